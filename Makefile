@@ -1,0 +1,57 @@
+# make demo   shows a migration and proves that the program still trains the same
+# make test   everything that needs no GPU
+# make gpu    the tests that need one
+# make dev    an editable install, and the commit hooks
+# make clean  removes what was built
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+SOURCES := $(shell find fsdp_migrate codemods runtime -name '*.py') pyproject.toml constraints.txt README.md
+EXAMPLE := fixtures/transformer/original
+
+.PHONY: demo test lint types units ranks gpu dev clean
+.DELETE_ON_ERROR:
+
+# Not editable: mypy and the tests see what a user installs. Stale modules of an earlier build must not come along.
+$(STAMP): $(SOURCES) | $(BIN)/python
+	rm -rf build
+	$(BIN)/python -m pip install --quiet -c constraints.txt ".[runtime,dev]"
+	@touch $@
+
+$(BIN)/python:
+	$(PYTHON) -m venv .venv
+
+demo: $(STAMP)
+	@echo; echo "== What fsdp-migrate makes of $(EXAMPLE)"; echo
+	@$(BIN)/fsdp-migrate $(EXAMPLE) --diff
+	@echo; echo "== Both programs, trained on two CPU processes"; echo
+	@$(BIN)/fsdp-migrate verify $(EXAMPLE)/train.py --nproc 2 --device cpu
+
+test: lint types units ranks
+
+lint: $(STAMP)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+# From another folder, where ./fsdp_migrate does not hide the installed package.
+types: $(STAMP)
+	cd .venv && bin/mypy --config-file ../pyproject.toml -p fsdp_migrate
+
+units: $(STAMP)
+	$(BIN)/pytest -n 2 -m "not gpu and not ranks"
+
+# Each of these tests keeps several processes busy, so they run one after another.
+ranks: $(STAMP)
+	$(BIN)/pytest -m "ranks and not gpu"
+
+gpu: $(STAMP)
+	$(BIN)/pytest -m gpu
+
+dev: | $(BIN)/python
+	$(BIN)/python -m pip install -c constraints.txt -e ".[runtime,dev]"
+	@rm -f $(STAMP)
+	$(BIN)/pre-commit install
+
+clean:
+	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

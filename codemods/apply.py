@@ -1,0 +1,135 @@
+"""All edits of one file in one pass; a comment that loses its place goes to the statement that takes over."""
+
+from __future__ import annotations
+
+import io
+import tokenize
+from collections import Counter
+from collections.abc import Sequence
+
+import libcst as cst
+
+from fsdp_migrate.codemods.edit.comments import as_lines, with_leading_comments
+from fsdp_migrate.codemods.edit.imports import insert_imports
+from fsdp_migrate.codemods.edit.statements import ensure_body
+from fsdp_migrate.codemods.rule import Edit, Edited
+from fsdp_migrate.codemods.syntax import SyntaxTree
+
+
+class Refused(Exception):
+    """The edits of a file cannot be applied without losing something; the message says what."""
+
+
+def apply(tree: SyntaxTree, edits: Sequence[Edit], names: Sequence[tuple[str, str]] = ()) -> str:
+    """The file's text after its edits.
+
+    Args:
+        names: (module, name) pairs to import where no import statement is edited for them.
+
+    Raises:
+        Refused: if two edits overlap, a comment would be lost, or the result does not parse.
+    """
+    by_node: dict[cst.CSTNode, list[Edit]] = {}
+    for edit in edits:
+        by_node.setdefault(edit.node, []).append(edit)
+    _check_overlaps(tree, by_node)
+    module = tree.module.visit(_Applier(tree, by_node))
+    assert isinstance(module, cst.Module)
+    if names:
+        module = insert_imports(module, names)
+    after = module.code
+    _check_result(tree.text, after)
+    return after
+
+
+def _check_overlaps(tree: SyntaxTree, by_node: dict[cst.CSTNode, list[Edit]]) -> None:
+    whole = {node for node, edits in by_node.items() if any(edit.whole for edit in edits)}
+    for node, edits in by_node.items():
+        if node in whole and len(edits) > 1:
+            raise Refused("two rewrites want the same statement")
+        above = tree.parents.get(node)
+        while above is not None:
+            if above in whole:
+                raise Refused("a rewrite lies inside another")
+            above = tree.parents.get(above)
+
+
+class _Applier(cst.CSTTransformer):
+    def __init__(self, tree: SyntaxTree, edits: dict[cst.CSTNode, list[Edit]]) -> None:
+        super().__init__()
+        self.tree = tree
+        self.edits = edits
+        self.orphans: list[list[str]] = [[]]  # by statement, innermost last
+        self.carried: dict[cst.CSTNode, list[str]] = {}  # by block: comments of a statement that went away
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        if isinstance(node, cst.BaseStatement):
+            self.orphans.append([])
+        return True
+
+    def on_leave(  # type: ignore[override]
+        self, original_node: cst.CSTNode, updated_node: cst.CSTNode
+    ) -> cst.CSTNode | cst.FlattenSentinel[cst.CSTNode]:
+        if isinstance(original_node, cst.BaseStatement):
+            return self._leave_statement(original_node, updated_node)
+        for edit in self.edits.get(original_node, ()):
+            edited = edit.apply(updated_node)
+            assert isinstance(edited, Edited)
+            self.orphans[-1] += edited.orphans
+            updated_node = _with_parentheses(updated_node, edited.node)
+        if isinstance(original_node, cst.IndentedBlock | cst.Module):
+            return self._leave_block(original_node, updated_node)
+        return updated_node
+
+    def _leave_statement(
+        self, original: cst.CSTNode, updated: cst.CSTNode
+    ) -> cst.FlattenSentinel[cst.CSTNode]:
+        orphans = self.orphans.pop()
+        block = self.tree.parents[original]
+        statements: list[cst.BaseStatement] = [updated]  # type: ignore[list-item]
+        for edit in self.edits.get(original, ()):
+            assert len(statements) == 1
+            edited = edit.apply(statements[0])
+            if isinstance(edited, Edited):
+                orphans += edited.orphans
+                statements = [edited.node]  # type: ignore[list-item]
+            else:
+                statements = list(edited.statements)
+                orphans += edited.orphans
+        if not statements:
+            self.carried.setdefault(block, []).extend(orphans)
+            return cst.FlattenSentinel(statements)
+        comments = [*self.carried.pop(block, []), *orphans]
+        if comments:
+            statements[0] = with_leading_comments(statements[0], comments)
+        return cst.FlattenSentinel(statements)
+
+    def _leave_block(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:
+        assert isinstance(updated, cst.IndentedBlock | cst.Module)
+        comments = self.carried.pop(original, [])
+        if comments:
+            updated = updated.with_changes(footer=[*as_lines(comments), *updated.footer])
+        return ensure_body(updated) if isinstance(updated, cst.IndentedBlock) else updated
+
+
+def _with_parentheses(old: cst.CSTNode, new: cst.CSTNode) -> cst.CSTNode:
+    """The new expression in the old one's parentheses."""
+    if isinstance(old, cst.BaseExpression) and isinstance(new, cst.BaseExpression) and old.lpar and not new.lpar:
+        return new.with_changes(lpar=old.lpar, rpar=old.rpar)
+    return new
+
+
+def _check_result(before: str, after: str) -> None:
+    try:
+        compile(after, "<migrated>", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        raise Refused(f"the result would not parse ({error})") from None
+    lost = Counter(comments(before)) - Counter(comments(after))
+    if lost:
+        raise Refused(f"the comment {next(iter(lost))!r} would be lost")
+
+
+def comments(text: str) -> list[str]:
+    """The comments of a file, in order."""
+    lines = io.StringIO(text).readline
+    return [token.string for token in tokenize.generate_tokens(lines) if token.type == tokenize.COMMENT]

@@ -1,0 +1,279 @@
+"""Constructs that are found and explained, and left to be done by hand.
+
+Each says whether it would fail loudly on an FSDP2 model, or go on running and do something else. The latter keeps its model
+from being migrated.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.rule import Draft, Example, Rule
+from fsdp_migrate.findings import Action
+from fsdp_migrate.index.models import Site
+from fsdp_migrate.index.names import fsdp1_member, is_private
+
+
+@dataclass(frozen=True)
+class _Manual:
+    """What to say of a method of the class or of a model.
+
+    Attributes:
+        silent: on an FSDP2 model it runs without an error and does something else.
+    """
+
+    rule: Rule
+    message: str
+    silent: bool = False
+
+
+_HEADER = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(model)\n"
+
+SUMMON = Rule(
+    "FSDP321",
+    "summon-full-params",
+    "summon_full_params does nothing on an FSDP2 model, without an error",
+    """On an FSDP2 model the context is empty and parameters stay sharded. To read one parameter, `p.full_tensor()` on all
+ranks; to generate text, nothing is needed where `generate` calls the model; to change parameters, write the local shard.""",
+    (
+        Example(
+            "reading parameters",
+            f"{_HEADER}with FSDP.summon_full_params(model):\n    print(model.weight)\n",
+            message="full_tensor",
+        ),
+    ),
+)
+OPTIM_STATE = Rule(
+    "FSDP335",
+    "optimizer-state-dict",
+    "FSDP's optimizer state functions become get_/set_optimizer_state_dict",
+    """`torch.distributed.checkpoint.state_dict` has one function to get and one to set optimizer states, by parameter name and
+for both versions of FSDP. FSDP1's functions fail on an FSDP2 model.""",
+    (
+        Example(
+            "gathering",
+            f"{_HEADER}state = FSDP.optim_state_dict(model, optimizer)\n",
+            message="get_optimizer_state_dict",
+        ),
+    ),
+)
+COMM_HOOK = Rule(
+    "FSDP361",
+    "comm-hook",
+    "communication hooks have no counterpart",
+    """Hooks that compress to 16 bits are `MixedPrecisionPolicy(reduce_dtype=...)`. Others can become
+`set_custom_reduce_scatter` or, for the all-reduce of hybrid sharding, `set_all_reduce_hook`.""",
+    (
+        Example(
+            "a hook",
+            f"{_HEADER}model.register_comm_hook(state, hook)\n",
+            message="reduce_dtype",
+        ),
+    ),
+)
+FSDP_MODULES = Rule(
+    "FSDP362",
+    "fsdp-modules",
+    "FSDP.fsdp_modules returns an empty list for an FSDP2 model",
+    """Iterate over `model.modules()` and keep those that are `FSDPModule`.""",
+    (
+        Example(
+            "all units",
+            f"{_HEADER}for unit in FSDP.fsdp_modules(model):\n    print(unit)\n",
+            message="FSDPModule",
+        ),
+    ),
+)
+FORWARD = Rule(
+    "FSDP364",
+    "direct-forward",
+    "model.forward(x) passes by FSDP2's hooks: call model(x)",
+    """FSDP1's wrapper had a `forward` of its own. Under FSDP2 `forward` is the model's, and calling it directly computes with
+sharded parameters, which fails. Call the model, or use `register_fsdp_forward_method` for other methods.""",
+    (
+        Example("a direct call", f"{_HEADER}loss = model.forward(batch)\n", message="model(...)"),
+    ),
+)
+OTHER_METHOD = Rule(
+    "FSDP366",
+    "wrapper-method",
+    "a method or attribute of FSDP1's wrapper that FSDP2 does not have",
+    """Methods such as `check_is_root`, attributes such as `process_group`, `rank` and `sharding_strategy`, and everything
+private belong to the wrapper and are gone with it.""",
+    (
+        Example("a method", f"{_HEADER}root = model.check_is_root()\n", message="check_is_root"),
+    ),
+)
+WRAP = Rule(
+    "FSDP153",
+    "enable-wrap",
+    "enable_wrap and wrap become calls of fully_shard",
+    """`wrap(m)` inside `enable_wrap(wrapper_cls=FSDP, ...)` is `fully_shard(m, ...)`, and nothing outside of it.""",
+    (
+        Example(
+            "a context",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import enable_wrap, wrap
+
+with enable_wrap(wrapper_cls=FSDP):
+    layer = wrap(layer)
+""",
+            message="fully_shard",
+        ),
+    ),
+)
+SCALER = Rule(
+    "FSDP351",
+    "sharded-grad-scaler",
+    "ShardedGradScaler can become torch.amp.GradScaler",
+    """`torch.amp.GradScaler` knows DTensors and skips a step on all ranks together. ShardedGradScaler works with an FSDP2
+model too, as long as torch has it.""",
+    (
+        Example(
+            "a scaler",
+            """\
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+scaler = ShardedGradScaler()
+""",
+            message="torch.amp.GradScaler",
+        ),
+    ),
+)
+PRIVATE = Rule(
+    "FSDP014",
+    "private-api",
+    "private parts of FSDP1 have no counterpart",
+    """Handles, flat parameters and runtime functions belong to FSDP1's inside. What programs reach for has public
+counterparts more often than not: `unshard`, `reshard`, `DTensor`, `set_reshard_after_backward`.""",
+    (
+        Example(
+            "an import",
+            """\
+from torch.distributed.fsdp._runtime_utils import _lazy_init
+
+_lazy_init(model, model)
+""",
+            message="private",
+        ),
+    ),
+)
+RULES = (SUMMON, OPTIM_STATE, COMM_HOOK, FSDP_MODULES, FORWARD, OTHER_METHOD, WRAP, SCALER, PRIVATE)
+
+_STATE = "torch.distributed.checkpoint.state_dict"
+_GET = f"use get_optimizer_state_dict of {_STATE}"
+_SET = f"use set_optimizer_state_dict of {_STATE}"
+_METHODS: dict[str, _Manual] = {
+    "summon_full_params": _Manual(
+        SUMMON, "does nothing on an FSDP2 model: read parameters with p.full_tensor() on all ranks", silent=True
+    ),
+    "fsdp_modules": _Manual(
+        FSDP_MODULES, "returns [] for an FSDP2 model: keep the FSDPModule instances of model.modules()", silent=True
+    ),
+    "register_comm_hook": _Manual(COMM_HOOK, "has no counterpart: compression is MixedPrecisionPolicy(reduce_dtype=...)"),
+    "optim_state_dict": _Manual(OPTIM_STATE, _GET),
+    "full_optim_state_dict": _Manual(OPTIM_STATE, _GET),
+    "sharded_optim_state_dict": _Manual(OPTIM_STATE, _GET),
+    "optim_state_dict_to_load": _Manual(OPTIM_STATE, _SET),
+    "shard_full_optim_state_dict": _Manual(OPTIM_STATE, _SET),
+    "scatter_full_optim_state_dict": _Manual(OPTIM_STATE, _SET),
+    "flatten_sharded_optim_state_dict": _Manual(OPTIM_STATE, _SET),
+    "rekey_optim_state_dict": _Manual(OPTIM_STATE, "keep it for old files: it works on names and ids alone"),
+    "get_state_dict_type": _Manual(OTHER_METHOD, "get_state_dict_type has no counterpart: keep the type yourself"),
+    "forward": _Manual(FORWARD, "call model(...): forward passes by the hooks that gather parameters"),
+    "check_is_root": _Manual(OTHER_METHOD, "check_is_root has no counterpart: the root is the model you sharded last"),
+}
+_ATTRIBUTES = frozenset(
+    {
+        "_handle",
+        "_handles",
+        "_all_handles",
+        "_flat_param",
+        "_fsdp_use_orig_params",
+        "_use_orig_params",
+        "_has_params",
+        "_is_root",
+        "_exec_order_data",
+        "_lazy_init",
+        "_reset_lazy_init",
+        "_unshard",
+        "process_group",
+        "sharding_strategy",
+        "mixed_precision",
+        "cpu_offload",
+        "compute_device",
+        "backward_prefetch",
+        "limit_all_gathers",
+        "training_state",
+    }
+)
+
+
+def find(context: Context) -> Iterator[Draft]:
+    """Methods and attributes of FSDP1 models and of the class, and FSDP1 names, that nothing rewrites."""
+    for attribute in context.module.attributes:
+        yield from _attribute(context, attribute)
+    for reference in context.references():
+        name = context.fsdp1(reference)
+        if name in {"enable_wrap", "wrap"}:
+            message = "shard the module with fully_shard: children first, the model last"
+            yield Draft(WRAP, reference, Action.MANUAL, message, name, silent=True)
+        elif name == "ShardedGradScaler":
+            message = "works with FSDP2 as it is; torch.amp.GradScaler does as well, by keyword arguments"
+            yield Draft(SCALER, reference, Action.MANUAL, message, name)
+    yield from _private(context)
+
+
+def _attribute(context: Context, attribute: ast.Attribute) -> Iterator[Draft]:
+    sites = _sites(context, attribute)
+    if sites is None:
+        return
+    construct = f".{attribute.attr}"
+    manual = _METHODS.get(attribute.attr)
+    if manual is not None:
+        yield Draft(
+            manual.rule,
+            attribute,
+            Action.MANUAL,
+            manual.message,
+            construct,
+            sites,
+            silent=manual.silent,
+            mark=True,
+        )
+    elif attribute.attr in _ATTRIBUTES and context.sites(attribute.value):
+        message = f"`{attribute.attr}` belongs to FSDP1's wrapper: keep the value yourself"
+        yield Draft(OTHER_METHOD, attribute, Action.MANUAL, message, construct, sites, mark=True)
+
+
+def _sites(context: Context, attribute: ast.Attribute) -> frozenset[Site] | None:
+    """The models concerned by an attribute of a model, or of the class with a model as first argument."""
+    sites = context.sites(attribute.value)
+    if sites:
+        return sites
+    dotted = {fsdp1_member(path) for path in context.project.dotted(attribute, context.module)}
+    if not any(found is not None and found[0] == "FullyShardedDataParallel" for found in dotted):
+        return None
+    call = context.module.parents[attribute]
+    found: set[Site] = set()
+    if isinstance(call, ast.Call):
+        for argument in [*call.args, *(keyword.value for keyword in call.keywords)]:
+            found |= context.sites(argument)
+    return frozenset(found)
+
+
+def _private(context: Context) -> Iterator[Draft]:
+    for statement in ast.walk(context.module.tree):
+        if not isinstance(statement, ast.ImportFrom | ast.Import):
+            continue
+        for alias in statement.names:
+            path = alias.name
+            if isinstance(statement, ast.ImportFrom):
+                path = f"{statement.module}.{alias.name}"
+            if is_private(path):
+                message = "a private part of FSDP1, gone with it: find a public counterpart"
+                yield Draft(PRIVATE, alias, Action.MANUAL, message, path.rpartition(".")[2])

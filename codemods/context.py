@@ -1,0 +1,117 @@
+"""One file as a codemod sees it: its facts, its syntax tree, and what is known of the whole project."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from fsdp_migrate.codemods.rule import Need
+from fsdp_migrate.codemods.syntax import SyntaxTree
+from fsdp_migrate.index.models import Models, Site
+from fsdp_migrate.index.module import Module, Scope
+from fsdp_migrate.index.names import PACKAGE, fsdp1_name
+from fsdp_migrate.index.project import External, Project
+
+if TYPE_CHECKING:
+    from fsdp_migrate.codemods.plan import Plan
+
+RUNTIME = "fsdp_migrate.runtime"
+STATE_DICT = "torch.distributed.checkpoint.state_dict"
+
+_OTHER_WRAPPERS = (".DistributedDataParallel", ".DataParallel")
+
+
+class Context:
+    """What a codemod may ask about the file that it looks at."""
+
+    def __init__(
+        self,
+        module: Module,
+        project: Project,
+        models: Models,
+        plans: Mapping[ast.Call, Plan],
+        line_length: int = 88,
+    ) -> None:
+        self.module = module
+        self.project = project
+        self.models = models
+        self.plans = plans
+        self.line_length = line_length
+
+    @cached_property
+    def syntax(self) -> SyntaxTree:
+        return SyntaxTree(self.module.text)
+
+    def source(self, node: ast.AST) -> str:
+        """The source of an expression as it stands in the file."""
+        return ast.get_source_segment(self.module.text, node) or ast.unparse(node)
+
+    def fsdp1(self, expression: ast.expr) -> str | None:
+        """The FSDP1 name that an expression stands for."""
+        return self.project.fsdp1(expression, self.module)
+
+    def sites(self, expression: ast.expr) -> frozenset[Site]:
+        """The constructors whose models an expression can hold."""
+        return self.models.sites(expression)
+
+    def name(self, module: str, name: str, at: ast.expr | None = None) -> tuple[str, tuple[Need, ...]]:
+        """How to write a name of another module here, and what to import for it.
+
+        Where the program spells FSDP1 out (`fsdp.FullyShardedDataParallel`), a name of the same package is spelled out
+        the same way and needs no import.
+        """
+        if module == PACKAGE and isinstance(at, ast.Attribute):
+            owners = self.project.dotted(at.value, self.module)
+            if owners == {PACKAGE}:
+                return f"{self.source(at.value)}.{name}", ()
+        return name, (Need(module, name, at),)
+
+    def spelled(self, dotted: str, at: ast.AST) -> str | None:
+        """How this file already writes an external name (`torch.nn.utils` where `torch` is imported), or None."""
+        package, _, _ = dotted.partition(".")
+        meanings = self.project.meanings(ast.Name(package, ast.Load()), self.module, self.module.scope_of(at))
+        return dotted if meanings == {External(package)} else None
+
+    def taken(self, name: str, at: ast.AST) -> bool:
+        """Whether a name already means something at a place."""
+        return self.module.lookup(name, self.module.scope_of(at)) is not None
+
+    def free(self, wanted: str, at: ast.AST) -> str:
+        """`wanted`, or a longer name that means nothing yet in the function around a place."""
+        names = set(self._bound_around(self.module.scope_of(at)))
+        name = wanted
+        while name in names:
+            name = f"fsdp_{name}" if not name.startswith("fsdp_") else f"{name}_"
+        return name
+
+    def _bound_around(self, scope: Scope) -> set[str]:
+        names: set[str] = set()
+        here: Scope | None = scope
+        while here is not None:
+            names |= set(here.bindings)
+            here = here.parent
+        return names
+
+    def only_fsdp1(self, expression: ast.expr) -> bool:
+        """Whether a model is FSDP1's wherever it is wrapped: no file on its way uses DistributedDataParallel."""
+        modules = {self.module, *(site.module for site in self.sites(expression))}
+        return not any(
+            path.endswith(_OTHER_WRAPPERS)
+            for module in modules
+            for name, loads in module.loads.items()
+            for path in self.project.dotted(loads[0], module)
+        )
+
+    def references(self) -> list[ast.expr]:
+        """Every name or attribute of the file that stands for an FSDP1 name, in source order."""
+        found: list[ast.expr] = []
+        candidates: list[ast.expr] = [name for loads in self.module.loads.values() for name in loads]
+        candidates += self.module.attributes
+        for node in candidates:
+            if isinstance(getattr(node, "ctx", None), ast.Load):
+                dotted = self.project.dotted(node, self.module)
+                if any(fsdp1_name(path) for path in dotted):
+                    found.append(node)
+        return sorted(found, key=lambda node: (node.lineno, node.col_offset))

@@ -1,0 +1,180 @@
+"""Edits a line of import statements: what takes its place, and who gets its comments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import libcst as cst
+
+from fsdp_migrate.codemods.edit.comments import comments_in, is_directive, with_leading_comments
+from fsdp_migrate.codemods.edit.import_statement import (
+    EditedImport,
+    ImportEdit,
+    NewImport,
+    edit_import,
+    one_per_line,
+)
+from fsdp_migrate.codemods.edit.separated import SPACE
+
+LINE_LENGTH = 100
+
+_NOQA = re.compile(r"#\s*noqa", re.IGNORECASE)
+
+_TWO_SPACES = cst.SimpleWhitespace("  ")
+
+
+def edit_import_line(
+    line: cst.SimpleStatementLine, edits: Mapping[int, ImportEdit]
+) -> list[cst.BaseStatement]:
+    """The statements that take the line's place; `edits` go by position in `line.body`.
+
+    Empty if nothing remains: `lost_comments` says which comments then have no place.
+    """
+    return [*_edit_line(line, edits)]
+
+
+def lost_comments(line: cst.SimpleStatementLine, edits: Mapping[int, ImportEdit]) -> list[str]:
+    """The comments of a line of which nothing remains; the caller finds another place."""
+    return [] if _edit_line(line, edits) else comments_in(line)
+
+
+def edit_import_suite(
+    suite: cst.SimpleStatementSuite, edits: Mapping[int, ImportEdit]
+) -> cst.SimpleStatementSuite | cst.IndentedBlock:
+    """Likewise for `try: from a import b`: a block of lines where one line no longer holds it."""
+    line = cst.SimpleStatementLine(suite.body, trailing_whitespace=suite.trailing_whitespace)
+    lines = _edit_line(line, edits)
+    if not lines:
+        # `pass` keeps the comment at the end of the line, those between the names go in front.
+        comments = comments_in(line)
+        if suite.trailing_whitespace.comment:
+            comments.pop()
+        lines = [with_leading_comments(line.with_changes(body=[cst.Pass()]), comments)]
+    if len(lines) == 1 and not lines[0].leading_lines:
+        return suite.with_changes(
+            body=lines[0].body, trailing_whitespace=lines[0].trailing_whitespace
+        )
+    return cst.IndentedBlock(lines, header=_line_end(line))
+
+
+def _edit_line(
+    line: cst.SimpleStatementLine, edits: Mapping[int, ImportEdit]
+) -> list[cst.SimpleStatementLine]:
+    results = [
+        _edit(statement, edits.get(position)) for position, statement in enumerate(line.body)
+    ]
+    if len(results) > 1:
+        return _joined(line, results)
+    (result,) = results
+    if result.kept is line.body[0] and not result.new:
+        return [line]
+    lines = [_new_line(line, new) for new in result.new]
+    if result.kept is not None:
+        lines.insert(0, _fitted(line.with_changes(body=[result.kept]), _width(line.body[0])))
+    elif lines:
+        lines[0] = _in_place_of(line, lines[0])
+    if lines:
+        lines[0] = _with_comments(lines[0], result.comments)
+    return lines
+
+
+def _edit(statement: cst.BaseSmallStatement, edit: ImportEdit | None) -> EditedImport:
+    if edit is None or not isinstance(statement, cst.Import | cst.ImportFrom):
+        return EditedImport(statement)
+    return edit_import(statement, edit)
+
+
+def _new_line(line: cst.SimpleStatementLine, new: NewImport) -> cst.SimpleStatementLine:
+    added = cst.SimpleStatementLine([new.statement], trailing_whitespace=_line_end(line))
+    names = new.statement.names
+    assert not isinstance(names, cst.ImportStar)
+    if len(new.comments) == len(names) == 1:
+        return _fitted(_with_trailing_comment(added, new.comments[0]))
+    added = _with_comments(added, new.comments)
+    comment = line.trailing_whitespace.comment
+    if comment and _NOQA.match(comment.value) and not added.trailing_whitespace.comment:
+        # What the linter overlooks there (an unused name, an import below other code) is here too.
+        added = _with_trailing_comment(added, comment.value)
+    return _fitted(added)
+
+
+def _in_place_of(
+    line: cst.SimpleStatementLine, first: cst.SimpleStatementLine
+) -> cst.SimpleStatementLine:
+    """Gives the first new line all that stood around the old one."""
+    own = comments_in(first.trailing_whitespace)
+    old = comments_in(line.trailing_whitespace)
+    if old and own != old:
+        first = first.with_changes(trailing_whitespace=line.trailing_whitespace)
+        first = with_leading_comments(first, own)
+    return first.with_changes(leading_lines=[*line.leading_lines, *first.leading_lines])
+
+
+def _joined(
+    line: cst.SimpleStatementLine, results: Sequence[EditedImport]
+) -> list[cst.SimpleStatementLine]:
+    """Statements joined by `;` stay joined: those behind may need the names at once."""
+    body: list[cst.BaseSmallStatement] = []
+    comments: list[str] = []
+    for result in results:
+        if result.kept is not None:
+            body.append(result.kept)
+        body += [new.statement for new in result.new]
+        comments += [*result.comments, *(comment for new in result.new for comment in new.comments)]
+    if not body:
+        return []
+    for position, statement in enumerate(body):
+        semicolon: cst.Semicolon | cst.MaybeSentinel = line.body[-1].semicolon
+        if position < len(body) - 1:
+            own = statement.semicolon
+            semicolon = (
+                own if isinstance(own, cst.Semicolon) else cst.Semicolon(whitespace_after=SPACE)
+            )
+        body[position] = statement.with_changes(semicolon=semicolon)
+    return [_with_comments(line.with_changes(body=body), comments)]
+
+
+def _with_comments(
+    line: cst.SimpleStatementLine, comments: Sequence[str]
+) -> cst.SimpleStatementLine:
+    """Comments of dropped names: in front of the line, but what a tool reads at its end."""
+    directives = [comment for comment in comments if is_directive(comment)]
+    if directives and not line.trailing_whitespace.comment:
+        line = _with_trailing_comment(line, directives[0])
+        comments = [*comments]
+        comments.remove(directives[0])
+    return with_leading_comments(line, comments)
+
+
+def _with_trailing_comment(line: cst.SimpleStatementLine, comment: str) -> cst.SimpleStatementLine:
+    end = line.trailing_whitespace.with_changes(
+        whitespace=_TWO_SPACES, comment=cst.Comment(comment)
+    )
+    return line.with_changes(trailing_whitespace=end)
+
+
+def _line_end(line: cst.SimpleStatementLine) -> cst.TrailingWhitespace:
+    return cst.TrailingWhitespace(newline=line.trailing_whitespace.newline)
+
+
+def _width(statement: cst.BaseSmallStatement) -> int:
+    return len(cst.Module([]).code_for_node(statement))
+
+
+def _fitted(line: cst.SimpleStatementLine, before: int = 0) -> cst.SimpleStatementLine:
+    """One name per line if the statement was on one line and no longer fits on it.
+
+    A line that is no longer than `before` may stay.
+    """
+    (statement,) = line.body
+    if not isinstance(statement, cst.ImportFrom) or isinstance(statement.names, cst.ImportStar):
+        return line
+    code = cst.Module([]).code_for_node(statement)
+    if "\n" in code or len(code) <= max(LINE_LENGTH, before):
+        return line
+    end = line.trailing_whitespace
+    return line.with_changes(
+        body=[one_per_line(statement, end if end.comment else None)],
+        trailing_whitespace=_line_end(line),
+    )

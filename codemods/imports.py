@@ -1,0 +1,302 @@
+"""Imports of FSDP1 names: edited where they stand, under the guard and in the scope that they have.
+
+Runs last. Names that the edits took away are dropped, names that stay come from the runtime, and names that the edits need
+take the place of those that went.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from fsdp_migrate.codemods.context import RUNTIME, Context
+from fsdp_migrate.codemods.edit.imports import (
+    ImportEdit,
+    edit_import_line,
+    edit_import_suite,
+    lost_comments,
+)
+from fsdp_migrate.codemods.names import moves
+from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Need, Rule, Statements
+from fsdp_migrate.findings import Action
+from fsdp_migrate.index.module import Imported, Scope
+from fsdp_migrate.index.names import fsdp1_name
+
+RULE = Rule(
+    "FSDP001",
+    "fsdp1-import",
+    "imports of FSDP1 names become imports of what took their place",
+    """Every import is edited where it stands: its guard (`try`, a test of the version, TYPE_CHECKING), its scope, its layout
+and its comments stay. Names that nothing uses any more go, options that stay come from `fsdp_migrate.runtime`, and what FSDP2
+needs takes their place. A name that a package re-exports, or that something still uses, stays.""",
+    (
+        Example(
+            "in place, comments kept",
+            """\
+from torch.distributed.fsdp import (
+    FullyShardedDataParallel as FSDP,
+    ShardingStrategy,  # see config.yaml
+)
+
+model = FSDP(model, sharding_strategy=ShardingStrategy[config.strategy])
+""",
+            """\
+from fsdp_migrate.runtime import (
+    ShardingStrategy,  # see config.yaml
+    shard_model,
+)
+
+model = shard_model(model, sharding_strategy=ShardingStrategy[config.strategy])
+""",
+        ),
+        Example(
+            "inside a function",
+            """\
+def wrap(model):
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+    return FSDP(model)
+""",
+            """\
+def wrap(model):
+    from torch.distributed.fsdp import fully_shard
+
+    return fully_shard(model)
+""",
+        ),
+        Example(
+            "an import that nothing uses",
+            """\
+import torch
+from torch.distributed.fsdp import CPUOffload
+""",
+            """\
+import torch
+""",
+        ),
+    ),
+)
+RULES = (RULE,)
+
+
+@dataclass(eq=False)
+class _Statement:
+    """One import statement that binds FSDP1 names, and what becomes of it."""
+
+    node: ast.Import | ast.ImportFrom
+    scope: Scope
+    drop: set[str] = field(default_factory=set)
+    move: dict[str, tuple[str, str]] = field(default_factory=dict)
+    add: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def edit(self) -> ImportEdit:
+        return ImportEdit(frozenset(self.drop), self.move, tuple(dict.fromkeys(self.add)))
+
+
+@dataclass(frozen=True)
+class ImportPlan:
+    """What becomes of a file's imports: findings with edits, and names for which there is no statement to edit."""
+
+    drafts: list[Draft]
+    insert: list[tuple[str, str]]
+
+
+def plan(
+    context: Context, gone: Collection[ast.expr], needs: Iterable[Need], *, whole: bool
+) -> ImportPlan:
+    """Decides on every import of an FSDP1 name.
+
+    Args:
+        gone: references that the edits of other codemods take away.
+        needs: names that these edits use.
+        whole: every model around is migrated, so options that stay can come from the runtime.
+    """
+    statements = _statements(context)
+    used = _used(context, gone)
+    drafts: list[Draft] = []
+    for statement in statements:
+        for alias in statement.node.names:
+            draft = _decide(context, statement, alias, used, whole=whole)
+            if draft is not None:
+                drafts.append(draft)
+    insert = _place(context, statements, needs)
+    edits = tuple(_edits(context, statements))
+    if drafts and edits:
+        first = drafts[0]
+        drafts[0] = Draft(first.rule, first.node, first.action, first.message, first.construct, edits=edits)
+    elif edits:
+        raise AssertionError("an import is edited without a finding")
+    return ImportPlan(drafts, insert)
+
+
+def _statements(context: Context) -> list[_Statement]:
+    found: dict[ast.AST, _Statement] = {}
+    for scope in context.module.scopes.values():
+        for bindings in scope.bindings.values():
+            for binding in bindings:
+                if isinstance(binding, Imported) and _fsdp1_of(context, binding):
+                    found.setdefault(binding.statement, _Statement(binding.statement, scope))
+    return sorted(found.values(), key=lambda statement: statement.node.lineno)
+
+
+def _fsdp1_of(context: Context, binding: Imported) -> str | None:
+    """The FSDP1 name that an import binds, from torch or through a module of the project."""
+    if binding.member is None:
+        return None
+    direct = fsdp1_name(f"{binding.module}.{binding.member}")
+    if direct is not None:
+        return direct
+    inside = context.project.find(binding.module, context.module)
+    if inside is None or inside is context.module:
+        return None
+    found = {
+        fsdp1_name(getattr(meaning, "dotted", ""))
+        for meaning in context.project.module_name(binding.member, inside)
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def _used(context: Context, gone: Collection[ast.expr]) -> set[Imported]:
+    """The imports that a reference still goes through."""
+    used: set[Imported] = set()
+    for name, loads in context.module.loads.items():
+        for load in loads:
+            if load in gone or any(parent in gone for parent in _dotted_around(context, load)):
+                continue
+            found = context.module.lookup(name, context.module.scope_of(load))
+            if found is not None:
+                used |= {binding for binding in found[1] if isinstance(binding, Imported)}
+    return used
+
+
+def _dotted_around(context: Context, load: ast.expr) -> Iterator[ast.expr]:
+    """The longer dotted names that a name begins: `fsdp.wrap` and `fsdp.wrap.wrap` for `fsdp`."""
+    for parent in context.module.ancestors(load):
+        if not isinstance(parent, ast.Attribute):
+            return
+        yield parent
+
+
+def _decide(
+    context: Context, statement: _Statement, alias: ast.alias, used: set[Imported], *, whole: bool
+) -> Draft | None:
+    local = alias.asname or alias.name
+    bound = [
+        binding
+        for binding in statement.scope.bindings.get(local, ())
+        if isinstance(binding, Imported) and binding.alias is alias
+    ]
+    name = _fsdp1_of(context, bound[0]) if bound else None
+    if name is None:
+        return None
+    binding = bound[0]
+    from_torch = fsdp1_name(f"{binding.module}.{binding.member}") is not None
+    if binding not in used and not _is_public(context, statement, local):
+        statement.drop.add(local)
+        return Draft(RULE, alias, Action.REWRITE, "nothing uses it any more", name)
+    if not from_torch:
+        return None  # the file that it comes from decides
+    if moves(name) and whole:
+        statement.move[local] = (RUNTIME, name)
+        return Draft(RULE, alias, Action.RUNTIME, f"{name} stays, and comes from {RUNTIME}", name)
+    reason = "still in use" if binding in used else "others may import it from here"
+    return Draft(RULE, alias, Action.MANUAL, f"stays: {reason}", name)
+
+
+def _is_public(context: Context, statement: _Statement, local: str) -> bool:
+    """Whether others can reach the name through this file: it is exported, or imported elsewhere and still used there."""
+    module = context.module
+    if statement.scope is not module.scope:
+        return False
+    if module.is_package:
+        return True
+    exported = [
+        element.value
+        for node in module.tree.body
+        if isinstance(node, ast.Assign)
+        and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets)
+        and isinstance(node.value, ast.List | ast.Tuple)
+        for element in node.value.elts
+        if isinstance(element, ast.Constant)
+    ]
+    if local in exported:
+        return True
+    for other, imported in context.project.imports_of(module, local):
+        if imported is not None or local in other.loads:
+            return True
+    return False
+
+
+def _place(context: Context, statements: list[_Statement], needs: Iterable[Need]) -> list[tuple[str, str]]:
+    """Hands each needed name to an import statement; returns those for which there is none."""
+    insert: list[tuple[str, str]] = []
+    for need in dict.fromkeys(needs):
+        if _already_imported(context, need):
+            continue
+        statement = _statement_for(context, statements, need)
+        if statement is None:
+            insert.append((need.module, need.name))
+        else:
+            statement.add.append((need.module, need.name))
+    return list(dict.fromkeys(insert))
+
+
+def _statement_for(
+    context: Context, statements: list[_Statement], need: Need
+) -> _Statement | None:
+    """The statement that takes the name: the one that imported what it replaces, else one at the top of the file."""
+    if need.module in {"dataclasses", "functools"}:
+        return None  # these go where such imports stand
+    if need.at is not None:
+        root: ast.expr = need.at
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        if isinstance(root, ast.Name):
+            found = context.module.lookup(root.id, context.module.scope_of(root))
+            bound = {b.statement for b in found[1] if isinstance(b, Imported)} if found else set()
+            for statement in statements:
+                if statement.node in bound:
+                    return statement
+    at_top = [s for s in statements if context.module.parents[s.node] is context.module.tree]
+    same = [s for s in at_top if isinstance(s.node, ast.ImportFrom) and s.node.module == need.module]
+    return (same or at_top or [None])[0]
+
+
+def _already_imported(context: Context, need: Need) -> bool:
+    """Whether the top of the file binds the name to the same thing already."""
+    bindings = context.module.scope.bindings.get(need.name, [])
+    return any(
+        isinstance(binding, Imported)
+        and (binding.module, binding.member) == (need.module, need.name)
+        and context.module.parents[binding.statement] is context.module.tree
+        for binding in bindings
+    )
+
+
+def _edits(context: Context, statements: list[_Statement]) -> Iterator[Edit]:
+    by_line: dict[cst.CSTNode, dict[int, ImportEdit]] = {}
+    for statement in statements:
+        if not (statement.drop or statement.move or statement.add):
+            continue
+        line, position = context.syntax.import_at(statement.node)
+        by_line.setdefault(line, {})[position] = statement.edit
+    for line, edits in by_line.items():
+        yield Edit(line, _ImportLine(edits))
+
+
+class _ImportLine:
+    """Edits one line, or one-line block, of imports."""
+
+    def __init__(self, edits: dict[int, ImportEdit]) -> None:
+        self.edits = edits
+
+    def __call__(self, updated: cst.CSTNode) -> Edited | Statements:
+        if isinstance(updated, cst.SimpleStatementSuite):
+            return Edited(edit_import_suite(updated, self.edits))
+        assert isinstance(updated, cst.SimpleStatementLine)
+        lines = edit_import_line(updated, self.edits)
+        return Statements(lines, () if lines else tuple(lost_comments(updated, self.edits)))

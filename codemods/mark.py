@@ -1,0 +1,29 @@
+"""Marks in the code: a comment with the rule's code above what is left to be done by hand."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.edit.comments import with_leading_comments
+from fsdp_migrate.codemods.rule import Draft, Edit, Edited
+
+PREFIX = "# fsdp-migrate:"
+
+
+def mark(context: Context, draft: Draft) -> Edit | None:
+    """The edit that marks a construct; None where it is marked already or its line has no room above."""
+    try:
+        node = context.syntax.statement(context.module.statement(draft.node))
+    except LookupError:
+        return None
+    comment = f"{PREFIX} {draft.rule.code} {draft.construct} {draft.message}"
+    lines = getattr(node, "leading_lines", ())
+    label = f"{PREFIX} {draft.rule.code} {draft.construct}"
+    if any(line.comment is not None and line.comment.value.startswith(label) for line in lines):
+        return None
+
+    def apply(updated: cst.CSTNode) -> Edited:
+        return Edited(with_leading_comments(updated, [comment]))  # type: ignore[arg-type]
+
+    return Edit(node, apply)

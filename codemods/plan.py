@@ -1,0 +1,311 @@
+"""One constructor call: its arguments bound to FSDP1's signature, and what becomes of each.
+
+Each argument's codemod says how plain PyTorch expresses the argument, or why only the runtime can. One argument that needs
+the runtime sends the whole call there: `shard_model` has FSDP1's signature and takes the arguments as they stand.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.rule import Edit, Need, Rule
+from fsdp_migrate.index.makeup import UNKNOWN, Makeup, makeup
+from fsdp_migrate.index.models import Site
+from fsdp_migrate.index.module import Assigned
+from fsdp_migrate.index.names import fsdp1_member
+from fsdp_migrate.index.project import Definition
+from fsdp_migrate.index.values import Origin, origin, origins
+
+# FullyShardedDataParallel.__init__, the same from torch 2.2 to 2.13.
+SIGNATURE = (
+    "module",
+    "process_group",
+    "sharding_strategy",
+    "cpu_offload",
+    "auto_wrap_policy",
+    "backward_prefetch",
+    "mixed_precision",
+    "ignored_modules",
+    "param_init_fn",
+    "device_id",
+    "sync_module_states",
+    "forward_prefetch",
+    "limit_all_gathers",
+    "use_orig_params",
+    "ignored_states",
+    "device_mesh",
+)
+# Spellings of torch 1.11 to 2.0.
+FORMER_NAMES = {
+    "fsdp_auto_wrap_policy": "auto_wrap_policy",
+    "ignored_parameters": "ignored_states",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Argument:
+    """One argument of the call.
+
+    Attributes:
+        name: its name in FSDP1's signature.
+        value: the expression.
+        index: its place among the positional arguments followed by the keyword arguments.
+        node: the keyword, or the value of a positional argument.
+    """
+
+    name: str
+    value: ast.expr
+    index: int
+    node: ast.keyword | ast.expr
+
+
+@dataclass(frozen=True, eq=False)
+class Plain:
+    """What an argument adds to the plain PyTorch form.
+
+    Attributes:
+        shared, child, root: keyword arguments, as source, of every `fully_shard` call, of those below the root, and of
+            the root's.
+        condition: which modules are units of their own; `{module}` stands for the loop variable.
+        setup: statements in front.
+        edits: changes elsewhere, such as a `MixedPrecision(...)` bound to a name further up.
+        spent: assignments that have no other use and go away.
+        gone: references to FSDP1 names that go away with the edits.
+    """
+
+    shared: dict[str, str] = field(default_factory=dict)
+    child: dict[str, str] = field(default_factory=dict)
+    root: dict[str, str] = field(default_factory=dict)
+    condition: str | None = None
+    setup: tuple[str, ...] = ()
+    needs: tuple[Need, ...] = ()
+    edits: tuple[Edit, ...] = ()
+    spent: tuple[Assigned, ...] = ()
+    gone: tuple[ast.expr, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Translation:
+    """What becomes of one argument, given or left at its default.
+
+    Attributes:
+        message: what becomes of it; where the runtime is needed, why.
+        plain: None if plain PyTorch cannot express it.
+        in_runtime: whether `shard_model` is given the argument; False if it means nothing under FSDP2.
+        refused: nothing sound can be written at all.
+    """
+
+    rule: Rule
+    message: str
+    plain: Plain | None = None
+    in_runtime: bool = True
+    refused: bool = False
+
+
+class Constructor:
+    """A call of FSDP1's class, with its arguments by name."""
+
+    def __init__(self, context: Context, call: ast.Call) -> None:
+        self.context = context
+        self.call = call
+        self.site = next(site for site in context.models.sites(call) if site.call is call)
+        self.arguments: dict[str, Argument] = {}
+        self.unknown: list[ast.keyword] = []
+        self.splat = any(isinstance(a, ast.Starred) for a in call.args) or any(
+            keyword.arg is None for keyword in call.keywords
+        )
+        self._bind()
+
+    def _bind(self) -> None:
+        for index, value in enumerate(self.call.args):
+            if isinstance(value, ast.Starred):
+                break
+            if index < len(SIGNATURE):
+                self.arguments[SIGNATURE[index]] = Argument(SIGNATURE[index], value, index, value)
+        for index, keyword in enumerate(self.call.keywords, start=len(self.call.args)):
+            if keyword.arg is None:
+                continue
+            name = FORMER_NAMES.get(keyword.arg, keyword.arg)
+            if name in SIGNATURE:
+                self.arguments[name] = Argument(name, keyword.value, index, keyword)
+            else:
+                self.unknown.append(keyword)
+
+    def value(self, name: str) -> ast.expr | None:
+        """The expression given for an argument; None if it is left out."""
+        argument = self.arguments.get(name)
+        return None if argument is None else argument.value
+
+    def constant(self, name: str, default: object) -> object:
+        """An argument's value where it is a literal, `default` where it is left out, and `...` where it is unknown."""
+        value = self.value(name)
+        if value is None:
+            return default
+        made = self.origin(value)
+        return made.node.value if made is not None and isinstance(made.node, ast.Constant) else ...
+
+    def origin(self, value: ast.expr) -> Origin | None:
+        """The one expression that made a value."""
+        return origin(self.context.project, value, self.context.module)
+
+    def member(self, value: ast.expr, owner: str) -> str | None:
+        """The enum member that a value is: `NO_SHARD` for `ShardingStrategy.NO_SHARD`, directly or through one name."""
+        made = self.origin(value)
+        if made is None or made.node is None:
+            return None
+        members = {fsdp1_member(path) for path in self.context.project.dotted(made.node, made.module)}
+        found = members.pop() if len(members) == 1 else None
+        return found[1] if found is not None and found[0] == owner else None
+
+    def is_none(self, name: str) -> bool:
+        """Whether an argument is left out or certainly None."""
+        return self.constant(name, None) is None
+
+    def references(self, value: ast.expr) -> tuple[ast.expr, ...]:
+        """The references to FSDP1 inside an expression of this file."""
+        return tuple(
+            node
+            for node in ast.walk(value)
+            if isinstance(node, ast.Name | ast.Attribute) and self.context.fsdp1(node)
+        )
+
+    @cached_property
+    def model(self) -> ast.expr | None:
+        """The module that is wrapped."""
+        return self.value("module")
+
+    @cached_property
+    def makeup(self) -> Makeup:
+        """What the wrapped model is made of, if its class can be found."""
+        results = [
+            UNKNOWN if cls is None else makeup(self.context.project, cls) for cls in self.classes
+        ]
+        if not results:
+            return UNKNOWN
+        return Makeup(all(r.no_batch_norm for r in results), all(r.no_buffers for r in results))
+
+    @cached_property
+    def classes(self) -> list[Definition | None]:
+        """The classes of the project that the model can be an instance of; None among them for one that cannot be told."""
+        return [] if self.model is None else list(self._built())
+
+    def _built(self) -> Iterator[Definition | None]:
+        assert self.model is not None
+        pending = [
+            made
+            for made in origins(self.context.project, self.model, self.context.module)
+            if made.node is not self.call
+        ]
+        seen: set[ast.AST] = set()
+        while pending:
+            made = pending.pop()
+            node = made.node
+            if node is None:
+                yield None
+                return
+            if node in seen or self.context.models.sites(node):
+                continue  # the wrapped model itself, bound to the same name
+            seen.add(node)
+            if not isinstance(node, ast.Call):
+                yield None
+                return
+            if isinstance(node.func, ast.Attribute) and node.func.attr in {"to", "cuda", "cpu", "train", "eval"}:
+                pending += origins(self.context.project, node.func.value, made.module)
+                continue
+            cls = self.context.project.definition(node.func, made.module)
+            yield cls if cls is not None and isinstance(cls.node, ast.ClassDef) else None
+
+    def is_only_use(self, binding: Assigned) -> bool:
+        """Whether a name is bound once, by a statement of its own, and read by this call only."""
+        module = self.context.module
+        if not isinstance(binding.target, ast.Name) or binding.path:
+            return False
+        name = binding.target.id
+        scope = module.scope_of(binding.target)
+        loads = [
+            load
+            for load in module.loads.get(name, ())
+            if (found := module.lookup(name, module.scope_of(load))) and found[0] is scope
+        ]
+        statement = module.statement(binding.target)
+        return (
+            len(scope.bindings[name]) == 1
+            and len(loads) == 1
+            and isinstance(statement, ast.Assign)
+            and len(statement.targets) == 1
+            and len(_block(module.parents[statement], statement)) > 1
+            and not (scope is module.scope and self.context.project.imports_of(module, name))
+        )
+
+    @cached_property
+    def on_meta(self) -> bool:
+        """Whether the program mentions the meta device where the model can be built."""
+        return any(
+            isinstance(node, ast.Constant) and node.value == "meta"
+            for node in ast.walk(self.context.module.tree)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What becomes of one constructor call as a whole.
+
+    Attributes:
+        translations: by argument name; arguments that are left out are there as well when they matter.
+    """
+
+    constructor: Constructor
+    translations: dict[str, Translation]
+
+    @property
+    def site(self) -> Site:
+        return self.constructor.site
+
+    @property
+    def refused(self) -> list[Translation]:
+        return [t for t in self.translations.values() if t.refused]
+
+    @property
+    def needs_runtime(self) -> list[Translation]:
+        """The translations that plain PyTorch cannot express."""
+        return [t for t in self.translations.values() if t.plain is None and not t.refused]
+
+    @property
+    def plain(self) -> bool:
+        """Whether the call becomes plain PyTorch."""
+        return not self.needs_runtime and not self.refused and not self.constructor.splat
+
+    def merged(self) -> Plain:
+        """The plain forms of all arguments together."""
+        parts = [t.plain for t in self.translations.values() if t.plain is not None]
+        return Plain(
+            shared=_merge([p.shared for p in parts]),
+            child=_merge([p.child for p in parts]),
+            root=_merge([p.root for p in parts]),
+            condition=next((p.condition for p in parts if p.condition), None),
+            setup=tuple(line for p in parts for line in p.setup),
+            needs=tuple(need for p in parts for need in p.needs),
+            edits=tuple(edit for p in parts for edit in p.edits),
+            spent=tuple(binding for p in parts for binding in p.spent),
+            gone=tuple(node for p in parts for node in p.gone),
+        )
+
+
+def _block(parent: ast.AST, statement: ast.stmt) -> list[ast.stmt]:
+    """The statements among which one stands."""
+    for field_name in ("body", "orelse", "finalbody", "handlers"):
+        block = getattr(parent, field_name, None)
+        if isinstance(block, list) and statement in block:
+            return block
+    return []
+
+
+def _merge(parts: Sequence[dict[str, str]]) -> dict[str, str]:
+    merged: dict[str, str] = {}
+    for part in parts:
+        merged.update(part)
+    return merged

@@ -1,0 +1,96 @@
+"""From positions in the facts (`ast`) to the LibCST nodes that edits are made on."""
+
+from __future__ import annotations
+
+import ast
+from typing import TypeVar
+
+import libcst as cst
+from libcst.metadata import MetadataWrapper, PositionProvider
+
+from fsdp_migrate.index.module import NEWLINE
+
+Node = TypeVar("Node", bound=cst.CSTNode)
+Point = tuple[int, int]  # line from 1, column from 0 in characters
+
+
+class SyntaxTree:
+    """The LibCST tree of one file, with its nodes by position.
+
+    Raises:
+        libcst.ParserSyntaxError: if LibCST cannot parse what `ast` could.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.module = cst.parse_module(text)
+        self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
+        self._lines = NEWLINE.split(text)
+        self._starting: dict[Point, list[tuple[Point, cst.CSTNode]]] = {}
+        wrapper = MetadataWrapper(self.module, unsafe_skip_copy=True)  # the parser's own tree: no node twice
+        for node, place in wrapper.resolve(PositionProvider).items():
+            start, end = (place.start.line, place.start.column), (place.end.line, place.end.column)
+            self._starting.setdefault(start, []).append((end, node))
+        self._link()
+
+    def _link(self) -> None:
+        stack: list[cst.CSTNode] = [self.module]
+        while stack:
+            node = stack.pop()
+            for child in node.children:
+                self.parents[child] = node
+                stack.append(child)
+
+    def column(self, line: int, offset: int) -> int:
+        """The column in characters of an offset in UTF-8 bytes, both from 0."""
+        text = self._lines[line - 1]
+        return offset if text.isascii() else len(text.encode()[:offset].decode(errors="replace"))
+
+    def find(self, node: ast.expr | ast.alias, kind: type[Node]) -> Node:
+        """The LibCST node of the given class at the very place of an `ast` expression.
+
+        Raises:
+            LookupError: if there is none.
+        """
+        start = (node.lineno, self.column(node.lineno, node.col_offset))
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        end = (node.end_lineno, self.column(node.end_lineno, node.end_col_offset))
+        for candidate_end, candidate in self._starting.get(start, ()):
+            if candidate_end == end and isinstance(candidate, kind):
+                return candidate
+        raise LookupError(f"no {kind.__name__} at line {start[0]}, column {start[1] + 1}")
+
+    def statement(self, node: ast.stmt) -> cst.SimpleStatementLine | cst.BaseCompoundStatement:
+        """The line or block of a statement.
+
+        Raises:
+            LookupError: if it shares its line with others (`a; b`, `if x: statement`).
+        """
+        start = (node.lineno, self.column(node.lineno, node.col_offset))
+        for _, candidate in self._starting.get(start, ()):
+            if isinstance(candidate, cst.BaseCompoundStatement):
+                return candidate
+            if isinstance(candidate, cst.SimpleStatementLine) and len(candidate.body) == 1:
+                return candidate
+        raise LookupError(f"no statement of its own at line {node.lineno}")
+
+    def import_at(
+        self, node: ast.Import | ast.ImportFrom
+    ) -> tuple[cst.SimpleStatementLine | cst.SimpleStatementSuite, int]:
+        """The line or one-line block that holds an import statement, and the statement's place in it.
+
+        Raises:
+            LookupError: if there is none.
+        """
+        start = (node.lineno, self.column(node.lineno, node.col_offset))
+        for _, candidate in self._starting.get(start, ()):
+            if isinstance(candidate, cst.Import | cst.ImportFrom):
+                line = self.parents[candidate]
+                if isinstance(line, cst.SimpleStatementLine | cst.SimpleStatementSuite):
+                    return line, line.body.index(candidate)
+        raise LookupError(f"no import at line {node.lineno}")
+
+    def code(self, node: cst.CSTNode) -> str:
+        """The source of a node as it stands in the file."""
+        return self.module.code_for_node(node)

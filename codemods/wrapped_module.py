@@ -1,0 +1,76 @@
+"""`model.module`: the module inside the wrapper, which under FSDP2 is the model itself."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Rule
+from fsdp_migrate.findings import Action
+
+RULE = Rule(
+    "FSDP009",
+    "dot-module",
+    "model.module is the model itself",
+    """FSDP2 wraps nothing, so there is no inner module to reach: `.module` and `._fsdp_wrapped_module` go away. Idioms that
+ask first (`getattr(model, "module", model)`) keep working as they are. A receiver that can be something else as well, such
+as a DistributedDataParallel, is left to be done by hand.""",
+    (
+        Example(
+            "unwrapping",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+config = model.module.config
+""",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+config = model.config
+""",
+        ),
+    ),
+)
+RULES = (RULE,)
+
+
+def find(context: Context) -> Iterator[Draft]:
+    """`.module` on expressions that hold an FSDP1 model."""
+    for attribute in context.module.attributes:
+        if attribute.attr not in {"module", "_fsdp_wrapped_module"}:
+            continue
+        sites = context.sites(attribute.value)
+        if not sites or not isinstance(attribute.ctx, ast.Load):
+            continue
+        construct = f".{attribute.attr}"
+        if context.only_fsdp1(attribute.value):
+            node = context.syntax.find(attribute, cst.Attribute)
+            yield Draft(
+                RULE,
+                attribute,
+                Action.REWRITE,
+                "the model is not wrapped any more: it is its own module",
+                construct,
+                sites,
+                edits=(Edit(node, _receiver),),
+            )
+        else:
+            yield Draft(
+                RULE,
+                attribute,
+                Action.MANUAL,
+                "a model sharded by FSDP2 has no `.module`: ask for it where the model may be something else",
+                construct,
+                sites,
+                mark=True,
+            )
+
+
+def _receiver(updated: cst.CSTNode) -> Edited:
+    assert isinstance(updated, cst.Attribute)
+    return Edited(updated.value)

@@ -1,0 +1,185 @@
+"""The command line. Each command builds its options, asks for one report and hands it to the views.
+
+What costs time to import (the engine, rich, the rules, `verify`) is imported where it is used.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from fsdp_migrate import __version__
+from fsdp_migrate.run import DONE, USAGE, Request, run
+
+F = TypeVar("F", bound=Callable[..., Any])
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+class Commands(click.Group):
+    """The commands: `migrate` needs no name, `verify` is imported only when used."""
+
+    ignore_unknown_options = True  # `fsdp-migrate --diff PATH`: the option belongs to `migrate`
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All commands, `verify` among them."""
+        return sorted([*super().list_commands(ctx), "verify"])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name."""
+        if cmd_name == "verify":
+            from fsdp_migrate.verify.command import verify_command
+
+            return verify_command
+        return super().get_command(ctx, cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that `args` begin with; anything else is the first argument of `migrate`."""
+        name, known = args[0], self.list_commands(ctx)
+        if name not in known:
+            close = get_close_matches(name, known, 1, cutoff=0.7)
+            # `fsdp-migrate chekc .` must not rewrite the folder.
+            if close and not name.startswith("-") and not os.path.exists(name):
+                raise click.UsageError(
+                    f"no command or file is called {name!r}; {close[0]!r} is one"
+                )
+            args = ["migrate", *args]
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, message="fsdp-migrate %(version)s")
+def cli() -> None:
+    """Rewrite PyTorch FSDP1 programs for FSDP2 (fully_shard), and verify that they train the same.
+
+    `fsdp-migrate PATH...` is `fsdp-migrate migrate PATH...`.
+
+    \b
+    Exit codes:
+      0  done, nothing left to say
+      1  findings remain (check, migrate --check), or the runs differ (verify)
+      2  wrong usage, or an input that could not be read
+      3  a program that verify ran has failed
+    """
+
+
+def _shared(command: F) -> F:
+    """The arguments that `migrate` and `check` have in common."""
+    decorators = [
+        click.argument("paths", nargs=-1, required=True, metavar="PATH..."),
+        click.option(
+            "--select",
+            multiple=True,
+            metavar="CODES",
+            help="These rules only, as in FSDP002,FSDP110.",
+        ),
+        click.option("--ignore", multiple=True, metavar="CODES", help="All rules but these."),
+        click.option(
+            "--exclude", multiple=True, metavar="GLOB", help="Leave files out, as in .gitignore."
+        ),
+        click.option(
+            "--format",
+            "form",
+            type=click.Choice(["text", "json"]),
+            default="text",
+            show_default=True,
+        ),
+        click.option(
+            "--report",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="Also write the JSON report to this file.",
+        ),
+    ]
+    for decorate in reversed(decorators):
+        command = decorate(command)
+    return command
+
+
+@cli.command()
+@_shared
+@click.option(
+    "--diff", is_flag=True, help="Print a diff that `git apply` takes, and write nothing."
+)
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 if there is any finding.")
+@click.option("--unsafe", is_flag=True, help="Apply also what is likely, not provably, the same.")
+@click.option("--partial", is_flag=True, help="Migrate also a model that needs manual work first.")
+@click.option("--allow-dirty", is_flag=True, help="Write files with uncommitted changes, too.")
+@click.pass_context
+def migrate(ctx: click.Context, /, **arguments: Any) -> None:
+    """Rewrite files and folders in place.
+
+    `-` rewrites standard input to standard output.
+    """
+    ctx.exit(run(Request(**arguments)))
+
+
+@cli.command()
+@_shared
+@click.pass_context
+def check(ctx: click.Context, /, **arguments: Any) -> None:
+    """List all FSDP1 constructs and what becomes of each."""
+    ctx.exit(run(Request(**arguments, check=True, only_checks=True)))
+
+
+@cli.command()
+@click.argument("code")
+def explain(code: str) -> None:
+    """Explain a rule, with examples."""
+    from fsdp_migrate.codemods.registry import all_rules, rule_for
+    from fsdp_migrate.views.explain import render_rule, unknown_code
+    from fsdp_migrate.views.terminal import write_text
+
+    rule = rule_for(code.upper())
+    if rule is None:
+        raise click.ClickException(unknown_code(code, all_rules()))
+    write_text(render_rule(rule))
+
+
+@cli.command()
+def rules() -> None:
+    """List all rules."""
+    from fsdp_migrate.codemods.registry import all_rules
+    from fsdp_migrate.views.explain import render_rules
+    from fsdp_migrate.views.terminal import write_text
+
+    write_text(render_rules(all_rules()))
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(exit_code(sys.argv[1:]))
+
+
+def exit_code(arguments: Sequence[str]) -> int:
+    """Runs a command line. An error of the tool itself is a 2, since 1 stands for findings."""
+    try:
+        with cli.make_context("fsdp-migrate", list(arguments)) as context:
+            cli.invoke(context)
+        return DONE
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.ClickException as error:
+        error.show()
+        return USAGE
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader has seen enough, as in `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except Exception:  # the traceback is what a report of the error needs
+        traceback.print_exc()
+        click.echo("fsdp-migrate: internal error; please report it with the lines above", err=True)
+        return USAGE

@@ -1,0 +1,64 @@
+"""What the analysis says about a program: findings, and the errors that kept it from a file.
+
+Every output (diff, written files, text, JSON, pre-commit hook) is a view of one list of findings, so the views cannot
+disagree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Action(str, Enum):
+    """What becomes of a construct."""
+
+    REWRITE = "rewrite"
+    """Replaced by plain PyTorch with the same semantics."""
+    RUNTIME = "runtime"
+    """Replaced by a call of `fsdp_migrate.runtime`: the value is known only when the program runs."""
+    MANUAL = "manual"
+    """Left as it is: nothing sound can be written. The message says what to do by hand, and why."""
+
+
+@dataclass(frozen=True, order=True)
+class Finding:
+    """One FSDP1 construct and what becomes of it.
+
+    Attributes:
+        path: the file, relative to the current folder where it lies below it, with forward slashes.
+        line, end_line: counted from 1.
+        column, end_column: counted from 1, in characters; `end_column` is one past the last character.
+        code: the rule, as in `FSDP002`.
+        name: the rule's name, as in `fsdp1-constructor`.
+        safe: False if the rewrite is likely, but not provably, the same; it is then applied with `--unsafe` only.
+        message: one sentence on what becomes of the construct and why.
+        construct: the construct itself in a few words, as in `FSDP(...)` or `limit_all_gathers=True`.
+    """
+
+    path: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    code: str
+    name: str
+    action: Action
+    safe: bool
+    message: str
+    construct: str
+
+
+@dataclass(frozen=True, order=True)
+class Problem:
+    """An input that could not be read or a result that was refused: one clear line, and the other files go on.
+
+    Attributes:
+        path: as in `Finding`.
+        line: counted from 1; 0 where no line can be named.
+        message: what is wrong, without path and line.
+    """
+
+    path: str
+    line: int
+    message: str

@@ -1,0 +1,389 @@
+"""Where FSDP1 models go: from the call that makes one, through names, attributes, arguments and results, to every use.
+
+The flow is followed forwards from each constructor, so its cost grows with the uses of FSDP1 and not with the project.
+Within one function the order of statements counts: `model.load_state_dict(...)` above `model = FSDP(model)` is a call on
+the plain module.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fsdp_migrate.index.module import Assigned, Imported, Module, Parameter, Scope
+from fsdp_migrate.index.project import Definition, External, Project
+
+# Methods that return the module they are called on.
+_SELF_RETURNING = frozenset(
+    {"to", "cuda", "cpu", "train", "eval", "float", "half", "bfloat16", "double", "requires_grad_", "apply"}
+)
+# Calls that return a module which stands for the one given.
+_TRANSPARENT = frozenset({"torch.compile", "typing.cast"})
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A place where a value becomes known to be an FSDP1 model.
+
+    Attributes:
+        call: the constructor call; None where the program only says so, by an annotation or an isinstance test.
+    """
+
+    module: Module
+    call: ast.Call | None
+
+
+@dataclass(frozen=True, eq=False)
+class _Value:
+    """An expression that can hold a model, or a tuple with the model at `path`."""
+
+    module: Module
+    node: ast.expr
+    path: tuple[int, ...] = ()
+
+
+class Models:
+    """The expressions of a project that hold FSDP1 models."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self._sites: dict[ast.expr, set[Site]] = {}
+        self._seen: set[tuple[ast.AST, tuple[int, ...], Site]] = set()
+        self._queue: deque[tuple[_Value, Site]] = deque()
+        self._callers = _callers(project)
+        self._loads_of_attribute = _attribute_loads(project)
+        self.constructors = list(self._find_constructors())
+        for module, call in self.constructors:
+            self._add(_Value(module, call), Site(module, call))
+        self._add_declared()
+        while self._queue:
+            value, site = self._queue.popleft()
+            self._follow(value, site)
+
+    def sites(self, expression: ast.expr) -> frozenset[Site]:
+        """The places where the model that `expression` holds can have been made; empty if it holds none."""
+        return frozenset(self._sites.get(expression, ()))
+
+    def holders(self) -> Iterator[ast.expr]:
+        """Every expression that holds a model."""
+        return iter(self._sites)
+
+    # sources
+
+    def _find_constructors(self) -> Iterator[tuple[Module, ast.Call]]:
+        for module in self.project.modules:
+            for call in module.calls:
+                if self._is_class(call.func, module):
+                    yield module, call
+
+    def _is_class(self, expression: ast.expr, module: Module) -> bool:
+        return self.project.fsdp1(expression, module) == "FullyShardedDataParallel"
+
+    def _add_declared(self) -> None:
+        """Parameters annotated as FSDP, and names inside `if isinstance(name, FSDP):`."""
+        for module in self.project.modules:
+            for scope in module.scopes.values():
+                for name, bindings in scope.bindings.items():
+                    for binding in bindings:
+                        if isinstance(binding, Parameter) and self._annotated(binding, module):
+                            self._bind(module, scope, name, None, (), Site(module, None))
+            for call in module.calls:
+                self._add_guarded(module, call)
+
+    def _annotated(self, binding: Parameter, module: Module) -> bool:
+        annotation = binding.argument.annotation
+        return annotation is not None and self._is_class(annotation, module)
+
+    def _add_guarded(self, module: Module, call: ast.Call) -> None:
+        if not (isinstance(call.func, ast.Name) and call.func.id == "isinstance" and len(call.args) == 2):
+            return
+        subject, kind = call.args
+        if not self._is_class(kind, module) or not isinstance(subject, ast.Name | ast.Attribute):
+            return
+        parent = module.parents[call]
+        test: ast.expr = call
+        if isinstance(parent, ast.BoolOp) and isinstance(parent.op, ast.And):
+            test, parent = parent, module.parents[parent]
+        if isinstance(parent, ast.If) and parent.test is test:
+            guarded: list[ast.AST] = list(parent.body)
+        elif isinstance(parent, ast.IfExp) and parent.test is test:
+            guarded = [parent.body]
+        else:
+            return
+        text, site = ast.dump(subject), Site(module, None)
+        for statement in guarded:
+            for node in ast.walk(statement):
+                if isinstance(node, ast.Name | ast.Attribute) and ast.dump(node) == text:
+                    self._add(_Value(module, node), site)
+
+    # propagation
+
+    def _add(self, value: _Value, site: Site) -> None:
+        key = (value.node, value.path, site)
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        if not value.path:
+            self._sites.setdefault(value.node, set()).add(site)
+        self._queue.append((value, site))
+
+    def _follow(self, value: _Value, site: Site) -> None:
+        module, node, path = value.module, value.node, value.path
+        parent = module.parents[node]
+        if isinstance(parent, ast.IfExp | ast.BoolOp):
+            if node is not getattr(parent, "test", None):
+                self._add(_Value(module, parent, path), site)
+        elif isinstance(parent, ast.Assign):
+            for target in parent.targets:
+                self._assign(module, target, parent, path, site)
+        elif isinstance(parent, ast.AnnAssign | ast.NamedExpr):
+            self._assign(module, parent.target, parent, path, site)
+            if isinstance(parent, ast.NamedExpr):
+                self._add(_Value(module, parent, path), site)
+        elif isinstance(parent, ast.Tuple | ast.List) and isinstance(parent.ctx, ast.Load):
+            self._add(_Value(module, parent, (parent.elts.index(node), *path)), site)
+        elif isinstance(parent, ast.Return):
+            self._return(module, parent, path, site)
+        elif isinstance(parent, ast.Call) and node in parent.args and not path:
+            self._argument(module, parent, parent.args.index(node), None, site)
+        elif isinstance(parent, ast.keyword) and not path:
+            call = module.parents[parent]
+            if isinstance(call, ast.Call) and parent.arg:
+                self._argument(module, call, None, parent.arg, site)
+        elif isinstance(parent, ast.Attribute) and not path:
+            self._attribute(module, parent, site)
+        elif isinstance(parent, ast.Subscript) and path and isinstance(parent.slice, ast.Constant):
+            if parent.slice.value == path[0]:
+                self._add(_Value(module, parent, path[1:]), site)
+
+    def _attribute(self, module: Module, node: ast.Attribute, site: Site) -> None:
+        if node.attr in {"module", "_fsdp_wrapped_module"}:
+            self._add(_Value(module, node), site)
+            return
+        call = module.parents[node]
+        if node.attr in _SELF_RETURNING and isinstance(call, ast.Call) and call.func is node:
+            self._add(_Value(module, call), site)
+
+    def _assign(
+        self, module: Module, target: ast.expr, statement: ast.AST, path: tuple[int, ...], site: Site
+    ) -> None:
+        if isinstance(target, ast.Tuple | ast.List):
+            if path and path[0] < len(target.elts):
+                self._assign(module, target.elts[path[0]], statement, path[1:], site)
+        elif isinstance(target, ast.Name):
+            scope = module.scope_of(target)
+            if target.id in scope.elsewhere:
+                scope = module.scope
+            self._bind(module, scope, target.id, statement, path, site)
+        elif isinstance(target, ast.Attribute):
+            self._bind_attribute(module, target, statement, path, site)
+
+    def _bind(
+        self,
+        module: Module,
+        scope: Scope,
+        name: str,
+        statement: ast.AST | None,
+        path: tuple[int, ...],
+        site: Site,
+    ) -> None:
+        for load in module.loads.get(name, ()):
+            found = module.lookup(name, module.scope_of(load))
+            if found is None or found[0] is not scope:
+                continue
+            here = module.scope_of(load) is scope
+            if statement is None or not here or _reaches(module, scope, name, statement, load):
+                self._add(_Value(module, load, path), site)
+        if scope is module.scope:
+            self._bind_importers(module, name, path, site)
+
+    def _bind_importers(self, module: Module, name: str, path: tuple[int, ...], site: Site) -> None:
+        for other in self.project.modules:
+            for scope in other.scopes.values():
+                for local, bindings in scope.bindings.items():
+                    for binding in bindings:
+                        if (
+                            isinstance(binding, Imported)
+                            and binding.member == name
+                            and self.project.find(binding.module, other) is module
+                            and other is not module
+                        ):
+                            self._bind(other, scope, local, None, path, site)
+
+    def _bind_attribute(
+        self, module: Module, target: ast.Attribute, statement: ast.AST, path: tuple[int, ...], site: Site
+    ) -> None:
+        owner = self._class_of(target.value, module)
+        if owner is None:  # attribute of something unknown: the same text in the same function
+            function = module.enclosing_function(target)
+            text = ast.dump(target.value)
+            for where, load in self._loads_of_attribute.get(target.attr, ()):
+                same = where is module and module.enclosing_function(load) is function
+                if same and ast.dump(load.value) == text and _after(load, statement):
+                    self._add(_Value(module, load, path), site)
+            return
+        family = self._family(owner)
+        for where, load in self._loads_of_attribute.get(target.attr, ()):
+            holder = self._class_of(load.value, where)
+            if holder is None or not (family & self._family(holder)):
+                continue
+            together = where.enclosing_function(load) is module.enclosing_function(target)
+            if not together or where is not module or _after(load, statement) or _loop(module, statement, load):
+                self._add(_Value(where, load, path), site)
+
+    def _class_of(self, expression: ast.expr, module: Module) -> Definition | None:
+        """The class whose instance an expression is: `self` in a method, or a name bound to `Class(...)`."""
+        if not isinstance(expression, ast.Name):
+            return None
+        found = module.lookup(expression.id, module.scope_of(expression))
+        if found is None:
+            return None
+        bindings = found[1]
+        if len(bindings) != 1:
+            return None
+        binding = bindings[0]
+        if isinstance(binding, Parameter):
+            owner = module.parents.get(binding.function)
+            if binding.position == 0 and isinstance(owner, ast.ClassDef):
+                return Definition(module, owner)
+            annotation = binding.argument.annotation
+            found_class = self.project.definition(annotation, module) if annotation else None
+            return found_class if found_class and isinstance(found_class.node, ast.ClassDef) else None
+        if isinstance(binding, Assigned) and not binding.path and isinstance(binding.value, ast.Call):
+            made = self.project.definition(binding.value.func, module)
+            return made if made is not None and isinstance(made.node, ast.ClassDef) else None
+        return None
+
+    def _family(self, cls: Definition) -> frozenset[Definition]:
+        return frozenset({cls, *(b for b in self.project.bases(cls) if isinstance(b, Definition))})
+
+    def _return(self, module: Module, node: ast.Return, path: tuple[int, ...], site: Site) -> None:
+        function = module.enclosing_function(node)
+        for where, call in self._callers.get(function, ()):
+            self._add(_Value(where, call, path), site)
+
+    def _argument(
+        self, module: Module, call: ast.Call, position: int | None, keyword: str | None, site: Site
+    ) -> None:
+        function, shift = self._callee(call, module)
+        if function is None:
+            dotted = self.project.dotted(call.func, module)
+            if dotted & _TRANSPARENT:
+                self._add(_Value(module, call), site)
+            return
+        assert not isinstance(function.node, ast.ClassDef)
+        scope = function.module.scopes[function.node]
+        for name, bindings in scope.bindings.items():
+            for binding in bindings:
+                if not isinstance(binding, Parameter):
+                    continue
+                by_position = (
+                    position is not None
+                    and binding.position == position + shift
+                    and not any(isinstance(argument, ast.Starred) for argument in call.args[:position])
+                )
+                if by_position or (keyword is not None and name == keyword):
+                    self._bind(function.module, scope, name, None, (), site)
+
+    def _callee(self, call: ast.Call, module: Module) -> tuple[Definition | None, int]:
+        return callee(self.project, self._class_of, call, module)
+
+
+def callee(
+    project: Project, class_of: object, call: ast.Call, module: Module
+) -> tuple[Definition | None, int]:
+    """The project's function that a call runs, and how many parameters stand before its first argument (`self`)."""
+    assert callable(class_of)
+    made = project.definition(call.func, module)
+    if made is not None:
+        if isinstance(made.node, ast.ClassDef):
+            return project.method(made, "__init__"), 1
+        return made, 0
+    if isinstance(call.func, ast.Attribute):
+        owner = class_of(call.func.value, module)
+        if owner is not None:
+            method = project.method(owner, call.func.attr)
+            static = method is not None and any(
+                isinstance(d, ast.Name) and d.id == "staticmethod" for d in getattr(method.node, "decorator_list", ())
+            )
+            return method, 0 if static else 1
+    return None, 0
+
+
+def _callers(project: Project) -> dict[ast.AST | None, list[tuple[Module, ast.Call]]]:
+    table: dict[ast.AST | None, list[tuple[Module, ast.Call]]] = {}
+    for module in project.modules:
+        for call in module.calls:
+            for meaning in project.meanings(call.func, module):
+                if isinstance(meaning, Definition):
+                    table.setdefault(meaning.node, []).append((module, call))
+                elif isinstance(meaning, External):
+                    break
+            if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name):
+                owner = module.enclosing_class(call)
+                if owner is not None and call.func.value.id == "self":
+                    method = project.method(Definition(module, owner), call.func.attr)
+                    if method is not None:
+                        table.setdefault(method.node, []).append((module, call))
+    return table
+
+
+def _attribute_loads(project: Project) -> dict[str, list[tuple[Module, ast.Attribute]]]:
+    table: dict[str, list[tuple[Module, ast.Attribute]]] = {}
+    for module in project.modules:
+        for attribute in module.attributes:
+            if isinstance(attribute.ctx, ast.Load):
+                table.setdefault(attribute.attr, []).append((module, attribute))
+    return table
+
+
+def _position(node: ast.AST) -> tuple[int, int]:
+    return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
+
+
+def _end(node: ast.AST) -> tuple[int, int]:
+    return getattr(node, "end_lineno", 0) or 0, getattr(node, "end_col_offset", 0) or 0
+
+
+def _after(load: ast.AST, statement: ast.AST) -> bool:
+    return _position(load) >= _end(statement)
+
+
+def _loop(module: Module, statement: ast.AST, load: ast.AST) -> bool:
+    """Whether a loop runs both, so that a load above the statement comes after it the next time round."""
+    around = {id(n) for n in module.ancestors(statement) if isinstance(n, ast.For | ast.AsyncFor | ast.While)}
+    return any(id(node) in around for node in module.ancestors(load))
+
+
+def _reaches(module: Module, scope: Scope, name: str, statement: ast.AST, load: ast.Name) -> bool:
+    """Whether the value that `statement` gives to `name` can be the one that `load` reads, in the same scope."""
+    if not _after(load, statement):
+        return _loop(module, statement, load)
+    if _opposite_branches(module, statement, load):
+        return _loop(module, statement, load)
+    for binding in scope.bindings.get(name, ()):
+        if not isinstance(binding, Assigned):
+            continue
+        later = module.statement(binding.target)
+        between = later is not statement and _after(later, statement) and _after(load, later)
+        if between and module.parents[later] is module.parents[module.statement(statement)]:
+            return False  # overwritten on the same straight line
+    return True
+
+
+def _opposite_branches(module: Module, statement: ast.AST, load: ast.AST) -> bool:
+    """Whether the two stand in different branches of one `if`, so that never both run in one pass."""
+    branches = {}
+    child: ast.AST = statement
+    for parent in module.ancestors(statement):
+        if isinstance(parent, ast.If):
+            branches[id(parent)] = child in parent.body
+        child = parent
+    child = load
+    for parent in module.ancestors(load):
+        if isinstance(parent, ast.If) and id(parent) in branches and child is not parent.test:
+            return branches[id(parent)] != (child in parent.body)
+        child = parent
+    return False

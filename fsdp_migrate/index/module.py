@@ -1,0 +1,298 @@
+"""One parsed file: its scopes, and what each name in them is bound to."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# What ends a line for Python's tokenizer; `str.splitlines` knows more.
+NEWLINE = re.compile(r"\r\n|\r|\n")
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+ScopeNode = ast.Module | ast.ClassDef | FunctionNode
+_SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+@dataclass(frozen=True, eq=False)
+class Imported:
+    """`import a.b as name` (member is None) or `from a import member as name`, with the module made absolute."""
+
+    statement: ast.Import | ast.ImportFrom
+    alias: ast.alias
+    module: str
+    member: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class Assigned:
+    """`name = value`, or a part of it: `_, name = value` has the path (1,)."""
+
+    target: ast.expr
+    value: ast.expr
+    path: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Parameter:
+    """A parameter of a function; `position` is None for keyword-only, `*args` and `**kwargs`."""
+
+    function: FunctionNode
+    argument: ast.arg
+    position: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class Defined:
+    """`def name` or `class name`."""
+
+    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+@dataclass(frozen=True, eq=False)
+class Opaque:
+    """Bound in a way that says nothing about the value: a loop, `with … as`, `except … as`, `del`, `+=`, `global`."""
+
+    node: ast.AST
+
+
+Binding = Imported | Assigned | Parameter | Defined | Opaque
+
+
+@dataclass(eq=False)
+class Scope:
+    """A module, class, function or lambda, with what its own statements bind."""
+
+    node: ScopeNode
+    parent: Scope | None
+    bindings: dict[str, list[Binding]] = field(default_factory=dict)
+    elsewhere: set[str] = field(default_factory=set)  # declared global or nonlocal here
+
+    def bind(self, name: str, binding: Binding) -> None:
+        self.bindings.setdefault(name, []).append(binding)
+
+
+class Module:
+    """One file of the project.
+
+    Args:
+        path: where it is.
+        shown: the path as findings print it.
+        name: the dotted form of its whole path, which ends in the name by which it is imported.
+        text: its source.
+
+    Raises:
+        SyntaxError, ValueError, RecursionError: from `ast.parse`.
+    """
+
+    def __init__(self, path: Path, shown: str, name: str, text: str) -> None:
+        self.path = path
+        self.shown = shown
+        self.name = name
+        self.text = text
+        self.tree = ast.parse(text)
+        self._lines: list[str] | None = None
+        self.is_package = path.name == "__init__.py"
+        self.parents: dict[ast.AST, ast.AST] = {}
+        self.scope = Scope(self.tree, None)
+        self.scopes: dict[ast.AST, Scope] = {self.tree: self.scope}
+        self.stars: list[tuple[str, ast.ImportFrom]] = []  # `from m import *`
+        self.calls: list[ast.Call] = []
+        self.attributes: list[ast.Attribute] = []
+        self.loads: dict[str, list[ast.Name]] = {}
+        _Binder(self).run()
+
+    def column(self, line: int, offset: int) -> int:
+        """The column in characters of an offset in UTF-8 bytes, as `ast` counts; both from 0."""
+        if self._lines is None:
+            self._lines = NEWLINE.split(self.text)
+        text = self._lines[line - 1] if line <= len(self._lines) else ""
+        return offset if text.isascii() else len(text.encode()[:offset].decode(errors="replace"))
+
+    def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The nodes around `node`, innermost first."""
+        while (parent := self.parents.get(node)) is not None:
+            yield parent
+            node = parent
+
+    def scope_of(self, node: ast.AST) -> Scope:
+        """The scope in which an expression or statement is evaluated; for a function or class, the one it stands in."""
+        child = node
+        for parent in self.ancestors(node):
+            if parent in self.scopes and not _outside(parent, child):
+                return self.scopes[parent]
+            child = parent
+        return self.scope
+
+    def lookup(self, name: str, scope: Scope) -> tuple[Scope, list[Binding]] | None:
+        """The scope that binds a name as seen from `scope`, and its bindings there; None for builtins and star imports."""
+        here: Scope | None = scope
+        first = True
+        while here is not None:
+            skip = isinstance(here.node, ast.ClassDef) and not first  # class names are not seen from methods
+            if not skip and name in here.bindings and name not in here.elsewhere:
+                return here, here.bindings[name]
+            first, here = False, here.parent
+        return None
+
+    def statement(self, node: ast.AST) -> ast.stmt:
+        """The innermost statement that contains `node`, or `node` itself."""
+        while not isinstance(node, ast.stmt):
+            node = self.parents[node]
+        return node
+
+    def enclosing_class(self, node: ast.AST) -> ast.ClassDef | None:
+        """The class in whose method `node` stands."""
+        for parent in self.ancestors(node):
+            if isinstance(parent, ast.ClassDef):
+                return parent
+        return None
+
+    def enclosing_function(self, node: ast.AST) -> FunctionNode | None:
+        """The function or lambda around `node`."""
+        for parent in self.ancestors(node):
+            if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                return parent
+        return None
+
+
+def _outside(scope_node: ast.AST, child: ast.AST) -> bool:
+    """Whether a child of a function or class is evaluated outside it: decorators, defaults, bases, annotations."""
+    if isinstance(scope_node, ast.ClassDef):
+        return child in scope_node.decorator_list or child in scope_node.bases or isinstance(child, ast.keyword)
+    if isinstance(scope_node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return child in scope_node.decorator_list or child is scope_node.args or child is scope_node.returns
+    if isinstance(scope_node, ast.Lambda):
+        return child is scope_node.args
+    return False
+
+
+class _Binder:
+    """Fills a module's tables in one walk."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+
+    def run(self) -> None:
+        stack: list[tuple[ast.AST, Scope]] = [(self.module.tree, self.module.scope)]
+        while stack:  # a stack, not recursion: generated code nests deeply
+            node, scope = stack.pop()
+            inner = self.enter(node, scope)
+            for child in reversed(list(ast.iter_child_nodes(node))):
+                self.module.parents[child] = node
+                outside = node in self.module.scopes and _outside(node, child)
+                stack.append((child, scope if outside else inner))
+
+    def enter(self, node: ast.AST, scope: Scope) -> Scope:
+        module = self.module
+        if isinstance(node, _SCOPES) and not isinstance(node, ast.Module):
+            if not isinstance(node, ast.Lambda):
+                scope.bind(node.name, Defined(node))
+            inner = Scope(node, scope)
+            module.scopes[node] = inner
+            if not isinstance(node, ast.ClassDef):
+                _bind_parameters(node, inner)
+            return inner
+        if isinstance(node, ast.Call):
+            module.calls.append(node)
+        elif isinstance(node, ast.Attribute):
+            module.attributes.append(node)
+        elif isinstance(node, ast.Name):
+            if isinstance(node.ctx, ast.Load):
+                module.loads.setdefault(node.id, []).append(node)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            self.bind_import(node, scope)
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                _bind_target(scope, target, node.value, ())
+        elif isinstance(node, ast.AnnAssign):
+            if node.value is not None:
+                _bind_target(scope, node.target, node.value, ())
+        elif isinstance(node, ast.NamedExpr):
+            _bind_target(scope, node.target, node.value, ())
+        elif isinstance(node, ast.AugAssign):
+            _bind_opaque(scope, node.target, node)
+        elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+            _bind_opaque(scope, node.target, node)
+        elif isinstance(node, ast.withitem):
+            if node.optional_vars is not None:
+                _bind_opaque(scope, node.optional_vars, node)
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar):
+            if node.name:
+                scope.bind(node.name, Opaque(node))
+        elif isinstance(node, ast.Delete):
+            for target in node.targets:
+                _bind_opaque(scope, target, node)
+        elif isinstance(node, ast.Global | ast.Nonlocal):
+            self.redirect(node, scope)
+        return scope
+
+    def redirect(self, node: ast.Global | ast.Nonlocal, scope: Scope) -> None:
+        """A name declared global is bound by two scopes: what it holds is anybody's guess."""
+        scope.elsewhere.update(node.names)
+        for name in node.names:
+            self.module.scope.bind(name, Opaque(node))
+
+    def bind_import(self, node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                bound = alias.asname or alias.name.split(".")[0]
+                target = alias.name if alias.asname else alias.name.split(".")[0]
+                scope.bind(bound, Imported(node, alias, target, None))
+            return
+        source = absolute(node, self.module.name, self.module.is_package)
+        for alias in node.names:
+            if alias.name == "*":
+                self.module.stars.append((source, node))
+            else:
+                scope.bind(alias.asname or alias.name, Imported(node, alias, source, alias.name))
+
+
+def absolute(node: ast.ImportFrom, module: str, is_package: bool) -> str:
+    """The absolute dotted name of the module that `from … import` names, read inside `module`."""
+    if not node.level:
+        return node.module or ""
+    parts = module.split(".") if module else []
+    keep = len(parts) - node.level + (1 if is_package else 0)
+    base = parts[: max(keep, 0)]
+    return ".".join([*base, *([node.module] if node.module else [])])
+
+
+def _bind_parameters(node: FunctionNode, scope: Scope) -> None:
+    arguments = node.args
+    for position, argument in enumerate([*arguments.posonlyargs, *arguments.args]):
+        scope.bind(argument.arg, Parameter(node, argument, position))
+    rest = [*arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+    for extra in rest:
+        if extra is not None:
+            scope.bind(extra.arg, Parameter(node, extra, None))
+
+
+def _bind_target(scope: Scope, target: ast.expr, value: ast.expr, path: tuple[int, ...]) -> None:
+    if isinstance(target, ast.Name):
+        scope.bind(target.id, Assigned(target, value, path))
+    elif isinstance(target, ast.Tuple | ast.List):
+        if any(isinstance(element, ast.Starred) for element in target.elts):
+            _bind_opaque(scope, target, target)
+            return
+        for index, element in enumerate(target.elts):
+            _bind_target(scope, element, value, (*path, index))
+
+
+def _bind_opaque(scope: Scope, target: ast.expr, node: ast.AST) -> None:
+    for name in ast.walk(target):
+        if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store | ast.Del):
+            scope.bind(name.id, Opaque(node))
+
+
+def comprehension_names(node: ast.AST) -> set[str]:
+    """The names that comprehensions below `node` bind for themselves."""
+    names: set[str] = set()
+    for inner in ast.walk(node):
+        if isinstance(inner, _COMPREHENSIONS):
+            for generator in inner.generators:
+                names |= {n.id for n in ast.walk(generator.target) if isinstance(n, ast.Name)}
+    return names

@@ -1,0 +1,275 @@
+"""All files of a project together: what a name means, across imports, re-exports and aliases."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from fsdp_migrate.index import names
+from fsdp_migrate.index.module import (
+    Assigned,
+    Binding,
+    Defined,
+    Imported,
+    Module,
+    Scope,
+    absolute,
+)
+
+
+@dataclass(frozen=True)
+class External:
+    """A name of a package outside the project, as a dotted path: `torch.nn.Linear`."""
+
+    dotted: str
+
+
+@dataclass(frozen=True, eq=False)
+class Definition:
+    """A function or class of the project."""
+
+    module: Module
+    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Definition) and self.node is other.node
+
+    def __hash__(self) -> int:
+        return hash(id(self.node))
+
+
+@dataclass(frozen=True)
+class ModuleReference:
+    """A module of the project itself."""
+
+    name: str
+
+
+Meaning = External | Definition | ModuleReference
+
+_DEPTH = 12  # re-export chains longer than this are loops
+
+
+class Project:
+    """The parsed files of one run, by dotted module name.
+
+    Several files may claim one module name (`utils.py` in two example folders); an import then means the one that lies
+    nearest to the importing file.
+    """
+
+    def __init__(self, modules: Iterable[Module]) -> None:
+        self.modules = list(modules)
+        self._by_last: dict[str, list[Module]] = {}
+        self._found: dict[tuple[str, Path], Module | None] = {}
+        for module in self.modules:
+            self._by_last.setdefault(module.name.rpartition(".")[2], []).append(module)
+
+    def find(self, dotted: str, importer: Module) -> Module | None:
+        """The project's module that `import dotted` inside `importer` means; None if it is not part of the project."""
+        key = (dotted, importer.path.parent)
+        if key not in self._found:
+            self._found[key] = self._find(dotted, importer)
+        return self._found[key]
+
+    def _find(self, dotted: str, importer: Module) -> Module | None:
+        candidates = [
+            module
+            for module in self._by_last.get(dotted.rpartition(".")[2], ())
+            if module.name == dotted
+            or (module.name.endswith(f".{dotted}") and _importable(module, dotted, importer))
+        ]
+        return max(candidates, key=lambda m: _shared(m.path, importer.path), default=None)
+
+    def meanings(self, expression: ast.expr, module: Module, scope: Scope | None = None) -> frozenset[Meaning]:
+        """What a name or dotted name can mean; several where it is imported under `try` or `if`, none if unknown."""
+        return frozenset(self._meanings(expression, module, scope or module.scope_of(expression), 0))
+
+    def dotted(self, expression: ast.expr, module: Module) -> frozenset[str]:
+        """The external dotted paths that a name can mean: `FSDP` is `torch.distributed.fsdp.FullyShardedDataParallel`."""
+        return frozenset(m.dotted for m in self.meanings(expression, module) if isinstance(m, External))
+
+    def fsdp1(self, expression: ast.expr, module: Module) -> str | None:
+        """The FSDP1 name that an expression stands for, if nothing but FSDP1 can be meant (a `None` fallback aside)."""
+        found = {names.fsdp1_name(path) for path in self.dotted(expression, module)}
+        return found.pop() if len(found) == 1 else None
+
+    def definition(self, expression: ast.expr, module: Module) -> Definition | None:
+        """The project's function or class that an expression means, if it is the only meaning."""
+        found = self.meanings(expression, module)
+        if len(found) != 1:
+            return None
+        only = next(iter(found))
+        return only if isinstance(only, Definition) else None
+
+    def bases(self, cls: Definition) -> Iterator[Meaning]:
+        """All classes above a class, nearest first, as far as they can be seen."""
+        pending, seen = [cls], {cls}
+        while pending:
+            current = pending.pop(0)
+            assert isinstance(current.node, ast.ClassDef)
+            for base in current.node.bases:
+                for meaning in self.meanings(base, current.module):
+                    yield meaning
+                    if isinstance(meaning, Definition) and isinstance(meaning.node, ast.ClassDef):
+                        if meaning not in seen:
+                            seen.add(meaning)
+                            pending.append(meaning)
+
+    def method(self, cls: Definition, name: str) -> Definition | None:
+        """The method that `self.name` means inside a class, own or inherited within the project."""
+        for owner in [cls, *(base for base in self.bases(cls) if isinstance(base, Definition))]:
+            assert isinstance(owner.node, ast.ClassDef)
+            for statement in owner.node.body:
+                if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) and statement.name == name:
+                    return Definition(owner.module, statement)
+        return None
+
+    def imported_by(self, node: ast.AST, module: Module) -> Iterator[Module]:
+        """The files of the project that an import statement of a file reads."""
+        if isinstance(node, ast.Import):
+            paths = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            source = absolute(node, module.name, module.is_package)
+            paths = [source, *(f"{source}.{alias.name}" for alias in node.names)]
+        else:
+            return
+        for path in paths:
+            found = self.find(path, module)
+            if found is not None:
+                yield found
+
+    def imports_of(self, module: Module, name: str) -> list[tuple[Module, Imported | None]]:
+        """Where other files import a top-level name of a module; None in place of the import for `import *`."""
+        found: list[tuple[Module, Imported | None]] = []
+        for other in self.modules:
+            if other is module:
+                continue
+            for scope in other.scopes.values():
+                for bindings in scope.bindings.values():
+                    for binding in bindings:
+                        if isinstance(binding, Imported) and binding.member == name:
+                            if self.find(binding.module, other) is module:
+                                found.append((other, binding))
+            for source, _ in other.stars:
+                if not name.startswith("_") and self.find(source, other) is module:
+                    found.append((other, None))
+        return found
+
+    def module_name(self, name: str, module: Module, depth: int = 0) -> Iterator[Meaning]:
+        """What a name at the top level of a module means to those who import it."""
+        if depth > _DEPTH:
+            return
+        bindings = module.scope.bindings.get(name)
+        if bindings:
+            for binding in bindings:
+                yield from self._binding(binding, module, module.scope, name, depth)
+            return
+        if module.is_package and (child := self.find(f"{module.name}.{name}", module)):
+            yield ModuleReference(child.name)
+            return
+        for source, _ in module.stars:
+            yield from self._from_star(source, name, module, depth)
+
+    def _meanings(self, expression: ast.expr, module: Module, scope: Scope, depth: int) -> Iterator[Meaning]:
+        if depth > _DEPTH:
+            return
+        if isinstance(expression, ast.Name):
+            found = module.lookup(expression.id, scope)
+            if found is None:
+                yield from self.module_name(expression.id, module, depth + 1)
+                return
+            where, bindings = found
+            for binding in bindings:
+                yield from self._binding(binding, module, where, expression.id, depth + 1)
+        elif isinstance(expression, ast.Attribute):
+            for owner in self._meanings(expression.value, module, scope, depth + 1):
+                yield from self._member(owner, expression.attr, module, depth + 1)
+        elif isinstance(expression, ast.Constant) and isinstance(expression.value, str):
+            try:  # an annotation in quotes
+                quoted = ast.parse(expression.value, mode="eval").body
+            except (SyntaxError, ValueError):
+                return
+            if isinstance(quoted, ast.Name | ast.Attribute):
+                yield from self._meanings(quoted, module, scope, depth + 1)
+
+    def _member(self, owner: Meaning, attribute: str, module: Module, depth: int) -> Iterator[Meaning]:
+        if isinstance(owner, External):
+            yield External(f"{owner.dotted}.{attribute}")
+        elif isinstance(owner, ModuleReference):
+            inside = self.find(owner.name, module)
+            if inside is None:
+                return
+            members = list(self.module_name(attribute, inside, depth))
+            if members:
+                yield from members
+            elif child := self.find(f"{inside.name}.{attribute}", inside):
+                yield ModuleReference(child.name)
+
+    def _binding(
+        self, binding: Binding, module: Module, scope: Scope, name: str, depth: int
+    ) -> Iterator[Meaning]:
+        if isinstance(binding, Imported):
+            yield from self._imported(binding, module, depth)
+        elif isinstance(binding, Defined):
+            yield Definition(module, binding.node)
+        elif isinstance(binding, Assigned) and not binding.path:
+            if isinstance(binding.value, ast.Name | ast.Attribute) and not _same(binding.value, name):
+                yield from self._meanings(binding.value, module, scope, depth + 1)
+
+    def _imported(self, binding: Imported, module: Module, depth: int) -> Iterator[Meaning]:
+        inside = self.find(binding.module, module)
+        if binding.member is None:
+            yield ModuleReference(inside.name) if inside else External(binding.module)
+            return
+        if inside is None:
+            if child := self.find(f"{binding.module}.{binding.member}", module):
+                yield ModuleReference(child.name)
+            else:
+                yield External(f"{binding.module}.{binding.member}")
+            return
+        if inside is not module or binding.module != module.name:
+            yield from self.module_name(binding.member, inside, depth + 1)
+        if (child := self.find(f"{inside.name}.{binding.member}", inside)) is not None:
+            if binding.member not in inside.scope.bindings:
+                yield ModuleReference(child.name)
+
+    def _from_star(self, source: str, name: str, module: Module, depth: int) -> Iterator[Meaning]:
+        inside = self.find(source, module)
+        if inside is not None and inside is not module:
+            if not name.startswith("_"):
+                yield from self.module_name(name, inside, depth + 1)
+        elif inside is None and names.fsdp1_name(f"{source}.{name}"):
+            yield External(f"{source}.{name}")
+
+
+def _same(value: ast.expr, name: str) -> bool:
+    return isinstance(value, ast.Name) and value.id == name
+
+
+def _importable(module: Module, dotted: str, importer: Module) -> bool:
+    """Whether `import dotted` can mean a file: from a folder around the importer, or as a package of its own."""
+    file = module.path.parent if module.is_package else module.path
+    root = file.parents[dotted.count(".")]
+    top = dotted.split(".")[0]
+    if (root / "__init__.py").exists():  # inside a package: only for scripts that are run from there
+        return root in importer.path.parents and top not in _ELSEWHERE
+    return root in importer.path.parents or (root / top / "__init__.py").exists()
+
+
+_ELSEWHERE = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "transformers", "datasets", "accelerate"}
+
+
+@lru_cache(maxsize=None)
+def _shared(one: Path, other: Path) -> int:
+    """How many leading folders two paths share."""
+    count = 0
+    for left, right in zip(one.parts, other.parts, strict=False):
+        if left != right:
+            break
+        count += 1
+    return count
+

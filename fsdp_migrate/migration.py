@@ -1,0 +1,255 @@
+"""From parsed files to findings and new sources: the codemods run, models are migrated whole or not at all.
+
+A construct that nothing can rewrite and that would go on running and do something else (a *silent* one) keeps its model from
+being migrated: a half-migrated model would train wrongly without an error.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+import libcst as cst
+
+from fsdp_migrate.codemods import constructor, imports, names
+from fsdp_migrate.codemods.apply import Refused, apply
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.mark import mark
+from fsdp_migrate.codemods.plan import Plan
+from fsdp_migrate.codemods.registry import CODEMODS
+from fsdp_migrate.codemods.rule import Draft, Edit
+from fsdp_migrate.findings import Action, Finding, Problem
+from fsdp_migrate.index.models import Models, Site
+from fsdp_migrate.index.module import Module
+from fsdp_migrate.index.project import Project
+from fsdp_migrate.report import Change, Report
+from fsdp_migrate.settings import Options
+from fsdp_migrate.source import Source
+from fsdp_migrate.style import line_length
+
+_SILENCED = re.compile(r"#\s*fsdp-migrate:\s*ignore(?:\[([A-Za-z0-9,\s]*)\])?")
+
+
+def migrate(sources: Mapping[Module, Source], options: Options, report: Report) -> None:
+    """Adds findings, errors and changed files to the report."""
+    project = Project(sources)
+    models = Models(project)
+    plans: dict[ast.Call, Plan] = {}
+    contexts = {
+        module: Context(module, project, models, plans, line_length(module.path))
+        for module in project.modules
+        if "fsdp" in module.text.lower() or _is_reached(models, module)
+    }
+    for module, call in models.constructors:
+        plans[call] = constructor.plan(contexts[module], call)
+    _Migration(contexts, models, sources, options, report).run()
+
+
+def _is_reached(models: Models, module: Module) -> bool:
+    """Whether an FSDP1 model passes through a file that does not mention FSDP."""
+    return any(models.sites(attribute.value) for attribute in module.attributes)
+
+
+class _Migration:
+    """The files of one run, decided together."""
+
+    def __init__(
+        self,
+        contexts: Mapping[Module, Context],
+        models: Models,
+        sources: Mapping[Module, Source],
+        options: Options,
+        report: Report,
+    ) -> None:
+        self.contexts = contexts
+        self.models = models
+        self.sources = sources
+        self.options = options
+        self.report = report
+        self.broken: set[Module] = set()  # files that cannot be edited
+        self.drafts = {module: list(self.find(context)) for module, context in contexts.items()}
+        self.groups = _groups(contexts, self.drafts)
+
+    def run(self) -> None:
+        """Finishes every file; a file that refuses its edits keeps its models, and all is decided again."""
+        while True:
+            blocked = self.blocked()
+            results: dict[Module, tuple[list[Finding], str | None]] = {}
+            refused = False
+            for module, context in self.contexts.items():
+                try:
+                    results[module] = self.finish(context, blocked)
+                except (Refused, LookupError) as error:
+                    self.report.errors.append(Problem(module.shown, 0, f"left alone: {error}"))
+                    self.broken.add(module)
+                    refused = True
+            if not refused:
+                break
+        for module, (findings, after) in results.items():
+            source = self.sources[module]
+            self.report.findings += findings
+            if after is not None and after != source.text:
+                try:
+                    data = source.encode(after)
+                except UnicodeEncodeError as error:
+                    self.report.errors.append(Problem(module.shown, 0, f"left alone: {error}"))
+                    continue
+                self.report.changes.append(Change(source.path, source.data, data))
+
+    def find(self, context: Context) -> Iterator[Draft]:
+        """What the codemods say of one file."""
+        try:
+            for codemod in CODEMODS:
+                yield from codemod.find(context)
+        except (LookupError, cst.ParserSyntaxError) as error:
+            self.report.errors.append(Problem(context.module.shown, 0, f"left alone: {error}"))
+            self.broken.add(context.module)
+
+    def blocked(self) -> frozenset[Site]:
+        """The models that stay as they are, because something about them would go wrong in silence."""
+        blocked: set[Site] = set()
+        for module, drafts in self.drafts.items():
+            for draft in drafts:
+                partial = self.options.partial and draft.action is Action.MANUAL
+                if (draft.silent and not partial) or self.is_withheld(self.contexts[module], draft):
+                    blocked |= draft.sites or self.sites_in(self.groups[module])
+            if module in self.broken:
+                blocked |= self.sites_in(self.groups[module])
+        together = [draft.sites for drafts in self.drafts.values() for draft in drafts if draft.sites]
+        changed = True
+        while changed:  # models that meet in one construct are migrated together or not at all
+            changed = False
+            for sites in together:
+                if sites & blocked and not sites <= blocked:
+                    blocked |= sites
+                    changed = True
+        return frozenset(blocked)
+
+    def sites_in(self, group: frozenset[Module]) -> frozenset[Site]:
+        """The constructors in some files."""
+        return frozenset(
+            site
+            for module, call in self.models.constructors
+            if module in group
+            for site in self.models.sites(call)
+            if site.call is call
+        )
+
+    def is_withheld(self, context: Context, draft: Draft) -> bool:
+        """Whether a rewrite is switched off: by a comment, by an option, or because it is not provably the same."""
+        if not draft.edits:
+            return False
+        return (not draft.safe and not self.options.unsafe) or not self.is_shown(context, draft)
+
+    def is_shown(self, context: Context, draft: Draft) -> bool:
+        """Whether the user wants to hear of a finding."""
+        code = draft.rule.code
+        if (self.options.select and code not in self.options.select) or code in self.options.ignore:
+            return False
+        codes = _silenced(context.module, getattr(draft.node, "lineno", 1))
+        return codes is None or (bool(codes) and code not in codes)
+
+    def finish(self, context: Context, blocked: frozenset[Site]) -> tuple[list[Finding], str | None]:
+        """The findings of one file, and its text afterwards if it changes."""
+        module = context.module
+        whole = not (self.sites_in(self.groups[module]) & blocked) and not (
+            self.broken & self.groups[module]
+        )
+        drafts = [self.settled(context, draft, blocked, whole=whole) for draft in self.drafts[module]]
+        gone = {node for draft in drafts for node in draft.gone}
+        lines = {getattr(draft.node, "lineno", 0) for draft in drafts}
+        rest = [self.settled(context, d, blocked, whole=whole) for d in names.find(context, gone, lines)]
+        needs = [need for draft in drafts for need in draft.needs]
+        planned = imports.plan(context, gone, needs, whole=whole)
+        drafts += [*rest, *planned.drafts]
+        if module in self.broken:
+            drafts = [replace(draft, edits=()) for draft in drafts]
+        edits = [edit for draft in drafts for edit in draft.edits]
+        if edits:
+            edits += self.marks(context, drafts, edits)
+        after = apply(context.syntax, edits, planned.insert) if edits else None
+        findings = [_finding(module, draft) for draft in drafts if self.is_shown(context, draft)]
+        return findings, after
+
+    def settled(
+        self, context: Context, draft: Draft, blocked: frozenset[Site], *, whole: bool
+    ) -> Draft:
+        """The draft as it is if its model is migrated; otherwise without edits, and saying so."""
+        if draft.action is Action.MANUAL:
+            return draft
+        stays = bool(draft.sites & blocked) if draft.sites else not whole
+        if not stays and not self.is_withheld(context, draft):
+            return draft
+        message = f"stays until its model can be migrated as a whole; then: {draft.message}"
+        return replace(
+            draft, action=Action.MANUAL, message=message, edits=(), needs=(), gone=(), mark=False
+        )
+
+    def marks(self, context: Context, drafts: Iterable[Draft], edits: Iterable[Edit]) -> Iterator[Edit]:
+        """Comments at what is left by hand in a file that changes."""
+        taken = {edit.node for edit in edits if edit.whole}
+        for draft in drafts:
+            if draft.action is Action.MANUAL and (draft.mark or draft.silent):
+                edit = mark(context, draft)
+                if edit is not None and edit.node not in taken and not _below(context, edit.node, taken):
+                    yield edit
+
+
+def _below(context: Context, node: cst.CSTNode, taken: set[cst.CSTNode]) -> bool:
+    above = context.syntax.parents.get(node)
+    while above is not None:
+        if above in taken:
+            return True
+        above = context.syntax.parents.get(above)
+    return False
+
+
+def _silenced(module: Module, line: int) -> frozenset[str] | None:
+    """The codes that a comment on a line silences; empty for all of them, None where there is no such comment."""
+    lines = module.text.splitlines()
+    found = _SILENCED.search(lines[line - 1]) if 0 < line <= len(lines) else None
+    if found is None:
+        return None
+    return frozenset(code.strip().upper() for code in (found[1] or "").split(",") if code.strip())
+
+
+def _groups(
+    contexts: Mapping[Module, Context], drafts: Mapping[Module, list[Draft]]
+) -> dict[Module, frozenset[Module]]:
+    """Which files hang together: one imports the other, or a model of one is used in the other."""
+    group: dict[Module, set[Module]] = {module: {module} for module in contexts}
+
+    def join(one: Module, other: Module) -> None:
+        if other in group and group[one] is not group[other]:
+            merged = group[one] | group[other]
+            for module in merged:
+                group[module] = merged
+
+    for module, context in contexts.items():
+        for node in ast.walk(module.tree):
+            for imported in context.project.imported_by(node, module):
+                join(module, imported)
+        for draft in drafts[module]:
+            for site in draft.sites:
+                join(module, site.module)
+    return {module: frozenset(members) for module, members in group.items()}
+
+
+def _finding(module: Module, draft: Draft) -> Finding:
+    node = draft.node
+    line, end_line = getattr(node, "lineno", 1), getattr(node, "end_lineno", None)
+    return Finding(
+        path=module.shown,
+        line=line,
+        column=module.column(line, getattr(node, "col_offset", 0)) + 1,
+        end_line=end_line or line,
+        end_column=module.column(end_line or line, getattr(node, "end_col_offset", 0) or 0) + 1,
+        code=draft.rule.code,
+        name=draft.rule.name,
+        action=draft.action,
+        safe=draft.safe,
+        message=draft.message,
+        construct=draft.construct,
+    )

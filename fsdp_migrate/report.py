@@ -1,0 +1,44 @@
+"""The result of one run: findings, errors and changed files. Views print or apply it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fsdp_migrate.findings import Action, Finding, Problem
+
+
+@dataclass(frozen=True)
+class Change:
+    """One file before and after, as bytes: encoding, line endings and byte-order mark are part of a file."""
+
+    path: Path
+    before: bytes
+    after: bytes
+
+
+@dataclass
+class Report:
+    """What one run found and would change.
+
+    Attributes:
+        findings: sorted by path, line and column.
+        errors: files that were left out, and why.
+        changes: the files that the findings rewrite; `before != after` in each.
+        files: number of Python files looked at.
+        candidates: how many of them mention FSDP at all.
+        seconds: wall time of the run.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    errors: list[Problem] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    files: int = 0
+    candidates: int = 0
+    seconds: float = 0.0
+
+    def count(self) -> dict[str, int]:
+        """The number of findings by action, every action named."""
+        counts = Counter(finding.action for finding in self.findings)
+        return {action.value: counts[action] for action in Action}

@@ -1,0 +1,185 @@
+"""One run of `migrate` or `check`: from a request to a report, then to views and files."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from fsdp_migrate.discover import Discovered, discover, mentions_fsdp
+from fsdp_migrate.findings import Problem
+from fsdp_migrate.report import Report
+from fsdp_migrate.settings import Options, Settings, SettingsError, load_settings, split_codes
+from fsdp_migrate.source import Source, parse_problem, read_source, source_from_bytes
+from fsdp_migrate.views import text
+from fsdp_migrate.views.diff import render_diff
+from fsdp_migrate.views.json import render_json
+from fsdp_migrate.views.terminal import Stream, wants_colour, write_bytes, write_text
+from fsdp_migrate.write import dirty_problems, write_changes
+
+DONE, FINDINGS, USAGE = 0, 1, 2
+EMPTY = "the file is empty: nothing to migrate"
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments of `migrate` and `check`; `only_checks` tells them apart."""
+
+    paths: tuple[str, ...]
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    form: str = "text"
+    report: Path | None = None
+    diff: bool = False
+    check: bool = False
+    unsafe: bool = False
+    partial: bool = False
+    allow_dirty: bool = False
+    only_checks: bool = False
+
+    @property
+    def from_stdin(self) -> bool:
+        """Whether the source comes from standard input."""
+        return self.paths == ("-",)
+
+    @property
+    def writes(self) -> bool:
+        """Whether files are rewritten in place."""
+        return not (self.diff or self.check or self.from_stdin)
+
+
+def run(request: Request) -> int:
+    """Does what is asked for and returns the exit code."""
+    if request.diff and request.form == "json":
+        raise click.UsageError("--diff and --format json share standard output: use --report FILE")
+    if "-" in request.paths and not request.from_stdin:
+        raise click.UsageError("`-` stands alone: standard input is one source")
+    settings = _settings(request)
+    options = Options(
+        unsafe=request.unsafe,
+        partial=request.partial,
+        select=_known_codes(split_codes(request.select) or settings.select),
+        ignore=_known_codes(split_codes(request.ignore) | settings.ignore),
+        exclude=settings.exclude + request.exclude,
+    )
+    original = b""
+    if request.from_stdin:
+        original, report = _analyse_stdin(request, options)
+    else:
+        report = _analyse(request, options, settings)
+    written = not request.writes or _write(request, report)
+    _show(request, report, original, written)
+    if request.report:
+        _save(request.report, report)
+    if report.errors:
+        return USAGE
+    return FINDINGS if request.check and report.findings else DONE
+
+
+def _settings(request: Request) -> Settings:
+    try:
+        return load_settings([] if request.from_stdin else [Path(path) for path in request.paths])
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _known_codes(codes: frozenset[str]) -> frozenset[str]:
+    """The codes, all known: one with a slip would select nothing, in silence."""
+    if codes:
+        from fsdp_migrate.codemods.registry import all_rules, rule_for
+        from fsdp_migrate.views.explain import unknown_code
+
+        for code in sorted(codes):
+            if rule_for(code) is None:
+                raise click.ClickException(unknown_code(code, all_rules()))
+    return codes
+
+
+def _analyse(request: Request, options: Options, settings: Settings) -> Report:
+    from fsdp_migrate.engine import analyse
+    from fsdp_migrate.views.progress import ProgressBar
+
+    found = discover([Path(path) for path in request.paths], options.exclude, settings.root)
+    if not request.only_checks:
+        _answer_for_named(found)
+    with ProgressBar() as progress:
+        return analyse(found, options, progress)
+
+
+def _answer_for_named(found: Discovered) -> None:
+    """A file that is named gets an answer, even if it mentions no FSDP and would be passed over.
+
+    That is `migrate`; `check` is used by hooks, which name every file of a repository.
+    """
+    for path in found.named:
+        source = read_source(path)
+        if isinstance(source, Source):
+            if not source.data and path.name != "__init__.py":
+                problem: Problem | None = Problem(source.shown, 0, EMPTY)
+            else:
+                problem = None if mentions_fsdp(source.data) else parse_problem(source)
+        else:
+            problem = source
+        if problem:
+            found.problems.append(problem)
+            found.files.remove(path)
+
+
+def _analyse_stdin(request: Request, options: Options) -> tuple[bytes, Report]:
+    from fsdp_migrate.engine import analyse_source
+
+    data = sys.stdin.buffer.read()
+    shown = "<stdin>"
+    if not data and not request.only_checks:
+        return data, Report(errors=[Problem(shown, 0, EMPTY)])
+    source = source_from_bytes(Path("-"), shown, data)
+    if isinstance(source, Source):
+        return data, analyse_source(source, options)
+    return data, Report(errors=[source])
+
+
+def _write(request: Request, report: Report) -> bool:
+    """Writes all changes, or none and the report says why."""
+    problems = [] if request.allow_dirty else dirty_problems(report.changes)
+    problems = problems or write_changes(report.changes)
+    report.errors.extend(problems)
+    return not problems
+
+
+def _show(request: Request, report: Report, original: bytes, written: bool) -> None:
+    for line in text.render_problems(report.errors):
+        write_text(line, "stderr")
+    if not written:
+        write_text("Nothing was written: the files of a program are migrated together.", "stderr")
+    if request.form == "json":
+        write_text(render_json(report))
+        return
+    if request.diff:
+        write_bytes(render_diff(report.changes, wants_colour("stdout")))
+    elif request.from_stdin and not request.check:
+        write_bytes(report.changes[0].after if report.changes else original)
+    # Where standard output holds a patch or a program, the words go elsewhere.
+    on_stdout = request.writes or (request.check and not request.diff)
+    stream: Stream = "stdout" if on_stdout else "stderr"
+    findings = report.findings
+    if not request.check:
+        findings = text.remaining(findings, request.unsafe)
+    if request.writes and written:
+        for line in text.render_changes(report):
+            write_text(line)
+    for line in text.render_findings(findings, stream):
+        write_text(line, stream)
+    if written:
+        write_text(text.summary(report, request.unsafe), stream)
+
+
+def _save(file: Path, report: Report) -> None:
+    try:
+        file.write_text(render_json(report) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(
+            f"{file}: the report cannot be written: {error.strerror}"
+        ) from None

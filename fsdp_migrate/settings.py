@@ -1,0 +1,117 @@
+"""What a run is asked to do, and the `[tool.fsdp-migrate]` table of the project at hand."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+TABLE = "[tool.fsdp-migrate]"
+KEYS = ("exclude", "ignore", "select")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the analysis needs to know of a run.
+
+    Attributes:
+        unsafe: apply also what is likely, but not provably, the same.
+        partial: migrate a model although one of its constructs must be done by hand first.
+        select: report these rule codes only; empty means all.
+        ignore: leave these rule codes out.
+        exclude: patterns as in .gitignore for files that a folder's walk leaves out.
+    """
+
+    unsafe: bool = False
+    partial: bool = False
+    select: frozenset[str] = frozenset()
+    ignore: frozenset[str] = frozenset()
+    exclude: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a project.
+
+    Attributes:
+        root: the folder that `exclude` is relative to: pyproject.toml's, else the current one.
+        exclude, select, ignore: as in `Options`.
+    """
+
+    root: Path = field(default_factory=Path.cwd)
+    exclude: tuple[str, ...] = ()
+    select: frozenset[str] = frozenset()
+    ignore: frozenset[str] = frozenset()
+
+
+class SettingsError(ValueError):
+    """Settings that cannot be used: the message names the file and the key."""
+
+
+def load_settings(paths: Sequence[Path]) -> Settings:
+    """Those of the nearest pyproject.toml with the table, up to the repository's root."""
+    for folder in _upwards(_common_folder(paths)):
+        file = folder / "pyproject.toml"
+        table = _read_table(file) if file.is_file() else None
+        if table is not None:
+            return _checked(file, table)
+        if (folder / ".git").exists():
+            break
+    return Settings()
+
+
+def split_codes(values: Iterable[str]) -> frozenset[str]:
+    """Rule codes from `FSDP002,fsdp105` and repeated options, in upper case."""
+    codes = (code.strip().upper() for value in values for code in value.split(","))
+    return frozenset(code for code in codes if code)
+
+
+def _common_folder(paths: Sequence[Path]) -> Path:
+    absolute = [os.path.abspath(path) for path in paths] or [os.getcwd()]
+    try:
+        common = Path(os.path.commonpath(absolute))
+    except ValueError:  # two drives
+        common = Path.cwd()
+    return common if common.is_dir() else common.parent
+
+
+def _upwards(folder: Path) -> list[Path]:
+    return [folder, *folder.parents]
+
+
+def _read_table(file: Path) -> dict[str, object] | None:
+    try:
+        document = tomllib.loads(file.read_bytes().decode("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"{file}: cannot be read: {error}") from None
+    tool = document.get("tool")
+    table = tool.get("fsdp-migrate") if isinstance(tool, dict) else None
+    if table is not None and not isinstance(table, dict):
+        raise SettingsError(f"{file}: {TABLE} must be a table")
+    return table
+
+
+def _checked(file: Path, table: dict[str, object]) -> Settings:
+    unknown = sorted(set(table) - set(KEYS))
+    if unknown:
+        names = ", ".join(unknown)
+        raise SettingsError(f"{file}: unknown key in {TABLE}: {names} (known: {', '.join(KEYS)})")
+    lists: dict[str, list[str]] = {}
+    for key in KEYS:
+        value = table.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise SettingsError(f"{file}: {key} in {TABLE} must be a list of strings")
+        lists[key] = value
+    return Settings(
+        root=file.parent,
+        exclude=tuple(lists["exclude"]),
+        select=split_codes(lists["select"]),
+        ignore=split_codes(lists["ignore"]),
+    )

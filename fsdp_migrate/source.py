@@ -1,0 +1,128 @@
+"""A Python file as bytes and as text, without loss between the two.
+
+Text is decoded as Python decodes it (byte-order mark, coding cookie) and line endings are never
+translated, so that what no rule touches comes back byte by byte.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import os
+import tokenize
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePath
+
+from fsdp_migrate.findings import Problem
+
+
+@dataclass(frozen=True)
+class Source:
+    """One Python file.
+
+    Attributes:
+        path: where it lies.
+        shown: its name in findings and messages.
+        data: its bytes.
+    """
+
+    path: Path
+    shown: str
+    data: bytes
+
+    @cached_property
+    def encoding(self) -> str:
+        """The codec that Python uses; `utf-8-sig` where there is a byte-order mark."""
+        return tokenize.detect_encoding(io.BytesIO(self.data).readline)[0]
+
+    @cached_property
+    def text(self) -> str:
+        """The content, without byte-order mark and with its own line endings."""
+        return self.data.decode(self.encoding)
+
+    def encode(self, text: str) -> bytes:
+        """`text` in this file's encoding and with its byte-order mark: the inverse of `text`."""
+        return text.encode(self.encoding)
+
+
+def shown_path(path: Path) -> str:
+    """A path as messages show it: relative to the current folder if below it, with `/`."""
+    absolute = os.path.abspath(path)
+    here = os.path.join(os.getcwd(), "")
+    return PurePath(absolute.removeprefix(here)).as_posix()
+
+
+def read_source(path: Path) -> Source | Problem:
+    """The file at `path`, or in one line why it cannot be used."""
+    try:
+        data = path.read_bytes()
+    except IsADirectoryError:
+        return Problem(shown_path(path), 0, "is a folder, not a file")
+    except OSError as error:
+        return Problem(shown_path(path), 0, f"cannot be read: {error.strerror or error}")
+    return source_from_bytes(path, shown_path(path), data)
+
+
+def source_from_bytes(path: Path, shown: str, data: bytes) -> Source | Problem:
+    """`data` as a source, or in one line why it cannot be one."""
+    source = Source(path, shown, data)
+    if b"\0" in data:
+        line = data.count(b"\n", 0, data.index(b"\0")) + 1
+        return Problem(shown, line, "holds a NUL byte: not Python source")
+    try:
+        faithful = source.encode(source.text) == data
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        return Problem(shown, line, _undecodable(source.encoding))
+    except SyntaxError as error:  # a cookie that Python refuses, or a first line that is not UTF-8
+        return _cookie_problem(source, str(error))
+    except (LookupError, ValueError) as error:  # a codec, but not one for text
+        return Problem(shown, 1, f"cannot be decoded: {error}")
+    if not faithful:
+        return Problem(
+            shown, 1, f"cannot be written back unchanged in its encoding {source.encoding}"
+        )
+    return source
+
+
+def parse(source: Source) -> ast.Module | Problem:
+    """The syntax tree, or the line where Python gives up."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes in the user's strings
+            return ast.parse(source.text, filename=source.shown)
+    except SyntaxError as error:
+        return Problem(source.shown, error.lineno or 0, f"does not parse: {_first_line(error.msg)}")
+    except (RecursionError, MemoryError):
+        return Problem(source.shown, 0, "does not parse: nested too deeply")
+    except ValueError as error:
+        return Problem(source.shown, 0, f"does not parse: {_first_line(str(error))}")
+
+
+def parse_problem(source: Source) -> Problem | None:
+    """Why the file does not parse, or None if it does."""
+    parsed = parse(source)
+    return parsed if isinstance(parsed, Problem) else None
+
+
+def _undecodable(encoding: str) -> str:
+    if encoding in ("utf-8", "utf-8-sig"):
+        return "is not UTF-8 and has no coding cookie that says otherwise"
+    return f"is not {encoding}, whatever its coding cookie says"
+
+
+def _cookie_problem(source: Source, reason: str) -> Problem:
+    """`detect_encoding` raises one error for a bad cookie and for bad bytes in the first lines."""
+    head = b"\n".join(source.data.split(b"\n", 2)[:2])
+    try:
+        head.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return Problem(source.shown, head.count(b"\n", 0, error.start) + 1, _undecodable("utf-8"))
+    message = f"has a coding cookie that Python refuses: {_first_line(reason)}"
+    return Problem(source.shown, 1, message)
+
+
+def _first_line(text: str) -> str:
+    return text.splitlines()[0] if text else "invalid syntax"

@@ -1,0 +1,13 @@
+"""Runs a program before and after its migration and compares what it trained: `verify` and its
+`Verdict`.
+
+Importable without torch, which the programs need and so do the runs.
+"""
+
+from __future__ import annotations
+
+from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
+from fsdp_migrate.verify.main import verify
+from fsdp_migrate.verify.verdict import Verdict
+
+__all__ = ["ProgramFailed", "Unverifiable", "Verdict", "verify"]

@@ -1,0 +1,116 @@
+"""`fsdp-migrate verify`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
+from fsdp_migrate.verify.launch import Launcher
+from fsdp_migrate.verify.main import TIMEOUT, TOLERANCE, verify
+from fsdp_migrate.verify.show import show
+
+_SCRIPT = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command("verify", short_help="Run a program before and after its migration, and compare.")
+@click.argument("script", type=_SCRIPT)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--migrated",
+    type=_SCRIPT,
+    help="The program after its migration. Without it, the tool migrates a temporary copy.",
+)
+@click.option(
+    "--root",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The folder that belongs to the script, with all it imports and reads.  [default: its own]",
+)
+@click.option("--nproc", type=click.IntRange(min=1), default=2, show_default=True, help="Ranks.")
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="auto: CUDA where there is a device for each rank, else the CPU.",
+)
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    default=TOLERANCE,
+    show_default=True,
+    help="Relative, of losses and gradient norms; 0 asks for the same bits.",
+)
+@click.option(
+    "--launcher",
+    type=click.Choice([launcher.value for launcher in Launcher]),
+    default=Launcher.AUTO.value,
+    show_default=True,
+    help="auto: python if the script starts its own processes, else torchrun.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=TIMEOUT,
+    show_default=True,
+    help="Seconds for each of the two runs.",
+)
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    help="Write the result to this file; - for standard output, and nothing else there.",
+)
+@click.pass_context
+def verify_command(
+    context: click.Context,
+    script: Path,
+    arguments: tuple[str, ...],
+    migrated: Path | None,
+    root: Path | None,
+    nproc: int,
+    device: str,
+    tolerance: float,
+    launcher: str,
+    timeout: float,
+    json_file: Path | None,
+) -> None:
+    """Run SCRIPT before and after its migration and compare every loss and gradient norm.
+
+    Both programs run on temporary copies, unedited; ARGUMENTS after -- are theirs. Exits with 0 if
+    they train the same, 1 if they differ, 2 for wrong usage, 3 if one of them fails.
+    """
+    to_stdout = json_file is not None and str(json_file) == "-"
+    console = Console(stderr=to_stdout)
+    errors = Console(stderr=True)
+    try:
+        with errors.status("starting") as status:
+            verdict = verify(
+                script,
+                migrated,
+                root=root,
+                ranks=nproc,
+                arguments=arguments,
+                launcher=Launcher(launcher),
+                device=device,
+                tolerance=tolerance,
+                timeout=timeout,
+                progress=status.update,
+            )
+    except Unverifiable as error:
+        errors.print(f"fsdp-migrate verify: {error}", markup=False, highlight=False, soft_wrap=True)
+        context.exit(2)
+    except ProgramFailed as failure:
+        errors.print(failure.details, markup=False, highlight=False, soft_wrap=True)
+        text = f"fsdp-migrate verify: {failure}"
+        errors.print(text, style="bold red", markup=False, highlight=False, soft_wrap=True)
+        context.exit(3)
+    if json_file is not None:
+        text = json.dumps(verdict.to_json(), indent=2, allow_nan=False)
+        with click.open_file(str(json_file), "w", encoding="utf-8") as file:
+            file.write(f"{text}\n")
+    show(verdict, console)
+    context.exit(0 if verdict.equal else 1)

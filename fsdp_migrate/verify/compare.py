@@ -1,0 +1,174 @@
+"""Two runs against each other: the differences that matter, the first first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from fsdp_migrate.verify.records import Rank, Run
+
+NORM_TOLERANCE = 1e-12
+"""Gradient norms are fp64 sums of the same squares in another order: they agree to their last
+digits, not bit by bit.
+"""
+
+
+@dataclass(frozen=True, order=True)
+class Difference:
+    """One place where the runs differ.
+
+    Attributes:
+        step: the optimizer step, counted from 1.
+        order: within a step: what a program computes first comes first.
+        rank: -1 for what all ranks share.
+        what: as in `loss` or `gradient norm`.
+        text: what differs and by how much, in a few words.
+    """
+
+    step: int
+    order: int
+    rank: int
+    what: str
+    text: str
+
+    def __str__(self) -> str:
+        where = f"step {self.step}" + (f" on rank {self.rank}" if self.rank >= 0 else "")
+        return f"{self.what} differs first at {where}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What two runs have in common.
+
+    Attributes:
+        differences: at most one a kind and rank, the first; none if the runs are the same.
+        bitwise: whether all losses are the same to the last bit.
+        max_abs_loss: the largest difference of two losses; NaN where only one is a number.
+        max_rel_loss: the same, relative to the larger.
+        max_rel_grad_norm: the largest relative difference of two gradient norms.
+    """
+
+    differences: list[Difference]
+    bitwise: bool
+    max_abs_loss: float
+    max_rel_loss: float
+    max_rel_grad_norm: float
+
+
+def compare(original: Run, migrated: Run, tolerance: float) -> Comparison:
+    """Compare two runs of one program.
+
+    Args:
+        tolerance: relative; 0 asks for the same bits.
+    """
+    differences = sorted(
+        [
+            *_worlds(original, migrated),
+            *_norms(original, migrated, max(tolerance, NORM_TOLERANCE)),
+            *(
+                difference
+                for one, other in zip(original.ranks, migrated.ranks, strict=False)
+                for difference in (
+                    *_counts(one, other),
+                    *_losses(one, other, tolerance),
+                    *_rates(one, other, max(tolerance, NORM_TOLERANCE)),
+                )
+            ),
+        ]
+    )
+    pairs = [
+        pair
+        for one, other in zip(original.ranks, migrated.ranks, strict=False)
+        for pair in zip(one.losses, other.losses, strict=False)
+    ]
+    norms = list(zip(original.grad_norms, migrated.grad_norms, strict=False))
+    return Comparison(
+        differences=differences,
+        bitwise=all(_close(a, b, 0) for a, b in pairs)
+        and [len(r.losses) for r in original.ranks] == [len(r.losses) for r in migrated.ranks],
+        max_abs_loss=_largest(distance, pairs),
+        max_rel_loss=_largest(relative, pairs),
+        max_rel_grad_norm=_largest(relative, norms),
+    )
+
+
+def distance(a: float, b: float) -> float:
+    """How far two numbers are apart: 0 for two NaN or the same infinity, NaN for a NaN and a
+    number.
+    """
+    return 0.0 if _close(a, b, 0) else abs(a - b)
+
+
+def relative(a: float, b: float) -> float:
+    """The distance relative to the larger of the two."""
+    apart = distance(a, b)
+    larger = max(abs(a), abs(b))
+    return apart / larger if 0 < apart < math.inf else apart
+
+
+def _close(a: float, b: float, tolerance: float) -> bool:
+    if math.isnan(a) or math.isnan(b):
+        return math.isnan(a) and math.isnan(b)
+    return a == b or abs(a - b) <= tolerance * max(abs(a), abs(b)) < math.inf
+
+
+def _largest(measure: Callable[[float, float], float], pairs: list[tuple[float, float]]) -> float:
+    values = [measure(a, b) for a, b in pairs]
+    return math.nan if any(map(math.isnan, values)) else max(values, default=0.0)
+
+
+def _worlds(original: Run, migrated: Run) -> Iterator[Difference]:
+    if len(original.ranks) != len(migrated.ranks):
+        text = f"{len(original.ranks)} against {len(migrated.ranks)}"
+        yield Difference(0, 0, -1, "number of ranks", text)
+
+
+def _losses(one: Rank, other: Rank, tolerance: float) -> Iterator[Difference]:
+    for index, (a, b) in enumerate(zip(one.losses, other.losses, strict=False)):
+        if not _close(a, b, tolerance):
+            step = one.loss_steps[index]
+            several = one.loss_steps.count(step) > 1
+            nth = index - one.loss_steps.index(step) + 1
+            text = f"{a:.8g} against {b:.8g}" + (f" (its backward {nth})" if several else "")
+            yield Difference(step, 1, one.rank, "loss", text)
+            return
+
+
+def _rates(one: Rank, other: Rank, tolerance: float) -> Iterator[Difference]:
+    # A migrated program may have more parameter groups (DTensors and plain tensors apart): the
+    # rates count, not the groups.
+    for step, (a, b) in enumerate(zip(one.learning_rates, other.learning_rates, strict=False), 1):
+        rates, others = sorted(set(a)), sorted(set(b))
+        if len(rates) != len(others) or not all(
+            _close(x, y, tolerance) for x, y in zip(rates, others, strict=True)
+        ):
+            text = f"{_list(rates)} against {_list(others)}"
+            yield Difference(step, 2, one.rank, "learning rate", text)
+            return
+
+
+def _norms(original: Run, migrated: Run, tolerance: float) -> Iterator[Difference]:
+    norms = zip(original.grad_norms, migrated.grad_norms, strict=False)
+    for step, (a, b) in enumerate(norms, 1):
+        if not _close(a, b, tolerance):
+            text = f"{a:.8g} against {b:.8g}"
+            yield Difference(step, 3, -1, "gradient norm", text)
+            return
+
+
+def _counts(one: Rank, other: Rank) -> Iterator[Difference]:
+    steps, others = len(one.squares), len(other.squares)
+    if steps != others:
+        text = f"{steps} against {others}"
+        yield Difference(min(steps, others) + 1, 4, one.rank, "number of optimizer steps", text)
+    backwards, others = len(one.losses), len(other.losses)
+    if backwards != others:
+        longer = one if backwards > others else other
+        step = longer.loss_steps[min(backwards, others)]
+        text = f"{backwards} against {others}"
+        yield Difference(step, 0, one.rank, "number of backwards", text)
+
+
+def _list(rates: list[float]) -> str:
+    return ", ".join(f"{rate:.6g}" for rate in rates)

@@ -1,0 +1,25 @@
+"""What keeps `verify` from a verdict."""
+
+from __future__ import annotations
+
+
+class Unverifiable(Exception):
+    """The request itself cannot be met: a missing file, a missing torch, no such device. One clear
+    line.
+    """
+
+
+class ProgramFailed(Exception):
+    """A program did not come to its end.
+
+    Attributes:
+        which: `original` or `migrated`.
+        reason: one line, as in `rank 1 raised ValueError`.
+        details: the last lines of the rank that failed, or where each rank stood.
+    """
+
+    def __init__(self, which: str, reason: str, details: str) -> None:
+        super().__init__(f"the {which} program failed: {reason}")
+        self.which = which
+        self.reason = reason
+        self.details = details

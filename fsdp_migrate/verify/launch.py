@@ -1,0 +1,166 @@
+"""How a program is started: which launcher, with which command line, in which environment."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import site
+import sys
+from enum import Enum
+from pathlib import Path
+
+from fsdp_migrate.verify.folders import Program
+
+_RANK_VARIABLES = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
+
+_SITECUSTOMIZE = '''\
+"""Starts the recorder of fsdp-migrate in this interpreter, then runs the sitecustomize that this
+one hides.
+"""
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+
+
+def _record(folder):
+    spec = importlib.util.spec_from_file_location(
+        "_fsdp_migrate_record", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+    )
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    module.start()
+
+
+def _go_on():
+    here = os.path.dirname(os.path.abspath(__file__))
+    rest = [path for path in sys.path if os.path.abspath(path or ".") != here]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+_record({folder!r})
+_go_on()
+'''
+
+
+class Launcher(str, Enum):
+    """How a program starts its ranks."""
+
+    AUTO = "auto"
+    """`python` if the script starts processes itself, else `torchrun`."""
+    TORCHRUN = "torchrun"
+    PYTHON = "python"
+
+
+def choose(launcher: Launcher, script: Path) -> Launcher:
+    """What `auto` means for this script."""
+    if launcher is not Launcher.AUTO:
+        return launcher
+    return Launcher.PYTHON if _spawns(script) else Launcher.TORCHRUN
+
+
+def _spawns(script: Path) -> bool:
+    """Whether a script starts its own ranks: `mp.spawn(...)`, `spawn(...)` imported from there, or
+    `mp.Process(...)`.
+    """
+    try:
+        tree = ast.parse(script.read_bytes())
+    except (SyntaxError, ValueError):
+        return False
+    modules, names = set(), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.endswith("multiprocessing"):
+                    modules.add(alias.asname or alias.name)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                if alias.name == "multiprocessing":
+                    modules.add(alias.asname or alias.name)
+                elif node.module.endswith("multiprocessing"):
+                    names.add(alias.asname or alias.name)
+    started = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    starters = {f"{module}.{name}" for module in modules for name in ("spawn", "Process")}
+    starters |= {"torch.multiprocessing.spawn"} | (names & {"spawn", "Process"})
+    return not starters.isdisjoint(started)
+
+
+def command(
+    program: Program, launcher: Launcher, ranks: int, arguments: list[str], logs: Path
+) -> list[str]:
+    """The command line of a program; each rank's output goes below `logs` where the launcher can
+    part it.
+    """
+    line = [sys.executable]
+    if launcher is Launcher.TORCHRUN:
+        line += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        line += [f"--log-dir={logs}", "--redirects=3"]
+    return [*line, str(program.script), *arguments]
+
+
+def environment(program: Program, device: str, records: Path, start: Path) -> dict[str, str]:
+    """The environment of a program: the user's, with the recorder in it and without what makes two
+    runs differ.
+
+    Args:
+        records: the folder that the recorder writes to.
+        start: an empty folder for the module that starts it.
+    """
+    recorder = _recorder()
+    start.joinpath("sitecustomize.py").write_text(
+        _SITECUSTOMIZE.replace("{folder!r}", repr(str(recorder))), encoding="utf-8"
+    )
+    values = {k: v for k, v in os.environ.items() if k not in _RANK_VARIABLES}
+    values["FSDP_MIGRATE_RECORD"] = str(records)
+    values["FSDP_MIGRATE_DEVICE"] = device
+    values["PYTHONPATH"] = os.pathsep.join(
+        [str(start), *_users_paths(program), *_own_path(recorder)]
+    )
+    values["PYTHONHASHSEED"] = "0"
+    # More threads sum in another order, and the ranks share the machine.
+    values.setdefault("OMP_NUM_THREADS", "1")
+    if device == "cpu":
+        values["CUDA_VISIBLE_DEVICES"] = ""
+    else:
+        values.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    return values
+
+
+def _recorder() -> Path:
+    # The package's parent is looked up, not imported: it imports torch.
+    spec = importlib.util.find_spec("fsdp_migrate.runtime")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    return Path(next(iter(spec.submodule_search_locations))).resolve() / "record"
+
+
+def _users_paths(program: Program) -> list[str]:
+    """The user's PYTHONPATH, where it leads into the program's folder led into the copy."""
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    return [str(program.inside(Path(path)) or Path(path).absolute()) for path in paths]
+
+
+def _own_path(recorder: Path) -> list[str]:
+    """The folder that this package was installed to, where a new interpreter would not look there
+    by itself.
+    """
+    folder = recorder.parent.parent.parent
+    known = [*site.getsitepackages(), site.getusersitepackages()]
+    if recorder.parent.parent.name != "fsdp_migrate" or str(folder) in known:
+        return []
+    return [str(folder)]

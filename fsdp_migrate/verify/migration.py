@@ -1,0 +1,26 @@
+"""The migrated program, where the user names none: the tool's own work on a copy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def migrate(root: Path) -> list[str]:
+    """Migrate the Python files below `root`, a copy, in place; returns warnings, a line each."""
+    from fsdp_migrate.engine import analyse
+    from fsdp_migrate.findings import Action
+
+    report = analyse([root])
+    for change in report.changes:
+        change.path.write_bytes(change.after)
+    warnings = [f"{problem.path}: {problem.message}" for problem in report.errors]
+    manual = [finding for finding in report.findings if finding.action is Action.MANUAL]
+    if manual:
+        first = manual[0]
+        where = f"{Path(first.path).name}:{first.line}"
+        warnings.append(
+            f"{len(manual)} findings are left to do by hand, the first is {first.code} at {where}"
+        )
+    if not report.changes:
+        warnings.append("the migration changes nothing: the program runs against itself")
+    return warnings

@@ -1,0 +1,118 @@
+"""What one run of a program left behind: a record a process, read back and put in the order of the
+ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One rank's record.
+
+    Attributes:
+        losses: what each backward started from, in order.
+        loss_steps: for each loss, the optimizer step that it belongs to, counted from 1.
+        squares: for each step, this rank's part of the square of the global gradient norm.
+        learning_rates: for each step, the rate of each parameter group.
+        parameters: the file with its parts of the last parameters, if it wrote one.
+        problems: what could not be recorded, and why.
+    """
+
+    rank: int
+    losses: list[float]
+    loss_steps: list[int]
+    squares: list[float]
+    learning_rates: list[list[float]]
+    backend: str = ""
+    collectives: dict[str, int] = field(default_factory=dict)
+    peak_memory_bytes: int = 0
+    step_seconds: list[float] = field(default_factory=list)
+    parameters: Path | None = None
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a program on all its ranks, in order."""
+
+    ranks: list[Rank]
+    seconds: float
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps that every rank took."""
+        return min((len(rank.squares) for rank in self.ranks), default=0)
+
+    @property
+    def grad_norms(self) -> list[float]:
+        """The global gradient norm before each step."""
+        parts = zip(*(rank.squares for rank in self.ranks), strict=False)
+        return [math.sqrt(math.fsum(squares)) for squares in parts]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How one process ended, rank or not.
+
+    Attributes:
+        well: False after an uncaught exception, or an exit with another status than zero.
+        failure: the traceback.
+        status: of a child of multiprocessing, where its parent may not have looked.
+    """
+
+    rank: int
+    well: bool
+    failure: str
+    status: int
+    ended: float
+
+
+def read_endings(folder: Path) -> list[Ending]:
+    """How the processes ended that got as far as to say it, the first first."""
+    endings = [
+        Ending(data["rank"], data["ended_well"], data["failure"], data["status"], data["ended"])
+        for _, data in _read(folder)
+    ]
+    return sorted(endings, key=lambda ending: ending.ended)
+
+
+def read_ranks(folder: Path) -> list[Rank]:
+    """The records of all ranks; of two with the same rank (a program that starts anew) the one that
+    trained last.
+    """
+    ranks: dict[int, tuple[tuple[bool, float], Rank]] = {}
+    for path, data in _read(folder):
+        order = (bool(data["losses"]), data["ended"])
+        number = data["rank"]
+        if number >= 0 and (number not in ranks or ranks[number][0] < order):
+            ranks[number] = (order, _rank(path, data))
+    return [ranks[number][1] for number in sorted(ranks)]
+
+
+def _rank(path: Path, data: dict[str, Any]) -> Rank:
+    parameters = path.with_suffix(".pt")
+    times = data["step_times"]
+    return Rank(
+        rank=data["rank"],
+        losses=data["losses"],
+        loss_steps=data["loss_steps"],
+        squares=data["squares"],
+        learning_rates=data["learning_rates"],
+        backend=data["backend"],
+        collectives=data["collectives"],
+        peak_memory_bytes=data["peak_memory_bytes"],
+        step_seconds=[after - before for before, after in zip(times, times[1:], strict=False)],
+        parameters=parameters if parameters.exists() else None,
+        problems=data["problems"],
+    )
+
+
+def _read(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
+    paths = sorted(folder.glob("process-*.json"))
+    return [(path, json.loads(path.read_text(encoding="utf-8"))) for path in paths]

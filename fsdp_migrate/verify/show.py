@@ -1,0 +1,97 @@
+"""The terminal's view of a verdict: the loss curves side by side, what else was measured, and the
+verdict in the last line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.table import Table
+
+from fsdp_migrate.verify.compare import distance
+from fsdp_migrate.verify.records import Run
+from fsdp_migrate.verify.verdict import Verdict
+
+_ROWS = 24
+"""Rows of the table at most; of a longer run the middle is left out."""
+
+
+def show(verdict: Verdict, console: Console) -> None:
+    """Print a verdict."""
+    console.print(_table(verdict))
+    for line in _figures(verdict):
+        console.print(line, highlight=False, style="dim")
+    style = "bold green" if verdict.equal else "bold red"
+    console.print(verdict.line(), style=style, highlight=False, soft_wrap=True, markup=False)
+
+
+def _table(verdict: Verdict) -> Table:
+    ranks = len(verdict.original.ranks)
+    mean = f"loss, mean of {ranks} ranks" if ranks > 1 else "loss"
+    table = Table(title=mean, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("step", "original", "migrated", "difference"):
+        table.add_column(name, justify="right")
+    rows = list(_rows(verdict))
+    first = next((i for i, row in enumerate(rows) if row[3] != "0"), 0)
+    previous = -1
+    for index in _chosen(len(rows), first):
+        if index != previous + 1:
+            table.add_row("…", "…", "…", "…")
+        table.add_row(*rows[index], style=None if rows[index][3] == "0" else "yellow")
+        previous = index
+    return table
+
+
+def _rows(verdict: Verdict) -> Iterator[tuple[str, str, str, str]]:
+    one, other = verdict.original, verdict.migrated
+    longer = max((*one.ranks, *other.ranks), key=lambda rank: len(rank.losses)).loss_steps
+    for index, step in enumerate(longer):
+        several = longer.count(step) > 1
+        name = f"{step}.{index - longer.index(step) + 1}" if several else str(step)
+        losses, others = _at(one, index), _at(other, index)
+        apart = [distance(a, b) for a, b in zip(losses, others, strict=False)]
+        yield name, _mean(losses), _mean(others), _difference(apart)
+
+
+def _at(run: Run, index: int) -> list[float]:
+    return [rank.losses[index] for rank in run.ranks if index < len(rank.losses)]
+
+
+def _mean(losses: list[float]) -> str:
+    return f"{sum(losses) / len(losses):.8f}" if losses else "-"
+
+
+def _difference(apart: list[float]) -> str:
+    if not apart:
+        return "-"
+    if any(math.isnan(value) for value in apart):
+        return "nan"
+    return f"{max(apart):.2e}" if max(apart) else "0"
+
+
+def _chosen(rows: int, first: int) -> list[int]:
+    """The rows to show: both ends of a long run, and the first that differs."""
+    if rows <= _ROWS:
+        return list(range(rows))
+    half = _ROWS // 2
+    around = range(max(first - 1, 0), min(first + 2, rows))
+    return sorted({*range(half), *range(rows - half, rows), *around})
+
+
+def _figures(verdict: Verdict) -> Iterator[str]:
+    comparison = verdict.comparison
+    yield f"gradient norms: largest relative difference {comparison.max_rel_grad_norm:.3g}"
+    if verdict.max_abs_param_diff is not None:
+        yield f"last parameters: largest difference {verdict.max_abs_param_diff:.3g}"
+    yield f"time: {verdict.original.seconds:.1f} s and {verdict.migrated.seconds:.1f} s"
+    peaks = [
+        max((rank.peak_memory_bytes for rank in run.ranks), default=0) / 2**20
+        for run in (verdict.original, verdict.migrated)
+    ]
+    yield f"peak memory of a rank: {peaks[0]:.0f} MiB and {peaks[1]:.0f} MiB"
+    for note in verdict.notes:
+        yield f"note: {note}"
+    for difference in verdict.comparison.differences[1:4]:
+        yield f"also: {difference}"

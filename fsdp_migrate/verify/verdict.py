@@ -1,0 +1,105 @@
+"""The result of `verify`, and its JSON."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from fsdp_migrate.verify.compare import Comparison, Difference
+from fsdp_migrate.verify.records import Run
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether two programs train the same.
+
+    Attributes:
+        comparison: the differences and how large they are.
+        tolerance: relative; 0 asked for the same bits.
+        backend: of the original's process group, as in `gloo`.
+        max_abs_param_diff: the largest difference of two elements of the last parameters; None
+            where it is not known.
+        original, migrated: what was recorded.
+        notes: what could not be compared, and what else a reader should know.
+    """
+
+    comparison: Comparison
+    tolerance: float
+    backend: str
+    max_abs_param_diff: float | None
+    original: Run
+    migrated: Run
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def equal(self) -> bool:
+        """Whether every loss, step, learning rate and gradient norm agrees within the tolerance."""
+        return not self.comparison.differences
+
+    @property
+    def bitwise(self) -> bool:
+        """Whether all losses are the same to the last bit."""
+        return self.comparison.bitwise
+
+    @property
+    def first(self) -> Difference | None:
+        """The first difference; None if there is none."""
+        return min(self.comparison.differences, default=None)
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of the original program."""
+        return len(self.original.ranks)
+
+    @property
+    def losses(self) -> int:
+        """Losses that were compared on one rank."""
+        return max((len(rank.losses) for rank in self.original.ranks), default=0)
+
+    def line(self) -> str:
+        """The verdict in one line."""
+        if self.first is not None:
+            return f"different: {self.first}; largest difference {_short(self._largest())}"
+        how = "bitwise equal" if self.bitwise else f"equal within {_short(self.tolerance)} relative"
+        ranks = f"{self.ranks} rank" + ("s" if self.ranks != 1 else "")
+        losses = f"{self.losses} loss" + ("es" if self.losses != 1 else "")
+        return f"same: {losses} on {ranks} {how}, largest difference {_short(self._largest())}"
+
+    def _largest(self) -> float:
+        return self.comparison.max_abs_loss
+
+    def to_json(self) -> dict[str, Any]:
+        """The contract's fields, version 1; what is not a finite number is null."""
+        return {
+            "version": 1,
+            "equal": self.equal,
+            "bitwise": self.bitwise,
+            "tolerance": self.tolerance,
+            "ranks": self.ranks,
+            "backend": self.backend,
+            "steps": self.original.steps,
+            "max_abs_loss_diff": _finite(self.comparison.max_abs_loss),
+            "max_rel_grad_norm_diff": _finite(self.comparison.max_rel_grad_norm),
+            "max_abs_param_diff": _finite(self.max_abs_param_diff),
+            "original": _run(self.original),
+            "migrated": _run(self.migrated),
+        }
+
+
+def _run(run: Run) -> dict[str, Any]:
+    return {
+        "losses": [[_finite(loss) for loss in rank.losses] for rank in run.ranks],
+        "grad_norms": [_finite(norm) for norm in run.grad_norms],
+        "seconds": round(run.seconds, 3),
+        "peak_memory_bytes": max((rank.peak_memory_bytes for rank in run.ranks), default=0),
+        "collectives": run.ranks[0].collectives if run.ranks else {},
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}"

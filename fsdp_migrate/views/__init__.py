@@ -1,0 +1,1 @@
+"""Views of one report: they print it and change nothing."""

@@ -1,0 +1,83 @@
+"""The unified diff that `git apply` takes: bytes in, bytes out.
+
+Inside a repository the names are relative to its root, as in git's own diffs, which holds in every
+folder of the repository; elsewhere they are relative to the current folder.
+"""
+
+from __future__ import annotations
+
+import difflib
+import io
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePath
+
+from fsdp_migrate import git
+from fsdp_migrate.report import Change
+
+_ESCAPES = {
+    "\a": "a",
+    "\b": "b",
+    "\t": "t",
+    "\n": "n",
+    "\v": "v",
+    "\f": "f",
+    "\r": "r",
+    '"': '"',
+    "\\": "\\",
+}
+_COLOURS = {b"+": b"\x1b[32m", b"-": b"\x1b[31m", b"@": b"\x1b[36m"}
+
+
+def render_diff(changes: Sequence[Change], colour: bool = False) -> bytes:
+    """All changes as one patch."""
+    root = git.toplevel(Path.cwd()) if changes else None
+    return b"".join(_file_diff(change, root, colour) for change in changes)
+
+
+def _file_diff(change: Change, root: Path | None, colour: bool) -> bytes:
+    name = _patch_name(change.path, root)
+    old, new = quote_name(f"a/{name}"), quote_name(f"b/{name}")
+    # As git does it: a tab ends a name with spaces, lest its rest is taken for a time stamp.
+    end = b"\t" if b" " in old and not old.startswith(b'"') else b""
+    header = [b"diff --git %b %b" % (old, new), b"--- " + old + end, b"+++ " + new + end]
+    lines = [b"\x1b[1m%b\x1b[m" % line if colour else line for line in header]
+    before, after = (io.BytesIO(data).readlines() for data in (change.before, change.after))
+    body = difflib.diff_bytes(difflib.unified_diff, before, after)
+    for line in list(body)[2:]:  # without its header; a lone carriage return ends no line
+        lines.extend(_body_lines(line, colour))
+    return b"\n".join(lines) + b"\n"
+
+
+def _body_lines(line: bytes, colour: bool) -> Iterator[bytes]:
+    text = line.removesuffix(b"\n")
+    start = _COLOURS.get(line[:1]) if colour else None
+    yield start + text + b"\x1b[m" if start else text
+    if not line.endswith(b"\n"):
+        yield b"\\ No newline at end of file"
+
+
+def _patch_name(path: Path, root: Path | None) -> str:
+    if str(path) == "-":
+        return "stdin"
+    file = os.path.abspath(path)
+    for base in (root and os.path.realpath(root), os.getcwd()):
+        for name in (os.path.realpath(file), file):
+            if base and name.startswith(os.path.join(base, "")):
+                return PurePath(os.path.relpath(name, base)).as_posix()
+    return PurePath(file).as_posix().lstrip("/")
+
+
+def quote_name(name: str) -> bytes:
+    """A name as git writes it with core.quotePath off: quoted where a line could not hold it."""
+    raw = os.fsencode(name)
+    if not any(c in _ESCAPES or not c.isprintable() for c in name):
+        return raw
+    quoted = []
+    for byte in raw:
+        character = chr(byte)
+        if character in _ESCAPES:
+            quoted.append("\\" + _ESCAPES[character])
+        else:
+            quoted.append(character if 0x20 <= byte < 0x7F else f"\\{byte:03o}")
+    return b'"' + "".join(quoted).encode("ascii") + b'"'

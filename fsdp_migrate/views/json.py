@@ -1,0 +1,44 @@
+"""The report as JSON, version 1. Keys are never renamed within a version."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from fsdp_migrate import __version__
+from fsdp_migrate.report import Report
+
+VERSION = 1
+
+
+def render_json(report: Report) -> str:
+    """The whole report, findings and errors in the order of their places."""
+    document = {
+        "version": VERSION,
+        "tool": f"fsdp-migrate {__version__}",
+        "findings": [
+            {
+                "code": finding.code,
+                "name": finding.name,
+                "path": finding.path,
+                "line": finding.line,
+                "column": finding.column,
+                "end_line": finding.end_line,
+                "end_column": finding.end_column,
+                "action": finding.action.value,
+                "safe": finding.safe,
+                "message": finding.message,
+                "construct": finding.construct,
+            }
+            for finding in sorted(report.findings)
+        ],
+        "errors": [asdict(problem) for problem in sorted(report.errors)],
+        "summary": {
+            "files": report.files,
+            "candidates": report.candidates,
+            "findings": len(report.findings),
+            **report.count(),
+            "seconds": round(report.seconds, 3),
+        },
+    }
+    return json.dumps(document, indent=2)

@@ -1,0 +1,65 @@
+"""Gradient accumulation without communication."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from torch import nn
+
+from .fsdp_state import keeps_unsharded_after_forward, parameters_of, syncs_gradients, units_of
+
+
+@contextlib.contextmanager
+def no_sync(model: nn.Module) -> Iterator[None]:
+    """Skips gradient reduction for the backward passes inside, as FSDP1's ``model.no_sync()`` does.
+
+    The backward after the block must run outside it, else the optimizer has no gradients to use.
+    Units that stay gathered from forward to backward (SHARD_GRAD_OP) stay so after a skipped
+    backward too, which saves an all-gather for each unit and micro-batch (``_runtime_utils.py``,
+    ``_should_free_in_backward``).
+
+    Accumulated gradients are whole, not sharded, and are kept by FSDP2: ``param.grad`` does not
+    show them and ``zero_grad()`` does not drop them. Where micro-batches are left over, say at the
+    end of an epoch, and FSDP1 relied on ``zero_grad()``, call :func:`discard_unsynced_gradients`
+    beside it. With ``param_dtype`` bfloat16 and ``reduce_dtype`` float32, FSDP2 accumulates in
+    float32 where FSDP1 did in bfloat16.
+
+    A module with a ``no_sync`` of its own, such as DistributedDataParallel, gets that one. Raises
+    TypeError for a module that is not sharded."""
+    units = units_of(model)
+    if not units:
+        own = getattr(model, "no_sync", None)
+        if own is None:
+            raise TypeError(
+                f"no_sync() expects a sharded module but got {type(model).__name__}: shard it first, with shard_model "
+                "or fully_shard"
+            )
+        with own():
+            yield
+        return
+    before = [(unit, syncs_gradients(unit), keeps_unsharded_after_forward(unit)) for unit in units]
+    try:
+        for unit, _, keep_unsharded in before:
+            unit.set_requires_gradient_sync(False, recurse=False)
+            if keep_unsharded:
+                unit.set_reshard_after_backward(False, recurse=False)
+        yield
+    finally:
+        for unit, synced, keep_unsharded in before:
+            unit.set_requires_gradient_sync(synced, recurse=False)
+            if keep_unsharded:
+                unit.set_reshard_after_backward(synced, recurse=False)
+
+
+def discard_unsynced_gradients(model: nn.Module) -> None:
+    """Drops what was accumulated under :func:`no_sync` and never reduced.
+
+    FSDP1 users get this from ``zero_grad()``, which under FSDP2 reaches the sharded gradients only.
+    """
+    for unit in units_of(model):
+        for parameter in parameters_of(unit):
+            parameter.unsharded_accumulated_grad = None
+            unsharded = getattr(parameter, "_unsharded_param", None)
+            if unsharded is not None:
+                unsharded.grad = None

@@ -1,0 +1,176 @@
+"""FSDP1's constructor options, with FSDP1's spelling and defaults and nothing imported from FSDP1.
+
+The names, defaults and member order are those of ``torch/distributed/fsdp/api.py``, so that a
+program whose imports are redirected here reads as before. The functions of this package also accept
+torch's own objects: options are read by their attributes and enum members by their names, never by
+their class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from enum import Enum, auto
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+class NamedOption(Enum):
+    """An enum whose members equal, and hash like, the members of that name in torch's enum of that
+    name.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Enum):
+            return NotImplemented
+        return type(self).__name__ == type(other).__name__ and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash(self._name_)
+
+
+class ShardingStrategy(NamedOption):
+    """Which training state is sharded, and when parameters are gathered and freed.
+
+    - ``FULL_SHARD`` (ZeRO-3): parameters are freed after forward and gathered again for backward.
+      FSDP1 never frees those of the root after forward (``_runtime_utils.py``,
+      ``_post_forward_reshard``), which is what ``fully_shard`` does when ``reshard_after_forward``
+      is left out (pytorch#154704).
+    - ``SHARD_GRAD_OP`` (ZeRO-2): parameters stay gathered from forward to backward:
+      ``reshard_after_forward=False``.
+    - ``NO_SHARD`` (data parallel): every rank holds everything: a ``(world size, 1)`` mesh
+      ``("replicate", "shard")``.
+    - ``HYBRID_SHARD``: ``FULL_SHARD`` inside a node, replicated across nodes: a two-dimensional
+      mesh.
+    - ``_HYBRID_SHARD_ZERO2``: ``SHARD_GRAD_OP`` inside a node, replicated across nodes."""
+
+    FULL_SHARD = auto()
+    SHARD_GRAD_OP = auto()
+    NO_SHARD = auto()
+    HYBRID_SHARD = auto()
+    _HYBRID_SHARD_ZERO2 = auto()
+
+    @property
+    def is_hybrid(self) -> bool:
+        return self in (ShardingStrategy.HYBRID_SHARD, ShardingStrategy._HYBRID_SHARD_ZERO2)
+
+    @property
+    def keeps_unsharded(self) -> bool:
+        """Whether a unit's parameters stay gathered from its forward to its backward."""
+        return self in (ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy._HYBRID_SHARD_ZERO2)
+
+
+class BackwardPrefetch(NamedOption):
+    """When backward gathers the parameters of the unit that comes next.
+
+    - ``BACKWARD_PRE``: before the current unit computes its gradients. This is what FSDP2 does by
+      itself.
+    - ``BACKWARD_POST``: after that. FSDP2 has no such mode; it runs as ``BACKWARD_PRE``, with the
+      same numbers and up to one unit's parameters more at the memory peak.
+    - ``None`` in place of a member: no prefetch, which FSDP2 can do."""
+
+    BACKWARD_PRE = auto()
+    BACKWARD_POST = auto()
+
+
+@dataclass
+class MixedPrecision:
+    """Dtypes for computation and communication; the sharded parameters keep their own dtype.
+
+    Attributes:
+        param_dtype: dtype of gathered parameters, and so of forward and backward. None: the
+            parameters' own.
+        reduce_dtype: dtype of gradient reduction. None: ``param_dtype``. Under :func:`no_sync`
+            FSDP2 also accumulates in it, where FSDP1 accumulated in ``param_dtype``.
+        buffer_dtype: dtype that floating-point buffers are cast to at the first forward. None: not
+            cast.
+        keep_low_precision_grads: not available: FSDP2 gradients have the dtype of the sharded
+            parameters.
+        cast_forward_inputs: cast the inputs of every unit to ``param_dtype``.
+        cast_root_forward_inputs: cast the inputs of the root, the unit whose forward runs first.
+        _module_classes_to_ignore: classes that run in float32, each as a unit of its own, when a
+    wrap policy is given."""
+
+    param_dtype: torch.dtype | None = None
+    reduce_dtype: torch.dtype | None = None
+    buffer_dtype: torch.dtype | None = None
+    keep_low_precision_grads: bool = False
+    cast_forward_inputs: bool = False
+    cast_root_forward_inputs: bool = True
+    _module_classes_to_ignore: Sequence[type[nn.Module]] = (_BatchNorm,)
+
+
+@dataclass
+class CPUOffload:
+    """Where sharded parameters live.
+
+    Attributes:
+        offload_params: keep sharded parameters, their gradients and so the optimizer on the CPU
+            (pinned where there is an accelerator). The model must not be moved to the accelerator
+            after it was sharded."""
+
+    offload_params: bool = False
+
+
+def as_sharding_strategy(value: object) -> ShardingStrategy:
+    """The strategy that ``value`` names: a member (of this enum or torch's), its name, or None for
+    FULL_SHARD.
+    """
+    if value is None:
+        return ShardingStrategy.FULL_SHARD
+    name = getattr(value, "name", value)
+    if not isinstance(name, str) or name not in ShardingStrategy.__members__:
+        raise ValueError(
+            f"sharding_strategy={value!r} is not a sharding strategy: pass a member of ShardingStrategy or its name, "
+            f"one of {', '.join(ShardingStrategy.__members__)}"
+        )
+    return ShardingStrategy[name]
+
+
+def as_backward_prefetch(value: object) -> BackwardPrefetch | None:
+    """The mode that ``value`` names: a member (of this enum or torch's), its name, or None for no
+    prefetch.
+    """
+    if value is None:
+        return None
+    name = getattr(value, "name", value)
+    if not isinstance(name, str) or name not in BackwardPrefetch.__members__:
+        raise ValueError(
+            f"backward_prefetch={value!r} is not a prefetch mode: pass BackwardPrefetch.BACKWARD_PRE, "
+            "BackwardPrefetch.BACKWARD_POST or None"
+        )
+    return BackwardPrefetch[name]
+
+
+def as_mixed_precision(value: Any) -> MixedPrecision | None:
+    """``value`` (this class's or torch's) as a :class:`MixedPrecision`, checked; None stays None."""
+    if value is None:
+        return None
+    if not hasattr(value, "param_dtype") or not hasattr(value, "buffer_dtype"):
+        raise ValueError(
+            f"mixed_precision={value!r} is not a MixedPrecision: pass MixedPrecision(param_dtype=..., ...) or None"
+        )
+    # Fields that an older torch does not have keep their defaults.
+    given = {
+        f.name: getattr(value, f.name) for f in fields(MixedPrecision) if hasattr(value, f.name)
+    }
+    mixed_precision = MixedPrecision(**given)
+    if mixed_precision.keep_low_precision_grads:
+        raise ValueError(
+            "mixed_precision.keep_low_precision_grads=True has no equivalent in FSDP2, whose gradients have the dtype "
+            "of the sharded parameters: leave it False"
+        )
+    return mixed_precision
+
+
+def as_cpu_offload(value: Any) -> bool:
+    """Whether ``value`` (a :class:`CPUOffload`, torch's or None) asks for parameters on the CPU."""
+    if value is None:
+        return False
+    if not hasattr(value, "offload_params"):
+        raise ValueError(
+            f"cpu_offload={value!r} is not a CPUOffload: pass CPUOffload(offload_params=...) or None"
+        )
+    return bool(value.offload_params)

@@ -1,0 +1,144 @@
+"""Which modules become units, in which order: the partition that FSDP1 makes, worked out without
+wrapping anything.
+
+The partition decides memory, the number of collectives and the last bits of reduced gradients, so a
+migration keeps it. FSDP1's own code for this is ``_auto_wrap``
+(``torch/distributed/fsdp/_wrap_utils.py``) and ``_recursive_wrap`` (``wrap.py``)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from .options import as_mixed_precision
+
+
+class Unit(NamedTuple):
+    """A module that is sharded as one group.
+
+    ``kwargs`` holds what differs from the arguments of the root: what a ``CustomPolicy`` returned
+    for the module, and ``{"mixed_precision": None}`` for a module that mixed precision leaves out,
+    such as batch norm."""
+
+    name: str
+    module: nn.Module
+    kwargs: dict[str, Any]
+
+
+def plan_units(
+    module: nn.Module,
+    policy: Any,
+    *,
+    ignored_modules: Collection[nn.Module] = (),
+    ignored_parameters: Iterable[nn.Parameter] = (),
+    mixed_precision: Any = None,
+) -> list[Unit]:
+    """The units of ``module`` under ``policy``: children before parents, ``module`` itself last.
+
+    Args:
+        module: the root. It is always a unit, whatever the policy says.
+        policy: an object with ``_run_policy`` or a function (see ``policies.py``), of this package,
+            torch's or the program's own. None: only the root is a unit.
+        ignored_modules: modules that are never units, nor looked into, with all their descendants.
+        ignored_parameters: parameters that a size-based policy does not count.
+        mixed_precision: a ``MixedPrecision``; it makes units of the module classes that it leaves
+            out.
+
+    A selected container without a ``forward``, such as ``ModuleList``, is passed over: its
+    parameters would never be gathered. A module that is used in several places is one unit. Raises
+    ValueError if ``policy`` is not a policy."""
+    ignored = set(ignored_modules)
+    mixed_precision = as_mixed_precision(mixed_precision)
+    exempt = tuple(mixed_precision._module_classes_to_ignore) if mixed_precision else ()
+
+    selected: dict[nn.Module, dict[str, Any]] = {}
+    if hasattr(policy, "_run_policy"):
+        selected = policy._run_policy(module, ignored, {})
+        for candidate in module.modules():
+            if candidate not in ignored and isinstance(candidate, exempt):
+                selected[candidate] = {**selected.get(candidate, {}), "mixed_precision": None}
+    elif callable(policy):
+        ask = _asker(policy)
+        if mixed_precision is not None:
+            ask = _or_exempt(ask, exempt)
+        for chosen in _replay(module, ask, ignored, set(ignored_parameters)):
+            selected[chosen] = {"mixed_precision": None} if isinstance(chosen, exempt) else {}
+    elif policy is not None:
+        raise ValueError(
+            f"auto_wrap_policy={policy!r} is not a wrap policy: pass a function, ModuleWrapPolicy, CustomPolicy or None"
+        )
+
+    names = {submodule: name for name, submodule in module.named_modules()}
+    units = [
+        Unit(names[submodule], submodule, selected[submodule])
+        for submodule in _post_order(module, {module})
+        if submodule in selected and submodule is not module and has_forward(submodule)
+    ]
+    return [*units, Unit("", module, {})]
+
+
+def has_forward(module: nn.Module) -> bool:
+    """Whether calling ``module`` can work: containers such as ModuleList do not implement
+    ``forward``.
+    """
+    return type(module).forward is not nn.Module.forward or "forward" in vars(module)
+
+
+def _post_order(module: nn.Module, visited: set[nn.Module]) -> Iterator[nn.Module]:
+    for child in module.children():
+        if child not in visited:
+            visited.add(child)
+            yield from _post_order(child, visited)
+    yield module
+
+
+Question = Callable[[nn.Module, bool, int], bool]
+
+
+def _asker(policy: Callable[..., bool]) -> Question:
+    """Calls ``policy``, whose third parameter had other names in earlier releases of torch."""
+    try:
+        inspect.signature(policy).bind(module=None, recurse=True, nonwrapped_numel=0)
+    except TypeError:
+        return lambda module, recurse, numel: policy(module, recurse, numel)
+    except ValueError:  # a callable without a signature
+        pass
+    return lambda module, recurse, numel: policy(
+        module=module, recurse=recurse, nonwrapped_numel=numel
+    )
+
+
+def _or_exempt(ask: Question, exempt: tuple[type[nn.Module], ...]) -> Question:
+    """``ask``, or else the exempt classes. Looking for those makes FSDP1 recurse past what ``ask``
+    would.
+    """
+    return lambda module, recurse, numel: (
+        ask(module, recurse, numel) or recurse or isinstance(module, exempt)
+    )
+
+
+def _replay(
+    root: nn.Module,
+    ask: Question,
+    ignored_modules: set[nn.Module],
+    ignored_parameters: set[nn.Parameter],
+) -> list[nn.Module]:
+    """The modules that ``_recursive_wrap`` would wrap, from the same questions in the same order."""
+    chosen: dict[nn.Module, None] = {}
+
+    def visit(module: nn.Module) -> int:
+        """Visits ``module``; returns how many parameter elements of it are in units now."""
+        numel = sum(p.numel() for p in module.parameters() if p not in ignored_parameters)
+        if not ask(module, True, numel):
+            return 0
+        in_units = sum(visit(child) for child in module.children() if child not in ignored_modules)
+        if module is not root and ask(module, False, numel - in_units):
+            chosen[module] = None
+            return numel
+        return in_units
+
+    visit(root)
+    return list(chosen)

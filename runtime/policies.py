@@ -1,0 +1,130 @@
+"""Wrap policies: which modules become units. The call signatures are those of
+``torch/distributed/fsdp/wrap.py``.
+
+A policy is either an object with ``_run_policy``, which picks modules by looking at the whole tree,
+or a function that is asked twice about a module: ``recurse=True``: look at its children?
+``recurse=False``: make it a unit, given that ``nonwrapped_numel`` parameter elements of it are not
+in a unit yet? Both kinds, also torch's own, go to ``plan_units``."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from torch import nn
+
+UnitKwargs = dict[nn.Module, dict[str, Any]]
+
+
+class ModuleWrapPolicy:
+    """Every module of the given classes is a unit."""
+
+    def __init__(self, module_classes: Iterable[type[nn.Module]]) -> None:
+        self._module_classes = set(module_classes)
+
+    def _run_policy(
+        self, root_module: nn.Module, ignored_modules: set[nn.Module], root_kwargs: dict[str, Any]
+    ) -> UnitKwargs:
+        classes = tuple(self._module_classes)
+        return {
+            module: copy.copy(root_kwargs)
+            for module in root_module.modules()
+            if module not in ignored_modules and isinstance(module, classes)
+        }
+
+    def __call__(self, module: nn.Module, recurse: bool, *args: Any, **kwargs: Any) -> bool:
+        return recurse or isinstance(module, tuple(self._module_classes))
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()}({self._module_classes})"
+
+
+class CustomPolicy:
+    """A function decides: False (no unit), True (a unit like the root) or a dict of arguments that
+    differ for it.
+    """
+
+    def __init__(self, lambda_fn: Callable[[nn.Module], bool | dict[str, Any]]) -> None:
+        self._lambda_fn = lambda_fn
+
+    def _run_policy(
+        self, root_module: nn.Module, ignored_modules: set[nn.Module], root_kwargs: dict[str, Any]
+    ) -> UnitKwargs:
+        units: UnitKwargs = {}
+        for module in root_module.modules():
+            if module in ignored_modules:
+                continue
+            answer = self._lambda_fn(module)
+            if not isinstance(answer, (dict, bool)):
+                raise ValueError(
+                    f"The lambda_fn passed to CustomPolicy should return False/True or a kwarg dict, "
+                    f"but it returned {answer}"
+                )
+            if answer:
+                units[module] = {**root_kwargs, **(answer if isinstance(answer, dict) else {})}
+        return units
+
+
+def always_wrap_policy(*args: Any, **kwargs: Any) -> bool:
+    """Every module is a unit."""
+    return True
+
+
+def transformer_auto_wrap_policy(
+    module: nn.Module,
+    recurse: bool,
+    nonwrapped_numel: int,
+    transformer_layer_cls: Iterable[type[nn.Module]],
+) -> bool:
+    """Every module of the given classes is a unit."""
+    return recurse or isinstance(module, tuple(transformer_layer_cls))
+
+
+def lambda_auto_wrap_policy(
+    module: nn.Module,
+    recurse: bool,
+    nonwrapped_numel: int,
+    lambda_fn: Callable[[nn.Module], bool],
+) -> bool:
+    """Every module for which ``lambda_fn`` is true is a unit."""
+    return recurse or lambda_fn(module)
+
+
+def _or_policy(
+    module: nn.Module,
+    recurse: bool,
+    nonwrapped_numel: int,
+    policies: Sequence[Callable[..., bool]],
+) -> bool:
+    """A module is a unit if any of the policies says so."""
+    return any(
+        policy(module=module, recurse=recurse, nonwrapped_numel=nonwrapped_numel)
+        for policy in policies
+    )
+
+
+def size_based_auto_wrap_policy(
+    module: nn.Module,
+    recurse: bool,
+    nonwrapped_numel: int,
+    min_num_params: int = int(1e8),
+    force_leaf_modules: set[type[nn.Module]] | None = None,
+    exclude_wrap_modules: set[type[nn.Module]] | None = None,
+) -> bool:
+    """A module is a unit once it holds ``min_num_params`` parameter elements that are in no unit
+    yet.
+
+    ``force_leaf_modules``: classes whose children are never looked at. ``exclude_wrap_modules``:
+    classes that are never units. Their defaults are the attributes of those names of this function,
+    which programs may change."""
+    if force_leaf_modules is None:
+        force_leaf_modules = size_based_auto_wrap_policy.FORCE_LEAF_MODULES  # type: ignore[attr-defined]
+    if exclude_wrap_modules is None:
+        exclude_wrap_modules = size_based_auto_wrap_policy.EXCLUDE_WRAP_MODULES  # type: ignore[attr-defined]
+    refused = force_leaf_modules if recurse else exclude_wrap_modules
+    return nonwrapped_numel >= min_num_params and not isinstance(module, tuple(refused or ()))
+
+
+size_based_auto_wrap_policy.FORCE_LEAF_MODULES = {nn.MultiheadAttention}  # type: ignore[attr-defined]
+size_based_auto_wrap_policy.EXCLUDE_WRAP_MODULES = {nn.ModuleList, nn.ModuleDict}  # type: ignore[attr-defined]

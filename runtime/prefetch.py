@@ -1,0 +1,45 @@
+"""FSDP1's two prefetch options, by FSDP2's explicit prefetch lists. Neither changes any number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+
+from .fsdp_state import parameter_groups
+
+
+def disable_backward_prefetch(unit: FSDPModule) -> None:
+    """FSDP1's ``backward_prefetch=None``: a list replaces FSDP2's own choice, and a unit has itself
+    already.
+    """
+    unit.set_modules_to_backward_prefetch([unit])
+
+
+def prefetch_in_forward_order(root: nn.Module) -> None:
+    """FSDP1's ``forward_prefetch=True``: each unit gathers the next one's parameters before its own
+    computation.
+
+    As in FSDP1 the order is that of the first forward, so the model must run its units in the same
+    order every time."""
+    order: list[FSDPModule] = []
+
+    def start(module: nn.Module, args: Any) -> None:
+        order.clear()
+
+    def record(module: nn.Module, args: Any) -> None:
+        if isinstance(module, FSDPModule) and module not in order and parameter_groups(module):
+            order.append(module)
+
+    def finish(module: nn.Module, args: Any, output: Any) -> None:
+        for handle in handles:
+            handle.remove()
+        for unit, following in zip(order, order[1:], strict=False):
+            unit.set_modules_to_forward_prefetch([following])
+
+    handles = [root.register_forward_pre_hook(start)]
+    handles += [
+        m.register_forward_pre_hook(record) for m in root.modules() if isinstance(m, FSDPModule)
+    ]
+    handles.append(root.register_forward_hook(finish))

@@ -1,0 +1,46 @@
+"""The recorder that `fsdp-migrate verify` runs programs under.
+
+It is started by a `sitecustomize` module in every interpreter of a program, before the program's
+first line, and installs itself when `import torch` has finished: in torchrun's workers, in the
+children of `mp.spawn` and in a plain `python` alike. The program is not edited. The recorder never
+communicates, so it cannot deadlock a program whose ranks disagree: each process writes what it saw
+into a file of its own, and the comparison adds up.
+
+This package is loaded on its own, under a private name, so that it brings nothing else into the
+program: its modules import each other relatively, and else torch (once the program did) and the
+standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+
+FOLDER = "FSDP_MIGRATE_RECORD"
+"""Environment variable: the folder that the records go to. Without it nothing is recorded."""
+
+DEVICE = "FSDP_MIGRATE_DEVICE"
+"""Environment variable: `cpu` or `cuda`, the kind of device that the program is meant to use."""
+
+
+def start() -> None:
+    """Arrange for the recorder to be installed as soon as the program has imported torch."""
+    folder = os.environ.get(FOLDER)
+    if not folder:
+        return
+    from . import cpu, imports, leaving, seeds
+
+    imports.install()
+    seeds.install()
+    if os.environ.get(DEVICE) == "cpu":
+        cpu.install()
+    # First of all exit handlers, hence the last to run; a process that never imports torch has
+    # nothing to write.
+    departure = leaving.install()
+
+    def record(_: object) -> None:
+        from . import session, stacks
+
+        departure.before = session.install(folder, departure)
+        stacks.install(folder)
+
+    imports.after("torch", record)

@@ -1,0 +1,70 @@
+"""How many collectives of each kind the program called."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+_KINDS = {
+    "all_reduce": ("all_reduce", "all_reduce_coalesced"),
+    "all_gather": (
+        "all_gather",
+        "all_gather_coalesced",
+        "all_gather_into_tensor",
+        "all_gather_single",
+        "_all_gather_base",
+    ),
+    "reduce_scatter": (
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+        "reduce_scatter_single",
+        "_reduce_scatter_base",
+    ),
+    "broadcast": ("broadcast",),
+    "reduce": ("reduce",),
+    "gather": ("gather",),
+    "scatter": ("scatter",),
+    "all_to_all": ("all_to_all", "all_to_all_single"),
+    "barrier": ("barrier", "monitored_barrier"),
+    "objects": (
+        "all_gather_object",
+        "gather_object",
+        "broadcast_object_list",
+        "scatter_object_list",
+    ),
+}
+
+
+def install(distributed: Any) -> Counter[str]:
+    """Count calls of `torch.distributed`'s functions, by kind: the layouts' different functions for
+    one thing are one kind.
+    """
+    counts: Counter[str] = Counter()
+    inside = threading.local()
+    for kind, names in _KINDS.items():
+        for name in names:
+            function = getattr(distributed, name, None)
+            if function is not None:
+                setattr(distributed, name, _counted(function, kind, counts, inside))
+    return counts
+
+
+def _counted(
+    function: Callable[..., Any], kind: str, counts: Counter[str], inside: threading.local
+) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        # One function may be written with another: only what the program called counts.
+        if getattr(inside, "call", False):
+            return function(*args, **kwargs)
+        counts[kind] += 1
+        inside.call = True
+        try:
+            return function(*args, **kwargs)
+        finally:
+            inside.call = False
+
+    return call

@@ -1,0 +1,114 @@
+"""What FSDP1 needs to run on the CPU.
+
+FSDP1 was written for accelerators and refuses, or gets wrong, a few things where there is none. The
+patches below make the *original* program right on the CPU; they touch nothing that FSDP2 uses,
+except pinned memory. Each looks for what it replaces and does nothing in a torch version that has
+it no more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from . import imports
+
+
+def install() -> None:
+    """Arrange for every patch to be made when its module is imported."""
+    imports.after("torch", _streams)
+    imports.after("torch", _pinned_memory)
+    imports.after("torch", _device_count)
+    imports.after("torch.distributed.fsdp._init_utils", _device_without_device_id)
+    imports.after("torch.distributed.fsdp._init_utils", _sync_of_cpu_states)
+    imports.after("torch.distributed.fsdp._flat_param", _offload_to_the_same_device)
+    imports.after("torch.distributed.fsdp._optim_utils", _aliased_optimizer_states)
+
+
+def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    """Replace `owner.name` by `make(owner.name)` where it exists."""
+    original = getattr(owner, name, None)
+    if original is not None:
+        setattr(owner, name, make(original))
+
+
+def _streams(torch: Any) -> None:
+    # With CPUOffload, FSDP1 waits for the current stream; the CPU's stand-in has no such method.
+    stream = getattr(torch.cpu, "Stream", None)
+    if stream is not None and not hasattr(stream, "synchronize"):
+        stream.synchronize = lambda self: None
+
+
+def _pinned_memory(torch: Any) -> None:
+    # Memory is pinned for copies to an accelerator: without one, torch raises where CPUOffload
+    # (FSDP1) and CPUOffloadPolicy (FSDP2) ask for it. Ordinary memory holds the same numbers.
+    torch.Tensor.pin_memory = lambda self, *args, **kwargs: self
+
+
+def _device_count(torch: Any) -> None:
+    # HYBRID_SHARD without a mesh shards over the devices of one node. The CPU counts as one device,
+    # so that FSDP1 would shard over nothing and, with that, not synchronise gradients at all: every
+    # local rank stands for a device.
+    count = os.environ.get("LOCAL_WORLD_SIZE", "")
+    if count.isdigit():
+        torch.cpu.device_count = lambda: int(count)
+
+
+def _device_without_device_id(module: Any) -> None:
+    # FSDP(model) without device_id takes the current accelerator and raises where there is none.
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def init_device_handle(*args: Any, **kwargs: Any) -> Any:
+            bound = signature.bind(*args, **kwargs)
+            if bound.arguments.get("device_id") is None:
+                import torch
+
+                bound.arguments["device_id"] = torch.device("cpu")
+            return original(*bound.args, **bound.kwargs)
+
+        return init_device_handle
+
+    _replace(module, "_init_device_handle", make)
+
+
+def _sync_of_cpu_states(module: Any) -> None:
+    # sync_module_states=True refuses modules on the CPU because NCCL could not broadcast them; gloo
+    # can.
+    _replace(module, "_check_module_states_for_sync_module_states", lambda _: lambda states: None)
+
+
+def _offload_to_the_same_device(module: Any) -> None:
+    # offload_to_cpu copies the full parameter to the CPU, then frees the original: here both are
+    # the same memory.
+    @contextlib.contextmanager
+    def to_cpu(self: Any) -> Iterator[None]:
+        yield
+
+    handle = getattr(module, "FlatParamHandle", None)
+    if handle is not None:
+        _replace(handle, "to_cpu", lambda _: to_cpu)
+
+
+def _aliased_optimizer_states(module: Any) -> None:
+    # optim_state_dict gathers all states of a parameter in one buffer and moves each out with
+    # `.cpu()`, which copies nothing here: exp_avg would be exp_avg_sq. Without offloading it
+    # clones.
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def allgather(*args: Any, **kwargs: Any) -> Any:
+            bound = signature.bind(*args, **kwargs)
+            if "cpu_offload" in bound.arguments:
+                bound.arguments["cpu_offload"] = False
+            return original(*bound.args, **bound.kwargs)
+
+        return allgather
+
+    _replace(module, "_allgather_orig_param_states", make)

@@ -1,0 +1,40 @@
+"""This process's part of the global gradient norm.
+
+Each process sums the squares of the gradients that it holds, in fp64, each divided by the number of
+processes that hold the same numbers. The sum over all processes is the square of the global norm,
+whatever the layout: FSDP1's flat shards (padding is zero), FSDP2's DTensors, replicas of
+HYBRID_SHARD and NO_SHARD, and plain parameters, which every process holds. The last
+step is left to the reader of the records: a collective here would hang where the ranks take
+different numbers of steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+
+
+def sum_of_squares(
+    parameters: Iterable[torch.Tensor], replicas: Callable[[torch.Tensor], int]
+) -> torch.Tensor:
+    """The sum as an fp64 scalar on the gradients' device."""
+    groups: dict[tuple[torch.device, int], list[torch.Tensor]] = {}
+    for parameter in parameters:
+        if parameter.grad is not None:
+            gradient = _local(parameter.grad)
+            key = (gradient.device, replicas(parameter))
+            groups.setdefault(key, []).append(gradient)
+    total = torch.zeros((), dtype=torch.float64)
+    for (_, count), gradients in groups.items():
+        norms = torch._foreach_norm(gradients, 2, dtype=torch.float64)
+        total = total.to(norms[0].device) + torch.stack(norms).square().sum() / count
+    return total
+
+
+def _local(gradient: torch.Tensor) -> torch.Tensor:
+    gradient = gradient.detach()
+    gradient = getattr(gradient, "_local_tensor", gradient)
+    if gradient.is_sparse:
+        gradient = gradient.coalesce().values()
+    return torch.view_as_real(gradient) if gradient.is_complex() else gradient

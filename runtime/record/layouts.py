@@ -1,0 +1,131 @@
+"""How one parameter lies over the processes: as an FSDP1 flat shard, as a DTensor, or whole in
+every process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+_WRAPPERS = {"_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """What this process holds of one parameter.
+
+    Attributes:
+        name: fully qualified, without the names that wrappers add.
+        shape: of the whole parameter.
+        offsets: where the part begins: an index for each dimension, or one index into the flattened
+            parameter.
+        flat: whether `offsets` is an index into the flattened parameter.
+        read: returns the part as it is now.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    offsets: tuple[int, ...]
+    flat: bool
+    read: Callable[[], torch.Tensor]
+
+
+@dataclass
+class Holding:
+    """What this process holds of a parameter, or of an FSDP1 unit.
+
+    Attributes:
+        replicas: how many processes hold the same.
+        parts: empty where another process holds the same and comes first.
+        readable: False where the parts cannot be told.
+    """
+
+    replicas: int
+    parts: list[Part] = field(default_factory=list)
+    readable: bool = True
+
+
+def clean(*path: str) -> str:
+    """A qualified name without the names that wrappers add."""
+    names = ".".join(path).split(".")
+    return ".".join(name for name in names if name and name not in _WRAPPERS)
+
+
+def flat_members(module: nn.Module) -> list[torch.Tensor]:
+    """The parameters of the FSDP1 unit that this module is, in either of its forms; none if it is
+    no such unit.
+    """
+    flat = getattr(module.__dict__.get("_handle"), "flat_param", None)
+    if flat is None:
+        return []
+    return [flat, *(flat._params or ()), *(flat._shared_params or ())]
+
+
+def flat_unit(name: str, module: nn.Module, wanted: Callable[[torch.Tensor], bool]) -> Holding:
+    """An FSDP1 unit; `name` is the module's own."""
+    handle: Any = module.__dict__["_handle"]
+    flat = handle.flat_param
+    # A sharded unit has copies under HYBRID_SHARD only, in the other nodes' groups; an unsharded
+    # one in its whole group.
+    group = getattr(module, "_inter_node_pg", None) if handle.uses_sharded_strategy else None
+    if not handle.uses_sharded_strategy:
+        group = handle.process_group
+    holding = Holding(1 if group is None else group.size())
+    # A parameter that is not contiguous is flattened in the order of its memory.
+    holding.readable = all(getattr(flat, "_contiguities", ()))
+    if group is not None and group.rank() != 0:
+        return holding
+    for index, info in enumerate(flat._shard_param_infos):
+        if not info.in_shard or not wanted(flat if flat._params is None else flat._params[index]):
+            continue
+        holding.parts.append(
+            Part(
+                name=clean(name, flat._fqns[index]),
+                shape=tuple(flat._shapes[index]),
+                offsets=(info.intra_param_start_idx,),
+                flat=True,
+                read=_reader(flat, info.offset_in_shard, info.numel_in_shard),
+            )
+        )
+    return holding
+
+
+def _reader(flat: Any, start: int, count: int) -> Callable[[], torch.Tensor]:
+    # `_local_shard` is the shard in full precision, whatever form the unit is in just now.
+    return lambda: flat._local_shard.detach()[start : start + count]
+
+
+def single(name: str, parameter: torch.Tensor, processes: int, rank: int) -> Holding:
+    """A parameter by itself: a DTensor, or a plain one that each of so many processes holds."""
+    tensor: Any = parameter
+    if not hasattr(tensor, "_local_tensor"):
+        part = Part(name, tuple(tensor.shape), (0,) * tensor.dim(), False, tensor.detach)
+        return Holding(processes, [part] if rank == 0 else [])
+    mesh, coordinate = tensor.device_mesh, tensor.device_mesh.get_coordinate()
+    copies, first = 1, coordinate is not None
+    for dimension, placement in enumerate(tensor.placements):
+        if placement.is_replicate():
+            copies *= mesh.size(dimension)
+            first = first and coordinate[dimension] == 0
+    holding = Holding(copies)
+    offsets = _offsets(tensor)
+    holding.readable = offsets is not None
+    if first and offsets is not None and tensor._local_tensor.numel():
+        read = tensor._local_tensor.detach
+        holding.parts.append(Part(name, tuple(tensor.shape), offsets, False, read))
+    return holding
+
+
+def _offsets(tensor: Any) -> tuple[int, ...] | None:
+    try:
+        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+    except ImportError:
+        return None
+    layout = compute_local_shape_and_global_offset(
+        tensor.shape, tensor.device_mesh, tensor.placements
+    )
+    return tuple(layout[1])

@@ -1,0 +1,93 @@
+"""How a recorded process leaves.
+
+An FSDP1 program on gloo now and then aborts while the interpreter shuts down, when all of its work
+is done: a C++ thread asks for the interpreter's lock after it is gone, and torchrun reports a
+failure that is none. So a process that ended well leaves before that, from the last of its exit
+handlers. What ended badly takes the usual way out and keeps its exit code.
+
+Python does not tell an exit handler how the program ended. Uncaught exceptions are seen by
+`sys.excepthook`; the others are `SystemExit`, raised by `sys.exit` or by name: both are replaced by
+a subclass that remembers a status that is not zero.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, NoReturn
+
+# The recorder replaces it for the program, to write its record first.
+_exit = os._exit
+
+
+class Departure:
+    """What is known of the way in which this process ends.
+
+    Attributes:
+        failure: the traceback of the exception that ended it; empty if there was none.
+        well: False once there was one, or an exit with a status other than zero was asked for.
+        status: the exit status of a child of multiprocessing.
+        before: called when all other exit handlers ran; returns whether the process may leave at
+            once if it ended well.
+    """
+
+    def __init__(self) -> None:
+        self.failure = ""
+        self.well = True
+        self.status = 0
+        self.before: Callable[[], bool] = lambda: False
+
+
+def install() -> Departure:
+    """Watch the end of this process."""
+    departure = Departure()
+    _watch_exceptions(departure)
+    _watch_exits(departure)
+    atexit.register(_leave, departure)
+    return departure
+
+
+def _leave(departure: Departure) -> None:
+    if departure.before() and departure.well:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        _exit(0)
+
+
+def _watch_exceptions(departure: Departure) -> None:
+    hook = sys.excepthook
+
+    def excepthook(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        departure.well = False
+        departure.failure = "".join(traceback.format_exception(kind, error, trace))
+        hook(kind, error, trace)
+
+    sys.excepthook = excepthook
+
+
+def _watch_exits(departure: Departure) -> None:
+    original = builtins.SystemExit
+
+    class SystemExit(original):
+        def __new__(cls, *args: Any) -> SystemExit:
+            if args and args[0] not in (None, 0) and threading.current_thread() is main:
+                departure.well = False
+            return super().__new__(cls, *args)
+
+    main = threading.main_thread()
+    SystemExit.__module__, SystemExit.__qualname__ = "builtins", "SystemExit"
+
+    def leave(status: object = None, /) -> NoReturn:
+        raise SystemExit(status)
+
+    leave.__name__, leave.__doc__ = "exit", sys.exit.__doc__
+    builtins.SystemExit = SystemExit  # type: ignore[misc]
+    sys.exit = leave  # type: ignore[assignment]

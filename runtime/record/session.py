@@ -1,0 +1,178 @@
+"""The recording of one process, from the moment that torch is imported to the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from multiprocessing import process
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.optim import optimizer as optimizers
+
+from . import collectives, gradients, losses, memory, parameters
+from .census import Census
+from .leaving import Departure
+from .series import Series
+
+
+class Session:
+    """What one process has seen so far.
+
+    A process writes a record if it is a rank: if it went backward, stepped or joined a process
+    group.
+    """
+
+    def __init__(self, folder: str, departure: Departure) -> None:
+        self.folder = folder
+        self.departure = departure
+        self.counts = collectives.install(dist)
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew, as a forked child does."""
+        self.started = time.time()
+        self.rank, self.world, self.backend = -1, 0, ""
+        self.losses, self.loss_steps = Series(), list[int]()
+        self.squares, self.learning_rates = Series(), list[list[float]]()
+        self.step_times: list[float] = []
+        self.problems: list[str] = []
+        self.census = Census()
+        self._stepping: int | None = None
+        # A forked DataLoader worker has its parent's process group, and is no rank.
+        self._inherited = _grouped()
+        self.counts.clear()
+
+    def identify(self) -> None:
+        """Ask for the rank while it can be asked for: the process group may be gone when the record
+        is written.
+        """
+        if _grouped():
+            self.rank, self.world = dist.get_rank(), dist.get_world_size()
+            self.backend = str(dist.get_backend())
+        elif self.rank < 0:
+            self.rank = int(os.environ.get("RANK", "0"))
+            self.world = int(os.environ.get("WORLD_SIZE", "1"))
+
+    def loss(self, loss: torch.Tensor) -> None:
+        """A backward begins."""
+        self._stepping = None
+        self.losses.append(loss)
+        self.loss_steps.append(len(self.squares) + 1)
+        if self.rank < 0:
+            self.identify()
+
+    def before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """An optimizer steps; a step inside its own step (a subclass that calls `super().step()`)
+        is the same one.
+        """
+        if self._stepping == id(optimizer):
+            return
+        self._stepping = id(optimizer)
+        self.step_times.append(time.perf_counter())
+        groups = optimizer.param_groups
+        self.learning_rates.append([float(group.get("lr", 0.0)) for group in groups])
+        if self.rank < 0:
+            self.identify()
+        with torch.no_grad():
+            self._gradients([p for group in groups for p in group["params"]])
+
+    def after_step(self, *_: Any) -> None:
+        """The step is done."""
+        self._stepping = None
+
+    def _gradients(self, members: list[torch.Tensor]) -> None:
+        # What the recorder does not understand must not end the program: it is said in the record.
+        try:
+            self.census.look(members, self.rank, self.world)
+            self.squares.append(gradients.sum_of_squares(members, self.census.replicas))
+        except Exception as error:
+            self.squares.append(torch.tensor(float("nan")))
+            self.problems.append(f"no gradient norm: {type(error).__name__}: {error}")
+
+    def write(self) -> bool:
+        """Write this process's record; returns whether it is a rank and has one."""
+        if self.rank < 0 and _grouped() and not self._inherited:
+            self.identify()
+        if self.rank < 0 and not self.departure.failure and not self.departure.status:
+            return False
+        path = os.path.join(self.folder, f"process-{os.getpid()}")
+        record = {
+            "rank": self.rank,
+            "world": self.world,
+            "backend": self.backend,
+            "started": self.started,
+            "ended": time.time(),
+            "losses": self.losses.numbers(),
+            "loss_steps": self.loss_steps,
+            "squares": self.squares.numbers(),
+            "learning_rates": self.learning_rates,
+            "step_times": self.step_times,
+            "collectives": dict(sorted(self.counts.items())),
+            "peak_memory_bytes": memory.peak_bytes(),
+            "problems": self.problems + self._write_parameters(f"{path}.pt"),
+            "failure": self.departure.failure,
+            "ended_well": self.departure.well,
+            "status": self.departure.status,
+        }
+        with open(f"{path}.part", "w", encoding="utf-8") as file:
+            json.dump(record, file)
+        os.replace(f"{path}.part", f"{path}.json")
+        return self.rank >= 0
+
+    def _write_parameters(self, path: str) -> list[str]:
+        if self.departure.failure or self.departure.status:
+            return []
+        problem = "" if self.census.complete else "not every parameter's name or place is known"
+        try:
+            problem = problem or parameters.write(self.census.parts.values(), path)
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+        return [f"no last parameters: {problem}"] if problem else []
+
+
+def _grouped() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
+def install(folder: str, departure: Departure) -> Callable[[], bool]:
+    """Record this process and those that it forks; returns the function that writes the record."""
+    session = Session(folder, departure)
+    losses.install(session.loss)
+    optimizers.register_optimizer_step_pre_hook(session.before_step)
+    optimizers.register_optimizer_step_post_hook(session.after_step)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=session.reset)
+    _write_before_children_end(session)
+    _write_before_hard_exits(session)
+    return session.write
+
+
+def _write_before_children_end(session: Session) -> None:
+    # A forked child of multiprocessing runs no exit handlers; its exit code is known here, and
+    # nowhere later.
+    original = process.BaseProcess._bootstrap  # type: ignore[attr-defined]
+
+    def bootstrap(self: Any, *args: Any, **kwargs: Any) -> Any:
+        code = original(self, *args, **kwargs)
+        session.departure.status = code
+        session.departure.well = session.departure.well and not code
+        session.write()
+        return code
+
+    process.BaseProcess._bootstrap = bootstrap  # type: ignore[attr-defined]
+
+
+def _write_before_hard_exits(session: Session) -> None:
+    # Some programs leave FSDP1's abort at exit behind in this way, too.
+    original = os._exit
+
+    def leave(status: int) -> Any:
+        session.departure.well = session.departure.well and not status
+        session.write()
+        original(status)
+
+    os._exit = leave  # type: ignore[assignment]

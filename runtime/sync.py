@@ -1,0 +1,69 @@
+"""Giving every rank the parameters and buffers of the first one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+
+def broadcast_module_states(
+    module: nn.Module,
+    process_group: dist.ProcessGroup | None = None,
+    *,
+    device: torch.device | str | int | None = None,
+    ignored_parameters: Collection[nn.Parameter] = (),
+) -> None:
+    """Broadcasts all parameters and buffers of ``module`` from the first rank of ``process_group``
+    to the others.
+
+    ``fully_shard`` takes each rank's shard from that rank's own values, so ranks that start from
+    different ones give a mixture without any error (torchtitan#1777). This is FSDP1's
+    ``sync_module_states=True`` for a model that has not been sharded yet; non-persistent buffers
+    are included. ``device``: where to communicate, for a model on the CPU with a backend that
+    cannot send from there. Must be called by all ranks. Raises ValueError for a meta tensor."""
+    ignored = set(ignored_parameters)
+    states = [*(p for p in module.parameters() if p not in ignored), *module.buffers()]
+    broadcast_tensors(states, process_group or dist.group.WORLD, device)
+
+
+def broadcast_over_mesh(
+    tensors: Iterable[torch.Tensor], mesh: DeviceMesh, device: torch.device
+) -> None:
+    """Broadcasts from the first rank of ``mesh``: along its first dimension, then along the next.
+
+    That order gives the first rank of every row the right values before it sends them along its
+    row."""
+    tensors = list(tensors)
+    for dim in range(mesh.ndim):
+        if mesh.size(dim) > 1:
+            broadcast_tensors(tensors, mesh.get_group(dim), device)
+
+
+def broadcast_tensors(
+    tensors: Iterable[torch.Tensor],
+    group: dist.ProcessGroup | None,
+    device: torch.device | str | int | None = None,
+) -> None:
+    """Broadcasts ``tensors`` in place from the first rank of ``group``."""
+    pending = []
+    source = dist.get_global_rank(group, 0) if group is not None else 0
+    for tensor in tensors:
+        local = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
+        if local.is_meta:
+            raise ValueError(
+                "sync_module_states cannot broadcast a tensor on the meta device: materialize the module first, or "
+                "pass param_init_fn"
+            )
+        sent = local.to(device if device is not None else local.device).contiguous()
+        work = dist.broadcast(sent, src=source, group=group, async_op=True)
+        pending.append((work, local, sent))
+    for work, local, sent in pending:
+        if work is not None:
+            work.wait()
+        if sent.data_ptr() != local.data_ptr():
+            local.copy_(sent)

@@ -1,0 +1,156 @@
+"""A command line that is run in this process, on an engine that replaces one word.
+
+What the command line does with a report is tested here; the real engine has tests of its own.
+"""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fsdp_migrate.cli import exit_code
+from fsdp_migrate.discover import Discovered, mentions_fsdp
+from fsdp_migrate.findings import Action, Finding
+from fsdp_migrate.report import Change, Report
+from fsdp_migrate.settings import Options
+from fsdp_migrate.source import Source, parse_problem, read_source
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def text(self) -> str:
+        return self.out.decode()
+
+
+def _finding(source: Source, number: int, line: str, action: Action, safe: bool) -> Finding:
+    column = line.index("FSDP") + 1
+    return Finding(
+        source.shown, number, column, number, column + 4, "FSDP002", "fake-rule", action, safe,
+        "FSDP becomes FSDP2", "FSDP",
+    )  # fmt: skip
+
+
+def fake_analyse_source(source: Source, options: Options) -> Report:
+    """Every `FSDP` becomes `FSDP2`, but for `by hand` lines, or `unsafe` without the option."""
+    report = Report(files=1)
+    if not mentions_fsdp(source.data):
+        return report
+    report.candidates = 1
+    if problem := parse_problem(source):
+        report.errors.append(problem)
+        return report
+    lines = source.text.split("\n")
+    for number, line in enumerate(lines, 1):
+        if "FSDP" not in line or "FSDP2" in line:
+            continue
+        action = Action.MANUAL if "by hand" in line else Action.REWRITE
+        safe = "unsafe" not in line
+        report.findings.append(_finding(source, number, line, action, safe))
+        if action is Action.REWRITE and (safe or options.unsafe):
+            lines[number - 1] = line.replace("FSDP", "FSDP2")
+    after = source.encode("\n".join(lines))
+    if after != source.data:
+        report.changes.append(Change(source.path, source.data, after))
+    return report
+
+
+def fake_analyse(
+    found: Discovered | Sequence[Path],
+    options: Options = Options(),  # noqa: B008
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Report:
+    assert isinstance(found, Discovered)
+    whole = Report(errors=list(found.problems), files=len(found.files), seconds=0.25)
+    for number, path in enumerate(found.files, 1):
+        source = read_source(path)
+        if isinstance(source, Source):
+            part = fake_analyse_source(source, options)
+            whole.findings += part.findings
+            whole.errors += part.errors
+            whole.changes += part.changes
+            whole.candidates += part.candidates
+        else:
+            whole.errors.append(source)
+        if progress:
+            progress(number, len(found.files), path.name)
+    return whole
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """The fake engine, in the place of the real one."""
+    module = types.ModuleType("fsdp_migrate.engine")
+    module.analyse = fake_analyse  # type: ignore[attr-defined]
+    module.analyse_source = fake_analyse_source  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "fsdp_migrate.engine", module)
+    return module
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder outside every repository."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def cli(
+    engine: types.ModuleType,
+    folder: Path,
+    capsysbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., Result]:
+    """Runs a command line in `folder`."""
+
+    def run(*arguments: str, stdin: bytes = b"") -> Result:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        capsysbinary.readouterr()
+        code = exit_code(arguments)
+        captured = capsysbinary.readouterr()
+        return Result(code, captured.out, captured.err.decode())
+
+    return run
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A git repository with the current folder as its root."""
+
+    root: Path
+
+    def git(self, *arguments: str, stdin: bytes = b"", folder: Path | None = None) -> bytes:
+        """One git command that must succeed."""
+        settings = ("user.name=t", "user.email=t@example.org", "core.autocrlf=false")
+        options = [word for setting in settings for word in ("-c", setting)]
+        command = ["git", "-C", str(folder or self.root), *options, *arguments]
+        done = subprocess.run(command, input=stdin, capture_output=True, check=False)
+        assert done.returncode == 0, (arguments, done.stderr.decode())
+        return done.stdout
+
+    def commit(self) -> None:
+        """Commits all that is there."""
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", "all")
+
+
+@pytest.fixture
+def repository(folder: Path) -> Repository:
+    """The current folder, made a repository."""
+    made = Repository(folder)
+    made.git("init", "-q")
+    return made

@@ -1,0 +1,160 @@
+"""Which files a path means."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsdp_migrate.discover import discover, mentions_fsdp
+
+
+def write(folder: Path, *names: str) -> None:
+    for name in names:
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"import torch\n")
+
+
+def names(folder: Path, *paths: str, **options: Any) -> list[str]:
+    found = discover([Path(path) for path in paths], **options)
+    assert not found.problems
+    return [file.relative_to(folder).as_posix() for file in found.files]
+
+
+def test_walk_takes_python_files_only(folder: Path) -> None:
+    write(folder, "a.py", "b.pyi", "c.txt", "sub/d.py", "sub.py/e.py", "__init__.py")
+    assert names(folder, ".") == ["__init__.py", "a.py", "sub/d.py", "sub.py/e.py"]
+
+
+@pytest.mark.parametrize(
+    "skipped",
+    [".hidden", ".venv", "venv", "node_modules", "build", "dist", "__pycache__", "a/site-packages"],
+)
+def test_walk_skips_what_is_not_source(folder: Path, skipped: str) -> None:
+    write(folder, "keep.py", f"{skipped}/x.py")
+    assert names(folder, ".") == ["keep.py"]
+    assert names(folder, f"{skipped}/x.py") == [f"{skipped}/x.py"], "named files are always taken"
+
+
+def test_walk_skips_a_virtual_environment_of_any_name(folder: Path) -> None:
+    write(folder, "keep.py", "env311/lib/x.py")
+    (folder / "env311/pyvenv.cfg").touch()
+    assert names(folder, ".") == ["keep.py"]
+
+
+def test_walk_reads_every_gitignore(folder: Path) -> None:
+    write(
+        folder,
+        "gen_a.py",
+        "keep.py",
+        "out/x.py",
+        "sub/gen_b.py",
+        "sub/gen_keep.py",
+        "sub/deep/t.py",
+    )
+    (folder / ".gitignore").write_text("gen_*.py\nout/\n")
+    (folder / "sub/.gitignore").write_text("!gen_keep.py\n/deep/\n")
+    assert names(folder, ".") == ["keep.py", "sub/gen_keep.py"]
+
+
+def test_git_decides_where_there_is_a_repository(folder: Path, repository: Any) -> None:
+    write(folder, "tracked.py", "new.py", "ignored.py", "build/source.py", "tracked_ignored.py")
+    repository.git("add", "tracked.py", "tracked_ignored.py")
+    (folder / ".gitignore").write_text("ignored.py\ntracked_ignored.py\n")
+    expected = ["build/source.py", "new.py", "tracked.py", "tracked_ignored.py"]
+    assert names(folder, ".") == expected
+    assert names(folder, "build") == ["build/source.py"]
+    (folder / "tracked.py").unlink()
+    assert "tracked.py" not in names(folder, ".")
+
+
+def test_an_ignored_folder_that_is_named_is_walked(folder: Path, repository: Any) -> None:
+    write(folder, "a.py", "out/b.py")
+    (folder / ".gitignore").write_text("out/\n")
+    assert names(folder, ".") == ["a.py"]
+    assert names(folder, "out") == ["out/b.py"]
+
+
+def test_nested_repositories_are_walked_by_their_own_rules(folder: Path, repository: Any) -> None:
+    write(folder, "a.py", "nested/b.py", "nested/c.py")
+    repository.git("init", "-q", folder=folder / "nested")
+    (folder / "nested/.gitignore").write_text("c.py\n")
+    assert names(folder, ".") == ["a.py", "nested/b.py"]
+
+
+def test_hook_variables_do_not_mislead_git(
+    folder: Path, repository: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder, "a.py")
+    monkeypatch.setenv("GIT_DIR", "/nowhere")
+    monkeypatch.setenv("GIT_INDEX_FILE", "/nowhere/index")
+    assert names(folder, ".") == ["a.py"]
+
+
+@pytest.mark.parametrize("with_git", [False, True])
+def test_links_that_leave_the_folder_are_passed_over(
+    folder: Path, request: pytest.FixtureRequest, with_git: bool
+) -> None:
+    if with_git:
+        request.getfixturevalue("repository")
+    write(folder, "root/a.py", "outside.py", "other/o.py")
+    (folder / "root/out.py").symlink_to("../outside.py")
+    (folder / "root/folder").symlink_to("../other")
+    (folder / "root/broken.py").symlink_to("nowhere.py")
+    (folder / "root/again.py").symlink_to("a.py")
+    (folder / "root/loop").symlink_to(".")
+    assert names(folder, "root") == ["root/a.py"]
+    assert names(folder, "root/out.py") == ["root/out.py"], "a link that is named is taken"
+
+
+def test_each_file_is_taken_once(folder: Path) -> None:
+    write(folder, "a/x.py")
+    (folder / "link").symlink_to("a")
+    assert names(folder, "a", "a/x.py", "./a/../a/x.py", str(folder / "a"), "link") == ["a/x.py"]
+
+
+def test_exclude_holds_below_folders_only(folder: Path) -> None:
+    write(folder, "a.py", "third_party/b.py", "src/third_party/c.py", "src/gen/d.py", "gen/e.py")
+    patterns = ["third_party/", "/gen/", "src/gen/*.py"]
+    assert names(folder, ".", exclude=patterns) == ["a.py"]
+    assert names(folder, "gen/e.py", exclude=patterns) == ["gen/e.py"]
+    assert names(folder, "src", exclude=["/gen/"], root=folder / "src") == ["src/third_party/c.py"]
+
+
+def test_what_cannot_be_taken_is_a_problem_and_the_rest_goes_on(folder: Path) -> None:
+    write(folder, "a.py")
+    os.mkfifo(folder / "pipe.py")
+    found = discover([Path("missing.py"), Path("pipe.py"), Path("a\0b.py"), Path("a.py")])
+    assert found.files == [folder / "a.py"]
+    messages = {problem.path: problem.message for problem in found.problems}
+    assert messages["missing.py"] == "does not exist"
+    assert messages["pipe.py"] == "is not a regular file"
+    assert len(messages) == 3
+
+
+def test_named_files_are_known(folder: Path) -> None:
+    write(folder, "a.py", "sub/b.py")
+    assert discover([Path("sub"), Path("a.py")]).named == [folder / "a.py"]
+
+
+def test_odd_names(folder: Path, repository: Any) -> None:
+    odd = ["with space.py", "ünïcode.py", 'quote".py', "new\nline.py", "[red]x.py", "-dash.py"]
+    write(folder, *odd)
+    assert names(folder, ".") == sorted(odd)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"FSDP(x)", True),
+        (b"from x import FullyShardedDataParallel", True),
+        (b"fsdp_config", True),
+        (b"fully_shard(model)", False),
+        (b"", False),
+    ],
+)
+def test_mentions_fsdp(data: bytes, expected: bool) -> None:
+    assert mentions_fsdp(data) is expected

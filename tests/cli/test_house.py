@@ -1,0 +1,65 @@
+"""What stands around the code: packaging, hooks and the files that name each other."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fsdp_migrate import __version__
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+
+
+def test_every_package_is_installed() -> None:
+    folders = PROJECT["tool"]["setuptools"]["package-dir"]
+    expected = {
+        ".".join([package, *file.parent.relative_to(ROOT / folder).parts])
+        for package, folder in folders.items()
+        for file in (ROOT / folder).rglob("*.py")
+        if "__pycache__" not in file.parts
+    }
+    assert set(PROJECT["tool"]["setuptools"]["packages"]) == expected
+
+
+def test_the_tool_needs_no_torch() -> None:
+    assert not [name for name in PROJECT["project"]["dependencies"] if name.startswith("torch")]
+
+
+def test_version_has_a_changelog_entry() -> None:
+    assert PROJECT["project"]["version"] == __version__
+    assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+
+
+def test_development_pins_torch() -> None:
+    assert re.search(r"^torch==\d", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "name", [".pre-commit-hooks.yaml", ".pre-commit-config.yaml", "docs/ci/github-workflow.yml"]
+)
+def test_yaml_is_valid(name: str) -> None:
+    assert yaml.safe_load((ROOT / name).read_text("utf-8"))
+
+
+def test_workflow_checks_then_verifies() -> None:
+    workflow: Any = yaml.safe_load((ROOT / "docs/ci/github-workflow.yml").read_text("utf-8"))
+    steps = "\n".join(step.get("run", "") for step in workflow["jobs"]["fsdp"]["steps"])
+    assert 0 < steps.index("fsdp-migrate check") < steps.index("fsdp-migrate verify")
+
+
+def test_links_in_the_readme_exist() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []

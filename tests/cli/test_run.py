@@ -1,0 +1,371 @@
+"""`migrate` and `check`: what is printed where, what is written, and the exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FSDP1 = b"from torch.distributed.fsdp import FSDP\nmodel = FSDP(model)  # keep\n"
+FSDP2 = b"from torch.distributed.fsdp import FSDP2\nmodel = FSDP2(model)  # keep\n"
+CLEAN = b"print('no sharding here')\n"
+MANUAL = b"model = FSDP(model)  # by hand\n"
+UNSAFE = b"model = FSDP(model)  # unsafe\n"
+
+Cli = Callable[..., Any]
+
+
+def put(folder: Path, **files: bytes) -> None:
+    for name, content in files.items():
+        (folder / f"{name}.py").write_bytes(content)
+
+
+def test_in_place(cli: Cli, folder: Path) -> None:
+    put(folder, a=FSDP1, b=CLEAN, c=FSDP1 + MANUAL)
+    result = cli(".")
+    assert (result.code, result.err) == (0, "")
+    assert (folder / "a.py").read_bytes() == FSDP2
+    assert (folder / "b.py").read_bytes() == CLEAN
+    assert result.text.splitlines() == [
+        "rewrote a.py (2 constructs)",
+        "rewrote c.py (2 constructs)",
+        "c.py:3:9 FSDP002 FSDP becomes FSDP2 [by hand]",
+        "Found 5 constructs in 2 files: 4 rewritten, 0 to the runtime, 1 by hand.",
+    ]
+
+
+def test_migrate_is_the_default_command(cli: Cli, folder: Path) -> None:
+    put(folder, a=FSDP1)
+    assert cli("a.py", "--diff") == cli("migrate", "a.py", "--diff") == cli("--diff", "a.py")
+    assert cli("--exclude", "a.py", ".").text == "No FSDP1 construct in 0 files.\n"
+    (folder / "check").mkdir()
+    put(folder / "check", a=FSDP1)
+    assert cli("./check").code == 0
+    assert (folder / "check/a.py").read_bytes() == FSDP2
+
+
+def test_a_slip_in_the_command_writes_nothing(cli: Cli, folder: Path) -> None:
+    put(folder, a=FSDP1)
+    result = cli("chekc", ".")
+    assert result.code == 2
+    assert "'check' is one" in result.err
+    assert (folder / "a.py").read_bytes() == FSDP1
+
+
+@pytest.mark.parametrize("command", [("check",), ("migrate", "--check"), ("--check",)])
+def test_check_lists_all_and_writes_nothing(
+    cli: Cli, folder: Path, command: tuple[str, ...]
+) -> None:
+    put(folder, a=FSDP1, b=UNSAFE)
+    result = cli(*command, ".")
+    assert (result.code, result.err) == (1, "")
+    assert (folder / "a.py").read_bytes() == FSDP1
+    assert result.text.splitlines() == [
+        "a.py:1:36 FSDP002 FSDP becomes FSDP2",
+        "a.py:2:9 FSDP002 FSDP becomes FSDP2",
+        "",
+        "b.py:1:9 FSDP002 FSDP becomes FSDP2 [needs --unsafe]",
+        "Found 3 constructs in 2 files: 3 rewritten, 0 to the runtime, 0 by hand. "
+        "1 of them only with --unsafe.",
+    ]
+    assert cli(*command, "b.py", "--exclude", "x").code == 1
+
+
+def test_nothing_found_is_success(cli: Cli, folder: Path) -> None:
+    put(folder, a=CLEAN)
+    result = cli("check", ".")
+    assert (result.code, result.text) == (0, "No FSDP1 construct in 1 file.\n")
+
+
+def test_diff_leaves_words_to_stderr(cli: Cli, folder: Path) -> None:
+    put(folder, a=FSDP1 + MANUAL)
+    result = cli(".", "--diff")
+    assert result.code == 0
+    assert all(line[:1] in b"d-+@ " for line in result.out.splitlines())
+    assert "a.py:3:9 FSDP002" in result.err
+    assert "Found 3 constructs" in result.err
+    assert cli(".", "--diff", "--check").code == 1
+    assert (folder / "a.py").read_bytes() == FSDP1 + MANUAL
+
+
+def test_unsafe(cli: Cli, folder: Path) -> None:
+    put(folder, a=UNSAFE)
+    assert "only with --unsafe" in cli(".").text
+    assert (folder / "a.py").read_bytes() == UNSAFE
+    assert "only with --unsafe" not in cli(".", "--unsafe").text
+    assert (folder / "a.py").read_bytes() == UNSAFE.replace(b"FSDP", b"FSDP2")
+
+
+BAD = {
+    "syntax": (b"FSDP(\nif:\n", ":"),
+    "syntax_without_fsdp": (b"def f(:\n", ":1: does not parse"),
+    "not_utf8": (b"x = '\xff'\n", ":1: is not UTF-8"),
+    "nul": (b"x = '\0'\n", ":1: holds a NUL byte"),
+    "cookie": (b"# coding: nonsense\n", ":1: has a coding cookie that Python refuses"),
+    "empty": (b"", ": the file is empty: nothing to migrate"),
+    "deep": (b"FSDP = " + b"-" * 100_000 + b"1\n", "does not parse"),
+    "python2": (b"print 'FSDP'\n", ":1: does not parse"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_file_is_named_and_the_others_are_done(cli: Cli, folder: Path, kind: str) -> None:
+    content, words = BAD[kind]
+    put(folder, a=FSDP1, bad=content, z=FSDP1)
+    result = cli("a.py", "bad.py", "z.py")
+    assert result.code == 2
+    (error,) = result.err.splitlines()
+    assert error.startswith("error: bad.py:")
+    assert words in error
+    assert (folder / "bad.py").read_bytes() == content
+    assert (folder / "a.py").read_bytes() == (folder / "z.py").read_bytes() == FSDP2
+
+
+def test_all_bad_files_of_one_run(cli: Cli, folder: Path) -> None:
+    put(folder, a=FSDP1, **{kind: content for kind, (content, _) in BAD.items()})
+    (folder / "folder.py").mkdir()
+    (folder / "folder.py/inside.py").write_bytes(FSDP1)
+    result = cli(*(f"{kind}.py" for kind in BAD), "missing.py", "folder.py", "a.py", "--diff")
+    assert result.code == 2
+    errors = [line for line in result.err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == len(BAD) + 1
+    assert "error: missing.py: does not exist" in errors
+    assert b"+++ b/a.py" in result.out
+    assert b"+++ b/folder.py/inside.py" in result.out
+
+
+def test_files_without_fsdp_found_in_a_folder_are_not_read_closely(cli: Cli, folder: Path) -> None:
+    put(folder, a=FSDP1, broken=b"def f(:\n", __init__=b"", empty=b"")
+    result = cli(".")
+    assert (result.code, result.err) == (0, "")
+
+
+def test_an_empty_package_file_is_no_error(cli: Cli, folder: Path) -> None:
+    put(folder, __init__=b"")
+    assert cli("__init__.py").code == 0
+
+
+def test_check_passes_named_files_without_fsdp(cli: Cli, folder: Path) -> None:
+    """A hook names every file of a repository."""
+    put(folder, empty=b"", broken=b"def f(:\n", clean=CLEAN)
+    result = cli("check", "empty.py", "broken.py", "clean.py")
+    assert (result.code, result.err) == (0, "")
+    assert cli("check", "missing.py").code == 2
+
+
+def test_errors_weigh_more_than_findings(cli: Cli, folder: Path) -> None:
+    put(folder, a=FSDP1, bad=b"FSDP(\n")
+    assert cli("check", ".").code == 2
+
+
+def test_dirty_files_are_refused_and_nothing_is_written(
+    cli: Cli, folder: Path, repository: Any
+) -> None:
+    put(folder, a=FSDP1, b=FSDP1)
+    repository.commit()
+    put(folder, b=FSDP1 + CLEAN)
+    result = cli(".")
+    assert result.code == 2
+    assert result.err.splitlines() == [
+        "error: b.py: has uncommitted changes: commit them first, or use --allow-dirty",
+        "Nothing was written: the files of a program are migrated together.",
+    ]
+    assert "rewrote" not in result.text
+    assert (folder / "a.py").read_bytes() == FSDP1
+    assert cli(".", "--diff").code == 0, "a diff writes nothing"
+    assert cli(".", "--allow-dirty").code == 0
+    assert (folder / "b.py").read_bytes() == FSDP2 + CLEAN
+
+
+def test_a_read_only_file_is_named(cli: Cli, folder: Path) -> None:
+    put(folder, a=FSDP1, b=FSDP1)
+    (folder / "b.py").chmod(0o444)
+    result = cli(".")
+    assert result.code == 2
+    assert "error: b.py: cannot be written: it is read-only" in result.err
+    assert (folder / "a.py").read_bytes() == (folder / "b.py").read_bytes() == FSDP1
+
+
+def test_standard_input(cli: Cli) -> None:
+    result = cli("-", stdin=FSDP1)
+    assert (result.code, result.out) == (0, FSDP2)
+    assert "Found 2 constructs" in result.err
+    diff = cli("-", "--diff", stdin=FSDP1)
+    assert diff.out.startswith(
+        b"diff --git a/stdin b/stdin\n--- a/stdin\n+++ b/stdin\n@@ -1,2 +1,2 @@\n"
+    )
+    check = cli("check", "-", stdin=FSDP1)
+    assert (check.code, check.err) == (1, "")
+    assert check.text.startswith("<stdin>:1:36 FSDP002")
+
+
+@pytest.mark.parametrize(
+    "data", [b"FSDP(\n", b"x = '\xff'\r\n", b"", b"\xef\xbb\xbfFSDP(", b"a\0b"]
+)
+def test_bad_standard_input_is_not_lost(cli: Cli, data: bytes) -> None:
+    """`fsdp-migrate - < x | sponge x` must not empty x."""
+    result = cli("-", stdin=data)
+    assert (result.code, result.out) == (2, data)
+    assert result.err.startswith("error: <stdin>:")
+
+
+def test_clean_standard_input_passes_through(cli: Cli) -> None:
+    data = b"# coding: latin-1\r\nx = '\xe9'"
+    assert cli("-", stdin=data).out == data
+    assert cli("-", "--check", stdin=data).out == b"No FSDP1 construct in 1 file.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "PATH"),
+        (("check",), "PATH"),
+        (("-", "a.py"), "stands alone"),
+        (("a.py", "--diff", "--format", "json"), "--report"),
+        (("a.py", "--format", "xml"), "xml"),
+        (("a.py", "--nonsense"), "--nonsense"),
+        (("check", "a.py", "--diff"), "--diff"),
+        (("a.py", "--report", "no/such/folder/x.json"), "cannot be written"),
+    ],
+)
+def test_wrong_usage(cli: Cli, folder: Path, arguments: tuple[str, ...], words: str) -> None:
+    put(folder, a=FSDP1)
+    result = cli(*arguments)
+    assert result.code == 2
+    if arguments:
+        assert words in result.err
+
+
+def test_codes_with_a_slip_are_refused(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(folder, a=FSDP1)
+    registry: Any = types.ModuleType("fsdp_migrate.codemods.registry")
+    known = types.SimpleNamespace(code="FSDP002")
+    registry.all_rules = lambda: [known]
+    registry.rule_for = lambda code: known if code == "FSDP002" else None
+    monkeypatch.setitem(sys.modules, "fsdp_migrate.codemods.registry", registry)
+    assert cli("check", ".", "--select", "fsdp002").code == 1
+    result = cli("check", ".", "--ignore", "FSDP002,FSDP0O2")
+    assert result.code == 2
+    assert "no rule has the code FSDP0O2; close ones: FSDP002" in result.err
+
+
+def test_an_error_of_the_tool_is_no_finding(cli: Cli, folder: Path, engine: Any) -> None:
+    put(folder, a=FSDP1)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("broken rule")
+
+    engine.analyse = fail
+    result = cli(".")
+    assert result.code == 2
+    assert "broken rule" in result.err
+    assert "internal error" in result.err
+
+
+def test_an_interrupt_is_no_finding(cli: Cli, folder: Path, engine: Any) -> None:
+    put(folder, a=FSDP1)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    engine.analyse = interrupt
+    assert cli(".").code == 130
+
+
+def test_json(cli: Cli, folder: Path) -> None:
+    put(folder, b=FSDP1, a=UNSAFE + MANUAL, bad=b"FSDP(\n")
+    result = cli("check", "b.py", "a.py", "bad.py", "missing.py", "--format", "json")
+    assert result.code == 2
+    document = json.loads(result.text)
+    assert list(document) == ["version", "tool", "findings", "errors", "summary"]
+    assert document["version"] == 1
+    assert document["tool"].startswith("fsdp-migrate ")
+    places = [(finding["path"], finding["line"]) for finding in document["findings"]]
+    assert places == [("a.py", 1), ("a.py", 2), ("b.py", 1), ("b.py", 2)]
+    assert document["findings"][0] == {
+        "code": "FSDP002",
+        "name": "fake-rule",
+        "path": "a.py",
+        "line": 1,
+        "column": 9,
+        "end_line": 1,
+        "end_column": 13,
+        "action": "rewrite",
+        "safe": False,
+        "message": "FSDP becomes FSDP2",
+        "construct": "FSDP",
+    }
+    assert [sorted(error) for error in document["errors"]] == [["line", "message", "path"]] * 2
+    assert [error["path"] for error in document["errors"]] == ["bad.py", "missing.py"]
+    assert document["summary"] == {
+        "files": 3,
+        "candidates": 3,
+        "findings": 4,
+        "rewrite": 3,
+        "runtime": 0,
+        "manual": 1,
+        "seconds": 0.25,
+    }
+
+
+def test_report_file(cli: Cli, folder: Path) -> None:
+    put(folder, a=FSDP1)
+    result = cli(".", "--diff", "--report", "report.json")
+    assert result.out.startswith(b"diff --git")
+    document = json.loads((folder / "report.json").read_text())
+    assert document["summary"]["findings"] == 2
+
+
+def test_a_name_that_no_terminal_can_print(cli: Cli, folder: Path) -> None:
+    name = os.fsdecode(b"caf\xe9\n\x1b[31m.py")
+    (folder / name).write_bytes(FSDP1)
+    result = cli("check", ".")
+    assert result.code == 1
+    assert result.text.startswith("caf\\udce9\\n\\x1b[31m.py:1:36 ")
+    json.loads(cli("check", ".", "--format", "json").text)
+    assert cli(".", "--diff").out.startswith(b'diff --git "a/caf\\351\\n\\033[31m.py" ')
+
+
+def test_colour_follows_the_environment(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(folder, a=FSDP1)
+    assert b"\x1b" not in cli("check", ".").out
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert b"\x1b[" in cli("check", ".").out
+    assert b"\x1b[" in cli(".", "--diff").out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert b"\x1b" not in cli("check", ".").out
+
+
+def fresh(*code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *code], capture_output=True, text=True, check=False)
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    program = "from fsdp_migrate.cli import main; import sys; sys.argv[1:] = ['rules']; main()"
+    done = subprocess.Popen([sys.executable, "-c", program], stdout=-1, stderr=-1)
+    assert done.stdout is not None
+    done.stdout.close()
+    _, errors = done.communicate()
+    assert (done.returncode, errors) == (141, b"")
+
+
+def test_version_and_start_cost(folder: Path) -> None:
+    """Help and version import none of the libraries that take time."""
+    done = fresh("-m", "fsdp_migrate", "--version")
+    assert (done.returncode, done.stdout) == (0, "fsdp-migrate 0.1.0\n")
+    program = (
+        "import sys; from fsdp_migrate.cli import exit_code; exit_code(['--version']);"
+        "print([m for m in ('torch', 'libcst', 'black', 'rich') if m in sys.modules])"
+    )
+    assert fresh("-c", program).stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,107 @@
+"""The rule catalogue, the progress bar and the words of the summary."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import pytest
+
+from fsdp_migrate.findings import Action, Finding
+from fsdp_migrate.report import Report
+from fsdp_migrate.views import progress
+from fsdp_migrate.views.explain import render_rule, render_rules, unknown_code
+from fsdp_migrate.views.text import render_findings, summary
+
+
+def rule(code: str, name: str) -> Any:
+    example = types.SimpleNamespace(
+        title="all", before="FSDP(m)\n", after="fully_shard(m)\n", message="gone"
+    )
+    return types.SimpleNamespace(
+        code=code,
+        name=name,
+        summary="One line.",
+        explanation="Why.\n\nMore [int].\n",
+        examples=(example,),
+    )
+
+
+@pytest.fixture(autouse=True)
+def _no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+def test_rules_are_listed_by_code() -> None:
+    text = render_rules([rule("FSDP110", "strategy"), rule("FSDP002", "constructor")])
+    assert text == "FSDP002  constructor  One line.\nFSDP110  strategy     One line."
+
+
+def test_a_rule_is_explained_with_its_examples() -> None:
+    text = render_rule(rule("FSDP002", "constructor"))
+    assert text == (
+        "FSDP002 constructor\n\nOne line.\n\nWhy.\n\nMore [int].\n\nExample: all\n\n    FSDP(m)\n\n"
+        "becomes\n\n    fully_shard(m)\n\nis reported as\n\n    gone"
+    )
+
+
+def test_unknown_code() -> None:
+    known = [rule("FSDP002", "a"), rule("FSDP110", "b")]
+    assert "close ones: FSDP002" in unknown_code("fsdp02", known)
+    assert "close" not in unknown_code("xyz", known)
+
+
+def finding(path: str, line: int, action: Action, safe: bool = True) -> Finding:
+    return Finding(path, line, 1, line, 2, "FSDP002", "name", action, safe, "Message.", "FSDP()")
+
+
+FINDINGS = [
+    finding("b.py", 1, Action.MANUAL),
+    finding("a.py", 9, Action.RUNTIME),
+    finding("a.py", 2, Action.REWRITE),
+    finding("a.py", 3, Action.REWRITE, safe=False),
+]
+
+
+def test_findings_are_sorted_and_marked() -> None:
+    assert render_findings(FINDINGS) == [
+        "a.py:2:1 FSDP002 Message.",
+        "a.py:3:1 FSDP002 Message. [needs --unsafe]",
+        "a.py:9:1 FSDP002 Message. [runtime]",
+        "",
+        "b.py:1:1 FSDP002 Message. [by hand]",
+    ]
+
+
+def test_summary() -> None:
+    report = Report(FINDINGS, files=3)
+    text = "Found 4 constructs in 2 files: 2 rewritten, 1 to the runtime, 1 by hand."
+    assert summary(report, unsafe=True) == text
+    assert summary(report) == text + " 1 of them only with --unsafe."
+    assert summary(Report(files=1)) == "No FSDP1 construct in 1 file."
+    one = Report([FINDINGS[0]], files=1)
+    assert summary(one).startswith("Found 1 construct in 1 file: 0 rewritten")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_for_long_work_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(progress, "time", clock)
+    monkeypatch.setattr(progress, "is_terminal", lambda _: terminal)
+    with progress.ProgressBar() as bar:
+        bar(1, 10, "a.py")
+        assert bar._bar is None
+        clock.now = 1.5
+        bar(2, 10, "[red]\x1b[2J.py")
+        assert (bar._bar is not None) is terminal
+        bar(10, 10, "[/]")

@@ -1,0 +1,403 @@
+"""The import editor, by example: edited in place, guards and comments kept."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import libcst as cst
+import pytest
+
+from fsdp_migrate.codemods.edit.imports import (
+    ImportEdit,
+    edit_import_line,
+    edit_import_suite,
+    ensure_body,
+    insert_imports,
+    lost_comments,
+)
+
+FSDP = "torch.distributed.fsdp"
+RUNTIME = "fsdp_migrate.runtime"
+
+
+class Editor(cst.CSTTransformer):
+    """Applies one edit to the first import statement of `torch` or of a module of one letter."""
+
+    def __init__(self, edit: ImportEdit) -> None:
+        super().__init__()
+        self.edit = edit
+        self.lost: list[str] = []
+        self.done = False
+
+    def _edits(self, body: object) -> Mapping[int, ImportEdit]:
+        assert isinstance(body, list | tuple)
+        for position, statement in enumerate(body):
+            code = cst.Module([]).code_for_node(statement)
+            if not self.done and re.match(r"(from|import) (\.*\w\b|torch)", code):
+                self.done = True
+                return {position: self.edit}
+        return {}
+
+    def leave_SimpleStatementLine(
+        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
+    ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement] | cst.RemovalSentinel:
+        edits = self._edits(updated_node.body)
+        self.lost += lost_comments(updated_node, edits)
+        return cst.FlattenSentinel(edit_import_line(updated_node, edits))
+
+    def leave_SimpleStatementSuite(
+        self, original_node: cst.SimpleStatementSuite, updated_node: cst.SimpleStatementSuite
+    ) -> cst.BaseSuite:
+        return edit_import_suite(updated_node, self._edits(updated_node.body))
+
+    def leave_IndentedBlock(
+        self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
+    ) -> cst.BaseSuite:
+        return ensure_body(updated_node)
+
+
+@dataclass(frozen=True)
+class Case:
+    before: str
+    edit: ImportEdit
+    after: str
+    lost: tuple[str, ...] = ()
+
+
+def drop(*names: str) -> ImportEdit:
+    return ImportEdit(drop=frozenset(names))
+
+
+def swap(name: str, new: str, module: str = FSDP) -> ImportEdit:
+    return ImportEdit(drop=frozenset({name}), add=[(module, new)])
+
+
+def move(**names: tuple[str, str]) -> ImportEdit:
+    return ImportEdit(move=names)
+
+
+SWAP = swap("FSDP", "fully_shard")
+
+CASES = {
+    # --- one name for another ---
+    "one line": Case(
+        f"from {FSDP} import FullyShardedDataParallel as FSDP\n",
+        SWAP,
+        f"from {FSDP} import fully_shard\n",
+    ),
+    "one line with a comment above and behind": Case(
+        f"# sharding\n\nfrom {FSDP} import FullyShardedDataParallel as FSDP  # noqa: E402\nimport z\n",
+        SWAP,
+        f"# sharding\n\nfrom {FSDP} import fully_shard  # noqa: E402\nimport z\n",
+    ),
+    "one per line, the comment of the other name stays": Case(
+        f"from {FSDP} import (\n    CPUOffload,  # host\n    FullyShardedDataParallel as FSDP,\n)\n",
+        SWAP,
+        f"from {FSDP} import (\n    CPUOffload,  # host\n    fully_shard,\n)\n",
+    ),
+    "the new name takes over the comment": Case(
+        f"from {FSDP} import (\n    CPUOffload,\n    # wraps\n    FullyShardedDataParallel as FSDP,  # root\n)\n",
+        SWAP,
+        f"from {FSDP} import (\n    CPUOffload,\n    # wraps\n    fully_shard,  # root\n)\n",
+    ),
+    "sorted names stay sorted as isort does": Case(
+        f"from {FSDP} import FullyShardedDataParallel as FSDP, MixedPrecision, wrap\n",
+        SWAP,
+        f"from {FSDP} import MixedPrecision, fully_shard, wrap\n",
+    ),
+    "names sorted in any case stay so": Case(
+        "from m import apple, Banana, cherry\n",
+        swap("cherry", "Avocado", "m"),
+        "from m import apple, Avocado, Banana\n",
+    ),
+    "names sorted by code point stay so": Case(
+        "from m import aB, aa, ab\n", swap("ab", "aC", "m"), "from m import aB, aC, aa\n"
+    ),
+    "numbers sort as numbers": Case(
+        "from m import a2, a10, b\n", swap("b", "a9", "m"), "from m import a2, a9, a10\n"
+    ),
+    "unsorted names: the place of the old one": Case(
+        f"from {FSDP} import StateDictType, FullyShardedDataParallel as FSDP, CPUOffload, wrap, MixedPrecision\n",
+        SWAP,
+        f"from {FSDP} import StateDictType, fully_shard, CPUOffload, wrap, MixedPrecision\n",
+    ),
+    "the new name is there already": Case(
+        f"from {FSDP} import FullyShardedDataParallel as FSDP, fully_shard\n",
+        SWAP,
+        f"from {FSDP} import fully_shard\n",
+    ),
+    "the new name is there under another one": Case(
+        f"from {FSDP} import FullyShardedDataParallel as FSDP, fully_shard as fs\n",
+        SWAP,
+        f"from {FSDP} import fully_shard, fully_shard as fs\n",
+    ),
+    "hanging indent": Case(
+        "from m import (a,\n               b,  # two\n               c)\n",
+        swap("a", "d", "m"),
+        "from m import (b,  # two\n               c,\n               d)\n",
+    ),
+    "parentheses on one line": Case(
+        "from m import (a, b)\n", swap("b", "c", "m"), "from m import (a, c)\n"
+    ),
+    "backslash continuation": Case(
+        "from m import a, \\\n    b\n", swap("b", "c", "m"), "from m import a, \\\n    c\n"
+    ),
+    "a line that gets too long is split": Case(
+        f"from {FSDP} import FullyShardedDataParallel as FSDP, MixedPrecision, ShardingStrategy  # noqa\n",
+        ImportEdit(add=[(FSDP, "fully_shard")]),
+        f"from {FSDP} import (  # noqa\n    FullyShardedDataParallel as FSDP,\n    MixedPrecision,\n"
+        "    ShardingStrategy,\n    fully_shard,\n)\n",
+    ),
+    "a line that was too long may stay": Case(
+        f"from {FSDP} import FullyShardedDataParallel as FSDP, MixedPrecision, ShardingStrategy, wrap, wrap2\n",
+        drop("wrap"),
+        f"from {FSDP} import FullyShardedDataParallel as FSDP, MixedPrecision, ShardingStrategy, wrap2\n",
+    ),
+    # --- dropped ---
+    "a dropped name's comment goes in front of the statement": Case(
+        "from m import (\n    a,  # one\n    b,  # two\n)\n",
+        drop("a"),
+        "# one\nfrom m import (\n    b,  # two\n)\n",
+    ),
+    "a dropped name's noqa stays at the statement": Case(
+        "from m import (\n    a,  # noqa\n    b,\n)\n",
+        drop("a"),
+        "from m import (\n    b,\n)  # noqa\n",
+    ),
+    "nothing remains": Case("import os\nfrom m import a\n", drop("a"), "import os\n"),
+    "nothing remains but comments": Case(
+        "import os\n# above\nfrom m import (  # open\n    a,  # one\n)  # noqa\n",
+        drop("a"),
+        "import os\n",
+        ("# above", "# open", "# one", "# noqa"),
+    ),
+    "names that the statement does not bind are ignored": Case(
+        "from m import a as b\n", drop("a"), "from m import a as b\n"
+    ),
+    "a name imported twice goes twice": Case(
+        "from m import a, b, a\n", drop("a"), "from m import b\n"
+    ),
+    "a plain import": Case("import m.n as k, os  # both\n", drop("k"), "import os  # both\n"),
+    "a dotted import by its dotted name": Case("import m.n, os\n", drop("m.n"), "import os\n"),
+    "a star stays, added names follow": Case(
+        f"from {FSDP} import *  # all\n",
+        SWAP,
+        f"from {FSDP} import *  # all\nfrom {FSDP} import fully_shard\n",
+    ),
+    # --- moved ---
+    "moved, the local name stays": Case(
+        f"from {FSDP} import FullyShardedDataParallel as FSDP\n",
+        move(FSDP=(RUNTIME, "FSDP")),
+        f"from {RUNTIME} import FSDP\n",
+    ),
+    "moved under another name": Case(
+        f"from {FSDP} import MixedPrecision\n",
+        move(MixedPrecision=(RUNTIME, "Precision")),
+        f"from {RUNTIME} import Precision as MixedPrecision\n",
+    ),
+    "several moved share a statement in isort's order": Case(
+        f"from {FSDP} import (\n    CPUOffload,\n    FullyShardedDataParallel as FSDP,\n    StateDictType,\n)\n",
+        ImportEdit(
+            drop=frozenset({"FSDP"}),
+            move={
+                "StateDictType": (RUNTIME, "StateDictType"),
+                "CPUOffload": (RUNTIME, "CPUOffload"),
+            },
+            add=[(FSDP, "fully_shard"), (RUNTIME, "save"), (RUNTIME, "VERSION")],
+        ),
+        f"from {FSDP} import (\n    fully_shard,\n)\n"
+        f"from {RUNTIME} import VERSION, CPUOffload, StateDictType, save\n",
+    ),
+    "a moved name takes its comments along": Case(
+        "from m import (\n    a,\n    # why\n    b,  # two\n)\n",
+        move(b=("n", "b")),
+        "from m import (\n    a,\n)\n# why\n# two\nfrom n import b\n",
+    ),
+    "a single comment moves to the end of the new line": Case(
+        "from m import (\n    a,\n    b,  # two\n)\n",
+        move(b=("n", "b")),
+        "from m import (\n    a,\n)\nfrom n import b  # two\n",
+    ),
+    "in the place of the old statement": Case(
+        "# above\n\nfrom m import a  # noqa\nx = 1\n",
+        move(a=("n", "a")),
+        "# above\n\nfrom n import a  # noqa\nx = 1\n",
+    ),
+    "noqa holds for what came from the statement": Case(
+        "from m import a, b  # noqa: F401\n",
+        move(b=("n", "b")),
+        "from m import a  # noqa: F401\nfrom n import b  # noqa: F401\n",
+    ),
+    "a re-export stays a re-export": Case(
+        "from m import a as a\n", move(a=("n", "a")), "from n import a as a\n"
+    ),
+    "moved within its module": Case(
+        "from m import (\n    a as k,  # one\n    b,\n)\n",
+        move(k=("m", "c")),
+        "from m import (\n    b,\n    c as k,  # one\n)\n",
+    ),
+    "a module moves": Case(
+        f"import {FSDP} as fsdp\n",
+        move(fsdp=("fsdp_migrate", "runtime")),
+        "from fsdp_migrate import runtime as fsdp\n",
+    ),
+    "relative modules": Case(
+        "from ..a import b, c\n",
+        ImportEdit(move={"b": ("...x", "b")}, add=[("..a", "d"), (".", "e")]),
+        "from ..a import c, d\nfrom ...x import b\nfrom . import e\n",
+    ),
+    # --- lines and blocks ---
+    "joined by a semicolon, the last goes": Case(
+        "import os; from m import a\n", drop("a"), "import os\n"
+    ),
+    "joined by a semicolon, the first goes": Case(
+        "from m import a; import os  # both\n", drop("a"), "import os  # both\n"
+    ),
+    "joined by a semicolon, what is needed at once stays on the line": Case(
+        "from m import a; x = a\n", swap("a", "b", "n"), "from n import b; x = a\n"
+    ),
+    "a final semicolon stays": Case("from m import a, b;\n", drop("a"), "from m import b;\n"),
+    "guarded by try": Case(
+        "try:\n    from m import a\nexcept ImportError:\n    a = None\n",
+        swap("a", "b", "n"),
+        "try:\n    from n import b\nexcept ImportError:\n    a = None\n",
+    ),
+    "guarded by try, nothing remains": Case(
+        "try:\n    from m import a\nexcept ImportError:\n    a = None\n",
+        drop("a"),
+        "try:\n    pass\nexcept ImportError:\n    a = None\n",
+    ),
+    "guarded in one line": Case(
+        "try: from m import a  # new\nexcept ImportError: a = None\n",
+        swap("a", "b", "m"),
+        "try: from m import b  # new\nexcept ImportError: a = None\n",
+    ),
+    "guarded in one line, nothing remains": Case(
+        "try: from m import a  # new\nexcept ImportError: a = None\n",
+        drop("a"),
+        "try: pass  # new\nexcept ImportError: a = None\n",
+    ),
+    "guarded in one line, more than a line remains": Case(
+        "try: from m import a  # new\nexcept ImportError: a = None\n",
+        ImportEdit(add=[("n", "b")]),
+        "try:\n    from m import a  # new\n    from n import b\nexcept ImportError: a = None\n",
+    ),
+    "guarded in one line, joined by a semicolon": Case(
+        "if x: import os; from m import a\n",
+        swap("a", "b", "n"),
+        "if x: import os; from n import b\n",
+    ),
+    "for type checkers": Case(
+        "if TYPE_CHECKING:\n    from m import a, b  # types\n",
+        move(a=("n", "a")),
+        "if TYPE_CHECKING:\n    from m import b  # types\n    from n import a\n",
+    ),
+    "lazy, in a function": Case(
+        "def f():\n    # late\n    from m import a\n    return a\n",
+        swap("a", "b", "m"),
+        "def f():\n    # late\n    from m import b\n    return a\n",
+    ),
+    "lazy and too long for its line": Case(
+        f"def f():\n\tfrom {FSDP} import FullyShardedDataParallel as FSDP, MixedPrecision, StateDictType\n",
+        ImportEdit(add=[(FSDP, "fully_shard")]),
+        f"def f():\n\tfrom {FSDP} import (\n\t    FullyShardedDataParallel as FSDP,\n\t    MixedPrecision,\n"
+        "\t    StateDictType,\n\t    fully_shard,\n\t)\n",
+    ),
+    "CRLF": Case(
+        "from m import (\r\n    a,  # one\r\n    b,\r\n)\r\n",
+        ImportEdit(drop=frozenset("b"), add=[("m", "c"), ("n", "d")]),
+        "from m import (\r\n    a,  # one\r\n    c,\r\n)\r\nfrom n import d\r\n",
+    ),
+    "no newline at the end of the file": Case(
+        "from m import a, b", move(b=("n", "b")), "from m import a\nfrom n import b"
+    ),
+    "byte order mark": Case(
+        "\ufefffrom m import a\n", swap("a", "b", "m"), "\ufefffrom m import b\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_edit(case: Case) -> None:
+    editor = Editor(case.edit)
+    code = cst.parse_module(case.before.encode()).visit(editor).bytes.decode()
+    assert code == case.after
+    assert tuple(editor.lost) == case.lost
+    ast.parse(code.lstrip("\ufeff"))
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_no_edits_leave_every_byte(case: Case) -> None:
+    before = case.before.encode()
+    assert cst.parse_module(before).visit(Editor(ImportEdit())).bytes == before
+
+
+INSERTIONS = {
+    "joins an import of the same module": (
+        "from n import a  # one\nx = 1\n",
+        "from n import a, b  # one\nx = 1\n",
+    ),
+    "joins one joined by a semicolon": (
+        "import os; from n import a\n",
+        "import os; from n import a, b\n",
+    ),
+    "is there already": ("from n import b\n", "from n import b\n"),
+    "is there under another name": ("from n import b as c\n", "from n import b, b as c\n"),
+    "does not join a guarded import": (
+        "import os\ntry:\n    from n import a\nexcept ImportError:\n    pass\n",
+        "import os\nfrom n import b\ntry:\n    from n import a\nexcept ImportError:\n    pass\n",
+    ),
+    "does not join a lazy import": (
+        "import os\n\ndef f():\n    from n import a\n",
+        "import os\nfrom n import b\n\ndef f():\n    from n import a\n",
+    ),
+    "does not join a star": ("from n import *\n", "from n import *\nfrom n import b\n"),
+    "behind the last import, past a guarded one": (
+        "import os\nif x:\n    import a\nimport sys\n\ny = 1\nimport late\n",
+        "import os\nif x:\n    import a\nimport sys\nfrom n import b\n\ny = 1\nimport late\n",
+    ),
+    "behind docstring and __future__": (
+        '"""Doc."""\nfrom __future__ import annotations\n\nx = 1\n',
+        '"""Doc."""\nfrom __future__ import annotations\nfrom n import b\n\nx = 1\n',
+    ),
+    "behind a docstring": ('"""Doc."""\nx = 1\n', '"""Doc."""\n\nfrom n import b\n\nx = 1\n'),
+    "in front of all": ("x = 1\n", "from n import b\n\nx = 1\n"),
+    "in front of a function": ("def f(): pass\n", "from n import b\n\n\ndef f(): pass\n"),
+    "below the file's comment": (
+        "#!/bin/python\n# Licence\nx = 1\n",
+        "#!/bin/python\n# Licence\nfrom n import b\n\nx = 1\n",
+    ),
+    "above the first statement's comment": (
+        "# Licence\n\n# one\nx = 1\n",
+        "# Licence\nfrom n import b\n\n# one\nx = 1\n",
+    ),
+    "into an empty file": ("", "from n import b"),
+    "into a file of comments": ("# nothing\n", "# nothing\nfrom n import b\n"),
+    "into CRLF": ("import os\r\nx = 1\r\n", "import os\r\nfrom n import b\r\nx = 1\r\n"),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), INSERTIONS.values(), ids=INSERTIONS)
+def test_insert(before: str, after: str) -> None:
+    changed = insert_imports(cst.parse_module(before), [("n", "b")])
+    assert changed.code == after
+    assert insert_imports(changed, [("n", "b")]).code == after
+
+
+def test_insert_several_names() -> None:
+    module = cst.parse_module("import os\nfrom m import z\n")
+    names = [("n", "b"), ("m", "a"), ("n", "A"), ("o", "c"), ("n", "b")]
+    assert (
+        insert_imports(module, names).code
+        == "import os\nfrom m import a, z\nfrom n import A, b\nfrom o import c\n"
+    )
+
+
+def test_an_emptied_block_keeps_its_comments() -> None:
+    source = "if x:  # head\n    from m import a\n    # foot\ny = 1\n"
+    module = cst.parse_module(source)
+    code = module.visit(Editor(drop("a"))).code
+    assert code == "if x:  # head\n    pass\n    # foot\ny = 1\n"

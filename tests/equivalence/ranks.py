@@ -1,0 +1,72 @@
+"""Runs cases under several gloo ranks: ``python -m tests.equivalence.ranks RANKS FOLDER``.
+
+Ranks are forked from a process that has imported torch, which takes a tenth of the time of fresh
+interpreters, and leave by ``os._exit``: a finished FSDP1 process may abort at interpreter exit.
+Each rank writes the result of each case before it starts the next.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .cases import CHECKS, COMPARISONS
+from .train import compare, run_fsdp1, run_ours
+
+
+def run_rank(rank: int, ranks: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(folder / "store"), ranks)
+    timeout = timedelta(seconds=60)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timeout)
+    only = os.environ.get("ONLY")
+    for case in COMPARISONS:
+        if only and only not in case.name:
+            continue
+        if ranks in case.ranks:
+            _record(folder, rank, case.name, lambda: compare(run_fsdp1(case), run_ours(case)))  # noqa: B023
+    for name, (at, check) in CHECKS.items():
+        if ranks in at:
+            _record(folder, rank, name, check)
+
+
+def _record(folder: Path, rank: int, name: str, run: Any) -> None:
+    start = time.perf_counter()
+    try:
+        result = run()
+    except Exception:
+        result = {"error": traceback.format_exc()}
+    result["seconds"] = time.perf_counter() - start
+    (folder / f"{name}.{rank}.json").write_text(json.dumps(result))
+    if "error" in result and "Gloo" in result["error"]:  # a peer is gone: nothing can follow
+        os._exit(1)
+
+
+def main(ranks: int, folder: Path) -> None:
+    children = []
+    for rank in range(ranks):
+        child = os.fork()
+        if child == 0:
+            try:
+                run_rank(rank, ranks, folder)
+            except BaseException:
+                traceback.print_exc()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,221 @@
+"""Trains a model under FSDP1 and a copy of it under shard_model, and measures how far apart they end."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.fsdp as fsdp
+import torch.distributed.fsdp.wrap as wrap
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import _init_utils
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fsdp_migrate import runtime
+
+from .models import Transformer
+
+# What a case takes its options from: torch's names for FSDP1, this project's for shard_model.
+TORCH = SimpleNamespace(**{**vars(fsdp), **vars(wrap)})
+
+
+@dataclass(frozen=True)
+class Case:
+    """One comparison. ``options(api)`` gives the constructor's arguments, the same for both."""
+
+    name: str
+    options: Callable[[Any], dict[str, Any]] = lambda api: {}
+    model: Callable[[], nn.Module] = Transformer
+    ranks: tuple[int, ...] = (2, 4)
+    steps: int = 3
+    micro_batches: int = 1
+    clip: float | None = None
+    norm_type: float = 2.0
+    # What may change the model before it is sharded, and FSDP1 options that shard_model has no use for.
+    prepare: Callable[[nn.Module], None] = lambda model: None
+    fsdp1: dict[str, Any] = field(default_factory=lambda: {"use_orig_params": True})
+    rank_seeds: bool = False
+    meta: str = ""  # "": materialized; "all": every rank on meta; "others": all but rank 0
+    ours: Callable[..., nn.Module] = runtime.shard_model
+    theirs: Callable[..., nn.Module] = FSDP
+    foreign_options: bool = False  # hand torch's own option objects to shard_model
+    bitwise: bool = True  # at two ranks in float32
+    tolerance: float = 1e-6  # relative, otherwise
+
+
+@dataclass
+class Run:
+    losses: list[torch.Tensor]
+    norms: list[torch.Tensor]
+    parameters: dict[str, torch.Tensor]
+    buffers: dict[str, torch.Tensor]
+    collectives: dict[str, int]
+    seen_dtypes: list[str]
+    norm_type: str
+
+
+class CollectiveCounter(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func.namespace == "c10d":
+            self.counts[func._opname] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def build(case: Case) -> nn.Module:
+    torch.manual_seed(dist.get_rank() if case.rank_seeds else 0)
+    on_meta = case.meta == "all" or (case.meta == "others" and dist.get_rank() != 0)
+    with torch.device("meta") if on_meta else contextlib.nullcontext():
+        model = case.model()
+    case.prepare(model)
+    torch.manual_seed(7)  # what initializes a meta module starts here in both runs
+    return model
+
+
+def train(
+    case: Case,
+    model: nn.Module,
+    no_sync: Callable[[nn.Module], Any],
+    clip: Callable[..., torch.Tensor],
+    full: Callable[[nn.Module], tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]],
+) -> Run:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    generator = torch.Generator().manual_seed(100 + dist.get_rank())
+    losses, norms = [], []
+    counter = CollectiveCounter()
+    with counter:
+        for _ in range(case.steps):
+            optimizer.zero_grad()
+            for micro_batch in range(case.micro_batches):
+                last = micro_batch == case.micro_batches - 1
+                with contextlib.nullcontext() if last else no_sync(model):
+                    loss = model(*case.model.batch(generator)).float().pow(2).mean()
+                    loss.backward()
+                losses.append(loss.detach().clone())
+            if case.clip is not None:
+                norms.append(clip(model, case.clip, case.norm_type))
+            optimizer.step()
+    parameters, buffers = full(model)
+    seen = [str(d) for m in model.modules() for d in vars(m).get("seen_dtypes", [])]
+    kind = type(norms[0]).__name__ if norms else ""
+    return Run(losses, norms, parameters, buffers, dict(counter.counts), seen, kind)
+
+
+def full_fsdp1(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    with FSDP.summon_full_params(model, writeback=False):
+        parameters = {clean(n): p.detach().clone() for n, p in model.named_parameters()}
+    return parameters, {clean(n): b.clone() for n, b in model.named_buffers()}
+
+
+def clean(name: str) -> str:
+    return name.replace("_fsdp_wrapped_module.", "")
+
+
+def full_fsdp2(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    for module in model.modules():
+        if isinstance(module, fsdp.FSDPModule):
+            module.reshard()
+    parameters = {
+        n: (p.full_tensor() if isinstance(p, DTensor) else p).detach().clone()
+        for n, p in model.named_parameters()
+    }
+    return parameters, {n: b.clone() for n, b in model.named_buffers()}
+
+
+@contextlib.contextmanager
+def fsdp1_on_cpu() -> Iterator[None]:
+    """FSDP1 insists on an accelerator to broadcast and to offload; on the CPU neither needs one."""
+    check = _init_utils._check_module_states_for_sync_module_states
+    pin_memory, synchronize = torch.Tensor.pin_memory, getattr(torch.cpu.Stream, "synchronize", None)
+    _init_utils._check_module_states_for_sync_module_states = lambda states: None
+    torch.Tensor.pin_memory = lambda self, *args, **kwargs: self
+    torch.cpu.Stream.synchronize = lambda self: None
+    try:
+        yield
+    finally:
+        _init_utils._check_module_states_for_sync_module_states = check
+        torch.Tensor.pin_memory = pin_memory
+        if synchronize is None:
+            del torch.cpu.Stream.synchronize
+        else:
+            torch.cpu.Stream.synchronize = synchronize
+
+
+def run_fsdp1(case: Case) -> Run:
+    with fsdp1_on_cpu():
+        options = {"device_id": torch.device("cpu"), **case.fsdp1, **case.options(TORCH)}
+        model = build(case)
+        _name_to_module(model, options)
+        model = case.theirs(model, **options)
+        run = train(case, model, lambda m: m.no_sync(), FSDP.clip_grad_norm_, full_fsdp1)
+    del model  # before the process group goes, or the process may abort
+    gc.collect()
+    return run
+
+
+def run_ours(case: Case) -> Run:
+    options = case.options(TORCH if case.foreign_options else runtime)
+    model = build(case)
+    _name_to_module(model, options)
+    model = case.ours(model, **options)
+    run = train(case, model, runtime.no_sync, runtime.clip_grad_norm_, full_fsdp2)
+    del model
+    gc.collect()
+    return run
+
+
+def _name_to_module(model: nn.Module, options: dict[str, Any]) -> None:
+    """Lets a case name modules and parameters of a model that does not exist yet."""
+    for key in ("ignored_modules", "ignored_states"):
+        if key in options:
+            parameters = dict(model.named_parameters())
+            options[key] = [
+                parameters[n] if n in parameters else model.get_submodule(n) for n in options[key]
+            ]
+
+
+def relative(a: torch.Tensor, b: torch.Tensor) -> float:
+    """The largest difference, relative to the largest value."""
+    a, b = a.double(), b.double()
+    return ((a - b).abs().max() / a.abs().max().clamp(min=1e-12)).item() if a.numel() else 0.0
+
+
+def compare(theirs: Run, ours: Run) -> dict[str, Any]:
+    def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+        return a.keys() == b.keys() and all(
+            a[n].dtype == b[n].dtype and torch.equal(a[n], b[n]) for n in a
+        )
+
+    def apart(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
+        return max((relative(a[n], b[n]) for n in a.keys() & b.keys()), default=0.0)
+
+    return {
+        "losses": [loss.item() for loss in theirs.losses],
+        "bitwise_losses": all(map(torch.equal, theirs.losses, ours.losses)),
+        "loss_difference": max(map(relative, theirs.losses, ours.losses)),
+        "same_names": theirs.parameters.keys() == ours.parameters.keys(),
+        "bitwise_parameters": equal(theirs.parameters, ours.parameters),
+        "parameter_difference": apart(theirs.parameters, ours.parameters),
+        "bitwise_buffers": equal(theirs.buffers, ours.buffers),
+        "buffer_difference": apart(theirs.buffers, ours.buffers),
+        "norm_difference": max(map(relative, theirs.norms, ours.norms), default=0.0),
+        "norms": [norm.item() for norm in ours.norms],
+        "norm_type": ours.norm_type,
+        "collectives": [theirs.collectives, ours.collectives],
+        "same_dtypes": theirs.seen_dtypes == ours.seen_dtypes,
+        "moved": any(loss.item() != theirs.losses[0].item() for loss in theirs.losses[1:]),
+    }

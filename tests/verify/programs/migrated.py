@@ -1,0 +1,34 @@
+"""The same with FSDP2."""
+
+import torch
+import torch.distributed as dist
+from task import Block, Model, arguments, launch, train
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+
+def main() -> None:
+    args = arguments()
+    dist.init_process_group("gloo")
+    torch.manual_seed(1)
+    mesh = None
+    if args.strategy.startswith("HYBRID"):
+        mesh = init_device_mesh(
+            "cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("replicate", "shard")
+        )
+    model = Model()
+    for module in model.modules():
+        if isinstance(module, Block):
+            fully_shard(module, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    if args.fault == "sum":  # one unit adds its gradients instead of averaging them
+        model.blocks[1].set_gradient_divide_factor(1.0)
+        model.blocks[1].set_force_sum_reduction_for_comms(True)
+    lr = 2 * args.lr if args.fault == "lr" else args.lr
+    optimizer = getattr(torch.optim, args.optimizer)(model.parameters(), lr=lr)
+    train(model, optimizer, args)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    launch(main)

@@ -1,0 +1,94 @@
+"""What the programs of these tests have in common: a small model with blocks, and their data."""
+
+import argparse
+import multiprocessing
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 3 * width + 1)
+        self.down = nn.Linear(3 * width + 1, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+
+class Model(nn.Module):
+    def __init__(self, width: int = 17) -> None:
+        super().__init__()
+        self.enter = nn.Linear(8, width)
+        self.blocks = nn.Sequential(*(Block(width) for _ in range(3)))
+        self.leave = nn.Linear(width, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.leave(self.blocks(self.enter(x)))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--strategy", default="FULL_SHARD")
+    parser.add_argument("--flat", action="store_true")
+    parser.add_argument("--optimizer", default="SGD")
+    parser.add_argument("--accumulate", type=int, default=1)
+    parser.add_argument("--fault", default="")
+    parser.add_argument("--nproc", type=int, default=2)
+    return parser.parse_args()
+
+
+def launch(main: Callable[[], None]) -> None:
+    """Run `main` on every rank: under torchrun as it is, else in forked processes, which is faster."""
+    if "RANK" in os.environ:
+        main()
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks = arguments().nproc
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(ranks))
+    context = multiprocessing.get_context("fork")
+    processes = []
+    for rank in range(ranks):
+        os.environ["RANK"] = str(rank)
+        processes.append(context.Process(target=main))
+        processes[-1].start()
+    for process in processes:
+        process.join()
+    sys.exit(max(abs(process.exitcode or 0) for process in processes))
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, args: argparse.Namespace) -> None:
+    generator = torch.Generator().manual_seed(100 + dist.get_rank())
+    for step in range(args.steps):
+        if step == 2 and dist.get_rank() == 1:
+            trouble(args.fault)
+        optimizer.zero_grad()
+        for _ in range(args.accumulate):
+            x = torch.randn(6, 8, generator=generator)
+            target = torch.randint(5, (6,), generator=generator)
+            loss = nn.functional.cross_entropy(model(x), target) / args.accumulate
+            if args.fault == "nan" and step == 1:
+                loss = loss * float("nan")
+            loss.backward()
+        optimizer.step()
+
+
+def trouble(fault: str) -> None:
+    if fault == "crash":
+        raise ValueError("no such thing as a third step")
+    if fault == "exit":
+        raise SystemExit(7)
+    if fault == "hang":
+        time.sleep(600)
