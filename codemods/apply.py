@@ -11,7 +11,7 @@ import libcst as cst
 
 from fsdp_migrate.codemods.edit.comments import as_lines, with_leading_comments
 from fsdp_migrate.codemods.edit.imports import insert_imports
-from fsdp_migrate.codemods.edit.statements import ensure_body
+from fsdp_migrate.codemods.edit.statements import ensure_body, parse_statements, replace_statement
 from fsdp_migrate.codemods.rule import Edit, Edited
 from fsdp_migrate.codemods.syntax import SyntaxTree
 
@@ -20,7 +20,12 @@ class Refused(Exception):
     """The edits of a file cannot be applied without losing something; the message says what."""
 
 
-def apply(tree: SyntaxTree, edits: Sequence[Edit], names: Sequence[tuple[str, str]] = ()) -> str:
+def apply(
+    tree: SyntaxTree,
+    edits: Sequence[Edit],
+    names: Sequence[tuple[str, str]] = (),
+    line_length: int = 88,
+) -> str:
     """The file's text after its edits.
 
     Args:
@@ -33,7 +38,7 @@ def apply(tree: SyntaxTree, edits: Sequence[Edit], names: Sequence[tuple[str, st
     for edit in edits:
         by_node.setdefault(edit.node, []).append(edit)
     _check_overlaps(tree, by_node)
-    module = tree.module.visit(_Applier(tree, by_node))
+    module = tree.module.visit(_Applier(tree, by_node, line_length))
     assert isinstance(module, cst.Module)
     if names:
         module = insert_imports(module, names)
@@ -55,11 +60,15 @@ def _check_overlaps(tree: SyntaxTree, by_node: dict[cst.CSTNode, list[Edit]]) ->
 
 
 class _Applier(cst.CSTTransformer):
-    def __init__(self, tree: SyntaxTree, edits: dict[cst.CSTNode, list[Edit]]) -> None:
+    def __init__(
+        self, tree: SyntaxTree, edits: dict[cst.CSTNode, list[Edit]], line_length: int
+    ) -> None:
         super().__init__()
         self.tree = tree
+        self.line_length = line_length
         self.edits = edits
         self.orphans: list[list[str]] = [[]]  # by statement, innermost last
+        self.blank: set[cst.CSTNode] = set()  # blocks where a blank line went away with a statement
         self.carried: dict[cst.CSTNode, list[str]] = {}  # by block: comments of a statement that went away
 
     def on_visit(self, node: cst.CSTNode) -> bool:
@@ -83,9 +92,13 @@ class _Applier(cst.CSTTransformer):
 
     def _leave_statement(
         self, original: cst.CSTNode, updated: cst.CSTNode
-    ) -> cst.FlattenSentinel[cst.CSTNode]:
+    ) -> cst.CSTNode | cst.FlattenSentinel[cst.CSTNode]:
         orphans = self.orphans.pop()
         block = self.tree.parents[original]
+        if not isinstance(block, cst.IndentedBlock | cst.Module):  # an `elif`: its `if` takes the comments
+            self.orphans[-1] += orphans
+            assert original not in self.edits
+            return updated
         statements: list[cst.BaseStatement] = [updated]  # type: ignore[list-item]
         for edit in self.edits.get(original, ()):
             assert len(statements) == 1
@@ -98,11 +111,41 @@ class _Applier(cst.CSTTransformer):
                 orphans += edited.orphans
         if not statements:
             self.carried.setdefault(block, []).extend(orphans)
+            if _starts_blank(original):
+                self.blank.add(block)
             return cst.FlattenSentinel(statements)
+        if len(statements) == 1:
+            statements = self._fitted(original, statements[0])
         comments = [*self.carried.pop(block, []), *orphans]
         if comments:
             statements[0] = with_leading_comments(statements[0], comments)
+        if block in self.blank:
+            self.blank.remove(block)
+            if not _starts_blank(statements[0]):
+                lines = [cst.EmptyLine(indent=False), *getattr(statements[0], "leading_lines", ())]
+                statements[0] = statements[0].with_changes(leading_lines=lines)
         return cst.FlattenSentinel(statements)
+
+    def _fitted(self, original: cst.CSTNode, updated: cst.BaseStatement) -> list[cst.BaseStatement]:
+        """A one-line statement that its edits made too long, formatted; any other as it is."""
+        if not isinstance(original, cst.SimpleStatementLine) or not isinstance(updated, cst.SimpleStatementLine):
+            return [updated]
+        code = self.tree.module.code_for_node
+        before, after = (code(line.with_changes(leading_lines=())).strip() for line in (original, updated))
+        indent = self._indent(original)
+        room = self.line_length - indent
+        if "\n" in after or len(after) <= room or len(before) > room:
+            return [updated]
+        bare = updated.with_changes(leading_lines=(), trailing_whitespace=cst.TrailingWhitespace())
+        made = parse_statements(code(bare).strip(), self.tree.module, self.line_length, indent)
+        return replace_statement(updated, made)
+
+    def _indent(self, node: cst.CSTNode) -> int:
+        depth = 0
+        while (above := self.tree.parents.get(node)) is not None:
+            depth += isinstance(above, cst.IndentedBlock)
+            node = above
+        return depth * len(self.tree.module.default_indent)
 
     def _leave_block(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:
         assert isinstance(updated, cst.IndentedBlock | cst.Module)
@@ -110,6 +153,11 @@ class _Applier(cst.CSTTransformer):
         if comments:
             updated = updated.with_changes(footer=[*as_lines(comments), *updated.footer])
         return ensure_body(updated) if isinstance(updated, cst.IndentedBlock) else updated
+
+
+def _starts_blank(statement: cst.CSTNode) -> bool:
+    lines = getattr(statement, "leading_lines", ())
+    return bool(lines) and lines[0].comment is None
 
 
 def _with_parentheses(old: cst.CSTNode, new: cst.CSTNode) -> cst.CSTNode:

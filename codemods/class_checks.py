@@ -45,11 +45,17 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 
-def unwrap(model):
-    wrapped = isinstance(model, (FullyShardedDataParallel, DistributedDataParallel))
-    return model.module if wrapped else model
+def is_wrapped(model):
+    return isinstance(model, (FullyShardedDataParallel, DistributedDataParallel))
 """,
-            message="FSDP1",
+            """\
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+
+
+def is_wrapped(model):
+    return isinstance(model, (FSDPModule, DistributedDataParallel))
+""",
         ),
     ),
 )

@@ -212,6 +212,10 @@ def _of_call(context: Context, planned: Plan) -> Iterator[Draft]:
         if shape is None and translation.in_runtime and translation.plain is not None:
             message = "passed on to shard_model, which takes FSDP1's values"
         yield Draft(translation.rule, argument.node, action, message, _construct(context, argument), sites)
+    for translation in planned.needs_runtime:
+        if not any(planned.translations.get(name) is translation for name in constructor.arguments):
+            message = translation.message
+            yield Draft(translation.rule, constructor.call, Action.RUNTIME, message, "FSDP(...)", sites)
     for keyword in constructor.call.keywords:
         if keyword.arg is None:
             message = "shard_model binds these arguments to FSDP1's signature when the program runs"
@@ -258,11 +262,11 @@ def _runtime_draft(context: Context, planned: Plan) -> Draft:
         reasons.append("arguments are unpacked from a value")
     why = "; ".join(reasons) or "the call stands inside an expression, where no loop can stand"
     edit = _runtime_edit(context, planned, cst.parse_expression(name))
-    gone = [call.func]
+    gone: list[ast.AST] = [call.func]
     for argument_name, translation in planned.translations.items():
         argument = constructor.arguments.get(argument_name)
         if argument is not None and not translation.in_runtime:
-            gone += constructor.references(argument.value)
+            gone.append(argument.value)
     return Draft(
         CONSTRUCTOR,
         call,

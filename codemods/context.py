@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fsdp_migrate.codemods.rule import Need
 from fsdp_migrate.codemods.syntax import SyntaxTree
 from fsdp_migrate.index.models import Models, Site
-from fsdp_migrate.index.module import Module, Scope
+from fsdp_migrate.index.module import Assigned, Module, Scope
 from fsdp_migrate.index.names import PACKAGE, fsdp1_name
 from fsdp_migrate.index.project import External, Project
 
@@ -104,6 +104,28 @@ class Context:
             for path in self.project.dotted(loads[0], module)
         )
 
+    def is_only_use(self, binding: Assigned) -> bool:
+        """Whether a name of this file is bound once, by a statement of its own, and read in one place only."""
+        module = self.module
+        if not isinstance(binding.target, ast.Name) or binding.path or binding.target not in module.parents:
+            return False
+        name = binding.target.id
+        scope = module.scope_of(binding.target)
+        loads = [
+            load
+            for load in module.loads.get(name, ())
+            if (found := module.lookup(name, module.scope_of(load))) and found[0] is scope
+        ]
+        statement = module.statement(binding.target)
+        return (
+            len(scope.bindings[name]) == 1
+            and len(loads) == 1
+            and isinstance(statement, ast.Assign)
+            and len(statement.targets) == 1
+            and len(block_of(module.parents[statement], statement)) > 1
+            and not (scope is module.scope and self.project.imports_of(module, name))
+        )
+
     def references(self) -> list[ast.expr]:
         """Every name or attribute of the file that stands for an FSDP1 name, in source order."""
         found: list[ast.expr] = []
@@ -115,3 +137,12 @@ class Context:
                 if any(fsdp1_name(path) for path in dotted):
                     found.append(node)
         return sorted(found, key=lambda node: (node.lineno, node.col_offset))
+
+
+def block_of(parent: ast.AST, statement: ast.stmt) -> list[ast.stmt]:
+    """The statements among which one stands."""
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(parent, name, None)
+        if isinstance(block, list) and statement in block:
+            return block
+    return []

@@ -73,14 +73,13 @@ def translate(constructor: Constructor) -> Translation | None:
     offload = offloads(constructor, value)
     if offload is None:
         return Translation(RULE, "whether to offload is known only when the program runs")
-    gone = constructor.references(value)
     if not offload:
-        return Translation(RULE, "nothing is offloaded, which is FSDP2's default", Plain(gone=gone))
+        return Translation(RULE, "nothing is offloaded, which is FSDP2's default", Plain(gone=(value,)))
     name, needs = constructor.context.name(PACKAGE, "CPUOffloadPolicy", constructor.call.func)
     return Translation(
         RULE,
         "CPUOffload(offload_params=True) is CPUOffloadPolicy() in every unit",
-        Plain(shared={"offload_policy": f"{name}()"}, needs=needs, gone=gone),
+        Plain(shared={"offload_policy": f"{name}()"}, needs=needs, gone=(value,)),
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from fsdp_migrate.codemods.context import RUNTIME, Context
+from fsdp_migrate.codemods.context import RUNTIME, Context, block_of
 from fsdp_migrate.codemods.edit.imports import (
     ImportEdit,
     edit_import_line,
@@ -23,7 +23,7 @@ from fsdp_migrate.codemods.names import moves
 from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Need, Rule, Statements
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.module import Imported, Scope
-from fsdp_migrate.index.names import fsdp1_name
+from fsdp_migrate.index.names import PACKAGE, fsdp1_name
 
 RULE = Rule(
     "FSDP001",
@@ -93,25 +93,43 @@ class _Statement:
     add: list[tuple[str, str]] = field(default_factory=list)
 
     @property
+    def survives(self) -> bool:
+        """Whether a name stays that is imported from where it is."""
+        locals_ = {alias.asname or alias.name for alias in self.node.names}
+        return bool(self.add) or bool(locals_ - self.drop - set(self.move)) or "FullyShardedDataParallel" in {
+            alias.name for alias in self.node.names
+        }
+
+    @property
+    def reaches_runtime(self) -> bool:
+        """Whether a name of the runtime's is imported at this place."""
+        return any(module == RUNTIME for module, _ in [*self.move.values(), *self.add])
+
+    @property
     def edit(self) -> ImportEdit:
         return ImportEdit(frozenset(self.drop), self.move, tuple(dict.fromkeys(self.add)))
 
 
 @dataclass(frozen=True)
 class ImportPlan:
-    """What becomes of a file's imports: findings with edits, and names for which there is no statement to edit."""
+    """What becomes of a file's imports.
+
+    Attributes:
+        insert: (module, name) pairs for which there is no statement to edit.
+    """
 
     drafts: list[Draft]
+    edits: list[Edit]
     insert: list[tuple[str, str]]
 
 
 def plan(
-    context: Context, gone: Collection[ast.expr], needs: Iterable[Need], *, whole: bool
+    context: Context, gone: Collection[ast.AST], needs: Iterable[Need], *, whole: bool
 ) -> ImportPlan:
     """Decides on every import of an FSDP1 name.
 
     Args:
-        gone: references that the edits of other codemods take away.
+        gone: nodes that the edits of other codemods take away.
         needs: names that these edits use.
         whole: every model around is migrated, so options that stay can come from the runtime.
     """
@@ -124,13 +142,16 @@ def plan(
             if draft is not None:
                 drafts.append(draft)
     insert = _place(context, statements, needs)
-    edits = tuple(_edits(context, statements))
-    if drafts and edits:
-        first = drafts[0]
-        drafts[0] = Draft(first.rule, first.node, first.action, first.message, first.construct, edits=edits)
-    elif edits:
-        raise AssertionError("an import is edited without a finding")
-    return ImportPlan(drafts, insert)
+    _gather(context, statements)
+    spare = _spare(context, gone)
+    for statement in spare:
+        if isinstance(statement.node, ast.Import):
+            drafts += [
+                Draft(RULE, alias, Action.REWRITE, "nothing uses it any more", alias.name)
+                for alias in statement.node.names
+                if alias.name.startswith(PACKAGE)
+            ]
+    return ImportPlan(drafts, list(_edits(context, [*statements, *spare])), insert)
 
 
 def _statements(context: Context) -> list[_Statement]:
@@ -160,7 +181,7 @@ def _fsdp1_of(context: Context, binding: Imported) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _used(context: Context, gone: Collection[ast.expr]) -> set[Imported]:
+def _used(context: Context, gone: Collection[ast.AST]) -> set[Imported]:
     """The imports that a reference still goes through."""
     used: set[Imported] = set()
     for name, loads in context.module.loads.items():
@@ -171,6 +192,26 @@ def _used(context: Context, gone: Collection[ast.expr]) -> set[Imported]:
             if found is not None:
                 used |= {binding for binding in found[1] if isinstance(binding, Imported)}
     return used
+
+
+def _spare(context: Context, gone: Collection[ast.AST]) -> list[_Statement]:
+    """Imports of whole modules whose every use went away: FSDP1's own, and `functools`, which policies needed."""
+    module = context.module
+    found: dict[ast.AST, _Statement] = {}
+    for local, bindings in module.scope.bindings.items():
+        loads = module.loads.get(local, ())
+        if not loads or not all(load in gone for load in loads) or context.project.imports_of(module, local):
+            continue
+        for binding in bindings:
+            if isinstance(binding, Imported) and _is_spare(binding):
+                statement = found.setdefault(binding.statement, _Statement(binding.statement, module.scope))
+                statement.drop.add(local)
+    return list(found.values())
+
+
+def _is_spare(binding: Imported) -> bool:
+    whole = isinstance(binding.statement, ast.Import) and binding.alias.asname is not None
+    return binding.module == "functools" or (whole and binding.module.startswith(PACKAGE))
 
 
 def _dotted_around(context: Context, load: ast.expr) -> Iterator[ast.expr]:
@@ -260,10 +301,44 @@ def _statement_for(
             bound = {b.statement for b in found[1] if isinstance(b, Imported)} if found else set()
             for statement in statements:
                 if statement.node in bound:
-                    return statement
+                    return _beside(context, statements, statement, need.module)
     at_top = [s for s in statements if context.module.parents[s.node] is context.module.tree]
     same = [s for s in at_top if isinstance(s.node, ast.ImportFrom) and s.node.module == need.module]
     return (same or at_top or [None])[0]
+
+
+def _beside(
+    context: Context, statements: list[_Statement], statement: _Statement, module: str
+) -> _Statement:
+    """The statement of the same block that imports from a module already, else the given one."""
+    for other in _of_block(context, statements, statement):
+        if isinstance(other.node, ast.ImportFrom) and other.node.module == module and other.survives:
+            return other
+    return statement
+
+
+def _of_block(
+    context: Context, statements: list[_Statement], statement: _Statement
+) -> list[_Statement]:
+    block = block_of(context.module.parents[statement.node], statement.node)
+    return [other for other in statements if other.node in block]
+
+
+def _gather(context: Context, statements: list[_Statement]) -> None:
+    """Brings names that come from the runtime together in the first statement of a block that needs some."""
+    for statement in statements:
+        home = next(
+            s for s in _of_block(context, statements, statement) if s is statement or s.reaches_runtime
+        )
+        if home is statement:
+            continue
+        for local, (module, name) in list(statement.move.items()):
+            if module == RUNTIME and local == name:
+                del statement.move[local]
+                statement.drop.add(local)
+                home.add.append((module, name))
+        home.add += [added for added in statement.add if added[0] == RUNTIME]
+        statement.add = [added for added in statement.add if added[0] != RUNTIME]
 
 
 def _already_imported(context: Context, need: Need) -> bool:

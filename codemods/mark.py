@@ -17,9 +17,9 @@ def mark(context: Context, draft: Draft) -> Edit | None:
         node = context.syntax.statement(context.module.statement(draft.node))
     except LookupError:
         return None
-    comment = f"{PREFIX} {draft.rule.code} {draft.construct} {draft.message}"
+    label = f"{PREFIX} {draft.rule.code}"
+    comment = f"{label} {draft.message}"
     lines = getattr(node, "leading_lines", ())
-    label = f"{PREFIX} {draft.rule.code} {draft.construct}"
     if any(line.comment is not None and line.comment.value.startswith(label) for line in lines):
         return None
 

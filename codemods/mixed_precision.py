@@ -44,7 +44,10 @@ import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 fully_shard(
-    model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    model,
+    mp_policy=MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16, reduce_dtype=torch.float32
+    ),
 )
 """,
         ),
@@ -87,7 +90,7 @@ def build():
     model = Net()
     bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
     for module in reversed(list(model.modules())):
-        if module is not model and isinstance(module, nn.Linear):
+        if isinstance(module, nn.Linear):
             fully_shard(module, mp_policy=replace(bf16, cast_forward_inputs=False))
     fully_shard(model, mp_policy=bf16)
     return model
@@ -253,7 +256,7 @@ def _policy(constructor: Constructor, value: ast.expr) -> _Policy | None:
         return None
     if any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg not in FIELDS for k in call.keywords):
         return None
-    if made.names and not constructor.is_only_use(made.names[0]):
+    if made.names and not constructor.context.is_only_use(made.names[0]):
         return None
     return _Policy(call, made.names[0] if made.names else None)
 
@@ -272,14 +275,14 @@ def _plain(
     message = "MixedPrecision is MixedPrecisionPolicy; inputs are cast at the root only, as FSDP1 does"
     if not dtypes:  # nothing is cast at all
         spent = (policy.name,) if policy.name else ()
-        gone = constructor.references(policy.call)
+        gone = (policy.call,)
         return Translation(
             POLICY, "no type is given: full precision", Plain(spent=spent, gone=gone), in_runtime=False
         )
     has_units = not constructor.is_none("auto_wrap_policy")
     source = ", ".join(f"{field}={context.source(value)}" for field, value in dtypes.items())
     root = source if root_inputs else f"{source}, cast_forward_inputs=False"
-    gone = constructor.references(policy.call)
+    gone = (policy.call.func,)
     edits: tuple[Edit, ...] = ()
     setup: tuple[str, ...] = ()
     if policy.name is not None:

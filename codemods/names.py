@@ -76,7 +76,7 @@ def moves(name: str) -> bool:
     return KINDS[name] in _IN_RUNTIME and name not in _NOT_IN_RUNTIME
 
 
-def find(context: Context, gone: Collection[ast.expr], lines: Collection[int]) -> Iterator[Draft]:
+def find(context: Context, gone: Collection[ast.AST], lines: Collection[int]) -> Iterator[Draft]:
     """References that no other codemod speaks of: `gone` go away, `lines` have a finding already."""
     for reference in context.references():
         if reference in gone or reference.lineno in lines:

@@ -52,6 +52,7 @@ for step, batch in enumerate(batches):
         Example(
             "not called yet",
             """\
+import functools
 from contextlib import nullcontext
 
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP

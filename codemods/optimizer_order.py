@@ -47,6 +47,7 @@ from torch.distributed.fsdp import fully_shard
 fully_shard(model)
 optimizer = torch.optim.AdamW(model.parameters())
 """,
+            quiet=True,
         ),
     ),
 )

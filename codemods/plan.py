@@ -74,7 +74,7 @@ class Plain:
         setup: statements in front.
         edits: changes elsewhere, such as a `MixedPrecision(...)` bound to a name further up.
         spent: assignments that have no other use and go away.
-        gone: references to FSDP1 names that go away with the edits.
+        gone: code that goes away with the edits.
     """
 
     shared: dict[str, str] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Plain:
     needs: tuple[Need, ...] = ()
     edits: tuple[Edit, ...] = ()
     spent: tuple[Assigned, ...] = ()
-    gone: tuple[ast.expr, ...] = ()
+    gone: tuple[ast.AST, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,14 +165,6 @@ class Constructor:
         """Whether an argument is left out or certainly None."""
         return self.constant(name, None) is None
 
-    def references(self, value: ast.expr) -> tuple[ast.expr, ...]:
-        """The references to FSDP1 inside an expression of this file."""
-        return tuple(
-            node
-            for node in ast.walk(value)
-            if isinstance(node, ast.Name | ast.Attribute) and self.context.fsdp1(node)
-        )
-
     @cached_property
     def model(self) -> ast.expr | None:
         """The module that is wrapped."""
@@ -218,28 +210,6 @@ class Constructor:
                 continue
             cls = self.context.project.definition(node.func, made.module)
             yield cls if cls is not None and isinstance(cls.node, ast.ClassDef) else None
-
-    def is_only_use(self, binding: Assigned) -> bool:
-        """Whether a name is bound once, by a statement of its own, and read by this call only."""
-        module = self.context.module
-        if not isinstance(binding.target, ast.Name) or binding.path:
-            return False
-        name = binding.target.id
-        scope = module.scope_of(binding.target)
-        loads = [
-            load
-            for load in module.loads.get(name, ())
-            if (found := module.lookup(name, module.scope_of(load))) and found[0] is scope
-        ]
-        statement = module.statement(binding.target)
-        return (
-            len(scope.bindings[name]) == 1
-            and len(loads) == 1
-            and isinstance(statement, ast.Assign)
-            and len(statement.targets) == 1
-            and len(_block(module.parents[statement], statement)) > 1
-            and not (scope is module.scope and self.context.project.imports_of(module, name))
-        )
 
     @cached_property
     def on_meta(self) -> bool:
@@ -293,15 +263,6 @@ class Plan:
             spent=tuple(binding for p in parts for binding in p.spent),
             gone=tuple(node for p in parts for node in p.gone),
         )
-
-
-def _block(parent: ast.AST, statement: ast.stmt) -> list[ast.stmt]:
-    """The statements among which one stands."""
-    for field_name in ("body", "orelse", "finalbody", "handlers"):
-        block = getattr(parent, field_name, None)
-        if isinstance(block, list) and statement in block:
-            return block
-    return []
 
 
 def _merge(parts: Sequence[dict[str, str]]) -> dict[str, str]:

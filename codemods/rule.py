@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import libcst as cst
 
@@ -20,13 +20,15 @@ class Example:
         title: what the example shows, in a few words.
         before: a whole module.
         after: the module afterwards; None if it stays as it is.
-        message: a part of the message that a finding of the rule must carry.
+        message: a part of what a finding of the rule must say.
+        quiet: the rule has nothing to say here: the example shows what it leaves to others.
     """
 
     title: str
     before: str
     after: str | None = None
     message: str = ""
+    quiet: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ class Draft:
         silent: left behind on a migrated model, the construct would go on running and do something else. It keeps its
             model from being migrated.
         edits, needs: the change, and the names that it uses.
-        gone: references to FSDP1 names that the edits take away.
+        gone: code that the edits take away: nothing in it counts as a use any more.
         mark: the statement gets a comment with the rule's code when the rest of its model is migrated.
     """
 
@@ -124,5 +126,5 @@ class Draft:
     silent: bool = False
     edits: tuple[Edit, ...] = ()
     needs: tuple[Need, ...] = ()
-    gone: tuple[ast.expr, ...] = field(default=())
+    gone: tuple[ast.AST, ...] = ()
     mark: bool = False

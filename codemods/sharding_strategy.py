@@ -161,7 +161,7 @@ def translate(constructor: Constructor) -> Translation:
     if value is None or constructor.is_none("sharding_strategy"):
         return Translation(FULL_SHARD, "the default, FULL_SHARD, is FSDP2's default as well", Plain())
     member = constructor.member(value, "ShardingStrategy")
-    gone = constructor.references(value)
+    gone = (value,)
     if member == "FULL_SHARD":
         return Translation(
             FULL_SHARD,

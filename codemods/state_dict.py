@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from fsdp_migrate.codemods.context import STATE_DICT, Context
+from fsdp_migrate.codemods.edit.arguments import ArgumentEdits, edit_call
 from fsdp_migrate.codemods.edit.comments import comments_in, with_leading_comments
 from fsdp_migrate.codemods.edit.statements import dedent_body
 from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Need, Rule, Statements
@@ -140,6 +141,7 @@ from torch.distributed.fsdp import fully_shard
 model.load_state_dict(state)
 fully_shard(model)
 """,
+            quiet=True,
         ),
     ),
 )
@@ -303,16 +305,14 @@ def _rewritten(
     options: dict[str, str],
     sites: frozenset[Site],
 ) -> Draft:
-    edits, needs = [_unwrap(context, statement)], []
+    spent = _spent(context, call)
+    lost = [comment for line in spent for comment in comments_in(context.syntax.statement(line))]
+    edits, needs = [_unwrap(context, statement, lost)], []
     for inner in calls:
         edit, more = _functional(context, inner, options)
         edits.append(edit)
         needs += more
-    gone = [
-        node
-        for node in ast.walk(statement.items[0])
-        if isinstance(node, ast.Name | ast.Attribute) and context.fsdp1(node)
-    ]
+    edits += [Edit(context.syntax.statement(line), lambda updated: Statements(), whole=True) for line in spent]
     return Draft(
         CONTEXT,
         call,
@@ -322,14 +322,25 @@ def _rewritten(
         sites,
         edits=tuple(edits),
         needs=tuple(needs),
-        gone=tuple(gone),
+        gone=(*statement.items, *spent),
     )
 
 
-def _unwrap(context: Context, statement: ast.With) -> Edit:
+def _spent(context: Context, call: ast.Call) -> list[ast.stmt]:
+    """The assignments of configurations that only this context reads."""
+    statements = []
+    for value in [*call.args[2:], *(keyword.value for keyword in call.keywords)]:
+        made = origin(context.project, value, context.module)
+        if made is not None and made.module is context.module:
+            if all(map(context.is_only_use, made.names)):
+                statements += [context.module.statement(binding.target) for binding in made.names]
+    return statements
+
+
+def _unwrap(context: Context, statement: ast.With, lost: Sequence[str]) -> Edit:
     node = context.syntax.statement(statement)
     assert isinstance(node, cst.With)
-    orphans = [comment for item in node.items for comment in comments_in(item)]
+    orphans = [*lost, *(comment for item in node.items for comment in comments_in(item))]
 
     def apply(updated: cst.CSTNode) -> Statements:
         assert isinstance(updated, cst.With)
@@ -357,36 +368,17 @@ def _functional(
     kind, more = context.name(STATE_DICT, "StateDictOptions")
     given = options if saving else {"full_state_dict": "True"}
     made = f"{kind}({', '.join(f'{key}={value}' for key, value in given.items())})"
-    return Edit(context.syntax.find(call, cst.Call), _Functional(context, call, name, made)), (*needs, *more)
 
-
-class _Functional:
-    """The call as a function of the model, on one line if it fits."""
-
-    def __init__(self, context: Context, call: ast.Call, function: str, options: str) -> None:
-        self.context = context
-        self.call = call
-        self.function = function
-        self.options = options
-
-    def __call__(self, updated: cst.CSTNode) -> Edited:
+    def apply(updated: cst.CSTNode) -> Edited:
         assert isinstance(updated, cst.Call)
         assert isinstance(updated.func, cst.Attribute)
-        code = self.context.syntax.module.code_for_node
-        arguments = [code(updated.func.value), *(code(argument.value) for argument in updated.args)]
-        text = f"{self.function}({', '.join(arguments)}, options={self.options})"
-        statement = self.context.module.statement(self.call)
-        around = (statement.end_col_offset or 0) - (self.call.end_col_offset or 0)
-        if self.call.end_lineno == statement.end_lineno:
-            column = self.call.col_offset + len(text) + max(around, 0)
-            if column > self.context.line_length:
-                text = self.broken(arguments)
-        return Edited(cst.parse_expression(text, self.context.syntax.module.config_for_parsing))
+        added = [(None, updated.func.value)]
+        edits = ArgumentEdits(add=[*added, *((None, a.value) for a in updated.args), ("options", options_node)])
+        edited = edit_call(cst.Call(cst.parse_expression(name)), edits)
+        return Edited(edited.call, edited.orphans)
 
-    def broken(self, arguments: Sequence[str]) -> str:
-        indent = " " * self.context.module.statement(self.call).col_offset
-        inner = f"{', '.join(arguments)}, options={self.options}"
-        return f"{self.function}(\n{indent}    {inner}\n{indent})"
+    options_node = cst.parse_expression(made)
+    return Edit(context.syntax.find(call, cst.Call), apply), (*needs, *more)
 
 
 # calls outside of contexts

@@ -139,7 +139,7 @@ def translate_backward_prefetch(constructor: Constructor) -> Translation | None:
     if value is None:
         return None
     member = constructor.member(value, "BackwardPrefetch")
-    gone = constructor.references(value)
+    gone = (value,)
     if member == "BACKWARD_PRE":
         message = "BACKWARD_PRE is what FSDP2 always does"
         return Translation(BACKWARD_PREFETCH, message, Plain(gone=gone), in_runtime=False)
@@ -207,7 +207,7 @@ def _dropped(constructor: Constructor, name: str, rule: Rule, message: str) -> T
     if value is None:
         return None
     if is_pure(value):
-        return Translation(rule, message, Plain(gone=constructor.references(value)), in_runtime=False)
+        return Translation(rule, message, Plain(gone=(value,)), in_runtime=False)
     return Translation(rule, f"{message}; its expression may do more than give a value, so it stays")
 
 

@@ -143,8 +143,8 @@ def translate(constructor: Constructor) -> Translation | None:
     if not _root_is_another(constructor, made):
         root = constructor.context.source(constructor.model) if constructor.model else ""
         condition = f"{{module}} is not {root} and {condition}"
-    spent = tuple(made.names) if all(map(constructor.is_only_use, made.names)) else ()
-    gone = constructor.references(made.node) if made.node and (spent or not made.names) else ()
+    spent = tuple(made.names) if all(map(constructor.context.is_only_use, made.names)) else ()
+    gone = (made.node,) if made.node is not None and (spent or not made.names) else ()
     return Translation(
         CLASS_POLICY,
         "every module of these classes is sharded in a loop, children before parents",

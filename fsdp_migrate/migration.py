@@ -68,6 +68,7 @@ class _Migration:
         self.sources = sources
         self.options = options
         self.report = report
+        self.reasons: dict[Site, str] = {}  # why a model stays as it is
         self.broken: set[Module] = set()  # files that cannot be edited
         self.drafts = {module: list(self.find(context)) for module, context in contexts.items()}
         self.groups = _groups(contexts, self.drafts)
@@ -114,18 +115,29 @@ class _Migration:
             for draft in drafts:
                 partial = self.options.partial and draft.action is Action.MANUAL
                 if (draft.silent and not partial) or self.is_withheld(self.contexts[module], draft):
-                    blocked |= draft.sites or self.sites_in(self.groups[module])
+                    sites = draft.sites or self.sites_in(self.groups[module])
+                    line = getattr(draft.node, "lineno", 0)
+                    self.explain(sites, f"{draft.rule.code} at {module.shown}:{line} comes first")
+                    blocked |= sites
             if module in self.broken:
-                blocked |= self.sites_in(self.groups[module])
+                sites = self.sites_in(self.groups[module])
+                self.explain(sites, f"{module.shown} cannot be edited")
+                blocked |= sites
         together = [draft.sites for drafts in self.drafts.values() for draft in drafts if draft.sites]
         changed = True
         while changed:  # models that meet in one construct are migrated together or not at all
             changed = False
             for sites in together:
                 if sites & blocked and not sites <= blocked:
+                    self.explain(sites, next(self.reasons[site] for site in sites if site in blocked))
                     blocked |= sites
                     changed = True
         return frozenset(blocked)
+
+    def explain(self, sites: Iterable[Site], reason: str) -> None:
+        """Remembers the first reason why models stay."""
+        for site in sites:
+            self.reasons.setdefault(site, reason)
 
     def sites_in(self, group: frozenset[Module]) -> frozenset[Site]:
         """The constructors in some files."""
@@ -158,18 +170,17 @@ class _Migration:
             self.broken & self.groups[module]
         )
         drafts = [self.settled(context, draft, blocked, whole=whole) for draft in self.drafts[module]]
-        gone = {node for draft in drafts for node in draft.gone}
+        gone = {node for draft in drafts for region in draft.gone for node in ast.walk(region)}
         lines = {getattr(draft.node, "lineno", 0) for draft in drafts}
         rest = [self.settled(context, d, blocked, whole=whole) for d in names.find(context, gone, lines)]
         needs = [need for draft in drafts for need in draft.needs]
         planned = imports.plan(context, gone, needs, whole=whole)
         drafts += [*rest, *planned.drafts]
-        if module in self.broken:
-            drafts = [replace(draft, edits=()) for draft in drafts]
         edits = [edit for draft in drafts for edit in draft.edits]
+        edits = [] if module in self.broken else [*edits, *planned.edits]
         if edits:
             edits += self.marks(context, drafts, edits)
-        after = apply(context.syntax, edits, planned.insert) if edits else None
+        after = apply(context.syntax, edits, planned.insert, context.line_length) if edits else None
         findings = [_finding(module, draft) for draft in drafts if self.is_shown(context, draft)]
         return findings, after
 
@@ -182,7 +193,9 @@ class _Migration:
         stays = bool(draft.sites & blocked) if draft.sites else not whole
         if not stays and not self.is_withheld(context, draft):
             return draft
-        message = f"stays until its model can be migrated as a whole; then: {draft.message}"
+        held = draft.sites & blocked or self.sites_in(self.groups[context.module]) & blocked
+        reason = next((self.reasons[site] for site in held), "this rewrite is switched off")
+        message = f"stays with its model, of which {reason}; then: {draft.message}"
         return replace(
             draft, action=Action.MANUAL, message=message, edits=(), needs=(), gone=(), mark=False
         )

@@ -61,14 +61,13 @@ def edit_import_suite(
 def _edit_line(
     line: cst.SimpleStatementLine, edits: Mapping[int, ImportEdit]
 ) -> list[cst.SimpleStatementLine]:
-    results = [
-        _edit(statement, edits.get(position)) for position, statement in enumerate(line.body)
-    ]
+    results = [_edit(small, edits.get(position)) for position, small in enumerate(line.body)]
+    unchanged = zip(line.body, results, strict=True)
+    if all(result.kept is small and not result.new for small, result in unchanged):
+        return [line]
     if len(results) > 1:
         return _joined(line, results)
     (result,) = results
-    if result.kept is line.body[0] and not result.new:
-        return [line]
     lines = [_new_line(line, new) for new in result.new]
     if result.kept is not None:
         lines.insert(0, _fitted(line.with_changes(body=[result.kept]), _width(line.body[0])))

@@ -50,11 +50,13 @@ class Models:
     def __init__(self, project: Project) -> None:
         self.project = project
         self._sites: dict[ast.expr, set[Site]] = {}
+        self._ruled_out: set[ast.expr] = set()  # behind a test that the model is none of FSDP1's
         self._seen: set[tuple[ast.AST, tuple[int, ...], Site]] = set()
         self._queue: deque[tuple[_Value, Site]] = deque()
         self._callers = _callers(project)
         self._loads_of_attribute = _attribute_loads(project)
         self.constructors = list(self._find_constructors())
+        self._read_tests()
         for module, call in self.constructors:
             self._add(_Value(module, call), Site(module, call))
         self._add_declared()
@@ -82,47 +84,39 @@ class Models:
         return self.project.fsdp1(expression, module) == "FullyShardedDataParallel"
 
     def _add_declared(self) -> None:
-        """Parameters annotated as FSDP, and names inside `if isinstance(name, FSDP):`."""
+        """Parameters annotated as FSDP, and names behind a test that they are."""
         for module in self.project.modules:
             for scope in module.scopes.values():
                 for name, bindings in scope.bindings.items():
                     for binding in bindings:
                         if isinstance(binding, Parameter) and self._annotated(binding, module):
                             self._bind(module, scope, name, None, (), Site(module, None))
-            for call in module.calls:
-                self._add_guarded(module, call)
+        for module, node in self._guarded:
+            self._add(_Value(module, node), Site(module, None))
 
     def _annotated(self, binding: Parameter, module: Module) -> bool:
         annotation = binding.argument.annotation
         return annotation is not None and self._is_class(annotation, module)
 
-    def _add_guarded(self, module: Module, call: ast.Call) -> None:
-        if not (isinstance(call.func, ast.Name) and call.func.id == "isinstance" and len(call.args) == 2):
-            return
-        subject, kind = call.args
-        if not self._is_class(kind, module) or not isinstance(subject, ast.Name | ast.Attribute):
-            return
-        parent = module.parents[call]
-        test: ast.expr = call
-        if isinstance(parent, ast.BoolOp) and isinstance(parent.op, ast.And):
-            test, parent = parent, module.parents[parent]
-        if isinstance(parent, ast.If) and parent.test is test:
-            guarded: list[ast.AST] = list(parent.body)
-        elif isinstance(parent, ast.IfExp) and parent.test is test:
-            guarded = [parent.body]
-        else:
-            return
-        text, site = ast.dump(subject), Site(module, None)
-        for statement in guarded:
-            for node in ast.walk(statement):
-                if isinstance(node, ast.Name | ast.Attribute) and ast.dump(node) == text:
-                    self._add(_Value(module, node), site)
+    def _read_tests(self) -> None:
+        """Finds what stands behind `if isinstance(model, FSDP):`, and behind its contrary."""
+        self._guarded: list[tuple[Module, ast.expr]] = []
+        for module in self.project.modules:
+            for call in module.calls:
+                if not (isinstance(call.func, ast.Name) and call.func.id == "isinstance" and len(call.args) == 2):
+                    continue
+                subject, kind = call.args
+                if not isinstance(subject, ast.Name | ast.Attribute) or not self._is_class(kind, module):
+                    continue
+                behind, contrary = _branches(module, call)
+                self._guarded += [(module, node) for node in _same_text(behind, subject)]
+                self._ruled_out |= set(_same_text(contrary, subject))
 
     # propagation
 
     def _add(self, value: _Value, site: Site) -> None:
         key = (value.node, value.path, site)
-        if key in self._seen:
+        if key in self._seen or value.node in self._ruled_out:
             return
         self._seen.add(key)
         if not value.path:
@@ -337,6 +331,38 @@ def _attribute_loads(project: Project) -> dict[str, list[tuple[Module, ast.Attri
             if isinstance(attribute.ctx, ast.Load):
                 table.setdefault(attribute.attr, []).append((module, attribute))
     return table
+
+
+def _branches(module: Module, test: ast.expr) -> tuple[list[ast.AST], list[ast.AST]]:
+    """What runs only if a test holds, and what runs only if it does not."""
+    parent = module.parents[test]
+    negated = isinstance(parent, ast.UnaryOp) and isinstance(parent.op, ast.Not)
+    node: ast.AST = test
+    if negated:
+        node, parent = parent, module.parents[parent]
+    holds = fails = True  # whether the branch of the whole condition says so of this test
+    if isinstance(parent, ast.BoolOp):
+        holds, fails = isinstance(parent.op, ast.And), isinstance(parent.op, ast.Or)
+        node, parent = parent, module.parents[parent]
+    body: list[ast.AST] = []
+    orelse: list[ast.AST] = []
+    if isinstance(parent, ast.If) and parent.test is node:
+        body, orelse = list(parent.body), list(parent.orelse)
+    elif isinstance(parent, ast.IfExp) and parent.test is node:
+        body, orelse = [parent.body], [parent.orelse]
+    body, orelse = body if holds else [], orelse if fails else []
+    return (orelse, body) if negated else (body, orelse)
+
+
+def _same_text(nodes: list[ast.AST], subject: ast.expr) -> list[ast.expr]:
+    """The places below some nodes where a name or dotted name is read."""
+    text = ast.dump(subject)
+    return [
+        inner
+        for node in nodes
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.Name | ast.Attribute) and ast.dump(inner) == text
+    ]
 
 
 def _position(node: ast.AST) -> tuple[int, int]:

@@ -73,6 +73,7 @@ FSDP2_NAMES = frozenset(
 )
 
 _BY_PATH = {f"{path}.{name}": name for path in _PUBLIC_PATHS for name in KINDS}
+del _BY_PATH[f"{PACKAGE}.wrap"]  # the submodule, not the function in it
 
 
 def fsdp1_name(dotted: str) -> str | None:

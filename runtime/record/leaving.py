@@ -25,23 +25,39 @@ from typing import Any, NoReturn
 # The recorder replaces it for the program, to write its record first.
 _exit = os._exit
 
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
 
 class Departure:
     """What is known of the way in which this process ends.
 
     Attributes:
         failure: the traceback of the exception that ended it; empty if there was none.
-        well: False once there was one, or an exit with a status other than zero was asked for.
-        status: the exit status of a child of multiprocessing.
+        status: the last exit status other than zero that was asked for, 1 for an exception.
         before: called when all other exit handlers ran; returns whether the process may leave at
             once if it ended well.
     """
 
     def __init__(self) -> None:
         self.failure = ""
-        self.well = True
         self.status = 0
         self.before: Callable[[], bool] = lambda: False
+
+    @property
+    def well(self) -> bool:
+        """Whether the process ends with status 0, as far as is known."""
+        return not self.failure and not self.status
+
+    def failed(self, error: BaseException) -> None:
+        """Note the exception that ends this process, without the frames of the recorder."""
+        told = traceback.TracebackException.from_exception(error)
+        part: traceback.TracebackException | None = told
+        while part is not None:
+            kept = [frame for frame in part.stack if not frame.filename.startswith(_HERE)]
+            part.stack = traceback.StackSummary.from_list(kept)
+            part = part.__cause__ or part.__context__
+        self.failure = "".join(told.format())
+        self.status = 1
 
 
 def install() -> Departure:
@@ -66,8 +82,7 @@ def _watch_exceptions(departure: Departure) -> None:
     def excepthook(
         kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        departure.well = False
-        departure.failure = "".join(traceback.format_exception(kind, error, trace))
+        departure.failed(error)
         hook(kind, error, trace)
 
     sys.excepthook = excepthook
@@ -79,7 +94,7 @@ def _watch_exits(departure: Departure) -> None:
     class SystemExit(original):
         def __new__(cls, *args: Any) -> SystemExit:
             if args and args[0] not in (None, 0) and threading.current_thread() is main:
-                departure.well = False
+                departure.status = args[0] if isinstance(args[0], int) else 1
             return super().__new__(cls, *args)
 
     main = threading.main_thread()

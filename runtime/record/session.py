@@ -97,7 +97,7 @@ class Session:
         """Write this process's record; returns whether it is a rank and has one."""
         if self.rank < 0 and _grouped() and not self._inherited:
             self.identify()
-        if self.rank < 0 and not self.departure.failure and not self.departure.status:
+        if self.rank < 0 and self.departure.well:
             return False
         path = os.path.join(self.folder, f"process-{os.getpid()}")
         record = {
@@ -115,7 +115,6 @@ class Session:
             "peak_memory_bytes": memory.peak_bytes(),
             "problems": self.problems + self._write_parameters(f"{path}.pt"),
             "failure": self.departure.failure,
-            "ended_well": self.departure.well,
             "status": self.departure.status,
         }
         with open(f"{path}.part", "w", encoding="utf-8") as file:
@@ -124,7 +123,7 @@ class Session:
         return self.rank >= 0
 
     def _write_parameters(self, path: str) -> list[str]:
-        if self.departure.failure or self.departure.status:
+        if not self.departure.well:
             return []
         problem = "" if self.census.complete else "not every parameter's name or place is known"
         try:
@@ -152,18 +151,24 @@ def install(folder: str, departure: Departure) -> Callable[[], bool]:
 
 
 def _write_before_children_end(session: Session) -> None:
-    # A forked child of multiprocessing runs no exit handlers; its exit code is known here, and
-    # nowhere later.
-    original = process.BaseProcess._bootstrap  # type: ignore[attr-defined]
+    # A forked child of multiprocessing runs no exit handlers, and its exceptions end here.
+    begin, run = process.BaseProcess._bootstrap, process.BaseProcess.run  # type: ignore[attr-defined]
 
     def bootstrap(self: Any, *args: Any, **kwargs: Any) -> Any:
-        code = original(self, *args, **kwargs)
+        code = begin(self, *args, **kwargs)
         session.departure.status = code
-        session.departure.well = session.departure.well and not code
         session.write()
         return code
 
+    def run_noted(self: Any) -> None:
+        try:
+            run(self)
+        except Exception as error:
+            session.departure.failed(error)
+            raise
+
     process.BaseProcess._bootstrap = bootstrap  # type: ignore[attr-defined]
+    process.BaseProcess.run = run_noted  # type: ignore[method-assign]
 
 
 def _write_before_hard_exits(session: Session) -> None:
@@ -171,7 +176,7 @@ def _write_before_hard_exits(session: Session) -> None:
     original = os._exit
 
     def leave(status: int) -> Any:
-        session.departure.well = session.departure.well and not status
+        session.departure.status = status
         session.write()
         original(status)
 

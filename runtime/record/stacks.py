@@ -5,17 +5,29 @@ collective.
 from __future__ import annotations
 
 import faulthandler
+import functools
 import os
 import signal
 
+_taken: set[int] = set()
+
 
 def install(folder: str) -> None:
-    """Name this process in `folder`, and have it write its stack there on SIGUSR2 unless the
-    program uses that signal.
+    """Name this process and those that it forks in `folder`.
+
+    They write their stacks there on SIGUSR2, unless the program uses that signal itself.
     """
+    _install(folder)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=functools.partial(_install, folder))
+
+
+def _install(folder: str) -> None:
     path = os.path.join(folder, f"alive-{os.getpid()}")
-    file = open(f"{path}.stack", "w", encoding="utf-8")  # noqa: SIM115 (open as long as the process lives)
-    if hasattr(signal, "SIGUSR2") and signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL:
-        faulthandler.register(signal.SIGUSR2, file=file, all_threads=False)
+    file = open(f"{path}.stack", "w", encoding="utf-8")  # noqa: SIM115 (open to the end)
+    number = getattr(signal, "SIGUSR2", None)
+    if number is not None and (signal.getsignal(number) is signal.SIG_DFL or number in _taken):
+        faulthandler.register(number, file=file, all_threads=False)
+        _taken.add(number)
     with open(path, "w", encoding="utf-8") as rank:
         rank.write(os.environ.get("RANK", ""))

@@ -1,6 +1,6 @@
-"""A command line that is run in this process, on an engine that replaces one word.
+"""A command line that is run in this process, on the real engine or on one that replaces a word.
 
-What the command line does with a report is tested here; the real engine has tests of its own.
+The second is for what the command line makes of a report, whatever the rules are.
 """
 
 from __future__ import annotations
@@ -109,8 +109,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def cli(
-    engine: types.ModuleType,
+def real_cli(
     folder: Path,
     capsysbinary: pytest.CaptureFixture[bytes],
     monkeypatch: pytest.MonkeyPatch,
@@ -125,6 +124,12 @@ def cli(
         return Result(code, captured.out, captured.err.decode())
 
     return run
+
+
+@pytest.fixture
+def cli(engine: types.ModuleType, real_cli: Callable[..., Result]) -> Callable[..., Result]:
+    """The same on the fake engine."""
+    return real_cli
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,9 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor) -> torch.Tensor:
         q, k, v = self.qkv(x).chunk(3, dim=-1)
-        return self.proj(F.scaled_dot_product_attention((q * cos).to(q.dtype), (k * cos).to(k.dtype), v))
+        return self.proj(
+            F.scaled_dot_product_attention((q * cos).to(q.dtype), (k * cos).to(k.dtype), v)
+        )
 
 
 class Block(nn.Module):

@@ -40,16 +40,18 @@ class Case:
     micro_batches: int = 1
     clip: float | None = None
     norm_type: float = 2.0
-    # What may change the model before it is sharded, and FSDP1 options that shard_model has no use for.
     prepare: Callable[[nn.Module], None] = lambda model: None
+    # Changes the options of FSDP1 alone.
     fsdp1: dict[str, Any] = field(default_factory=lambda: {"use_orig_params": True})
     rank_seeds: bool = False
     meta: str = ""  # "": materialized; "all": every rank on meta; "others": all but rank 0
     ours: Callable[..., nn.Module] = runtime.shard_model
     theirs: Callable[..., nn.Module] = FSDP
     foreign_options: bool = False  # hand torch's own option objects to shard_model
+    no_sync: Callable[[nn.Module], Any] = runtime.no_sync
+    clip_grad_norm_: Callable[..., torch.Tensor] = runtime.clip_grad_norm_
     bitwise: bool = True  # at two ranks in float32
-    tolerance: float = 1e-6  # relative, otherwise
+    tolerance: float = 1e-6  # relative to the largest value, otherwise
 
 
 @dataclass
@@ -68,11 +70,11 @@ class CollectiveCounter(TorchDispatchMode):
         super().__init__()
         self.counts: Counter[str] = Counter()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace == "c10d":
-            self.counts[func._opname] += 1
+            # FSDP1 gathers into a list where the backend is gloo: the same collective
+            name = {"allgather_": "_allgather_base_"}.get(func._opname, func._opname)
+            self.counts[name] += 1
         return func(*args, **(kwargs or {}))
 
 
@@ -140,7 +142,10 @@ def full_fsdp2(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, tor
 def fsdp1_on_cpu() -> Iterator[None]:
     """FSDP1 insists on an accelerator to broadcast and to offload; on the CPU neither needs one."""
     check = _init_utils._check_module_states_for_sync_module_states
-    pin_memory, synchronize = torch.Tensor.pin_memory, getattr(torch.cpu.Stream, "synchronize", None)
+    pin_memory, synchronize = (
+        torch.Tensor.pin_memory,
+        getattr(torch.cpu.Stream, "synchronize", None),
+    )
     _init_utils._check_module_states_for_sync_module_states = lambda states: None
     torch.Tensor.pin_memory = lambda self, *args, **kwargs: self
     torch.cpu.Stream.synchronize = lambda self: None
@@ -157,7 +162,7 @@ def fsdp1_on_cpu() -> Iterator[None]:
 
 def run_fsdp1(case: Case) -> Run:
     with fsdp1_on_cpu():
-        options = {"device_id": torch.device("cpu"), **case.fsdp1, **case.options(TORCH)}
+        options = {"device_id": torch.device("cpu"), **case.options(TORCH), **case.fsdp1}
         model = build(case)
         _name_to_module(model, options)
         model = case.theirs(model, **options)
@@ -172,7 +177,7 @@ def run_ours(case: Case) -> Run:
     model = build(case)
     _name_to_module(model, options)
     model = case.ours(model, **options)
-    run = train(case, model, runtime.no_sync, runtime.clip_grad_norm_, full_fsdp2)
+    run = train(case, model, case.no_sync, case.clip_grad_norm_, full_fsdp2)
     del model
     gc.collect()
     return run
@@ -195,27 +200,54 @@ def relative(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def compare(theirs: Run, ours: Run) -> dict[str, Any]:
+    """What :func:`differences` judges, small enough to write down."""
+
     def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
-        return a.keys() == b.keys() and all(
-            a[n].dtype == b[n].dtype and torch.equal(a[n], b[n]) for n in a
+        return all(
+            a[n].dtype == b[n].dtype and torch.equal(a[n], b[n]) for n in a.keys() & b.keys()
         )
 
     def apart(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
         return max((relative(a[n], b[n]) for n in a.keys() & b.keys()), default=0.0)
 
     return {
-        "losses": [loss.item() for loss in theirs.losses],
-        "bitwise_losses": all(map(torch.equal, theirs.losses, ours.losses)),
-        "loss_difference": max(map(relative, theirs.losses, ours.losses)),
-        "same_names": theirs.parameters.keys() == ours.parameters.keys(),
-        "bitwise_parameters": equal(theirs.parameters, ours.parameters),
-        "parameter_difference": apart(theirs.parameters, ours.parameters),
-        "bitwise_buffers": equal(theirs.buffers, ours.buffers),
-        "buffer_difference": apart(theirs.buffers, ours.buffers),
-        "norm_difference": max(map(relative, theirs.norms, ours.norms), default=0.0),
-        "norms": [norm.item() for norm in ours.norms],
-        "norm_type": ours.norm_type,
-        "collectives": [theirs.collectives, ours.collectives],
-        "same_dtypes": theirs.seen_dtypes == ours.seen_dtypes,
-        "moved": any(loss.item() != theirs.losses[0].item() for loss in theirs.losses[1:]),
+        "bitwise": {
+            "losses": all(map(torch.equal, theirs.losses, ours.losses)),
+            "parameters": equal(theirs.parameters, ours.parameters),
+            "buffers": equal(theirs.buffers, ours.buffers),
+            "norms": all(map(torch.equal, theirs.norms, ours.norms)),
+        },
+        "apart": {
+            "losses": max(map(relative, theirs.losses, ours.losses)),
+            "parameters": apart(theirs.parameters, ours.parameters),
+            "buffers": apart(theirs.buffers, ours.buffers),
+            "norms": max(map(relative, theirs.norms, ours.norms), default=0.0),
+        },
+        "names": [sorted(run.parameters) + sorted(run.buffers) for run in (theirs, ours)],
+        "dtypes": [run.seen_dtypes for run in (theirs, ours)],
+        "buffer_dtypes": [
+            sorted((n, str(b.dtype)) for n, b in run.buffers.items()) for run in (theirs, ours)
+        ],
+        "collectives": [run.collectives for run in (theirs, ours)],
+        "norm_types": [run.norm_type for run in (theirs, ours)],
+        "trained": len({loss.item() for loss in ours.losses}) == len(ours.losses),
     }
+
+
+def differences(case: Case, result: dict[str, Any], bitwise: bool) -> list[str]:
+    """What keeps ``result`` from being the same training; empty if nothing does."""
+    if "error" in result:
+        return [result["error"]]
+    found = [
+        f"{what}: {result[what]}"
+        for what in ("names", "dtypes", "buffer_dtypes", "collectives", "norm_types")
+        if result[what][0] != result[what][1]
+    ]
+    if not result["trained"]:
+        found.append("trained: the losses do not change")
+    for what, apart in result["apart"].items():
+        if bitwise and not result["bitwise"][what]:
+            found.append(f"{what}: not bitwise equal, {apart:.1e} apart")
+        elif not apart <= case.tolerance:
+            found.append(f"{what}: {apart:.1e} apart, more than {case.tolerance:.0e}")
+    return found

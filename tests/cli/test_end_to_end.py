@@ -1,0 +1,148 @@
+"""The whole tool on files as they are found: other encodings and line endings, and what is no program at all."""
+
+from __future__ import annotations
+
+import ast
+import codecs
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = (
+    "# naïve, but it trains\n"
+    "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy\n"
+    "\n"
+    "\n"
+    "def wrap(model):\n"
+    "    model = FSDP(\n"
+    "        model,\n"
+    "        sharding_strategy=ShardingStrategy.SHARD_GRAD_OP,  # é\n"
+    "        limit_all_gathers=True,\n"
+    "    )\n"
+    "    return model\n"
+)
+KINDS = {
+    "plain": PROGRAM.encode(),
+    "crlf": PROGRAM.replace("\n", "\r\n").encode(),
+    "bom": codecs.BOM_UTF8 + PROGRAM.encode(),
+    "bom crlf": codecs.BOM_UTF8 + PROGRAM.replace("\n", "\r\n").encode(),
+    "latin-1": ("# -*- coding: latin-1 -*-\n" + PROGRAM).encode("latin-1"),
+    "latin-1 crlf": ("# coding: latin-1\n" + PROGRAM).replace("\n", "\r\n").encode("latin-1"),
+    "no final newline": PROGRAM.encode().rstrip(b"\n"),
+    "form feed": PROGRAM.replace("\n\n\ndef", "\n\x0c\ndef").encode(),
+    "tabs": PROGRAM.replace("    ", "\t").encode(),
+    "mixed endings": PROGRAM.replace("model,\n", "model,\r\n").encode(),
+}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_the_diff_applies_and_equals_what_is_written(
+    real_cli: Callable[..., Any], repository: Any, kind: str
+) -> None:
+    file = repository.root / "a b.py"
+    file.write_bytes(KINDS[kind])
+    repository.commit()
+    diff = real_cli(".", "--diff")
+    assert (diff.code, file.read_bytes()) == (0, KINDS[kind])
+    repository.git("apply", stdin=diff.out)
+    applied = file.read_bytes()
+    assert applied != KINDS[kind]
+    repository.git("checkout", "-q", ".")
+    assert real_cli(".").code == 0
+    assert file.read_bytes() == applied
+    assert real_cli("-", stdin=KINDS[kind]).out == applied
+
+
+def test_encoding_and_line_endings_are_kept(
+    real_cli: Callable[..., Any], folder: Path, kind: str
+) -> None:
+    before = KINDS[kind]
+    file = folder / "x.py"
+    file.write_bytes(before)
+    assert real_cli("x.py").code == 0
+    after = file.read_bytes()
+    ast.parse(after)
+    assert after.startswith(codecs.BOM_UTF8) == before.startswith(codecs.BOM_UTF8)
+    assert after.endswith(b"\n") == before.endswith(b"\n")
+    if "crlf" in kind:
+        assert after.count(b"\n") == after.count(b"\r\n")
+    elif kind != "mixed endings":
+        assert b"\r" not in after
+    sign = "é".encode("latin-1" if "latin-1" in kind else "utf-8")
+    assert b"# " + sign in after, "the comment moves, in the encoding of the file"
+    assert real_cli("x.py").text == "No FSDP1 construct in 1 file.\n"
+    assert file.read_bytes() == after
+
+
+BAD = {
+    "syntax.py": b"from torch.distributed.fsdp import FSDP\nif:\n",
+    "python2.py": b"print 'FSDP'\n",
+    "not_utf8.py": b"x = '\xff'  # FSDP\n",
+    "nul.py": b"FSDP = '\0'\n",
+    "cookie.py": b"# coding: nonsense\nFSDP = 1\n",
+    "empty.py": b"",
+    "deep.py": b"FSDP = " + b"-" * 100_000 + b"1\n",
+    "wide.py": b"FSDP = " + b"1 + " * 5_000 + b"1\n",
+}
+
+
+def test_bad_files_are_named_and_the_others_are_done(
+    real_cli: Callable[..., Any], folder: Path
+) -> None:
+    for name, content in BAD.items():
+        (folder / name).write_bytes(content)
+    (folder / "a.py").write_bytes(PROGRAM.encode())
+    result = real_cli("a.py", *BAD, "missing.py")
+    assert result.code == 2
+    errors = [line for line in result.err.splitlines() if line.startswith("error: ")]
+    named = {line.split(":")[1].strip() for line in errors}
+    # Python reads a sum of 5000 terms or it does not; a crash is no way out.
+    assert named - {"wide.py"} == {*BAD, "missing.py"} - {"wide.py"}
+    assert len(errors) == len(named)
+    assert b"fully_shard(" in (folder / "a.py").read_bytes()
+    assert {name: (folder / name).read_bytes() for name in BAD} == BAD
+
+
+def test_json_names_every_argument(real_cli: Callable[..., Any], folder: Path) -> None:
+    (folder / "x.py").write_bytes(PROGRAM.encode())
+    result = real_cli("check", "x.py", "--format", "json")
+    assert result.code == 1
+    document = json.loads(result.text)
+    lines = {finding["line"] for finding in document["findings"]}
+    assert {2, 6, 8, 9} <= lines
+    assert document["summary"]["findings"] == len(document["findings"])
+
+
+def test_other_python_files_are_left_alone(real_cli: Callable[..., Any], folder: Path) -> None:
+    """Neither words in text nor the new interface are constructs."""
+    contents = {
+        "words.py": b'"""FSDP and FullyShardedDataParallel in a docstring."""\n',
+        "new.py": b"from torch.distributed.fsdp import fully_shard\nfully_shard(model)\n",
+        "own.py": b"class FSDP:\n    pass\n\n\nmodel = FSDP()\n",
+    }
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    result = real_cli(".")
+    assert (result.code, result.text) == (0, "No FSDP1 construct in 3 files.\n")
+    assert {name: (folder / name).read_bytes() for name in contents} == contents
+
+
+@pytest.mark.parametrize("code", ["FSDP002", "fsdp002"])
+def test_catalogue(real_cli: Callable[..., Any], code: str) -> None:
+    listed = real_cli("rules")
+    assert (listed.code, listed.err) == (0, "")
+    assert "FSDP002  " in listed.text
+    explained = real_cli("explain", code)
+    assert explained.code == 0
+    assert explained.text.startswith("FSDP002 ")
+    assert "\nExample: " in explained.text
+    unknown = real_cli("explain", "FSDP00")
+    assert unknown.code == 2
+    assert unknown.err.startswith("Error: no rule has the code FSDP00; close ones: ")

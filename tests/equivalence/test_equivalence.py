@@ -1,0 +1,53 @@
+"""FSDP1 beside shard_model: the same losses, parameters, buffers, norms and number of collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from .cases import COMPARISONS, FAULTS
+from .checks import CHECKS
+from .train import Case, differences
+
+pytestmark = pytest.mark.ranks
+
+Results = Callable[[int], dict[str, list[dict[str, Any]]]]
+
+
+@pytest.mark.parametrize(
+    ("case", "ranks"),
+    [pytest.param(c, r, id=f"{c.name}-{r}") for r in (2, 4) for c in COMPARISONS if r in c.ranks],
+)
+def test_trains_like_fsdp1(results: Results, case: Case, ranks: int) -> None:
+    found = results(ranks).get(case.name, [])
+    assert len(found) == ranks, "not every rank finished"
+    bitwise = ranks == 2 and case.bitwise
+    assert [differences(case, result, bitwise) for result in found] == [[]] * ranks
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_fault_is_found(results: Results, fault: str) -> None:
+    case, _, expected = FAULTS[fault]
+    found = results(2)[f"fault-{fault}"]
+    assert len(found) == 2
+    for result in found:
+        assert "error" not in result, result["error"]
+        different = [line.split(":")[0] for line in differences(case, result, bitwise=False)]
+        assert expected in different
+
+
+@pytest.mark.parametrize(
+    ("check", "ranks"),
+    [pytest.param(n, r, id=f"{n}-{r}") for n, (at, _) in CHECKS.items() for r in at],
+)
+def test_check(results: Results, check: str, ranks: int) -> None:
+    found = results(ranks).get(check, [])
+    assert len(found) == ranks, "not every rank finished"
+    assert [result.get("error") for result in found] == [None] * ranks
+
+
+def test_names_are_unique() -> None:
+    names = [case.name for case in COMPARISONS] + list(CHECKS)
+    assert len(names) == len(set(names))
