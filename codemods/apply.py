@@ -41,7 +41,7 @@ def apply(
     module = tree.module.visit(_Applier(tree, by_node, line_length))
     assert isinstance(module, cst.Module)
     if names:
-        module = insert_imports(module, names)
+        module = insert_imports(module, names, line_length)
     after = module.code
     _check_result(tree.text, after)
     return after
@@ -67,6 +67,11 @@ class _Applier(cst.CSTTransformer):
         self.tree = tree
         self.line_length = line_length
         self.edits = edits
+        self.above = set(edits)  # nodes at or above an edit: there is nothing to do below the others
+        for node in edits:
+            while (parent := tree.parents.get(node)) is not None:
+                self.above.add(parent)
+                node = parent
         self.orphans: list[list[str]] = [[]]  # by statement, innermost last
         self.blank: set[cst.CSTNode] = set()  # blocks where a blank line went away with a statement
         self.carried: dict[cst.CSTNode, list[str]] = {}  # by block: comments of a statement that went away
@@ -74,7 +79,7 @@ class _Applier(cst.CSTTransformer):
     def on_visit(self, node: cst.CSTNode) -> bool:
         if isinstance(node, cst.BaseStatement):
             self.orphans.append([])
-        return True
+        return node in self.above
 
     def on_leave(  # type: ignore[override]
         self, original_node: cst.CSTNode, updated_node: cst.CSTNode
@@ -152,7 +157,23 @@ class _Applier(cst.CSTTransformer):
         comments = self.carried.pop(original, [])
         if comments:
             updated = updated.with_changes(footer=[*as_lines(comments), *updated.footer])
-        return ensure_body(updated) if isinstance(updated, cst.IndentedBlock) else updated
+        if isinstance(updated, cst.IndentedBlock):
+            return ensure_body(updated)
+        return _without_leading_blanks(original, updated)
+
+
+def _without_leading_blanks(original: cst.CSTNode, updated: cst.Module) -> cst.Module:
+    """A file whose first statement went away does not begin with the blank lines that followed it."""
+    assert isinstance(original, cst.Module)
+    if not original.body or not updated.body or updated.header or original.header:
+        return updated
+    first = updated.body[0]
+    if _starts_blank(first) and not _starts_blank(original.body[0]):
+        lines = list(first.leading_lines)
+        while lines and lines[0].comment is None:
+            lines.pop(0)
+        return updated.with_changes(body=[first.with_changes(leading_lines=lines), *updated.body[1:]])
+    return updated
 
 
 def _starts_blank(statement: cst.CSTNode) -> bool:

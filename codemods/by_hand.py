@@ -56,6 +56,13 @@ for both versions of FSDP. FSDP1's functions fail on an FSDP2 model.""",
         Example(
             "gathering",
             f"{_HEADER}state = FSDP.optim_state_dict(model, optimizer)\n",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, fully_shard
+
+fully_shard(model)
+# fsdp-migrate: FSDP335 by hand: get_optimizer_state_dict
+state = FSDP.optim_state_dict(model, optimizer)
+""",
             message="get_optimizer_state_dict",
         ),
     ),
@@ -70,6 +77,13 @@ COMM_HOOK = Rule(
         Example(
             "a hook",
             f"{_HEADER}model.register_comm_hook(state, hook)\n",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+# fsdp-migrate: FSDP361 by hand: no hooks; to compress, MixedPrecisionPolicy(reduce_dtype=...)
+model.register_comm_hook(state, hook)
+""",
             message="reduce_dtype",
         ),
     ),
@@ -94,7 +108,18 @@ FORWARD = Rule(
     """FSDP1's wrapper had a `forward` of its own. Under FSDP2 `forward` is the model's, and calling it directly computes with
 sharded parameters, which fails. Call the model, or use `register_fsdp_forward_method` for other methods.""",
     (
-        Example("a direct call", f"{_HEADER}loss = model.forward(batch)\n", message="model(...)"),
+        Example(
+            "a direct call",
+            f"{_HEADER}loss = model.forward(batch)\n",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+# fsdp-migrate: FSDP364 by hand: call model(...)
+loss = model.forward(batch)
+""",
+            message="model(...)",
+        ),
     ),
 )
 OTHER_METHOD = Rule(
@@ -104,7 +129,18 @@ OTHER_METHOD = Rule(
     """Methods such as `check_is_root`, attributes such as `process_group`, `rank` and `sharding_strategy`, and everything
 private belong to the wrapper and are gone with it.""",
     (
-        Example("a method", f"{_HEADER}root = model.check_is_root()\n", message="check_is_root"),
+        Example(
+            "a method",
+            f"{_HEADER}root = model.check_is_root()\n",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+# fsdp-migrate: FSDP366 by hand: check_is_root is gone; the root is what you shard last
+root = model.check_is_root()
+""",
+            message="check_is_root",
+        ),
     ),
 )
 WRAP = Rule(
@@ -164,9 +200,8 @@ _lazy_init(model, model)
 )
 RULES = (SUMMON, OPTIM_STATE, COMM_HOOK, FSDP_MODULES, FORWARD, OTHER_METHOD, WRAP, SCALER, PRIVATE)
 
-_STATE = "torch.distributed.checkpoint.state_dict"
-_GET = f"use get_optimizer_state_dict of {_STATE}"
-_SET = f"use set_optimizer_state_dict of {_STATE}"
+_GET = "get_optimizer_state_dict"
+_SET = "set_optimizer_state_dict"
 _METHODS: dict[str, _Manual] = {
     "summon_full_params": _Manual(
         SUMMON, "does nothing on an FSDP2 model: read parameters with p.full_tensor() on all ranks", silent=True
@@ -174,7 +209,7 @@ _METHODS: dict[str, _Manual] = {
     "fsdp_modules": _Manual(
         FSDP_MODULES, "returns [] for an FSDP2 model: keep the FSDPModule instances of model.modules()", silent=True
     ),
-    "register_comm_hook": _Manual(COMM_HOOK, "has no counterpart: compression is MixedPrecisionPolicy(reduce_dtype=...)"),
+    "register_comm_hook": _Manual(COMM_HOOK, "no hooks; to compress, MixedPrecisionPolicy(reduce_dtype=...)"),
     "optim_state_dict": _Manual(OPTIM_STATE, _GET),
     "full_optim_state_dict": _Manual(OPTIM_STATE, _GET),
     "sharded_optim_state_dict": _Manual(OPTIM_STATE, _GET),
@@ -183,9 +218,9 @@ _METHODS: dict[str, _Manual] = {
     "scatter_full_optim_state_dict": _Manual(OPTIM_STATE, _SET),
     "flatten_sharded_optim_state_dict": _Manual(OPTIM_STATE, _SET),
     "rekey_optim_state_dict": _Manual(OPTIM_STATE, "keep it for old files: it works on names and ids alone"),
-    "get_state_dict_type": _Manual(OTHER_METHOD, "get_state_dict_type has no counterpart: keep the type yourself"),
-    "forward": _Manual(FORWARD, "call model(...): forward passes by the hooks that gather parameters"),
-    "check_is_root": _Manual(OTHER_METHOD, "check_is_root has no counterpart: the root is the model you sharded last"),
+    "get_state_dict_type": _Manual(OTHER_METHOD, "get_state_dict_type is gone: keep the type yourself"),
+    "forward": _Manual(FORWARD, "call model(...)"),
+    "check_is_root": _Manual(OTHER_METHOD, "check_is_root is gone; the root is what you shard last"),
 }
 _ATTRIBUTES = frozenset(
     {
@@ -276,4 +311,7 @@ def _private(context: Context) -> Iterator[Draft]:
                 path = f"{statement.module}.{alias.name}"
             if is_private(path):
                 message = "a private part of FSDP1, gone with it: find a public counterpart"
-                yield Draft(PRIVATE, alias, Action.MANUAL, message, path.rpartition(".")[2])
+                name = path.rpartition(".")[2]
+                yield Draft(PRIVATE, alias, Action.MANUAL, message, name)
+                for load in context.module.loads.get(alias.asname or alias.name, ()):
+                    yield Draft(PRIVATE, load, Action.MANUAL, message, name, mark=True)

@@ -360,18 +360,19 @@ def _edits(context: Context, statements: list[_Statement]) -> Iterator[Edit]:
         line, position = context.syntax.import_at(statement.node)
         by_line.setdefault(line, {})[position] = statement.edit
     for line, edits in by_line.items():
-        yield Edit(line, _ImportLine(edits))
+        yield Edit(line, _ImportLine(edits, context.line_length))
 
 
 class _ImportLine:
     """Edits one line, or one-line block, of imports."""
 
-    def __init__(self, edits: dict[int, ImportEdit]) -> None:
+    def __init__(self, edits: dict[int, ImportEdit], line_length: int) -> None:
         self.edits = edits
+        self.line_length = line_length
 
     def __call__(self, updated: cst.CSTNode) -> Edited | Statements:
         if isinstance(updated, cst.SimpleStatementSuite):
             return Edited(edit_import_suite(updated, self.edits))
         assert isinstance(updated, cst.SimpleStatementLine)
-        lines = edit_import_line(updated, self.edits)
+        lines = edit_import_line(updated, self.edits, self.line_length)
         return Statements(lines, () if lines else tuple(lost_comments(updated, self.edits)))

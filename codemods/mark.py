@@ -18,7 +18,7 @@ def mark(context: Context, draft: Draft) -> Edit | None:
     except LookupError:
         return None
     label = f"{PREFIX} {draft.rule.code}"
-    comment = f"{label} {draft.message}"
+    comment = f"{label} by hand: {draft.message}"
     lines = getattr(node, "leading_lines", ())
     if any(line.comment is not None and line.comment.value.startswith(label) for line in lines):
         return None

@@ -77,14 +77,15 @@ def moves(name: str) -> bool:
 
 
 def find(context: Context, gone: Collection[ast.AST], lines: Collection[int]) -> Iterator[Draft]:
-    """References that no other codemod speaks of: `gone` go away, `lines` have a finding already."""
+    """References on lines of which no other codemod speaks; those in `gone` go away."""
     for reference in context.references():
-        if reference in gone or reference.lineno in lines:
-            continue
         name = context.fsdp1(reference)
-        if name is None or _is_base(context, reference):
+        if name is None or reference.lineno in lines or _is_base(context, reference):
             continue
-        if moves(name):
+        if reference in gone:
+            message = f"{name} goes away with what it was for"
+            yield Draft(OPTION, reference, Action.REWRITE, message, context.source(reference))
+        elif moves(name):
             yield Draft(
                 OPTION,
                 reference,

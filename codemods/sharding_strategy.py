@@ -115,7 +115,9 @@ fully_shard(model, mesh=mesh)
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
 
-model = FSDP(model, auto_wrap_policy=policy, sharding_strategy=ShardingStrategy.HYBRID_SHARD)
+model = FSDP(
+    model, auto_wrap_policy=policy, sharding_strategy=ShardingStrategy.HYBRID_SHARD
+)
 """,
             """\
 from fsdp_migrate.runtime import ShardingStrategy, shard_model

@@ -51,7 +51,10 @@ with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
 """,
             """\
 import torch
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+)
 from torch.distributed.fsdp import fully_shard
 
 fully_shard(model)
@@ -69,6 +72,15 @@ if rank == 0:
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
 
 model = FSDP(model)
+with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
+    trainer.save_model()
+""",
+            """\
+from fsdp_migrate.runtime import StateDictType
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, fully_shard
+
+fully_shard(model)
+# fsdp-migrate: FSDP331 by hand: get_/set_model_state_dict (`trainer.save_model` may use it)
 with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
     trainer.save_model()
 """,
@@ -213,7 +225,7 @@ def _of_context(context: Context, call: ast.Call, statement: ast.With | None) ->
         CONTEXT,
         call,
         Action.MANUAL,
-        f"{reason}: use get_model_state_dict / set_model_state_dict of {STATE_DICT} by hand",
+        f"get_/set_model_state_dict ({reason})",
         "state_dict_type(...)",
         sites,
         mark=True,
@@ -271,7 +283,7 @@ def _model_calls(context: Context, statement: ast.With, model: ast.expr) -> list
             else:
                 return f"`{context.source(node)}` is no plain state-dict call"
         elif not _is_bystander(context, node, text):
-            return f"`{context.source(node.func)}(...)` may use the type of the context"
+            return f"`{context.source(node.func)}` may use it"
     return found if found else "no state-dict call is in sight"
 
 

@@ -61,8 +61,6 @@ def build():
     return FSDP(model, auto_wrap_policy=policy)
 """,
             """\
-import functools
-
 from model import Decoder, Encoder, T5
 from torch.distributed.fsdp import fully_shard
 

@@ -1,9 +1,11 @@
 """What migrated programs import: FSDP1's constructor and options on top of ``fully_shard``.
 
 Needs torch >= 2.8 and the standard library, and nothing of FSDP1, so that a program goes on running
-on a torch without it."""
+on a torch without it.
+"""
 
 from .accumulate import discard_unsynced_gradients, no_sync
+from .annotate import enable_wrap, wrap
 from .checkpoint_options import (
     FullOptimStateDictConfig,
     FullStateDictConfig,
@@ -58,10 +60,12 @@ __all__ = [
     "cast_buffers",
     "clip_grad_norm_",
     "discard_unsynced_gradients",
+    "enable_wrap",
     "lambda_auto_wrap_policy",
     "no_sync",
     "plan_units",
     "shard_model",
     "size_based_auto_wrap_policy",
     "transformer_auto_wrap_policy",
+    "wrap",
 ]

@@ -26,14 +26,15 @@ def no_sync(model: nn.Module) -> Iterator[None]:
     float32 where FSDP1 did in bfloat16.
 
     A module with a ``no_sync`` of its own, such as DistributedDataParallel, gets that one. Raises
-    TypeError for a module that is not sharded."""
+    TypeError for a module that is not sharded.
+    """
     units = units_of(model)
     if not units:
         own = getattr(model, "no_sync", None)
         if own is None:
             raise TypeError(
-                f"no_sync() expects a sharded module but got {type(model).__name__}: shard it first, with shard_model "
-                "or fully_shard"
+                f"no_sync() expects a sharded module but got {type(model).__name__}: shard it "
+                "first, with shard_model or fully_shard"
             )
         with own():
             yield

@@ -2,7 +2,8 @@
 
 FSDP2 has no state-dict mode: what these say is passed to
 ``torch.distributed.checkpoint.state_dict`` at each call. The names are those of
-``torch/distributed/fsdp/api.py``."""
+``torch/distributed/fsdp/api.py``.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ class StateDictType(NamedOption):
     - ``SHARDED_STATE_DICT``: each rank its own part, as DTensors: ``get_model_state_dict`` without
       options.
     - ``LOCAL_STATE_DICT``: FSDP1's flat parameters. FSDP2 has none; save again as another type with
-    FSDP1 first."""
+    FSDP1 first.
+    """
 
     FULL_STATE_DICT = auto()
     LOCAL_STATE_DICT = auto()
@@ -50,7 +52,7 @@ class LocalStateDictConfig(StateDictConfig):
 
 @dataclass
 class ShardedStateDictConfig(StateDictConfig):
-    """``_use_dtensor``: FSDP1 chose between ShardedTensor and DTensor; FSDP2 always gives DTensors."""
+    """``_use_dtensor``: DTensor rather than ShardedTensor values; FSDP2 has DTensors only."""
 
     _use_dtensor: bool = False
 
@@ -78,7 +80,7 @@ class LocalOptimStateDictConfig(OptimStateDictConfig):
 
 @dataclass
 class ShardedOptimStateDictConfig(OptimStateDictConfig):
-    """``_use_dtensor``: FSDP1 chose between ShardedTensor and DTensor; FSDP2 always gives DTensors."""
+    """``_use_dtensor``: DTensor rather than ShardedTensor values; FSDP2 has DTensors only."""
 
     _use_dtensor: bool = False
 

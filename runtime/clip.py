@@ -36,11 +36,18 @@ def clip_grad_norm_(
 
     As in FSDP1 the norm is computed in float32, and gradients of plain (ignored) parameters count
     on their own rank only: if they differ between ranks, so do the norms. Without any DTensor this
-    is ``torch.nn.utils``'s function. Must be called by all ranks. Raises RuntimeError if
-    ``error_if_nonfinite`` and the norm is not finite."""
+    is ``torch.nn.utils``'s function. Must be called by all ranks.
+
+    Args:
+        parameters: a module, sharded or not, or parameters.
+        max_norm: the largest norm to leave.
+        norm_type: the order of the norm, ``inf`` for the largest absolute value.
+        error_if_nonfinite: raise RuntimeError if the norm is nan or infinite.
+    """
     if isinstance(parameters, nn.Module):
         for unit in units_of(parameters):
-            unit.reshard()  # an evaluation may have left whole parameters, which have no gradients, in place
+            # An evaluation may have left whole parameters in place, and those have no gradients.
+            unit.reshard()
         parameters = parameters.parameters()
     elif isinstance(parameters, torch.Tensor):
         parameters = [parameters]
@@ -54,6 +61,8 @@ def clip_grad_norm_(
         group = gradients.setdefault(_spread(parameter), [])
         if parameter.grad is not None:
             group.append(parameter.grad)
+    if gradients.keys() <= {None}:
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite)
     everything = [_local(gradient) for group in gradients.values() for gradient in group]
 
     total = _total_norm(gradients, norm_type)
@@ -61,9 +70,9 @@ def clip_grad_norm_(
         total = total.to(everything[0].device)
     if error_if_nonfinite and not torch.isfinite(total):
         raise RuntimeError(
-            f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, so it cannot be "
-            "clipped. To disable this error and scale the gradients by the non-finite norm anyway, set "
-            "`error_if_nonfinite=False`"
+            f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, "
+            "so it cannot be clipped. To disable this error and scale the gradients by the "
+            "non-finite norm anyway, set `error_if_nonfinite=False`"
         )
     # A coefficient of 1 is multiplied too: to look at it would wait for the device.
     coefficient = torch.clamp(float(max_norm) / (total + 1e-6), max=1.0)
@@ -98,7 +107,8 @@ def _local_norm(gradients: list[torch.Tensor], norm_type: float) -> torch.Tensor
     norms = [
         torch.linalg.vector_norm(p, norm_type, dtype=torch.float32) for p in parts if p.numel() > 0
     ]
-    return torch.linalg.vector_norm(_stack(norms), norm_type)
+    total: torch.Tensor = torch.linalg.vector_norm(_stack(norms), norm_type)
+    return total
 
 
 def _stack(values: Iterable[torch.Tensor]) -> torch.Tensor:

@@ -22,15 +22,16 @@ def resolve_ignored(
     ignored_modules: Iterable[nn.Module] | None = None,
     ignored_states: Iterable[nn.Parameter] | Iterable[nn.Module] | None = None,
 ) -> Ignored:
-    """FSDP1's reading of its two arguments (``_init_utils.py``, ``_init_ignored_module_states``)."""
+    """Reads FSDP1's two arguments as ``_init_ignored_module_states`` does (``_init_utils.py``)."""
     if ignored_modules is not None and ignored_states is not None:
         raise ValueError(
-            "Pass either ignored_modules or ignored_states, not both: ignored_states takes modules too"
+            "Pass either ignored_modules or ignored_states, not both: ignored_states takes "
+            "modules too"
         )
     modules: list[nn.Module] = []
     parameters: set[nn.Parameter] = set()
     if ignored_states is not None:
-        states = list(ignored_states)
+        states: list[object] = list(ignored_states)
         if all(isinstance(state, nn.Parameter) for state in states):
             parameters = {state for state in states if isinstance(state, nn.Parameter)}
         else:
@@ -59,7 +60,7 @@ def resolve_ignored(
     return Ignored(closure, parameters)
 
 
-def _only_modules(argument: str, states: list[nn.Module | nn.Parameter]) -> list[nn.Module]:
+def _only_modules(argument: str, states: list[object]) -> list[nn.Module]:
     modules = [state for state in states if isinstance(state, nn.Module)]
     if len(modules) != len(states):
         types = sorted({type(state).__name__ for state in states})

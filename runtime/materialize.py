@@ -2,7 +2,8 @@
 
 FSDP1 materializes and shards unit by unit, so that a rank never holds more than one whole unit.
 With the same order and the same full-size tensors the random numbers are the same too
-(``torch/distributed/fsdp/_init_utils.py``, ``_materialize_meta_module``)."""
+(``torch/distributed/fsdp/_init_utils.py``, ``_materialize_meta_module``).
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def materialize(
 
     Calls ``param_init_fn`` on each module; without it, ``to_empty`` and ``reset_parameters()`` on
     each that has parameters or buffers of its own. Raises ValueError if such a module has no
-    ``reset_parameters``: to skip it would leave it with whatever its memory holds."""
+    ``reset_parameters``: to skip it would leave it with whatever its memory holds.
+    """
     if not any(_is_meta(module, ignored_parameters) for module in modules):
         return
     if param_init_fn is not None and not callable(param_init_fn):
@@ -79,8 +81,8 @@ def _reset(module: nn.Module, device: torch.device) -> None:
     reset_parameters = getattr(module, "reset_parameters", None)
     if reset_parameters is None:
         raise ValueError(
-            f"{type(module).__name__} is on the meta device and has no reset_parameters(): give it one, or pass "
-            "param_init_fn"
+            f"{type(module).__name__} is on the meta device and has no reset_parameters(): give it "
+            "one, or pass param_init_fn"
         )
     with torch.no_grad():
         module.to_empty(device=device, recurse=False)

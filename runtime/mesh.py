@@ -27,66 +27,42 @@ def compute_device(
 
     As in FSDP1 (``_init_utils.py``, ``_get_compute_device``): ``device_id``, else where the
     parameters are unless that is the CPU, else the accelerator. Without an accelerator it is the
-    CPU, where FSDP1 refused."""
+    CPU, where FSDP1 refused. Raises ValueError if ``device_id`` is no device of this machine, or
+    not the one that the parameters are on.
+    """
     placed = next((p.device for p in parameters if p.device.type not in ("cpu", "meta")), None)
     if device_id is not None:
         try:
             device = torch.device(device_id)
         except RuntimeError as error:
             raise ValueError(
-                f"device_id={device_id!r} is not a device of this machine; without an accelerator pass "
-                f"torch.device('cpu') or None"
+                f"device_id={device_id!r} is not a device of this machine; without an accelerator "
+                "pass torch.device('cpu') or None"
             ) from error
         if device.type != "cpu" and device.index is None:
             warnings.warn(
                 f"device_id={device_id!r} has no index: using the current device", stacklevel=3
             )
-    elif device_mesh is not None:
-        device = torch.device(device_mesh.device_type)
     elif placed is not None:
         device = placed
+    elif device_mesh is not None:
+        device = torch.device(device_mesh.device_type)
     elif torch.accelerator.is_available():
         device = torch.accelerator.current_accelerator() or torch.device("cpu")
     else:
         device = torch.device("cpu")
-    if device.type == "cpu":
-        return torch.device("cpu")
-
-    current = torch.accelerator.current_device_index()
-    if device.index is None:
-        device = torch.device(device.type, current)
-    elif device.index != current:
-        torch.accelerator.set_device_index(device.index)
+    if device.type != "cpu":
+        current = torch.accelerator.current_device_index()
+        if device.index is None:
+            device = torch.device(device.type, current)
+        elif device.index != current:
+            torch.accelerator.set_device_index(device.index)
     if placed is not None and placed != device:
         raise ValueError(
-            f"The model is on {placed} but device_id={device_id!r}: move the model or change device_id"
+            f"The model is on {placed} but device_id={device_id!r}: move the model or change "
+            "device_id"
         )
     return device
-
-
-class MeshFactory:
-    """Builds the mesh of a strategy, once for all units that ask for the same one: building is a
-    collective.
-    """
-
-    def __init__(self, device_type: str) -> None:
-        self.device_type = device_type
-        self._built: list[tuple[tuple[object, ...], DeviceMesh]] = []
-
-    def __call__(
-        self,
-        strategy: ShardingStrategy,
-        process_group: ProcessGroups | None = None,
-        device_mesh: DeviceMesh | None = None,
-    ) -> DeviceMesh:
-        kind = strategy.is_hybrid, strategy is ShardingStrategy.NO_SHARD
-        key = (*kind, process_group, device_mesh)
-        for known, mesh in self._built:
-            if known == key:
-                return mesh
-        mesh = build_mesh(strategy, self.device_type, process_group, device_mesh)
-        self._built.append((key, mesh))
-        return mesh
 
 
 def build_mesh(
@@ -100,7 +76,8 @@ def build_mesh(
     One dimension for the strategies that shard over all ranks, two named ones for the hybrid
     strategies, and ``(ranks, 1)`` for NO_SHARD: nothing is sharded over one rank, and gradients are
     averaged over the other dimension. Must be called by all ranks. Raises ValueError for what FSDP1
-    cannot do either."""
+    cannot do either.
+    """
     if process_group is not None and device_mesh is not None:
         raise ValueError("Pass either process_group or device_mesh, not both")
     if strategy.is_hybrid:
@@ -108,12 +85,13 @@ def build_mesh(
 
     if device_mesh is not None and device_mesh.ndim != 1:
         raise ValueError(
-            f"device_mesh has {device_mesh.ndim} dimensions, but {strategy.name} shards over one: pass one dimension "
-            "of it, such as device_mesh['shard'], or use HYBRID_SHARD"
+            f"device_mesh has {device_mesh.ndim} dimensions, but {strategy.name} shards over one: "
+            "pass one dimension of it, such as device_mesh['shard'], or use HYBRID_SHARD"
         )
-    if isinstance(process_group, (tuple, list)):
+    if isinstance(process_group, tuple):
         raise ValueError(
-            f"process_group is a pair of groups, which only HYBRID_SHARD takes; {strategy.name} takes one"
+            f"process_group is a pair of groups, which only HYBRID_SHARD takes; {strategy.name} "
+            "takes one"
         )
     if strategy is ShardingStrategy.NO_SHARD:
         group = device_mesh.get_group() if device_mesh is not None else process_group
@@ -161,14 +139,16 @@ def _hybrid_mesh(
         world_size = dist.get_world_size()
         if world_size % per_node != 0:
             raise ValueError(
-                f"{strategy.name} without device_mesh shards over the {per_node} devices of a node, which does not "
-                f"divide the world size {world_size}: pass a two-dimensional device_mesh"
+                f"{strategy.name} without device_mesh shards over the {per_node} devices of a "
+                f"node, which does not divide the world size {world_size}: pass a two-dimensional "
+                "device_mesh"
             )
         shape = (world_size // per_node, per_node)
         return init_device_mesh(device_type, shape, mesh_dim_names=MESH_DIM_NAMES)
-    if not isinstance(process_group, (tuple, list)) or len(process_group) != 2:
+    if not isinstance(process_group, tuple) or len(process_group) != 2:
         raise ValueError(
-            f"process_group must be the pair (shard group, replicate group) for {strategy.name} but is {process_group}"
+            f"process_group must be the pair (shard group, replicate group) for {strategy.name} "
+            f"but is {process_group}"
         )
     shard_group, replicate_group = process_group
     # A rank knows the ranks of its own two groups only; its replicas tell it about their shard

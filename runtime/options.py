@@ -3,7 +3,8 @@
 The names, defaults and member order are those of ``torch/distributed/fsdp/api.py``, so that a
 program whose imports are redirected here reads as before. The functions of this package also accept
 torch's own objects: options are read by their attributes and enum members by their names, never by
-their class."""
+their class.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 class NamedOption(Enum):
-    """An enum whose members equal, and hash like, the members of that name in torch's enum of that
-    name.
-    """
+    """An enum whose members equal those of torch's enum of the same name, and hash like them."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Enum):
@@ -44,7 +43,8 @@ class ShardingStrategy(NamedOption):
       ``("replicate", "shard")``.
     - ``HYBRID_SHARD``: ``FULL_SHARD`` inside a node, replicated across nodes: a two-dimensional
       mesh.
-    - ``_HYBRID_SHARD_ZERO2``: ``SHARD_GRAD_OP`` inside a node, replicated across nodes."""
+    - ``_HYBRID_SHARD_ZERO2``: ``SHARD_GRAD_OP`` inside a node, replicated across nodes.
+    """
 
     FULL_SHARD = auto()
     SHARD_GRAD_OP = auto()
@@ -69,7 +69,8 @@ class BackwardPrefetch(NamedOption):
       itself.
     - ``BACKWARD_POST``: after that. FSDP2 has no such mode; it runs as ``BACKWARD_PRE``, with the
       same numbers and up to one unit's parameters more at the memory peak.
-    - ``None`` in place of a member: no prefetch, which FSDP2 can do."""
+    - ``None`` in place of a member: no prefetch, which FSDP2 can do.
+    """
 
     BACKWARD_PRE = auto()
     BACKWARD_POST = auto()
@@ -90,8 +91,9 @@ class MixedPrecision:
             parameters.
         cast_forward_inputs: cast the inputs of every unit to ``param_dtype``.
         cast_root_forward_inputs: cast the inputs of the root, the unit whose forward runs first.
-        _module_classes_to_ignore: classes that run in float32, each as a unit of its own, when a
-    wrap policy is given."""
+        _module_classes_to_ignore: classes of modules that run in float32, each a unit of its own,
+            when a wrap policy is given.
+    """
 
     param_dtype: torch.dtype | None = None
     reduce_dtype: torch.dtype | None = None
@@ -109,48 +111,46 @@ class CPUOffload:
     Attributes:
         offload_params: keep sharded parameters, their gradients and so the optimizer on the CPU
             (pinned where there is an accelerator). The model must not be moved to the accelerator
-            after it was sharded."""
+            after it was sharded.
+    """
 
     offload_params: bool = False
 
 
 def as_sharding_strategy(value: object) -> ShardingStrategy:
-    """The strategy that ``value`` names: a member (of this enum or torch's), its name, or None for
-    FULL_SHARD.
-    """
+    """The strategy for a member of this enum or torch's, a member's name, or None (FULL_SHARD)."""
     if value is None:
         return ShardingStrategy.FULL_SHARD
     name = getattr(value, "name", value)
     if not isinstance(name, str) or name not in ShardingStrategy.__members__:
         raise ValueError(
-            f"sharding_strategy={value!r} is not a sharding strategy: pass a member of ShardingStrategy or its name, "
-            f"one of {', '.join(ShardingStrategy.__members__)}"
+            f"sharding_strategy={value!r} is not a sharding strategy: pass a member of "
+            f"ShardingStrategy or its name, one of {', '.join(ShardingStrategy.__members__)}"
         )
     return ShardingStrategy[name]
 
 
 def as_backward_prefetch(value: object) -> BackwardPrefetch | None:
-    """The mode that ``value`` names: a member (of this enum or torch's), its name, or None for no
-    prefetch.
-    """
+    """The mode for a member of this enum or torch's, a member's name, or None (no prefetch)."""
     if value is None:
         return None
     name = getattr(value, "name", value)
     if not isinstance(name, str) or name not in BackwardPrefetch.__members__:
         raise ValueError(
-            f"backward_prefetch={value!r} is not a prefetch mode: pass BackwardPrefetch.BACKWARD_PRE, "
-            "BackwardPrefetch.BACKWARD_POST or None"
+            f"backward_prefetch={value!r} is not a prefetch mode: pass "
+            "BackwardPrefetch.BACKWARD_PRE, BackwardPrefetch.BACKWARD_POST or None"
         )
     return BackwardPrefetch[name]
 
 
 def as_mixed_precision(value: Any) -> MixedPrecision | None:
-    """``value`` (this class's or torch's) as a :class:`MixedPrecision`, checked; None stays None."""
+    """``value``, of this class or torch's, as a :class:`MixedPrecision`; None stays None."""
     if value is None:
         return None
     if not hasattr(value, "param_dtype") or not hasattr(value, "buffer_dtype"):
         raise ValueError(
-            f"mixed_precision={value!r} is not a MixedPrecision: pass MixedPrecision(param_dtype=..., ...) or None"
+            f"mixed_precision={value!r} is not a MixedPrecision: pass "
+            "MixedPrecision(param_dtype=..., ...) or None"
         )
     # Fields that an older torch does not have keep their defaults.
     given = {
@@ -159,8 +159,8 @@ def as_mixed_precision(value: Any) -> MixedPrecision | None:
     mixed_precision = MixedPrecision(**given)
     if mixed_precision.keep_low_precision_grads:
         raise ValueError(
-            "mixed_precision.keep_low_precision_grads=True has no equivalent in FSDP2, whose gradients have the dtype "
-            "of the sharded parameters: leave it False"
+            "mixed_precision.keep_low_precision_grads=True has no equivalent in FSDP2, whose "
+            "gradients have the dtype of the sharded parameters: leave it False"
         )
     return mixed_precision
 
@@ -171,6 +171,7 @@ def as_cpu_offload(value: Any) -> bool:
         return False
     if not hasattr(value, "offload_params"):
         raise ValueError(
-            f"cpu_offload={value!r} is not a CPUOffload: pass CPUOffload(offload_params=...) or None"
+            f"cpu_offload={value!r} is not a CPUOffload: pass CPUOffload(offload_params=...) or "
+            "None"
         )
     return bool(value.offload_params)

@@ -1,9 +1,9 @@
-"""Which modules become units, in which order: the partition that FSDP1 makes, worked out without
-wrapping anything.
+"""Which modules become units, in which order: FSDP1's partition, without wrapping anything.
 
 The partition decides memory, the number of collectives and the last bits of reduced gradients, so a
 migration keeps it. FSDP1's own code for this is ``_auto_wrap``
-(``torch/distributed/fsdp/_wrap_utils.py``) and ``_recursive_wrap`` (``wrap.py``)."""
+(``torch/distributed/fsdp/_wrap_utils.py``) and ``_recursive_wrap`` (``wrap.py``).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class Unit(NamedTuple):
 
     ``kwargs`` holds what differs from the arguments of the root: what a ``CustomPolicy`` returned
     for the module, and ``{"mixed_precision": None}`` for a module that mixed precision leaves out,
-    such as batch norm."""
+    such as batch norm.
+    """
 
     name: str
     module: nn.Module
@@ -49,7 +50,8 @@ def plan_units(
 
     A selected container without a ``forward``, such as ``ModuleList``, is passed over: its
     parameters would never be gathered. A module that is used in several places is one unit. Raises
-    ValueError if ``policy`` is not a policy."""
+    ValueError if ``policy`` is not a policy.
+    """
     ignored = set(ignored_modules)
     mixed_precision = as_mixed_precision(mixed_precision)
     exempt = tuple(mixed_precision._module_classes_to_ignore) if mixed_precision else ()
@@ -68,7 +70,8 @@ def plan_units(
             selected[chosen] = {"mixed_precision": None} if isinstance(chosen, exempt) else {}
     elif policy is not None:
         raise ValueError(
-            f"auto_wrap_policy={policy!r} is not a wrap policy: pass a function, ModuleWrapPolicy, CustomPolicy or None"
+            f"auto_wrap_policy={policy!r} is not a wrap policy: pass a function, ModuleWrapPolicy, "
+            "CustomPolicy or None"
         )
 
     names = {submodule: name for name, submodule in module.named_modules()}
@@ -81,9 +84,7 @@ def plan_units(
 
 
 def has_forward(module: nn.Module) -> bool:
-    """Whether calling ``module`` can work: containers such as ModuleList do not implement
-    ``forward``.
-    """
+    """Whether ``module`` can be called: containers such as ModuleList have no ``forward``."""
     return type(module).forward is not nn.Module.forward or "forward" in vars(module)
 
 
@@ -112,9 +113,7 @@ def _asker(policy: Callable[..., bool]) -> Question:
 
 
 def _or_exempt(ask: Question, exempt: tuple[type[nn.Module], ...]) -> Question:
-    """``ask``, or else the exempt classes. Looking for those makes FSDP1 recurse past what ``ask``
-    would.
-    """
+    """``ask``, or the exempt classes: FSDP1 then recurses everywhere, to find all of those."""
     return lambda module, recurse, numel: (
         ask(module, recurse, numel) or recurse or isinstance(module, exempt)
     )
@@ -126,7 +125,7 @@ def _replay(
     ignored_modules: set[nn.Module],
     ignored_parameters: set[nn.Parameter],
 ) -> list[nn.Module]:
-    """The modules that ``_recursive_wrap`` would wrap, from the same questions in the same order."""
+    """What ``_recursive_wrap`` would wrap, from the same questions in the same order."""
     chosen: dict[nn.Module, None] = {}
 
     def visit(module: nn.Module) -> int:

@@ -4,7 +4,8 @@
 A policy is either an object with ``_run_policy``, which picks modules by looking at the whole tree,
 or a function that is asked twice about a module: ``recurse=True``: look at its children?
 ``recurse=False``: make it a unit, given that ``nonwrapped_numel`` parameter elements of it are not
-in a unit yet? Both kinds, also torch's own, go to ``plan_units``."""
+in a unit yet? Both kinds, also torch's own, go to ``plan_units``.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +59,8 @@ class CustomPolicy:
             answer = self._lambda_fn(module)
             if not isinstance(answer, (dict, bool)):
                 raise ValueError(
-                    f"The lambda_fn passed to CustomPolicy should return False/True or a kwarg dict, "
-                    f"but it returned {answer}"
+                    "The lambda_fn passed to CustomPolicy should return False/True or a kwarg "
+                    f"dict, but it returned {answer}"
                 )
             if answer:
                 units[module] = {**root_kwargs, **(answer if isinstance(answer, dict) else {})}
@@ -117,14 +118,18 @@ def size_based_auto_wrap_policy(
 
     ``force_leaf_modules``: classes whose children are never looked at. ``exclude_wrap_modules``:
     classes that are never units. Their defaults are the attributes of those names of this function,
-    which programs may change."""
+    which programs may change.
+    """
+    attributes = vars(size_based_auto_wrap_policy)
     if force_leaf_modules is None:
-        force_leaf_modules = size_based_auto_wrap_policy.FORCE_LEAF_MODULES  # type: ignore[attr-defined]
+        force_leaf_modules = attributes["FORCE_LEAF_MODULES"]
     if exclude_wrap_modules is None:
-        exclude_wrap_modules = size_based_auto_wrap_policy.EXCLUDE_WRAP_MODULES  # type: ignore[attr-defined]
+        exclude_wrap_modules = attributes["EXCLUDE_WRAP_MODULES"]
     refused = force_leaf_modules if recurse else exclude_wrap_modules
     return nonwrapped_numel >= min_num_params and not isinstance(module, tuple(refused or ()))
 
 
-size_based_auto_wrap_policy.FORCE_LEAF_MODULES = {nn.MultiheadAttention}  # type: ignore[attr-defined]
-size_based_auto_wrap_policy.EXCLUDE_WRAP_MODULES = {nn.ModuleList, nn.ModuleDict}  # type: ignore[attr-defined]
+vars(size_based_auto_wrap_policy).update(
+    FORCE_LEAF_MODULES={nn.MultiheadAttention},
+    EXCLUDE_WRAP_MODULES={nn.ModuleList, nn.ModuleDict},
+)

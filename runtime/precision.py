@@ -35,7 +35,8 @@ def run_in_full_precision(module: nn.Module) -> None:
     had.
 
     FSDP1 does this to every module of ``MixedPrecision._module_classes_to_ignore``, batch norm by
-    default (``_common_utils.py``, ``_override_module_mixed_precision``)."""
+    default (``_common_utils.py``, ``_override_module_mixed_precision``).
+    """
     input_dtype: torch.dtype | None = None
 
     def upcast(module: nn.Module, args: tuple[Any, ...]) -> Any:
@@ -87,7 +88,8 @@ def cast_buffers(
 
     FSDP2 neither shards nor casts buffers; this is FSDP1's ``MixedPrecision.buffer_dtype``. Buffers
     of ``ignored_modules`` and of modules of ``keep_classes`` stay as they are: FSDP1 keeps those of
-    batch norm when it is given a wrap policy."""
+    batch norm when it is given a wrap policy.
+    """
     keep = tuple(keep_classes)
     for submodule in module.modules():
         if submodule not in ignored_modules and not isinstance(submodule, keep):
@@ -109,4 +111,4 @@ def cast_own_buffers(module: nn.Module, dtype: torch.dtype) -> None:
             if prefix + name in state_dict:
                 state_dict[prefix + name] = state_dict[prefix + name].to(own_dtype)
 
-    module.register_state_dict_post_hook(restore)
+    module.register_state_dict_post_hook(restore)  # type: ignore[no-untyped-call]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from torch import nn
@@ -22,7 +23,8 @@ def prefetch_in_forward_order(root: nn.Module) -> None:
     computation.
 
     As in FSDP1 the order is that of the first forward, so the model must run its units in the same
-    order every time."""
+    order every time.
+    """
     order: list[FSDPModule] = []
 
     def start(module: nn.Module, args: Any) -> None:
@@ -35,7 +37,7 @@ def prefetch_in_forward_order(root: nn.Module) -> None:
     def finish(module: nn.Module, args: Any, output: Any) -> None:
         for handle in handles:
             handle.remove()
-        for unit, following in zip(order, order[1:], strict=False):
+        for unit, following in pairwise(order):
             unit.set_modules_to_forward_prefetch([following])
 
     handles = [root.register_forward_pre_hook(start)]

@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,7 +18,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, 
 from .fsdp_state import set_cast_forward_inputs, units_of
 from .ignored import Ignored, resolve_ignored
 from .materialize import materialize, own_modules
-from .mesh import MeshFactory, ProcessGroups, compute_device
+from .mesh import ProcessGroups, build_mesh, compute_device
 from .options import (
     BackwardPrefetch,
     MixedPrecision,
@@ -54,8 +55,8 @@ class UnitOptions:
                 continue  # of no effect on the result
             if name not in UnitOptions.__dataclass_fields__:
                 raise ValueError(
-                    f"auto_wrap_policy returned {name!r} for {unit.name!r}, which a unit cannot have for itself: pass "
-                    "it to shard_model"
+                    f"auto_wrap_policy returned {name!r} for {unit.name!r}, which a unit cannot "
+                    "have for itself: pass it to shard_model"
                 )
             changes[name] = _READERS[name](value) if name in _READERS else value
         return replace(self, **changes)
@@ -91,8 +92,7 @@ def shard_model(
     ignored_states: Iterable[nn.Parameter] | Iterable[nn.Module] | None = None,
     device_mesh: DeviceMesh | None = None,
 ) -> nn.Module:
-    """Shards ``module`` in place with ``fully_shard`` as ``FullyShardedDataParallel(module, ...)``
-    would; returns it.
+    """Shards ``module`` in place as ``FullyShardedDataParallel(module, ...)`` did, and returns it.
 
     The arguments are FSDP1's, in its order and with its defaults; torch's own option objects are
     accepted as well as those of this package. Create the optimizer afterwards: sharding replaces
@@ -127,10 +127,11 @@ def shard_model(
             ``process_group``.
 
     Raises:
-        ValueError: an argument has no equivalent in FSDP2 or does not fit another one. The message
-    names it."""
+        ValueError: an argument has no equivalent in FSDP2, or does not fit another one. The message
+            names it.
+    """
     options = UnitOptions(
-        process_group,
+        tuple(process_group) if isinstance(process_group, list) else process_group,
         device_mesh,
         as_sharding_strategy(sharding_strategy),
         as_cpu_offload(cpu_offload),
@@ -144,7 +145,8 @@ def shard_model(
     device = compute_device(
         (p for p in module.parameters() if p not in ignored.parameters), device_id, device_mesh
     )
-    mesh_of = MeshFactory(device.type)
+    # Units that ask for the same mesh share it: building one is a collective.
+    mesh_of = cache(partial(build_mesh, device_type=device.type))
 
     inner_units = units_of(module)
     units = plan_units(
@@ -165,15 +167,15 @@ def shard_model(
         unit_options = options.override(unit)
         own = own_modules(unit.module, boundaries)
         mesh = mesh_of(
-            unit_options.sharding_strategy, unit_options.process_group, unit_options.device_mesh
+            unit_options.sharding_strategy,
+            process_group=unit_options.process_group,
+            device_mesh=unit_options.device_mesh,
         )
         materialize(own, device, unit_options.param_init_fn, ignored.parameters)
         _shard_unit(unit, own, unit_options, mesh, device, ignored, synced)
-        if (
-            unit_options.mixed_precision is not None
-            and unit_options.mixed_precision.buffer_dtype is not None
-        ):
-            buffer_dtypes.append((own, unit_options.mixed_precision.buffer_dtype))
+        buffer_dtype = getattr(unit_options.mixed_precision, "buffer_dtype", None)
+        if buffer_dtype is not None:
+            buffer_dtypes.append((own, buffer_dtype))
 
     _become_inner(inner_units)
     if options.mixed_precision is not None:
@@ -190,26 +192,24 @@ def _check(module: nn.Module, options: UnitOptions, policy: Any) -> None:
         raise ValueError("module is sharded already: call shard_model once for each module")
     if not has_forward(module):
         raise ValueError(
-            f"module is a {type(module).__name__}, which has no forward to gather its parameters for: shard each of "
-            "its children"
+            f"module is a {type(module).__name__}, which has no forward to gather its parameters "
+            "for: shard each of its children"
         )
     if policy is not None and units_of(module):
         raise ValueError(
-            "auto_wrap_policy was given for a model of which a part is sharded already: shard either by hand or by "
-            "policy"
+            "auto_wrap_policy was given for a model of which a part is sharded already: shard "
+            "either by hand or by policy"
         )
     hybrid = options.sharding_strategy.is_hybrid
     if hybrid and policy is None and options.process_group is None and options.device_mesh is None:
         raise ValueError(
-            f"sharding_strategy={options.sharding_strategy.name} without auto_wrap_policy needs process_group or "
-            "device_mesh, so that all parts of the model use the same groups"
+            f"sharding_strategy={options.sharding_strategy.name} without auto_wrap_policy needs "
+            "process_group or device_mesh, so that all parts of the model use the same groups"
         )
-    low_precision = (
-        options.mixed_precision is not None and options.mixed_precision.param_dtype is not None
-    )
-    if low_precision and os.environ.get("FSDP_USE_FULL_PREC_IN_EVAL") == "1":
+    if options.mixed_precision is not None and os.environ.get("FSDP_USE_FULL_PREC_IN_EVAL") == "1":
         warnings.warn(
-            "FSDP_USE_FULL_PREC_IN_EVAL=1 has no equivalent in FSDP2: evaluation runs in param_dtype",
+            "FSDP_USE_FULL_PREC_IN_EVAL=1 has no equivalent in FSDP2: evaluation runs in "
+            "mixed_precision.param_dtype",
             stacklevel=3,
         )
 
@@ -240,8 +240,7 @@ def _shard_unit(
     fully_shard(
         unit.module,
         mesh=mesh,
-        # None resolves to True, but for the unit whose forward runs first to False: FSDP1's
-        # FULL_SHARD.
+        # None is FSDP1's FULL_SHARD: True, but False for the unit whose forward runs first.
         reshard_after_forward=False if keep_unsharded else None,
         mp_policy=mixed_precision_policy(options.mixed_precision, is_root=is_root),
         offload_policy=_offload_policy(options.cpu_offload),

@@ -18,17 +18,25 @@ def broadcast_module_states(
     device: torch.device | str | int | None = None,
     ignored_parameters: Collection[nn.Parameter] = (),
 ) -> None:
-    """Broadcasts all parameters and buffers of ``module`` from the first rank of ``process_group``
-    to the others.
+    """Broadcasts the parameters and buffers of ``module`` from the first rank to the others.
 
     ``fully_shard`` takes each rank's shard from that rank's own values, so ranks that start from
     different ones give a mixture without any error (torchtitan#1777). This is FSDP1's
     ``sync_module_states=True`` for a model that has not been sharded yet; non-persistent buffers
-    are included. ``device``: where to communicate, for a model on the CPU with a backend that
-    cannot send from there. Must be called by all ranks. Raises ValueError for a meta tensor."""
+    are included.
+
+    Args:
+        module: a model on the same kind of device on every rank, not sharded yet.
+        process_group: the ranks; the first of them has the values. None: all ranks.
+        device: where to communicate, for a model on the CPU with a backend that cannot send from
+            there. None: where the tensors are.
+        ignored_parameters: parameters that each rank keeps its own values of.
+
+    Must be called by all ranks of the group. Raises ValueError for a tensor on the meta device.
+    """
     ignored = set(ignored_parameters)
     states = [*(p for p in module.parameters() if p not in ignored), *module.buffers()]
-    broadcast_tensors(states, process_group or dist.group.WORLD, device)
+    broadcast_tensors(states, process_group, device)
 
 
 def broadcast_over_mesh(
@@ -37,7 +45,8 @@ def broadcast_over_mesh(
     """Broadcasts from the first rank of ``mesh``: along its first dimension, then along the next.
 
     That order gives the first rank of every row the right values before it sends them along its
-    row."""
+    row.
+    """
     tensors = list(tensors)
     for dim in range(mesh.ndim):
         if mesh.size(dim) > 1:
@@ -51,13 +60,13 @@ def broadcast_tensors(
 ) -> None:
     """Broadcasts ``tensors`` in place from the first rank of ``group``."""
     pending = []
-    source = dist.get_global_rank(group, 0) if group is not None else 0
+    source = 0 if group is None else dist.get_global_rank(group, 0)
     for tensor in tensors:
         local = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
         if local.is_meta:
             raise ValueError(
-                "sync_module_states cannot broadcast a tensor on the meta device: materialize the module first, or "
-                "pass param_init_fn"
+                "sync_module_states cannot broadcast a tensor on the meta device: materialize the "
+                "module first, or pass param_init_fn"
             )
         sent = local.to(device if device is not None else local.device).contiguous()
         work = dist.broadcast(sent, src=source, group=group, async_op=True)

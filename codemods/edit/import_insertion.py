@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 import libcst as cst
 
-from fsdp_migrate.codemods.edit.import_lines import edit_import_line
+from fsdp_migrate.codemods.edit.import_lines import LINE_LENGTH, edit_import_line
 from fsdp_migrate.codemods.edit.import_statement import ImportEdit, module_of
 
 TopLevel = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
 _BLANK = cst.EmptyLine(indent=False)
 
+_FUTURE, _STANDARD, _OTHER, _LOCAL = range(4)  # isort's sections, in order
 
-def insert_imports(module: cst.Module, names: Sequence[tuple[str, str]]) -> cst.Module:
+# Where a new import stands: alone, behind another import, or in front of one.
+_NONE, _LAST, _NEXT = "alone", "behind", "in front"
+
+
+def insert_imports(
+    module: cst.Module, names: Sequence[tuple[str, str]], line_length: int = LINE_LENGTH
+) -> cst.Module:
     """Imports each (module, name) at the top level, outside any guard.
 
-    A name joins an unguarded top-level `from module import ...`; without one it gets a line behind
-    the leading block of imports, in a file without imports one behind the docstring. What such a
-    statement imports already is left alone.
+    A name joins an unguarded top-level `from module import ...`; without one it gets a line where
+    it sorts among the leading block of imports, the standard library's in front, in a file without
+    imports one behind the docstring. What such a statement imports already is left alone.
     """
     body: list[cst.BaseStatement] = [*module.body]
     missing: list[tuple[str, str]] = []
@@ -33,9 +41,11 @@ def insert_imports(module: cst.Module, names: Sequence[tuple[str, str]]) -> cst.
         index, position, _ = places[0]
         line = body[index]
         assert isinstance(line, cst.SimpleStatementLine)
-        body[index : index + 1] = edit_import_line(line, {position: ImportEdit(add=[pair])})
+        body[index : index + 1] = edit_import_line(line, {position: ImportEdit(add=[pair])}, line_length)
     changed = module.with_changes(body=body)
-    return _insert(changed, missing) if missing else changed
+    for source in dict.fromkeys(source for source, _ in missing):
+        changed = _insert(changed, [pair for pair in missing if pair[0] == source], line_length)
+    return changed
 
 
 def _statements_from(
@@ -58,24 +68,34 @@ def _imports(statement: cst.ImportFrom, name: str) -> bool:
     return any(alias.evaluated_name == name and alias.asname is None for alias in statement.names)
 
 
-def _insert(module: cst.Module, names: Sequence[tuple[str, str]]) -> cst.Module:
+def _insert(
+    module: cst.Module, names: Sequence[tuple[str, str]], line_length: int
+) -> cst.Module:
     empty = cst.SimpleStatementLine(
         [cst.ImportFrom(cst.Name("_"), [cst.ImportAlias(cst.Name("_"))])]
     )
-    lines = edit_import_line(empty, {0: ImportEdit(drop=frozenset("_"), add=names)})
+    edit = ImportEdit(drop=frozenset("_"), add=names)
+    lines = edit_import_line(empty, {0: edit}, line_length)
     body: list[cst.BaseStatement] = [*module.body]
-    index, behind_import = _place(body)
+    index, beside_import = _place(body, names[0][0])
     if body and not index:
         module, body[0] = _own_header(module, body[0])
-    if not behind_import:
+    following = body[index] if index < len(body) else None
+    if beside_import is _NONE:
         if index:
             lines[0] = lines[0].with_changes(leading_lines=[_BLANK])
-        if index < len(body) and not _starts_blank(body[index]):
-            following = body[index]
+        if following is not None and not _starts_blank(following):
             blank = 1 if isinstance(following, cst.SimpleStatementLine) else 2
             body[index] = following.with_changes(
                 leading_lines=[*[_BLANK] * blank, *_leading_lines(following)]
             )
+    elif beside_import is _NEXT and following is not None:
+        # The new line opens the section or the block: the blank lines above are now above it.
+        above = _leading_lines(following)
+        blanks = next((i for i, line in enumerate(above) if line.comment), len(above))
+        lines[0] = lines[0].with_changes(leading_lines=above[:blanks])
+        apart = [] if _is_same_section(following, names[0][0]) else [_BLANK]
+        body[index] = following.with_changes(leading_lines=[*apart, *above[blanks:]])
     return module.with_changes(body=[*body[:index], *lines, *body[index:]])
 
 
@@ -93,16 +113,51 @@ def _own_header(
     )
 
 
-def _place(body: Sequence[cst.BaseStatement]) -> tuple[int, bool]:
-    """The index behind the leading block of imports (True), else behind the docstring (False)."""
+def _place(body: Sequence[cst.BaseStatement], source: str) -> tuple[int, str]:
+    """The index for a new import of `source`, and whether it comes behind an import, before one, or alone."""
     docstring = 1 if body and _is_docstring(body[0]) else 0
-    last = None
+    imports: list[int] = []
     for index, statement in enumerate(body[docstring:], docstring):
         if _is_import(statement):
-            last = index
+            imports.append(index)
         elif not _holds_imports(statement):
             break
-    return (docstring, False) if last is None else (last + 1, True)
+    if not imports:
+        return docstring, _NONE
+    section = _section(source)
+    before = [index for index in imports if _key(body[index]) <= (section, True, source)]
+    if section == _STANDARD or not before:
+        # An unsorted block: behind the last of its own section, lest the new line stand among others.
+        own = [index for index in before if _key(body[index])[0] == section]
+        earlier = [index for index in before if _key(body[index])[0] < section]
+        if own:
+            return own[-1] + 1, _LAST
+        after = earlier[-1] + 1 if earlier else imports[0]  # behind `from __future__`
+        return (after, _NEXT) if after in imports else (after, _LAST)
+    return before[-1] + 1, _LAST
+
+
+def _section(source: str) -> int:
+    top = source.split(".")[0]
+    if top == "__future__":
+        return _FUTURE
+    return _STANDARD if top in sys.stdlib_module_names else _OTHER
+
+
+def _key(statement: cst.BaseStatement) -> tuple[int, bool, str]:
+    """Where isort puts an import: its section, `import` in front of `from`, its module."""
+    assert isinstance(statement, cst.SimpleStatementLine)
+    small = statement.body[0]
+    if isinstance(small, cst.ImportFrom):
+        source = module_of(small)
+        return (_LOCAL if source.startswith(".") else _section(source)), True, source
+    assert isinstance(small, cst.Import)
+    source = small.names[0].evaluated_name
+    return _section(source), False, source
+
+
+def _is_same_section(statement: cst.BaseStatement, source: str) -> bool:
+    return _is_import(statement) and _key(statement)[0] == _section(source)
 
 
 def _is_docstring(statement: cst.BaseStatement) -> bool:

@@ -13,11 +13,12 @@ from fsdp_migrate.codemods.edit.import_statement import (
     ImportEdit,
     NewImport,
     edit_import,
+    module_of,
     one_per_line,
 )
 from fsdp_migrate.codemods.edit.separated import SPACE
 
-LINE_LENGTH = 100
+LINE_LENGTH = 88  # black's
 
 _NOQA = re.compile(r"#\s*noqa", re.IGNORECASE)
 
@@ -25,13 +26,17 @@ _TWO_SPACES = cst.SimpleWhitespace("  ")
 
 
 def edit_import_line(
-    line: cst.SimpleStatementLine, edits: Mapping[int, ImportEdit]
+    line: cst.SimpleStatementLine,
+    edits: Mapping[int, ImportEdit],
+    line_length: int = LINE_LENGTH,
 ) -> list[cst.BaseStatement]:
     """The statements that take the line's place; `edits` go by position in `line.body`.
 
+    A new module's statement stands in front of the edited one if it sorts there, else behind it.
+
     Empty if nothing remains: `lost_comments` says which comments then have no place.
     """
-    return [*_edit_line(line, edits)]
+    return [*_edit_line(line, edits, line_length)]
 
 
 def lost_comments(line: cst.SimpleStatementLine, edits: Mapping[int, ImportEdit]) -> list[str]:
@@ -59,7 +64,9 @@ def edit_import_suite(
 
 
 def _edit_line(
-    line: cst.SimpleStatementLine, edits: Mapping[int, ImportEdit]
+    line: cst.SimpleStatementLine,
+    edits: Mapping[int, ImportEdit],
+    line_length: int = LINE_LENGTH,
 ) -> list[cst.SimpleStatementLine]:
     results = [_edit(small, edits.get(position)) for position, small in enumerate(line.body)]
     unchanged = zip(line.body, results, strict=True)
@@ -68,14 +75,61 @@ def _edit_line(
     if len(results) > 1:
         return _joined(line, results)
     (result,) = results
-    lines = [_new_line(line, new) for new in result.new]
-    if result.kept is not None:
-        lines.insert(0, _fitted(line.with_changes(body=[result.kept]), _width(line.body[0])))
-    elif lines:
-        lines[0] = _in_place_of(line, lines[0])
-    if lines:
-        lines[0] = _with_comments(lines[0], result.comments)
-    return lines
+    new = sorted(result.new, key=lambda made: module_of(made.statement))
+    lines = [_new_line(line, made, line_length) for made in new]
+    if result.kept is None:
+        if lines:
+            lines[0] = _with_comments(_in_place_of(line, lines[0]), result.comments)
+        return lines
+    kept = line.with_changes(body=[_collapsed(result.kept, line, line_length)])
+    kept = _with_comments(_fitted(kept, line_length, _width(line.body[0])), result.comments)
+    return _sorted_in(kept, lines, result.kept)
+
+
+def _sorted_in(
+    kept: cst.SimpleStatementLine,
+    lines: list[cst.SimpleStatementLine],
+    statement: cst.BaseSmallStatement,
+) -> list[cst.SimpleStatementLine]:
+    """The new lines in front of the kept one where they sort there, unless a comment of its own is above it."""
+    first = 0
+    if isinstance(statement, cst.ImportFrom) and not any(line.comment for line in kept.leading_lines):
+        own = module_of(statement)
+        if not own.startswith("."):
+            first = sum(_module(line) < own for line in lines if not _module(line).startswith("."))
+    if first:
+        blank, kept = kept.leading_lines, kept.with_changes(leading_lines=())
+        lines[0] = lines[0].with_changes(leading_lines=[*blank, *lines[0].leading_lines])
+    return [*lines[:first], kept, *lines[first:]]
+
+
+def _module(line: cst.SimpleStatementLine) -> str:
+    (statement,) = line.body
+    return module_of(statement) if isinstance(statement, cst.ImportFrom) else ""
+
+
+def _collapsed(
+    statement: cst.BaseSmallStatement, line: cst.SimpleStatementLine, line_length: int
+) -> cst.BaseSmallStatement:
+    """On one line, if names went away, what is left fits there, and no comment holds it open."""
+    (before,) = line.body
+    if not isinstance(statement, cst.ImportFrom) or not isinstance(before, cst.ImportFrom):
+        return statement
+    names, old = statement.names, before.names
+    if isinstance(names, cst.ImportStar) or isinstance(old, cst.ImportStar):
+        return statement
+    if len(names) >= len(old) or statement.lpar is None or comments_in(statement):
+        return statement
+    comma = cst.Comma(whitespace_after=SPACE)
+    flat = statement.with_changes(
+        names=[
+            *(alias.with_changes(comma=comma) for alias in names[:-1]),
+            names[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT),
+        ],
+        lpar=None,
+        rpar=None,
+    )
+    return flat if _width(flat) <= line_length else statement
 
 
 def _edit(statement: cst.BaseSmallStatement, edit: ImportEdit | None) -> EditedImport:
@@ -84,18 +138,20 @@ def _edit(statement: cst.BaseSmallStatement, edit: ImportEdit | None) -> EditedI
     return edit_import(statement, edit)
 
 
-def _new_line(line: cst.SimpleStatementLine, new: NewImport) -> cst.SimpleStatementLine:
+def _new_line(
+    line: cst.SimpleStatementLine, new: NewImport, line_length: int
+) -> cst.SimpleStatementLine:
     added = cst.SimpleStatementLine([new.statement], trailing_whitespace=_line_end(line))
     names = new.statement.names
     assert not isinstance(names, cst.ImportStar)
     if len(new.comments) == len(names) == 1:
-        return _fitted(_with_trailing_comment(added, new.comments[0]))
+        return _fitted(_with_trailing_comment(added, new.comments[0]), line_length)
     added = _with_comments(added, new.comments)
     comment = line.trailing_whitespace.comment
     if comment and _NOQA.match(comment.value) and not added.trailing_whitespace.comment:
         # What the linter overlooks there (an unused name, an import below other code) is here too.
         added = _with_trailing_comment(added, comment.value)
-    return _fitted(added)
+    return _fitted(added, line_length)
 
 
 def _in_place_of(
@@ -161,7 +217,9 @@ def _width(statement: cst.BaseSmallStatement) -> int:
     return len(cst.Module([]).code_for_node(statement))
 
 
-def _fitted(line: cst.SimpleStatementLine, before: int = 0) -> cst.SimpleStatementLine:
+def _fitted(
+    line: cst.SimpleStatementLine, line_length: int, before: int = 0
+) -> cst.SimpleStatementLine:
     """One name per line if the statement was on one line and no longer fits on it.
 
     A line that is no longer than `before` may stay.
@@ -170,7 +228,7 @@ def _fitted(line: cst.SimpleStatementLine, before: int = 0) -> cst.SimpleStateme
     if not isinstance(statement, cst.ImportFrom) or isinstance(statement.names, cst.ImportStar):
         return line
     code = cst.Module([]).code_for_node(statement)
-    if "\n" in code or len(code) <= max(LINE_LENGTH, before):
+    if "\n" in code or len(code) <= max(line_length, before):
         return line
     end = line.trailing_whitespace
     return line.with_changes(

@@ -96,6 +96,7 @@ def module_of(statement: cst.ImportFrom) -> str:
 def edit_import(statement: cst.Import | cst.ImportFrom, edit: ImportEdit) -> EditedImport:
     if isinstance(statement.names, cst.ImportStar):
         return EditedImport(statement, _new_imports([], edit.add, isort_key))
+    statement = _relocated(statement, edit)
     listing = _listing(statement)
     entries = [
         _Entry(alias, item) for alias, item in zip(statement.names, items_of(listing), strict=True)
@@ -141,6 +142,22 @@ def edit_import(statement: cst.Import | cst.ImportFrom, edit: ImportEdit) -> Edi
     if [*kept] == entries:
         return EditedImport(statement, new)
     return EditedImport(_with_entries(statement, listing, kept), new, tuple(comments))
+
+
+def _relocated(
+    statement: cst.Import | cst.ImportFrom, edit: ImportEdit
+) -> cst.Import | cst.ImportFrom:
+    """The statement with another module, if all names that stay move to the same one: its layout stays, too."""
+    if not isinstance(statement, cst.ImportFrom) or isinstance(statement.names, cst.ImportStar):
+        return statement
+    locals_ = {alias.evaluated_alias or alias.evaluated_name for alias in statement.names}
+    staying = locals_ - edit.drop
+    modules = {edit.move[local][0] if local in edit.move else "" for local in staying}
+    own = module_of(statement)
+    if len(modules) != 1 or modules & {"", own} or any(module == own for module, _ in edit.add):
+        return statement
+    elsewhere = _import_from(modules.pop(), [cst.ImportAlias(cst.Name("_"))])
+    return statement.with_changes(module=elsewhere.module, relative=elsewhere.relative)
 
 
 def _listing(statement: cst.Import | cst.ImportFrom) -> Listing:

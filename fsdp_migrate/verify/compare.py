@@ -130,7 +130,9 @@ def _losses(one: Rank, other: Rank, tolerance: float) -> Iterator[Difference]:
             step = one.loss_steps[index]
             several = one.loss_steps.count(step) > 1
             nth = index - one.loss_steps.index(step) + 1
-            text = f"{a:.8g} against {b:.8g}" + (f" (its backward {nth})" if several else "")
+            text = f"{a:.8g} against {b:.8g}" + (
+                f" (backward {nth} of the step)" if several else ""
+            )
             yield Difference(step, 1, one.rank, "loss", text)
             return
 

@@ -3,85 +3,129 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from fsdp_migrate.verify.errors import ProgramFailed
+from fsdp_migrate.verify.folders import Program
 from fsdp_migrate.verify.processes import Outcome
 from fsdp_migrate.verify.records import Ending, Rank, read_endings
 
 _LINES = 30
-_ROOT_CAUSE = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
-_ABORTED = re.compile(r"exitcode\s*:\s*(-?\d+)")
+_TORCHRUN = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s*exitcode\s*:\s*(-?\d+)")
+_TERMINATED, _ABORTED = -15, -6
 
 
-def check(which: str, outcome: Outcome, ranks: list[Rank], expected: int, folder: Path) -> None:
-    """Raise `ProgramFailed` unless a program came to its end and trained.
+@dataclass(frozen=True)
+class Scene:
+    """What one run left behind.
 
-    Args:
-        ranks: the records of those ranks that wrote one.
-        expected: the number of ranks that were started; 0 where the program decides.
+    Attributes:
         folder: with `records`, `output` and `logs` of the run.
+        expected: the number of ranks that were started; 0 where the program decides.
+        ranks: the records of those ranks that wrote one.
     """
-    if outcome.timed_out:
-        stands = [f"{_rank(rank)}:\n{_where(stack)}" for rank, stack in outcome.stacks]
-        reason = f"it did not end within {outcome.seconds:.0f} seconds"
-        raise ProgramFailed(which, reason, "\n".join(stands) or _tail(folder / "output"))
-    endings = read_endings(folder / "records")
-    bad = [ending for ending in endings if not ending.well]
-    if outcome.status != 0 and not _only_aborted(folder, bad, ranks, expected):
-        told = next((ending for ending in bad if ending.failure), None)
-        if told is not None:
-            error = told.failure.strip().splitlines()[-1]
-            raise ProgramFailed(which, f"{_rank(told.rank)} raised {error}", _cut(told.failure))
-        raise ProgramFailed(which, *_from_output(outcome, folder))
-    for ending in endings:
-        if ending.status and outcome.status == 0:
-            # A program may start its ranks itself and not look at how they ended.
-            reason = f"{_rank(ending.rank)} ended with exit status {ending.status}"
-            raise ProgramFailed(which, reason, _tail(folder / "output"))
-    if not any(rank.losses for rank in ranks):
-        raise ProgramFailed(which, "no rank called backward", _tail(folder / "output"))
-    if expected and len(ranks) != expected:
-        reason = f"{len(ranks)} of {expected} ranks left a record"
-        raise ProgramFailed(which, reason, _tail(folder / "output"))
+
+    program: Program
+    outcome: Outcome
+    folder: Path
+    expected: int
+    ranks: list[Rank]
+
+    def failed(self, reason: str, details: str) -> ProgramFailed:
+        """The error to raise: paths in the copy are shown relative to it, long texts by their end."""
+        lines = details.replace(f"{self.program.root}/", "").strip().splitlines()
+        return ProgramFailed(self.program.name, reason, "\n".join(lines[-_LINES:]))
+
+    @property
+    def output(self) -> str:
+        """What the launcher printed, and under a plain `python` the ranks, too."""
+        return _text(self.folder / "output")
+
+    def errors(self, rank: int) -> str:
+        """What a rank printed, where the launcher parted it."""
+        logs = sorted(self.folder.glob(f"logs/**/{rank}/stderr.log"))
+        return (_text(logs[-1]) if logs else "") or self.output
 
 
-def _only_aborted(folder: Path, bad: list[Ending], ranks: list[Rank], expected: int) -> bool:
-    """Whether all work was done and a process then aborted while it shut down, as FSDP1 on gloo now
-    and then does.
+def check(scene: Scene) -> None:
+    """Raise `ProgramFailed` unless a program came to its end and trained."""
+    if scene.outcome.timed_out:
+        raise _late(scene)
+    endings = read_endings(scene.folder / "records")
+    if scene.outcome.status == 0:
+        # A program may start its ranks itself and not look at how they ended.
+        endings = [ending for ending in endings if ending.code]
+    else:
+        endings = [ending for ending in endings if ending.status or ending.failure]
+    if endings or (scene.outcome.status != 0 and not _only_aborted(scene)):
+        raise _ended_badly(scene, endings)
+    if not any(rank.losses for rank in scene.ranks):
+        raise scene.failed("no rank called backward", scene.output)
+    if scene.expected and len(scene.ranks) != scene.expected:
+        missing = set(range(scene.expected)) - {rank.rank for rank in scene.ranks}
+        raise scene.failed(f"rank {min(missing)} left no record", scene.errors(min(missing)))
+
+
+def _ended_badly(scene: Scene, endings: list[Ending]) -> ProgramFailed:
+    # A rank that a signal ended left no record, and the others' errors follow from its end.
+    told = {ending.rank for ending in endings}
+    for number, code in _TORCHRUN.findall(scene.output):
+        if int(code) < 0 and int(code) != _TERMINATED and int(number) not in told:
+            return scene.failed(
+                f"rank {number} ended by signal {-int(code)}", scene.errors(int(number))
+            )
+    if not endings:
+        return scene.failed(f"exit status {scene.outcome.status}", scene.output)
+    first = endings[0]
+    if not first.failure:
+        reason = f"{_name(first.rank)} ended with exit status {first.status}"
+        return scene.failed(reason, scene.errors(first.rank))
+    error = first.failure.strip().splitlines()[-1]
+    return scene.failed(f"{_name(first.rank)} raised {error}", first.failure)
+
+
+def _only_aborted(scene: Scene) -> bool:
+    """Whether a process aborted when all ranks had done their work, as FSDP1 on gloo may do.
+
+    The recorder keeps it from that, except after an exit status that it could not tell.
     """
-    statuses = set(_ABORTED.findall(_text(folder / "output")))
-    return not bad and len(ranks) == expected and statuses == {"-6"}
+    codes = {int(code) for _, code in _TORCHRUN.findall(scene.output)}
+    return codes == {_ABORTED} and len(scene.ranks) == scene.expected
 
 
-def _from_output(outcome: Outcome, folder: Path) -> tuple[str, str]:
-    cause = _ROOT_CAUSE.search(_text(folder / "output"))
-    if cause is None:
-        return f"exit status {outcome.status}", _tail(folder / "output")
-    rank, status = cause.groups()
-    logs = sorted(folder.glob(f"logs/**/{rank}/stderr.log"))
-    said = _tail(logs[-1]) if logs else ""
-    return f"rank {rank} ended with exit status {status}", said or _tail(folder / "output")
+def _late(scene: Scene) -> ProgramFailed:
+    stacks = [(rank, stack) for rank, stack in scene.outcome.stacks if rank] or [
+        *scene.outcome.stacks
+    ]
+    reason = f"it did not end within {scene.outcome.seconds:.0f} seconds"
+    busy = [_name(rank) for rank, stack in stacks if rank and not _waits(stack)]
+    if 0 < len(busy) < len(stacks):
+        reason += f"; all but {', '.join(busy)} wait in a collective"
+    stands = [f"{_name(rank)} stands at\n{_where(stack)}" for rank, stack in stacks]
+    return scene.failed(reason, "\n".join(stands) or scene.output)
 
 
-def _rank(rank: int | str) -> str:
-    return f"rank {rank}" if str(rank).isdigit() else "a process that is no rank"
+def _waits(stack: str) -> bool:
+    return any("/torch/distributed/" in line for line in _frames(stack)[:4])
 
 
 def _where(stack: str) -> str:
-    """The innermost lines of a stack, without torch's own where the program's can be shown."""
+    """The innermost frames of a stack: the program's own where there are any."""
+    frames = [frame for frame in _frames(stack) if "<frozen" not in frame]
+    own = [frame for frame in frames if "/lib/python" not in frame]
+    return "\n".join((own or frames)[:3])
+
+
+def _frames(stack: str) -> list[str]:
     lines = [line for line in stack.splitlines() if line.startswith("  File")]
-    own = [line for line in lines if "site-packages" not in line and "/lib/python" not in line]
-    return "\n".join((own or lines)[:3])
+    return [line for line in lines if "/runtime/record/" not in line]
+
+
+def _name(rank: int | str) -> str:
+    number = str(rank)
+    return f"rank {number}" if number.isdigit() else "a process that is no rank"
 
 
 def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-
-
-def _tail(path: Path) -> str:
-    return _cut(_text(path))
-
-
-def _cut(text: str) -> str:
-    return "\n".join(text.strip().splitlines()[-_LINES:])

@@ -109,7 +109,8 @@ def command(
     line = [sys.executable]
     if launcher is Launcher.TORCHRUN:
         line += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-        line += [f"--log-dir={logs}", "--redirects=3"]
+        # Without the dashes torchrun takes a script's option for an abbreviation of one of its own.
+        line += [f"--log-dir={logs}", "--redirects=3", "--"]
     return [*line, str(program.script), *arguments]
 
 

@@ -66,7 +66,7 @@ def verify(
         runs = []
         for program in (before, after):
             progress(f"running the {program.name} program on {ranks} ranks")
-            runs.append(_run(program, launcher, ranks, arguments, device, timeout, folder))
+            runs.append(run_program(program, launcher, ranks, arguments, device, timeout, folder))
         progress("comparing")
         apart, problem = parameters.max_difference(*runs)
     notes += [problem] if problem else []
@@ -81,7 +81,7 @@ def verify(
     )
 
 
-def _run(
+def run_program(
     program: Program,
     launcher: Launcher,
     ranks: int,
@@ -90,9 +90,10 @@ def _run(
     timeout: float,
     folder: Path,
 ) -> records.Run:
+    """Run one program and read its records; `folder` is for what the run needs and leaves."""
     place = folder / program.name
     for name in ("records", "logs", "start"):
-        (place / name).mkdir()
+        (place / name).mkdir(parents=True)
     outcome = processes.run(
         launch.command(program, launcher, ranks, list(arguments), place / "logs"),
         program.folder,
@@ -102,14 +103,14 @@ def _run(
     )
     found = records.read_ranks(place / "records")
     expected = ranks if launcher is Launcher.TORCHRUN else 0
-    failures.check(program.name, outcome, found, expected, place)
+    failures.check(failures.Scene(program, outcome, place, expected, found))
     return records.Run(found, outcome.seconds)
 
 
 def _device(device: str, ranks: int) -> str:
     if importlib.util.find_spec("torch") is None:
         raise Unverifiable(
-            "verify runs programs that need torch: pip install fsdp-migrate[runtime]"
+            "verify runs programs that need torch: pip install 'fsdp-migrate[runtime]'"
         )
     if device == "cpu":
         return device

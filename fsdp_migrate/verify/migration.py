@@ -18,9 +18,9 @@ def migrate(root: Path) -> list[str]:
     if manual:
         first = manual[0]
         where = f"{Path(first.path).name}:{first.line}"
-        warnings.append(
-            f"{len(manual)} findings are left to do by hand, the first is {first.code} at {where}"
-        )
+        few = "1 finding is" if len(manual) == 1 else f"{len(manual)} findings are"
+        also = "" if len(manual) == 1 else "the first is "
+        warnings.append(f"{few} left to do by hand: {also}{first.code} at {where}")
     if not report.changes:
         warnings.append("the migration changes nothing: the program runs against itself")
     return warnings

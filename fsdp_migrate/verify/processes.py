@@ -54,7 +54,7 @@ def run(
             status = process.wait(timeout)
         except subprocess.TimeoutExpired:
             stacks = _stacks(records)
-            return Outcome(-1, time.monotonic() - start, True, stacks)
+            return Outcome(-1, timeout, True, stacks)
         finally:
             _end(process, records)
     return Outcome(status, time.monotonic() - start)

@@ -4,6 +4,7 @@ ranks.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from dataclasses import dataclass, field
@@ -61,25 +62,25 @@ class Ending:
     """How one process ended, rank or not.
 
     Attributes:
-        well: False after an uncaught exception, or an exit with another status than zero.
-        failure: the traceback.
-        status: of a child of multiprocessing, where its parent may not have looked.
+        status: the exit status that it asked for.
+        code: the exit status that it certainly had; None where it could not tell.
+        failure: the traceback of the exception that ended it.
     """
 
     rank: int
-    well: bool
-    failure: str
     status: int
+    code: int | None
+    failure: str
     ended: float
 
 
 def read_endings(folder: Path) -> list[Ending]:
-    """How the processes ended that got as far as to say it, the first first."""
+    """How the processes ended that got as far as to say it, ranks before others, the first first."""
     endings = [
-        Ending(data["rank"], data["ended_well"], data["failure"], data["status"], data["ended"])
+        Ending(data["rank"], data["status"], data["code"], data["failure"], data["ended"])
         for _, data in _read(folder)
     ]
-    return sorted(endings, key=lambda ending: ending.ended)
+    return sorted(endings, key=lambda ending: (ending.rank < 0, ending.ended))
 
 
 def read_ranks(folder: Path) -> list[Rank]:
@@ -107,7 +108,7 @@ def _rank(path: Path, data: dict[str, Any]) -> Rank:
         backend=data["backend"],
         collectives=data["collectives"],
         peak_memory_bytes=data["peak_memory_bytes"],
-        step_seconds=[after - before for before, after in zip(times, times[1:], strict=False)],
+        step_seconds=[after - before for before, after in itertools.pairwise(times)],
         parameters=parameters if parameters.exists() else None,
         problems=data["problems"],
     )

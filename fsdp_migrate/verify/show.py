@@ -93,5 +93,8 @@ def _figures(verdict: Verdict) -> Iterator[str]:
     yield f"peak memory of a rank: {peaks[0]:.0f} MiB and {peaks[1]:.0f} MiB"
     for note in verdict.notes:
         yield f"note: {note}"
-    for difference in verdict.comparison.differences[1:4]:
-        yield f"also: {difference}"
+    told = {verdict.first.what} if verdict.first else set()
+    for difference in verdict.comparison.differences:
+        if difference.what not in told:
+            told.add(difference.what)
+            yield f"also: {difference}"

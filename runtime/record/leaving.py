@@ -34,6 +34,7 @@ class Departure:
     Attributes:
         failure: the traceback of the exception that ended it; empty if there was none.
         status: the last exit status other than zero that was asked for, 1 for an exception.
+        code: the exit status that the process certainly has; None where Python does not tell.
         before: called when all other exit handlers ran; returns whether the process may leave at
             once if it ended well.
     """
@@ -41,6 +42,7 @@ class Departure:
     def __init__(self) -> None:
         self.failure = ""
         self.status = 0
+        self.code: int | None = None
         self.before: Callable[[], bool] = lambda: False
 
     @property

@@ -116,6 +116,7 @@ class Session:
             "problems": self.problems + self._write_parameters(f"{path}.pt"),
             "failure": self.departure.failure,
             "status": self.departure.status,
+            "code": self.departure.code,
         }
         with open(f"{path}.part", "w", encoding="utf-8") as file:
             json.dump(record, file)
@@ -156,7 +157,7 @@ def _write_before_children_end(session: Session) -> None:
 
     def bootstrap(self: Any, *args: Any, **kwargs: Any) -> Any:
         code = begin(self, *args, **kwargs)
-        session.departure.status = code
+        session.departure.status = session.departure.code = code
         session.write()
         return code
 
@@ -176,7 +177,7 @@ def _write_before_hard_exits(session: Session) -> None:
     original = os._exit
 
     def leave(status: int) -> Any:
-        session.departure.status = status
+        session.departure.status = session.departure.code = status
         session.write()
         original(status)
 

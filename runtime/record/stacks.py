@@ -1,5 +1,5 @@
-"""Where a process is when it does not end: it writes its stack on a signal, even from inside a
-collective.
+"""Where a process stands when it does not end: it writes its stack on a signal, whatever it waits
+for.
 """
 
 from __future__ import annotations
@@ -8,8 +8,6 @@ import faulthandler
 import functools
 import os
 import signal
-
-_taken: set[int] = set()
 
 
 def install(folder: str) -> None:
@@ -26,8 +24,7 @@ def _install(folder: str) -> None:
     path = os.path.join(folder, f"alive-{os.getpid()}")
     file = open(f"{path}.stack", "w", encoding="utf-8")  # noqa: SIM115 (open to the end)
     number = getattr(signal, "SIGUSR2", None)
-    if number is not None and (signal.getsignal(number) is signal.SIG_DFL or number in _taken):
+    if number is not None and signal.getsignal(number) is signal.SIG_DFL:
         faulthandler.register(number, file=file, all_threads=False)
-        _taken.add(number)
     with open(path, "w", encoding="utf-8") as rank:
         rank.write(os.environ.get("RANK", ""))

@@ -351,7 +351,7 @@ def fresh(*code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *code], capture_output=True, text=True, check=False)
 
 
-def test_a_reader_that_leaves_early_is_no_error() -> None:
+def test_a_reader_that_leaves_early_is_no_error(folder: Path) -> None:
     program = "from fsdp_migrate.cli import main; import sys; sys.argv[1:] = ['rules']; main()"
     done = subprocess.Popen([sys.executable, "-c", program], stdout=-1, stderr=-1)
     assert done.stdout is not None

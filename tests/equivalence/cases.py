@@ -16,7 +16,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from fsdp_migrate.runtime import shard_model
 
-from .models import Attention, Block, ConvNet, Stack, Tied, Transformer
+from .models import Attention, Block, ConvNet, Stack, Tied
 from .train import Case
 
 

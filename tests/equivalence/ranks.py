@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ import torch.distributed as dist
 
 from .cases import COMPARISONS, FAULTS
 from .checks import CHECKS
-from .train import compare, run_fsdp1, run_ours
+from .train import Case, compare, run_fsdp1, run_ours
 
 
 def run_rank(rank: int, ranks: int, folder: Path) -> None:
@@ -34,16 +35,18 @@ def run_rank(rank: int, ranks: int, folder: Path) -> None:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timeout)
     for case in COMPARISONS:
         if ranks in case.ranks:
-            _record(folder, rank, case.name, lambda: compare(run_fsdp1(case), run_ours(case)))  # noqa: B023
-    if ranks == 2:
-        for name, (case, changes, _) in FAULTS.items():
+            _record(folder, rank, case.name, partial(_compare, case, case))
+    for name, (case, changes, _) in FAULTS.items():
+        if ranks == 2:
             fault = dataclasses.replace(case, **changes)
-            _record(
-                folder, rank, f"fault-{name}", lambda: compare(run_fsdp1(case), run_ours(fault))
-            )  # noqa: B023
+            _record(folder, rank, f"fault-{name}", partial(_compare, case, fault))
     for name, (at, check) in CHECKS.items():
         if ranks in at:
             _record(folder, rank, name, check)
+
+
+def _compare(theirs: Case, ours: Case) -> dict[str, Any]:
+    return compare(run_fsdp1(theirs), run_ours(ours))
 
 
 def _record(folder: Path, rank: int, name: str, run: Any) -> None:

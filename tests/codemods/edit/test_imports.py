@@ -165,7 +165,7 @@ CASES = {
     "a dropped name's noqa stays at the statement": Case(
         "from m import (\n    a,  # noqa\n    b,\n)\n",
         drop("a"),
-        "from m import (\n    b,\n)  # noqa\n",
+        "from m import b  # noqa\n",
     ),
     "nothing remains": Case("import os\nfrom m import a\n", drop("a"), "import os\n"),
     "nothing remains but comments": Case(
@@ -208,18 +208,18 @@ CASES = {
             },
             add=[(FSDP, "fully_shard"), (RUNTIME, "save"), (RUNTIME, "VERSION")],
         ),
-        f"from {FSDP} import (\n    fully_shard,\n)\n"
-        f"from {RUNTIME} import VERSION, CPUOffload, StateDictType, save\n",
+        f"from {RUNTIME} import VERSION, CPUOffload, StateDictType, save\n"
+        f"from {FSDP} import fully_shard\n",
     ),
     "a moved name takes its comments along": Case(
         "from m import (\n    a,\n    # why\n    b,  # two\n)\n",
         move(b=("n", "b")),
-        "from m import (\n    a,\n)\n# why\n# two\nfrom n import b\n",
+        "from m import a\n# why\n# two\nfrom n import b\n",
     ),
     "a single comment moves to the end of the new line": Case(
         "from m import (\n    a,\n    b,  # two\n)\n",
         move(b=("n", "b")),
-        "from m import (\n    a,\n)\nfrom n import b  # two\n",
+        "from m import a\nfrom n import b  # two\n",
     ),
     "in the place of the old statement": Case(
         "# above\n\nfrom m import a  # noqa\nx = 1\n",
@@ -247,7 +247,22 @@ CASES = {
     "relative modules": Case(
         "from ..a import b, c\n",
         ImportEdit(move={"b": ("...x", "b")}, add=[("..a", "d"), (".", "e")]),
-        "from ..a import c, d\nfrom ...x import b\nfrom . import e\n",
+        "from ..a import c, d\nfrom . import e\nfrom ...x import b\n",
+    ),
+    "all that stay move together, layout and comments with them": Case(
+        "from m import (\n    a,\n    b,  # two\n    c,\n)\n",
+        ImportEdit(drop=frozenset("a"), move={"b": ("n", "b"), "c": ("n", "c")}, add=[("n", "d")]),
+        "from n import (\n    b,  # two\n    c,\n    d,\n)\n",
+    ),
+    "a module that sorts in front stands in front": Case(
+        "import os\n\nfrom torch.x import a, b\n",
+        ImportEdit(drop=frozenset("a"), add=[("fsdp.x", "c"), ("torch.y", "d")]),
+        "import os\n\nfrom fsdp.x import c\nfrom torch.x import b\nfrom torch.y import d\n",
+    ),
+    "but not above the comment of the old statement": Case(
+        "import os\n# on torch\nfrom torch.x import a, b\n",
+        ImportEdit(drop=frozenset("a"), add=[("fsdp.x", "c")]),
+        "import os\n# on torch\nfrom torch.x import b\nfrom fsdp.x import c\n",
     ),
     # --- lines and blocks ---
     "joined by a semicolon, the last goes": Case(

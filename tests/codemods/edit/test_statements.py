@@ -38,7 +38,9 @@ def appended(module: cst.Module, statements: list[cst.BaseStatement]) -> str:
         pytest.param("x = 1\n", FORMATTED, id="formatted as black does, quotes as they are"),
         pytest.param("x = 1\r\n", FORMATTED.replace("\n", "\r\n"), id="in the file's line endings"),
         pytest.param("if x:\n\ty\n", FORMATTED.replace("    ", "\t"), id="in the file's tabs"),
-        pytest.param("if x:\n  y\n", FORMATTED.replace("    ", "  "), id="in the file's two columns"),
+        pytest.param(
+            "if x:\n  y\n", FORMATTED.replace("    ", "  "), id="in the file's two columns"
+        ),
     ],
 )
 def test_parse_statements(file: str, expected: str) -> None:
@@ -93,7 +95,9 @@ def body_of(source: str) -> cst.IndentedBlock:
             "f(\n    x,  # one\n)\n# foot\nif y:\n    z\n",
             id="lines and blocks follow",
         ),
-        pytest.param('with a:\n    s = """\n    x\n"""\n', 's = """\n    x\n"""\n', id="strings stay"),
+        pytest.param(
+            'with a:\n    s = """\n    x\n"""\n', 's = """\n    x\n"""\n', id="strings stay"
+        ),
     ],
 )
 def test_dedent_body(before: str, after: str) -> None:

@@ -44,12 +44,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--optimizer", default="SGD")
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--fault", default="")
+    parser.add_argument("--spawn", action="store_true")
     parser.add_argument("--nproc", type=int, default=2)
     return parser.parse_args()
 
 
 def launch(main: Callable[[], None]) -> None:
-    """Run `main` on every rank: under torchrun as it is, else in forked processes, which is faster."""
+    """Run `main` on every rank: under torchrun as it is, else in processes of its own.
+
+    Forked ones start fastest; `--spawn` starts them with mp.spawn.
+    """
     if "RANK" in os.environ:
         main()
         return
@@ -58,6 +62,9 @@ def launch(main: Callable[[], None]) -> None:
         port = free.getsockname()[1]
     ranks = arguments().nproc
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(ranks))
+    if arguments().spawn:
+        torch.multiprocessing.spawn(spawned, args=(main,), nprocs=ranks)
+        return
     context = multiprocessing.get_context("fork")
     processes = []
     for rank in range(ranks):
@@ -69,6 +76,16 @@ def launch(main: Callable[[], None]) -> None:
     sys.exit(max(abs(process.exitcode or 0) for process in processes))
 
 
+def spawned(rank: int, main: Callable[[], None]) -> None:
+    os.environ["RANK"] = str(rank)
+    main()
+
+
+def batch(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.randn(6, 8, generator=generator)
+    return x, torch.randint(5, (6,), generator=generator)
+
+
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, args: argparse.Namespace) -> None:
     generator = torch.Generator().manual_seed(100 + dist.get_rank())
     for step in range(args.steps):
@@ -76,8 +93,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, args: argparse.Nam
             trouble(args.fault)
         optimizer.zero_grad()
         for _ in range(args.accumulate):
-            x = torch.randn(6, 8, generator=generator)
-            target = torch.randint(5, (6,), generator=generator)
+            x, target = batch(generator)
             loss = nn.functional.cross_entropy(model(x), target) / args.accumulate
             if args.fault == "nan" and step == 1:
                 loss = loss * float("nan")

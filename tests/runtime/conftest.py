@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+import torch.distributed as dist
+
+
+@pytest.fixture(scope="module")
+def one_rank() -> Iterator[None]:
+    """A process group of one rank in this process, enough to construct on."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    gc.collect()  # models first: FSDP1's may abort the process if its group goes before them
+    dist.destroy_process_group()

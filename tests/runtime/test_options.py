@@ -1,0 +1,173 @@
+"""The option types against torch's own."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.fsdp as fsdp
+from torch.distributed.fsdp import api
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fsdp_migrate import runtime
+from fsdp_migrate.runtime import options
+
+ENUMS = ["ShardingStrategy", "BackwardPrefetch", "StateDictType"]
+DATACLASSES = [
+    "MixedPrecision",
+    "CPUOffload",
+    "StateDictConfig",
+    "FullStateDictConfig",
+    "LocalStateDictConfig",
+    "ShardedStateDictConfig",
+    "OptimStateDictConfig",
+    "FullOptimStateDictConfig",
+    "LocalOptimStateDictConfig",
+    "ShardedOptimStateDictConfig",
+    "StateDictSettings",
+]
+
+
+def test_every_option_type_of_torch_exists() -> None:
+    assert sorted(ENUMS + DATACLASSES) == sorted(api.__all__)
+
+
+@pytest.mark.parametrize("name", ENUMS)
+def test_enum_members(name: str) -> None:
+    theirs, ours = getattr(api, name), getattr(runtime, name)
+    assert [(m.name, m.value, str(m), repr(m)) for m in ours] == [
+        (m.name, m.value, str(m), repr(m)) for m in theirs
+    ]
+
+
+@pytest.mark.parametrize("name", ENUMS)
+def test_enum_members_equal_torchs_and_only_those(name: str) -> None:
+    theirs, ours = getattr(api, name), getattr(runtime, name)
+    for mine in ours:
+        for other in theirs:
+            assert (mine == other) is (other == mine) is (mine.name == other.name)
+    assert set(theirs) == set(ours)
+    assert next(iter(ours)) != next(iter(ours)).value
+    assert next(iter(ours)) != next(iter(ours)).name
+
+
+def test_members_of_different_enums_differ() -> None:
+    assert runtime.StateDictType.FULL_STATE_DICT != runtime.ShardingStrategy.FULL_SHARD
+
+
+@pytest.mark.parametrize("name", DATACLASSES)
+def test_dataclass_fields(name: str) -> None:
+    def described(cls: Any) -> list[tuple[str, Any]]:
+        return [(f.name, f.default) for f in dataclasses.fields(cls)]
+
+    theirs, ours = getattr(api, name), getattr(runtime, name)
+    assert described(ours) == described(theirs)
+    assert [c.__name__ for c in ours.__mro__] == [c.__name__ for c in theirs.__mro__]
+
+
+@pytest.mark.parametrize("name", [n for n in DATACLASSES if n != "StateDictSettings"])
+def test_dataclass_repr_and_comparison(name: str) -> None:
+    theirs, ours = getattr(api, name), getattr(runtime, name)
+    assert repr(ours()) == repr(theirs())
+    assert ours() == ours()
+    first = dataclasses.fields(ours)[0].name
+    assert ours(**{first: "other"}) != ours()
+    assert repr(ours("x")) == repr(theirs("x"))
+
+
+def test_state_dict_settings() -> None:
+    def settings(module: Any) -> Any:
+        return module.StateDictSettings(
+            module.StateDictType.FULL_STATE_DICT,
+            module.FullStateDictConfig(True, True),
+            module.FullOptimStateDictConfig(rank0_only=True),
+        )
+
+    assert repr(settings(runtime)) == repr(settings(api))
+    assert settings(runtime) == settings(runtime)
+
+
+@pytest.mark.parametrize("strategy", list(runtime.ShardingStrategy))
+def test_strategy_is_read_from_any_spelling(strategy: runtime.ShardingStrategy) -> None:
+    theirs = fsdp.ShardingStrategy[strategy.name]
+    for spelling in (strategy, theirs, strategy.name):
+        assert options.as_sharding_strategy(spelling) is strategy
+
+
+def test_no_strategy_is_full_shard() -> None:
+    assert options.as_sharding_strategy(None) is runtime.ShardingStrategy.FULL_SHARD
+
+
+@pytest.mark.parametrize("value", ["ZERO3", 1, torch.float32, runtime.BackwardPrefetch])
+def test_unknown_strategy(value: object) -> None:
+    with pytest.raises(ValueError, match=r"sharding_strategy=.* FULL_SHARD, SHARD_GRAD_OP"):
+        options.as_sharding_strategy(value)
+
+
+@pytest.mark.parametrize("mode", list(runtime.BackwardPrefetch))
+def test_prefetch_is_read_from_any_spelling(mode: runtime.BackwardPrefetch) -> None:
+    for spelling in (mode, fsdp.BackwardPrefetch[mode.name], mode.name):
+        assert options.as_backward_prefetch(spelling) is mode
+    assert options.as_backward_prefetch(None) is None
+
+
+def test_unknown_prefetch() -> None:
+    with pytest.raises(ValueError, match="backward_prefetch='NO_PREFETCH'"):
+        options.as_backward_prefetch("NO_PREFETCH")
+
+
+def test_torchs_mixed_precision_is_read_field_by_field() -> None:
+    theirs = fsdp.MixedPrecision(
+        torch.bfloat16,
+        torch.float32,
+        torch.float16,
+        False,
+        True,
+        False,
+        (_BatchNorm, torch.nn.GELU),
+    )
+    ours = options.as_mixed_precision(theirs)
+    assert type(ours) is runtime.MixedPrecision
+    assert repr(ours) == repr(theirs)
+    assert options.as_mixed_precision(None) is None
+
+
+def test_mixed_precision_of_an_older_torch() -> None:
+    class Old:
+        param_dtype = reduce_dtype = buffer_dtype = torch.float16
+
+    expected = runtime.MixedPrecision(torch.float16, torch.float16, torch.float16)
+    assert options.as_mixed_precision(Old()) == expected
+
+
+def test_low_precision_gradients_are_refused() -> None:
+    with pytest.raises(ValueError, match="keep_low_precision_grads=True has no equivalent"):
+        options.as_mixed_precision(fsdp.MixedPrecision(keep_low_precision_grads=True))
+
+
+@pytest.mark.parametrize("value", [torch.bfloat16, True, fsdp.MixedPrecisionPolicy()])
+def test_something_else_than_mixed_precision(value: object) -> None:
+    with pytest.raises(ValueError, match=r"mixed_precision=.* is not a MixedPrecision"):
+        options.as_mixed_precision(value)
+
+
+def test_cpu_offload() -> None:
+    assert options.as_cpu_offload(None) is False
+    assert options.as_cpu_offload(fsdp.CPUOffload()) is False
+    assert options.as_cpu_offload(fsdp.CPUOffload(offload_params=True)) is True
+    assert options.as_cpu_offload(runtime.CPUOffload(True)) is True
+    with pytest.raises(ValueError, match="cpu_offload=True is not a CPUOffload"):
+        options.as_cpu_offload(True)
+
+
+def test_shard_model_has_fsdp1s_signature() -> None:
+    theirs = inspect.signature(fsdp.FullyShardedDataParallel.__init__).parameters
+    ours = inspect.signature(runtime.shard_model).parameters
+    assert list(ours) == [name for name in theirs if name != "self"]
+    for name, parameter in ours.items():
+        assert parameter.kind is theirs[name].kind
+        # Enum members of either side are equal.
+        assert parameter.default == theirs[name].default

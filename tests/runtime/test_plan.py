@@ -1,0 +1,350 @@
+"""The planner picks the modules that FSDP1 wraps, found by wrapping a copy with FSDP1."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import gc
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.fsdp.fully_sharded_data_parallel as fsdp1
+import torch.distributed.fsdp.wrap as torch_wrap
+from torch import nn
+from torch.distributed.fsdp import MixedPrecision
+
+from fsdp_migrate import runtime
+from fsdp_migrate.runtime import Unit, plan_units
+from fsdp_migrate.runtime.ignored import resolve_ignored
+from fsdp_migrate.runtime.plan import has_forward
+
+from ..equivalence.models import Block, ConvNet, Stack, Transformer
+
+pytestmark = [
+    pytest.mark.usefixtures("one_rank"),
+    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning"),
+]
+
+
+class Gate(nn.Module):
+    """Owns a parameter and a plain list of parameters next to its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Parameter(torch.ones(50))
+        self.more = nn.ParameterList([nn.Parameter(torch.ones(4)) for _ in range(2)])
+        self.layers = nn.ModuleList([nn.Linear(10, 10), nn.ModuleList([nn.Linear(10, 10)])])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+class Shared(nn.Module):
+    """One block in three places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        block = nn.Sequential(nn.Linear(10, 10), nn.LayerNorm(10))
+        self.first = nn.Sequential(block, nn.Linear(10, 10))
+        self.second = nn.Sequential(nn.Linear(10, 10), block)
+        self.block = block
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x))
+
+
+def deep(levels: int) -> nn.Module:
+    model: nn.Module = nn.Linear(12, 12)
+    for _ in range(levels):
+        model = nn.Sequential(model, nn.Linear(12, 12), nn.LayerNorm(12))
+    return model
+
+
+def encoder() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "transformer": Transformer,
+    "conv-net": ConvNet,
+    "stack": Stack,
+    "encoder": encoder,  # torch's own blocks, with multi-head attention
+    "encoder-decoder": lambda: nn.Transformer(16, 2, 1, 1, 32, batch_first=True),
+    "deep": lambda: deep(5),
+    "gate": Gate,
+    "leaf": lambda: nn.Linear(40, 40),
+    "no-parameters": lambda: nn.Sequential(nn.ReLU(), nn.Sequential(nn.Dropout())),
+    "norms": lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Sequential(nn.SyncBatchNorm(4))),
+    "recurrent": lambda: nn.Sequential(nn.LSTM(8, 8), nn.ModuleDict({"head": nn.Linear(8, 100)})),
+    "mixed-sizes": lambda: nn.Sequential(*[nn.Linear(n, n) for n in (2, 8, 16, 32, 16, 8, 2)]),
+}
+SHARED = {"shared": Shared, "shared-root": lambda: nn.Sequential(*[nn.Linear(9, 9)] * 3)}
+
+CLASSES = {Block, nn.Sequential, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, nn.LSTM}
+
+
+def by_dict(module: nn.Module) -> bool | dict[str, Any]:
+    if isinstance(module, nn.LayerNorm):
+        return {"forward_prefetch": True}
+    if isinstance(module, nn.Linear):
+        return {"backward_prefetch": None, "mixed_precision": None}
+    return isinstance(module, (Block, nn.ModuleList))
+
+
+OBJECTS: dict[str, Callable[[Any], Any]] = {
+    "module-wrap": lambda api: api.ModuleWrapPolicy(CLASSES),
+    "module-wrap-nested": lambda api: api.ModuleWrapPolicy({nn.Module}),
+    "custom": lambda api: api.CustomPolicy(lambda m: isinstance(m, (nn.Linear, nn.ModuleList))),
+    "custom-dict": lambda api: api.CustomPolicy(by_dict),
+}
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "transformer": lambda api: functools.partial(
+        api.transformer_auto_wrap_policy, transformer_layer_cls=CLASSES
+    ),
+    "size-100": lambda api: functools.partial(api.size_based_auto_wrap_policy, min_num_params=100),
+    "size-600": lambda api: functools.partial(api.size_based_auto_wrap_policy, min_num_params=600),
+    "size-leaf": lambda api: functools.partial(
+        api.size_based_auto_wrap_policy,
+        min_num_params=100,
+        force_leaf_modules={Block, nn.TransformerEncoderLayer},
+        exclude_wrap_modules={nn.LayerNorm},
+    ),
+    "lambda": lambda api: functools.partial(
+        api.lambda_auto_wrap_policy, lambda_fn=lambda m: isinstance(m, nn.Linear)
+    ),
+    "always": lambda api: api.always_wrap_policy,
+    "or": lambda api: functools.partial(
+        api._or_policy,
+        policies=[
+            functools.partial(api.size_based_auto_wrap_policy, min_num_params=500),
+            functools.partial(api.lambda_auto_wrap_policy, lambda_fn=lambda m: hasattr(m, "bias")),
+        ],
+    ),
+    "own-function": lambda api: (
+        lambda module, recurse, nonwrapped_numel: (
+            recurse or (isinstance(module, nn.Linear) and nonwrapped_numel < 300)
+        )
+    ),
+    "module-wrap-as-function": lambda api: functools.partial(
+        api._or_policy, policies=[api.ModuleWrapPolicy(CLASSES)]
+    ),
+}
+POLICIES = {**OBJECTS, **FUNCTIONS}
+
+IGNORED: dict[str, list[str]] = {
+    "transformer": ["blocks.0", "norm"],
+    "conv-net": ["bn"],
+    "stack": ["inner.1", "parts.a"],
+    "deep": ["0.0.0"],
+    "gate": ["layers.1"],
+    "shared": ["block"],
+    "encoder": ["layers.0.self_attn"],
+}
+
+Described = list[tuple[str, bool, bool, bool]]
+
+
+def wrap_with_fsdp1(
+    model: nn.Module, policy: Any, monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> Described:
+    """Wraps with FSDP1; the modules it makes units of, in its order, with the arguments of each."""
+    names = {module: name for name, module in model.named_modules()}
+    wrapped: Described = []
+    init = fsdp1._init_param_handle_from_module
+
+    def record(state: Any, module: nn.Module, *args: Any) -> None:
+        if has_forward(module):  # containers: FSDP1 wraps them, and never gathers what they hold
+            low_precision = state.mixed_precision.param_dtype is not None
+            prefetch = state.backward_prefetch is not None
+            wrapped.append((names[module], low_precision, state.forward_prefetch, prefetch))
+        init(state, module, *args)
+
+    monkeypatch.setattr(fsdp1, "_init_param_handle_from_module", record)
+    fsdp1.FullyShardedDataParallel(
+        model,
+        auto_wrap_policy=policy,
+        device_id=torch.device("cpu"),
+        use_orig_params=True,
+        **options,
+    )
+    return wrapped
+
+
+def plan(model: nn.Module, policy: Any, **options: Any) -> Described:
+    ignored = resolve_ignored(model, options.get("ignored_modules"), options.get("ignored_states"))
+    mixed_precision = options.get("mixed_precision")
+    units = plan_units(
+        model,
+        policy,
+        ignored_modules=ignored.modules,
+        ignored_parameters=ignored.parameters,
+        mixed_precision=mixed_precision,
+    )
+    return [
+        (
+            unit.name,
+            unit.kwargs.get("mixed_precision", mixed_precision) is not None,
+            unit.kwargs.get("forward_prefetch", False),
+            unit.kwargs.get("backward_prefetch", True) is not None,
+        )
+        for unit in units
+    ]
+
+
+def compare(
+    make_model: Callable[[], nn.Module],
+    make_policy: Callable[[Any], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    options: Callable[[nn.Module], dict[str, Any]],
+) -> Described:
+    torch.manual_seed(0)
+    model = make_model()
+    twin = copy.deepcopy(model)
+    expected = wrap_with_fsdp1(twin, make_policy(torch_wrap), monkeypatch, **options(twin))
+    for api in (runtime, torch_wrap):
+        assert plan(model, make_policy(api), **options(model)) == expected
+    del twin
+    return expected
+
+
+@pytest.fixture(scope="module", autouse=True)
+def frozen_heap() -> Any:
+    """FSDP1 models are collected often here; what was imported before is not garbage."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("model", MODELS)
+def test_same_units(
+    model: str, policy: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixed_precision = MixedPrecision(param_dtype=torch.bfloat16) if precision == "bf16" else None
+    compare(
+        MODELS[model],
+        POLICIES[policy],
+        monkeypatch,
+        lambda _: {"mixed_precision": mixed_precision},
+    )
+
+
+@pytest.mark.parametrize("policy", OBJECTS)
+@pytest.mark.parametrize("model", SHARED)
+def test_shared_module_is_one_unit(
+    model: str, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Functions that select a shared module fail in FSDP1: it wraps the module again in each place.
+    compare(SHARED[model], OBJECTS[policy], monkeypatch, lambda _: {})
+
+
+def test_shared_module_is_one_unit_for_functions() -> None:
+    model = Shared()
+    names = [unit.name for unit in plan_units(model, runtime.always_wrap_policy)]
+    assert names == [
+        "first.0.0",
+        "first.0.1",
+        "first.0",
+        "first.1",
+        "first",
+        "second.0",
+        "second",
+        "",
+    ]
+
+
+@pytest.mark.parametrize("argument", ["ignored_modules", "ignored_states"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("model", [m for m in IGNORED if m != "shared"])
+def test_ignored_modules(
+    model: str, policy: str, precision: str, argument: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixed_precision = MixedPrecision(param_dtype=torch.bfloat16) if precision == "bf16" else None
+    units = compare(
+        MODELS[model],
+        POLICIES[policy],
+        monkeypatch,
+        lambda m: {
+            argument: [m.get_submodule(name) for name in IGNORED[model]],
+            "mixed_precision": mixed_precision,
+        },
+    )
+    assert not {name for name, *_ in units} & set(IGNORED[model])
+
+
+@pytest.mark.parametrize("policy", OBJECTS)
+def test_ignored_shared_module(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compare(Shared, OBJECTS[policy], monkeypatch, lambda m: {"ignored_modules": [m.block]})
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_ignored_parameters_do_not_count(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compare(
+        MODELS["mixed-sizes"],
+        POLICIES[policy],
+        monkeypatch,
+        lambda m: {"ignored_states": [m[3].weight, m[4].weight]},
+    )
+
+
+def test_mixed_precision_changes_the_units_of_a_size_based_policy() -> None:
+    model = Transformer()
+    policy = FUNCTIONS["size-leaf"](runtime)
+    without = plan_units(model, policy)
+    with_it = plan_units(model, policy, mixed_precision=runtime.MixedPrecision())
+    assert len(without) < len(with_it)
+
+
+def test_classes_left_out_of_mixed_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    precision = MixedPrecision(torch.bfloat16, _module_classes_to_ignore=(nn.LayerNorm, nn.GELU))
+    units = compare(
+        Transformer,
+        OBJECTS["module-wrap"],
+        monkeypatch,
+        lambda _: {"mixed_precision": precision},
+    )
+    assert ("norm", False, False, True) in units
+
+
+def test_no_policy_is_one_unit() -> None:
+    model = Transformer()
+    assert plan_units(model, None) == [Unit("", model, {})]
+
+
+def test_policy_functions_of_older_releases() -> None:
+    def old(module: nn.Module, recurse: bool, unwrapped_params: int) -> bool:
+        return recurse or isinstance(module, nn.Linear)
+
+    model = Stack()
+    expected = [u.name for u in plan_units(model, FUNCTIONS["lambda"](runtime))]
+    assert [u.name for u in plan_units(model, old)] == expected
+    assert len(expected) > 2
+
+
+def test_something_else_than_a_policy() -> None:
+    with pytest.raises(ValueError, match=r"auto_wrap_policy=\{.*is not a wrap policy"):
+        plan_units(Stack(), {nn.Linear})
+
+
+def test_a_wrong_plan_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison can fail: against a policy that answers otherwise it does."""
+    api = SimpleNamespace(**vars(torch_wrap))
+    wrong = functools.partial(api.size_based_auto_wrap_policy, min_num_params=601)
+
+    def make(module: Any) -> Any:
+        return FUNCTIONS["size-600"](module) if module is torch_wrap else wrong
+
+    assert [u.name for u in plan_units(deep(5), wrong)]
+    with pytest.raises(AssertionError):
+        compare(
+            lambda: nn.Sequential(nn.Linear(24, 24), nn.Linear(24, 24)),
+            make,
+            monkeypatch,
+            lambda _: {},
+        )

@@ -1,0 +1,40 @@
+"""Runs of the test programs, each done once however many tests look at it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fsdp_migrate.verify.folders import copy_program
+from fsdp_migrate.verify.launch import Launcher
+from fsdp_migrate.verify.main import run_program
+from fsdp_migrate.verify.records import Run
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+RunProgram = Callable[..., Run]
+
+
+@pytest.fixture(scope="session")
+def programs() -> Path:
+    """The folder of the test programs."""
+    return PROGRAMS
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunProgram:
+    """Run a program: `run("original", "--flat", ranks=4)`. Forked ranks start faster than torchrun's."""
+    done: dict[tuple[object, ...], Run] = {}
+
+    def do(name: str, *arguments: str, ranks: int = 2, launcher: Launcher = Launcher.PYTHON) -> Run:
+        key = (name, arguments, ranks, launcher)
+        if key not in done:
+            folder = tmp_path_factory.mktemp(name)
+            program = copy_program(name, PROGRAMS / f"{name}.py", None, folder / "copy")
+            all_arguments = [*arguments, "--nproc", str(ranks)]
+            done[key] = run_program(program, launcher, ranks, all_arguments, "cpu", 120, folder)
+        return done[key]
+
+    return do

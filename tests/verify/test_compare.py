@@ -1,0 +1,182 @@
+"""The comparison, on runs written down by hand."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from fsdp_migrate.verify.compare import Comparison, compare, distance, relative
+from fsdp_migrate.verify.records import Rank, Run
+from fsdp_migrate.verify.show import show
+from fsdp_migrate.verify.verdict import Verdict
+
+
+def rank(losses: list[float], number: int = 0, per_step: int = 1, lr: float = 0.1) -> Rank:
+    steps = [index // per_step + 1 for index in range(len(losses))]
+    count = max(steps, default=0)
+    return Rank(
+        rank=number,
+        losses=losses,
+        loss_steps=steps,
+        squares=[float(step) for step in range(1, count + 1)],
+        learning_rates=[[lr]] * count,
+        backend="gloo",
+    )
+
+
+def run(*losses: list[float], **how: float) -> Run:
+    return Run([rank(one, number, **how) for number, one in enumerate(losses)], seconds=1.0)  # type: ignore[arg-type]
+
+
+def verdict(one: Run, other: Run, tolerance: float = 1e-6) -> Verdict:
+    return Verdict(compare(one, other, tolerance), tolerance, "gloo", 0.0, one, other)
+
+
+def first(comparison: Comparison) -> str:
+    return str(comparison.differences[0])
+
+
+def test_equal_runs_are_the_same_to_the_last_bit() -> None:
+    comparison = compare(run([3.0, 2.0], [3.5, 2.5]), run([3.0, 2.0], [3.5, 2.5]), 0)
+    assert comparison.differences == []
+    assert comparison.bitwise
+    assert comparison.max_abs_loss == comparison.max_rel_loss == comparison.max_rel_grad_norm == 0
+
+
+def test_a_difference_within_the_tolerance_is_the_same_but_not_bitwise() -> None:
+    comparison = compare(run([3.0, 2.0]), run([3.0, 2.0 + 1e-6]), 1e-6)
+    assert comparison.differences == []
+    assert not comparison.bitwise
+    assert comparison.max_abs_loss == pytest.approx(1e-6)
+    assert comparison.max_rel_loss == pytest.approx(5e-7)
+
+
+def test_tolerance_zero_asks_for_the_same_bits() -> None:
+    comparison = compare(run([3.0]), run([math.nextafter(3.0, 4.0)]), 0)
+    assert "loss differs first at step 1 on rank 0" in first(comparison)
+
+
+def test_the_first_step_and_rank_that_differ_are_named() -> None:
+    one = run([3.0, 2.0, 1.0], [3.0, 2.0, 1.0])
+    other = run([3.0, 2.0, 1.5], [3.0, 2.1, 1.5])
+    comparison = compare(one, other, 1e-6)
+    assert first(comparison) == "loss differs first at step 2 on rank 1: 2 against 2.1"
+
+
+def test_a_backward_among_several_of_a_step_is_named() -> None:
+    comparison = compare(
+        run([4.0, 3.0, 2.0, 1.0], per_step=2), run([4.0, 3.0, 2.0, 1.5], per_step=2), 1e-6
+    )
+    text = "loss differs first at step 2 on rank 0: 1 against 1.5 (backward 2 of the step)"
+    assert first(comparison) == text
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_the_same_strange_number_in_both_is_equal(number: float) -> None:
+    comparison = compare(run([1.0, number]), run([1.0, number]), 0)
+    assert comparison.differences == []
+    assert comparison.bitwise
+    assert comparison.max_abs_loss == 0
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_strange_number_in_one_is_a_difference_under_every_tolerance(number: float) -> None:
+    assert compare(run([1.0]), run([number]), 10.0).differences
+    assert compare(run([number]), run([1.0]), 10.0).differences
+    assert not math.isfinite(compare(run([1.0]), run([number]), 10.0).max_abs_loss)
+    assert verdict(run([1.0]), run([number])).to_json()["max_abs_loss_diff"] is None
+
+
+def test_fewer_steps_are_a_difference_where_they_end() -> None:
+    comparison = compare(run([3.0, 2.0, 1.0]), run([3.0, 2.0]), 1e-6)
+    assert first(comparison) == "number of backwards differs first at step 3 on rank 0: 3 against 2"
+    assert not comparison.bitwise
+
+
+def test_another_number_of_ranks_is_a_difference() -> None:
+    comparison = compare(run([3.0], [3.0]), run([3.0]), 1e-6)
+    assert "number of ranks" in first(comparison)
+
+
+def test_a_learning_rate_counts_however_the_groups_are_cut() -> None:
+    one, other = run([3.0, 2.0]), run([3.0, 2.0])
+    split = replace(other.ranks[0], learning_rates=[[0.1, 0.1], [0.1, 0.1]])
+    assert compare(one, Run([split], 1.0), 0).differences == []
+    comparison = compare(one, run([3.0, 2.0], lr=0.2), 0)
+    assert first(comparison) == "learning rate differs first at step 1 on rank 0: 0.1 against 0.2"
+
+
+def test_the_gradient_norm_is_the_ranks_sum() -> None:
+    one = Run([replace(rank([1.0], n), squares=[s]) for n, s in enumerate([9.0, 16.0])], 1.0)
+    assert one.grad_norms == [5.0]
+    other = Run([replace(rank([1.0], n), squares=[s]) for n, s in enumerate([12.5, 12.5])], 1.0)
+    assert compare(one, other, 0).differences == []
+    wrong = Run([replace(rank([1.0], n), squares=[36.0]) for n in range(2)], 1.0)
+    assert "gradient norm differs first at step 1: 5 against" in first(compare(one, wrong, 1e-6))
+
+
+def test_distances() -> None:
+    assert distance(1.0, 3.0) == 2.0
+    assert relative(1.0, -4.0) == 1.25
+    assert relative(0.0, 0.0) == 0.0
+    assert distance(math.inf, math.inf) == relative(math.nan, math.nan) == 0.0
+
+
+def test_the_json_is_the_contract() -> None:
+    data = verdict(run([3.0, math.nan], [1.0, 2.0]), run([3.0, math.nan], [1.0, 2.5])).to_json()
+    json.dumps(data, allow_nan=False)
+    assert list(data) == [
+        "version",
+        "equal",
+        "bitwise",
+        "tolerance",
+        "ranks",
+        "backend",
+        "steps",
+        "max_abs_loss_diff",
+        "max_rel_grad_norm_diff",
+        "max_abs_param_diff",
+        "original",
+        "migrated",
+    ]
+    assert (data["version"], data["equal"], data["ranks"], data["steps"]) == (1, False, 2, 2)
+    assert list(data["original"]) == [
+        "losses",
+        "grad_norms",
+        "seconds",
+        "peak_memory_bytes",
+        "collectives",
+    ]
+    assert data["original"]["losses"] == [[3.0, None], [1.0, 2.0]]
+    assert data["max_abs_loss_diff"] == 0.5
+
+
+def shown(result: Verdict) -> list[str]:
+    out = io.StringIO()
+    show(result, Console(file=out, width=100))
+    return out.getvalue().splitlines()
+
+
+def test_the_last_line_is_the_verdict() -> None:
+    losses = [float(n) for n in range(12, 0, -1)]
+    lines = shown(verdict(run(losses, losses), run(losses, losses)))
+    assert lines[-1] == "same: 12 losses on 2 ranks bitwise equal, largest difference 0"
+    lines = shown(verdict(run([3.0, 2.0]), run([3.0, 2.25])))
+    assert lines[-1] == (
+        "different: loss differs first at step 2 on rank 0: 2 against 2.25; largest difference 0.25"
+    )
+    assert "\x1b" not in "".join(lines)
+
+
+def test_a_long_table_keeps_both_ends_and_the_first_difference() -> None:
+    losses = [float(n) for n in range(300, 0, -1)]
+    other = losses.copy()
+    other[149] += 1.0
+    steps = [line.split()[0] for line in shown(verdict(run(losses), run(other))) if line.strip()]
+    assert {"1", "2", "149", "150", "151", "299", "300", "…"} <= set(steps)
+    assert len(steps) < 45

@@ -1,0 +1,175 @@
+"""`verify` on programs that train: what is the same, what is not, and what fails."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from fsdp_migrate.findings import Action, Finding
+from fsdp_migrate.report import Change, Report
+from fsdp_migrate.verify import ProgramFailed, parameters
+from fsdp_migrate.verify.command import verify_command
+from fsdp_migrate.verify.compare import compare
+from fsdp_migrate.verify.launch import Launcher
+from fsdp_migrate.verify.records import Run
+
+pytestmark = pytest.mark.ranks
+
+RunProgram = Callable[..., Run]
+
+
+def test_torchrun_end_to_end(programs: Path, tmp_path: Path) -> None:
+    arguments = [
+        str(programs / "original.py"),
+        "--migrated",
+        str(programs / "migrated.py"),
+        "--tolerance",
+        "0",
+        "--json",
+        str(tmp_path / "result.json"),
+    ]
+    result = CliRunner().invoke(verify_command, [*arguments, "--", "--optimizer", "Adam"])
+    assert result.exit_code == 0, result.output
+    last = result.stdout.splitlines()[-1]
+    assert last == "same: 4 losses on 2 ranks bitwise equal, largest difference 0"
+    data = json.loads((tmp_path / "result.json").read_text())
+    assert (data["equal"], data["bitwise"], data["backend"]) == (True, True, "gloo")
+    assert (data["ranks"], data["steps"], data["max_abs_param_diff"]) == (2, 4, 0)
+    assert [len(losses) for losses in data["original"]["losses"]] == [4, 4]
+    assert data["original"]["collectives"]["reduce_scatter"] == 16  # four units, four steps
+    assert data["original"]["peak_memory_bytes"] > 2**20
+
+
+def test_mp_spawn_is_recorded_like_torchrun(run: RunProgram) -> None:
+    spawned = run("original", "--spawn")
+    assert compare(run("original"), spawned, 0).differences == []
+    assert parameters.max_difference(run("original"), spawned) == (0.0, "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--flat"], ["--strategy", "NO_SHARD"]],
+    ids=" ".join,
+)
+def test_every_layout_gives_the_same_norm_and_parameters(
+    arguments: list[str], run: RunProgram
+) -> None:
+    one, other = run("original", *arguments), run("migrated")
+    comparison = compare(one, other, 0)
+    assert comparison.differences == []
+    assert comparison.bitwise
+    assert comparison.max_rel_grad_norm < 1e-14
+    assert one.grad_norms[0] > 0.1
+    assert parameters.max_difference(one, other) == (0.0, "")
+
+
+def test_replicas_count_once(run: RunProgram) -> None:
+    arguments = ("--strategy", "HYBRID_SHARD", "--steps", "3")
+    one, other = run("original", *arguments, ranks=4), run("migrated", *arguments, ranks=4)
+    comparison = compare(one, other, 0)
+    assert comparison.differences == []
+    assert comparison.max_rel_grad_norm < 1e-14
+    assert parameters.max_difference(one, other) == (0.0, "")
+
+
+def test_the_norm_is_the_norm_of_the_whole_gradient(run: RunProgram) -> None:
+    plain = run("plain")
+    assert plain.grad_norms[0] == pytest.approx(run("original").grad_norms[0], rel=1e-6)
+
+
+def test_a_unit_that_does_not_average_is_caught(run: RunProgram) -> None:
+    comparison = compare(run("original"), run("migrated", "--fault", "sum"), 1e-6)
+    texts = [str(difference) for difference in comparison.differences]
+    assert texts[0].startswith("gradient norm differs first at step 1:")
+    assert any(text.startswith("loss differs first at step 2 on rank 1") for text in texts)
+
+
+def test_a_wrong_learning_rate_is_caught(run: RunProgram) -> None:
+    one, other = run("original"), run("migrated", "--fault", "lr")
+    comparison = compare(one, other, 1e-6)
+    texts = [str(difference) for difference in comparison.differences]
+    assert texts[0] == "learning rate differs first at step 1 on rank 0: 0.05 against 0.1"
+    assert any(text.startswith("loss differs first at step 2 on rank 0") for text in texts)
+    assert [r.losses[0] for r in one.ranks] == [r.losses[0] for r in other.ranks]
+
+
+def test_another_number_of_steps_is_caught(run: RunProgram) -> None:
+    comparison = compare(run("original"), run("migrated", "--steps", "3"), 1e-6)
+    text = "number of backwards differs first at step 4 on rank 0: 4 against 3"
+    assert str(comparison.differences[0]) == text
+
+
+def test_nan_in_both_is_the_same_and_gradients_may_accumulate(run: RunProgram) -> None:
+    arguments = ("--fault", "nan", "--accumulate", "2", "--steps", "2")
+    one, other = run("original", *arguments), run("migrated", *arguments)
+    assert one.ranks[0].loss_steps == [1, 1, 2, 2]
+    assert one.ranks[0].losses[2] != one.ranks[0].losses[2]
+    comparison = compare(one, other, 0)
+    assert comparison.differences == []
+    assert comparison.bitwise
+    assert parameters.max_difference(one, other) == (0.0, "")
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason", "launcher"),
+    [
+        ("crash", "rank 1 raised ValueError: no such thing as a third step", Launcher.TORCHRUN),
+        ("exit", "rank 1 ended with exit status 7", Launcher.PYTHON),
+    ],
+)
+def test_a_program_that_fails(fault: str, reason: str, launcher: Launcher, run: RunProgram) -> None:
+    with pytest.raises(ProgramFailed) as caught:
+        run("original", "--fault", fault, launcher=launcher)
+    assert str(caught.value) == f"the original program failed: {reason}"
+    if fault == "crash":
+        assert caught.value.details.count("Traceback") == 1
+        assert 'raise ValueError("no such thing' in caught.value.details
+
+
+def test_a_program_that_hangs_ends_with_the_time(programs: Path) -> None:
+    script = str(programs / "original.py")
+    arguments = [script, "--migrated", script, "--launcher", "python", "--timeout", "8"]
+    begin = time.monotonic()
+    result = CliRunner().invoke(verify_command, [*arguments, "--", "--fault", "hang"])
+    assert time.monotonic() - begin < 25
+    assert result.exit_code == 3, result.output
+    assert "it did not end within 8 seconds; all but rank 1 wait in a collective" in result.output
+    assert "in trouble" in result.output
+
+
+def test_a_program_that_never_trains(run: RunProgram) -> None:
+    with pytest.raises(ProgramFailed, match="no rank called backward"):
+        run("idle")
+
+
+def test_a_copy_is_migrated_where_no_migrated_program_is_named(
+    programs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before = {path: path.read_bytes() for path in programs.glob("*.py")}
+
+    def analyse(paths: list[Path]) -> Report:
+        assert not paths[0].is_relative_to(programs)
+        script = paths[0] / "original.py"
+        after = (programs / "migrated.py").read_bytes()
+        finding = Finding(
+            "original.py", 7, 1, 7, 2, "FSDP399", "some", Action.MANUAL, True, "a message", "FSDP"
+        )
+        return Report([finding], [], [Change(script, script.read_bytes(), after)])
+
+    engine = types.ModuleType("fsdp_migrate.engine")
+    engine.analyse = analyse  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "fsdp_migrate.engine", engine)
+    arguments = [str(programs / "original.py"), "--launcher", "python"]
+    result = CliRunner().invoke(verify_command, [*arguments, "--", "--fault", "lr"])
+    assert result.exit_code == 1, result.output
+    assert "1 finding is left to do by hand: FSDP399 at original.py:7" in result.output
+    last = result.stdout.splitlines()[-1]
+    assert last.startswith("different: learning rate differs first at step 1 on rank 0")
+    assert {path: path.read_bytes() for path in programs.glob("*.py")} == before
