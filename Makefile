@@ -25,8 +25,9 @@ $(BIN)/python:
 demo: $(STAMP)
 	@echo; echo "== What fsdp-migrate makes of $(EXAMPLE)"; echo
 	@$(BIN)/fsdp-migrate $(EXAMPLE) --diff
-	@echo; echo "== Both programs, trained on two CPU processes"; echo
-	@$(BIN)/fsdp-migrate verify $(EXAMPLE)/train.py --nproc 2 --device cpu
+	@echo; echo "== Both programs, trained on two CPU processes. It trains in bfloat16, where the order of a sum shows:"
+	@echo "== losses may differ by 0.002 of their value. In float32 they are the same bit by bit."; echo
+	@$(BIN)/fsdp-migrate verify $(EXAMPLE)/train.py --nproc 2 --device cpu --tolerance 2e-3
 
 test: lint types units ranks
 

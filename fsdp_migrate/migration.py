@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import PurePath
 
 import libcst as cst
 
@@ -21,7 +22,7 @@ from fsdp_migrate.codemods.plan import Plan
 from fsdp_migrate.codemods.registry import CODEMODS
 from fsdp_migrate.codemods.rule import Draft, Edit
 from fsdp_migrate.findings import Action, Finding, Problem
-from fsdp_migrate.index.models import Models, Site
+from fsdp_migrate.index.models import Models
 from fsdp_migrate.index.module import Module
 from fsdp_migrate.index.project import Project
 from fsdp_migrate.report import Change, Report
@@ -68,20 +69,19 @@ class _Migration:
         self.sources = sources
         self.options = options
         self.report = report
-        self.reasons: dict[Site, str] = {}  # why a model stays as it is
         self.broken: set[Module] = set()  # files that cannot be edited
-        self.drafts = {module: list(self.find(context)) for module, context in contexts.items()}
+        self.drafts = {module: self.find(context) for module, context in contexts.items()}
         self.groups = _groups(contexts, self.drafts)
 
     def run(self) -> None:
         """Finishes every file; a file that refuses its edits keeps its models, and all is decided again."""
         while True:
-            blocked = self.blocked()
+            held = self.held()
             results: dict[Module, tuple[list[Finding], str | None]] = {}
             refused = False
             for module, context in self.contexts.items():
                 try:
-                    results[module] = self.finish(context, blocked)
+                    results[module] = self.finish(context, held)
                 except (Refused, LookupError) as error:
                     self.report.errors.append(Problem(module.shown, 0, f"left alone: {error}"))
                     self.broken.add(module)
@@ -99,55 +99,43 @@ class _Migration:
                     continue
                 self.report.changes.append(Change(source.path, source.data, data))
 
-    def find(self, context: Context) -> Iterator[Draft]:
+    def find(self, context: Context) -> list[Draft]:
         """What the codemods say of one file."""
+        drafts: list[Draft] = []
         try:
             for codemod in CODEMODS:
-                yield from codemod.find(context)
+                drafts += codemod.find(context)
         except (LookupError, cst.ParserSyntaxError) as error:
             self.report.errors.append(Problem(context.module.shown, 0, f"left alone: {error}"))
             self.broken.add(context.module)
+        lines = {getattr(draft.node, "lineno", 0) for draft in drafts}
+        return [*drafts, *names.find(context, _gone(drafts), lines)]
 
-    def blocked(self) -> frozenset[Site]:
-        """The models that stay as they are, because something about them would go wrong in silence."""
-        blocked: set[Site] = set()
+    def held(self) -> dict[Module, str]:
+        """The files that stay as they are, and why: something in them, or around them, would go wrong in silence.
+
+        Files that hang together are migrated together or not at all: an `isinstance(model, FSDP)` cannot be right for
+        a model that moved and for one that stayed.
+        """
+        held: dict[Module, str] = {}
         for module, drafts in self.drafts.items():
-            for draft in drafts:
-                partial = self.options.partial and draft.action is Action.MANUAL
-                if (draft.silent and not partial) or self.is_withheld(self.contexts[module], draft):
-                    sites = draft.sites or self.sites_in(self.groups[module])
-                    line = getattr(draft.node, "lineno", 0)
-                    self.explain(sites, f"{draft.rule.code} at {module.shown}:{line} comes first")
-                    blocked |= sites
             if module in self.broken:
-                sites = self.sites_in(self.groups[module])
-                self.explain(sites, f"{module.shown} cannot be edited")
-                blocked |= sites
-        together = [draft.sites for drafts in self.drafts.values() for draft in drafts if draft.sites]
-        changed = True
-        while changed:  # models that meet in one construct are migrated together or not at all
-            changed = False
-            for sites in together:
-                if sites & blocked and not sites <= blocked:
-                    self.explain(sites, next(self.reasons[site] for site in sites if site in blocked))
-                    blocked |= sites
-                    changed = True
-        return frozenset(blocked)
+                self.hold(held, [module], f"{module.shown} cannot be edited")
+            for draft in drafts:
+                by_hand = self.options.partial and draft.action is Action.MANUAL
+                if (draft.silent and not by_hand) or self.is_withheld(self.contexts[module], draft):
+                    concerned = [module, *(site.module for site in draft.sites)]
+                    line = getattr(draft.node, "lineno", 0)
+                    reason = f"{draft.rule.code} at {module.shown}:{line} comes first"
+                    # A test says nothing of the library that it tests.
+                    self.hold(held, [m for m in concerned if is_test(m) or not is_test(module)], reason)
+        return held
 
-    def explain(self, sites: Iterable[Site], reason: str) -> None:
-        """Remembers the first reason why models stay."""
-        for site in sites:
-            self.reasons.setdefault(site, reason)
-
-    def sites_in(self, group: frozenset[Module]) -> frozenset[Site]:
-        """The constructors in some files."""
-        return frozenset(
-            site
-            for module, call in self.models.constructors
-            if module in group
-            for site in self.models.sites(call)
-            if site.call is call
-        )
+    def hold(self, held: dict[Module, str], modules: Iterable[Module], reason: str) -> None:
+        """Keeps files as they are, and all that hang together with them."""
+        for module in modules:
+            for member in self.groups[module]:
+                held.setdefault(member, reason)
 
     def is_withheld(self, context: Context, draft: Draft) -> bool:
         """Whether a rewrite is switched off: by a comment, by an option, or because it is not provably the same."""
@@ -163,39 +151,31 @@ class _Migration:
         codes = _silenced(context.module, getattr(draft.node, "lineno", 1))
         return codes is None or (bool(codes) and code not in codes)
 
-    def finish(self, context: Context, blocked: frozenset[Site]) -> tuple[list[Finding], str | None]:
+    def finish(self, context: Context, held: Mapping[Module, str]) -> tuple[list[Finding], str | None]:
         """The findings of one file, and its text afterwards if it changes."""
         module = context.module
-        whole = not (self.sites_in(self.groups[module]) & blocked) and not (
-            self.broken & self.groups[module]
-        )
-        drafts = [self.settled(context, draft, blocked, whole=whole) for draft in self.drafts[module]]
-        gone = {node for draft in drafts for region in draft.gone for node in ast.walk(region)}
-        lines = {getattr(draft.node, "lineno", 0) for draft in drafts}
-        rest = [self.settled(context, d, blocked, whole=whole) for d in names.find(context, gone, lines)]
+        drafts = [self.settled(context, draft, held) for draft in self.drafts[module]]
         needs = [need for draft in drafts for need in draft.needs]
-        planned = imports.plan(context, gone, needs, whole=whole)
-        drafts += [*rest, *planned.drafts]
+        planned = imports.plan(context, _gone(drafts), needs, whole=module not in held)
+        drafts += planned.drafts
         edits = [edit for draft in drafts for edit in draft.edits]
         edits = [] if module in self.broken else [*edits, *planned.edits]
         if edits:
             edits += self.marks(context, drafts, edits)
-        after = apply(context.syntax, edits, planned.insert, context.line_length) if edits else None
+        insert = planned.insert
+        after = apply(context.syntax, edits, insert, context.line_length) if edits else None
         findings = [_finding(module, draft) for draft in drafts if self.is_shown(context, draft)]
         return findings, after
 
-    def settled(
-        self, context: Context, draft: Draft, blocked: frozenset[Site], *, whole: bool
-    ) -> Draft:
+    def settled(self, context: Context, draft: Draft, held: Mapping[Module, str]) -> Draft:
         """The draft as it is if its model is migrated; otherwise without edits, and saying so."""
         if draft.action is Action.MANUAL:
             return draft
-        stays = bool(draft.sites & blocked) if draft.sites else not whole
-        if not stays and not self.is_withheld(context, draft):
+        reasons = [held[m] for m in (context.module, *(s.module for s in draft.sites)) if m in held]
+        if not reasons and not self.is_withheld(context, draft):
             return draft
-        held = draft.sites & blocked or self.sites_in(self.groups[context.module]) & blocked
-        reason = next((self.reasons[site] for site in held), "this rewrite is switched off")
-        message = f"stays with its model, of which {reason}; then: {draft.message}"
+        reason = reasons[0] if reasons else "this rewrite is switched off"
+        message = f"stays: {reason}; then: {draft.message}"
         return replace(
             draft, action=Action.MANUAL, message=message, edits=(), needs=(), gone=(), mark=False
         )
@@ -235,6 +215,8 @@ def _groups(
     group: dict[Module, set[Module]] = {module: {module} for module in contexts}
 
     def join(one: Module, other: Module) -> None:
+        if is_test(one) != is_test(other):
+            return
         if other in group and group[one] is not group[other]:
             merged = group[one] | group[other]
             for module in merged:
@@ -248,6 +230,17 @@ def _groups(
             for site in draft.sites:
                 join(module, site.module)
     return {module: frozenset(members) for module, members in group.items()}
+
+
+def _gone(drafts: Iterable[Draft]) -> set[ast.AST]:
+    """All nodes in code that the drafts take away."""
+    return {node for draft in drafts for region in draft.gone for node in ast.walk(region)}
+
+
+def is_test(module: Module) -> bool:
+    """Whether a file is a test, by its name or folder."""
+    folders = {part.lower() for part in PurePath(module.shown).parts[:-1]}
+    return bool(folders & {"test", "tests"}) or module.path.name.startswith(("test_", "conftest"))
 
 
 def _finding(module: Module, draft: Draft) -> Finding:

@@ -28,9 +28,7 @@ def parameter_groups(unit: FSDPModule) -> list[Any]:
 
 
 def keeps_unsharded_after_forward(unit: FSDPModule) -> bool:
-    """Whether ``unit`` was sharded with ``reshard_after_forward=False``, rather than being a root
-    that decided so.
-    """
+    """Whether ``unit`` was sharded with ``reshard_after_forward=False``; a root may just be so."""
     if getattr(unit._get_fsdp_state(), "_auto_reshard_after_forward", True):
         return False
     groups = parameter_groups(unit)

@@ -17,9 +17,7 @@ from torch.distributed.fsdp import FSDPModule
 
 
 def own_modules(unit: nn.Module, boundaries: Collection[nn.Module]) -> list[nn.Module]:
-    """The modules of ``unit``, breadth first, without those inside ``boundaries`` or units sharded
-    before.
-    """
+    """The modules of ``unit``, breadth first, up to ``boundaries`` and modules sharded before."""
     modules = []
     queue = deque([unit])
     visited = {unit}
@@ -43,8 +41,7 @@ def materialize(
     param_init_fn: Callable[[nn.Module], Any] | None,
     ignored_parameters: Collection[nn.Parameter],
 ) -> None:
-    """Materializes ``modules`` (the modules of one unit) if any parameter or buffer of them is on
-    the meta device.
+    """Materializes the modules of one unit if any parameter or buffer of them is on meta.
 
     Calls ``param_init_fn`` on each module; without it, ``to_empty`` and ``reset_parameters()`` on
     each that has parameters or buffers of its own. Raises ValueError if such a module has no

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from .options import ShardingStrategy
+from .options import ShardingStrategy, as_sharding_strategy
 
 MESH_DIM_NAMES = ("replicate", "shard")
 
@@ -66,18 +66,19 @@ def compute_device(
 
 
 def build_mesh(
-    strategy: ShardingStrategy,
+    sharding_strategy: ShardingStrategy | str | None,
     device_type: str,
     process_group: ProcessGroups | None = None,
     device_mesh: DeviceMesh | None = None,
 ) -> DeviceMesh:
-    """The mesh on which ``fully_shard`` does what FSDP1 does under ``strategy``.
+    """The mesh on which ``fully_shard`` does what FSDP1 does under ``sharding_strategy``.
 
     One dimension for the strategies that shard over all ranks, two named ones for the hybrid
     strategies, and ``(ranks, 1)`` for NO_SHARD: nothing is sharded over one rank, and gradients are
     averaged over the other dimension. Must be called by all ranks. Raises ValueError for what FSDP1
     cannot do either.
     """
+    strategy = as_sharding_strategy(sharding_strategy)
     if process_group is not None and device_mesh is not None:
         raise ValueError("Pass either process_group or device_mesh, not both")
     if strategy.is_hybrid:

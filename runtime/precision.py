@@ -15,9 +15,7 @@ from .options import MixedPrecision
 def mixed_precision_policy(
     mixed_precision: MixedPrecision | None, *, is_root: bool
 ) -> MixedPrecisionPolicy:
-    """The policy of a unit. FSDP1 casts the inputs of the root by default and of no other unit;
-    FSDP2 of all.
-    """
+    """The policy of a unit. By default FSDP1 casts the inputs of the root alone, FSDP2 all."""
     if mixed_precision is None:
         return MixedPrecisionPolicy()
     cast = mixed_precision.cast_forward_inputs or (
@@ -31,8 +29,7 @@ def mixed_precision_policy(
 
 
 def run_in_full_precision(module: nn.Module) -> None:
-    """Casts the inputs of ``module`` to float32 and its outputs back to the dtype that the inputs
-    had.
+    """Casts the inputs of ``module`` to float32, and its outputs back to the inputs' dtype.
 
     FSDP1 does this to every module of ``MixedPrecision._module_classes_to_ignore``, batch norm by
     default (``_common_utils.py``, ``_override_module_mixed_precision``).
@@ -65,12 +62,10 @@ def _dtypes(value: Any) -> Iterator[torch.dtype]:
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:
-    """``value`` with the floating-point tensors in nested tuples, lists and dicts cast to
-    ``dtype``.
-    """
+    """``value`` with the floating-point tensors in nested tuples, lists and dicts cast."""
     if isinstance(value, torch.Tensor) and value.is_floating_point():
         return value.to(dtype)
-    if isinstance(value, dict):
+    if type(value) is dict:
         return {key: _cast(item, dtype) for key, item in value.items()}
     if type(value) in (tuple, list):
         return type(value)(_cast(item, dtype) for item in value)
@@ -83,8 +78,7 @@ def cast_buffers(
     ignored_modules: Collection[nn.Module] = (),
     keep_classes: Iterable[type[nn.Module]] = (),
 ) -> None:
-    """Casts the floating-point buffers of ``module`` in place to ``dtype``; state dicts keep their
-    own dtype.
+    """Casts the floating-point buffers of ``module`` in place, but not those in state dicts.
 
     FSDP2 neither shards nor casts buffers; this is FSDP1's ``MixedPrecision.buffer_dtype``. Buffers
     of ``ignored_modules`` and of modules of ``keep_classes`` stay as they are: FSDP1 keeps those of

@@ -98,6 +98,11 @@ def shard_model(
     accepted as well as those of this package. Create the optimizer afterwards: sharding replaces
     the parameters. Must be called by all ranks of the default process group.
 
+    Three things differ from FSDP1. A parameter that takes no part in a step has no gradient, where
+    FSDP1 gave it zeros (which weight decay and momentum act on). Hybrid sharding over one rank
+    synchronizes gradients, where FSDP1 did not (pytorch#154888). A parameter that is shared inside
+    a unit stays shared when the unit is built from the meta device.
+
     Args:
         module: the model, or a part of it that is called by itself. Parts may be sharded before the
             whole.

@@ -1,5 +1,4 @@
-"""Runs a program before and after its migration and compares what it trained: `verify` and its
-`Verdict`.
+"""`verify`: runs a program before and after its migration and compares what it trained.
 
 Importable without torch, which the programs need and so do the runs.
 """

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from fsdp_migrate.verify.records import Rank, Run
 
 NORM_TOLERANCE = 1e-12
-"""Gradient norms are fp64 sums of the same squares in another order: they agree to their last
-digits, not bit by bit.
-"""
+"""Norms are fp64 sums of the same squares in another order: they agree up to their last digits."""
 
 
 @dataclass(frozen=True, order=True)
@@ -94,9 +92,7 @@ def compare(original: Run, migrated: Run, tolerance: float) -> Comparison:
 
 
 def distance(a: float, b: float) -> float:
-    """How far two numbers are apart: 0 for two NaN or the same infinity, NaN for a NaN and a
-    number.
-    """
+    """How far two numbers are apart; two NaN, or the same infinity, are not apart at all."""
     return 0.0 if _close(a, b, 0) else abs(a - b)
 
 

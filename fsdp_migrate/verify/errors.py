@@ -4,9 +4,7 @@ from __future__ import annotations
 
 
 class Unverifiable(Exception):
-    """The request itself cannot be met: a missing file, a missing torch, no such device. One clear
-    line.
-    """
+    """The request cannot be met: a missing file, no torch, no such device. One clear line."""
 
 
 class ProgramFailed(Exception):

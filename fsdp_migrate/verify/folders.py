@@ -1,6 +1,4 @@
-"""Temporary copies of a program's folder, so that nothing a program writes lands in the user's
-tree.
-"""
+"""Temporary copies of a program's folder: nothing that a program writes lands in the user's tree."""
 
 from __future__ import annotations
 
@@ -39,9 +37,7 @@ class Program:
 
     @property
     def folder(self) -> Path:
-        """Where to run it: the user's own working folder if that is part of the copy, else the
-        script's.
-        """
+        """Where to run it: the user's working folder if that is in the copy, else the script's."""
         return self.inside(Path.cwd()) or self.script.parent
 
 

@@ -23,9 +23,7 @@ _RANK_VARIABLES = (
 )
 
 _SITECUSTOMIZE = '''\
-"""Starts the recorder of fsdp-migrate in this interpreter, then runs the sitecustomize that this
-one hides.
-"""
+"""Starts the recorder of fsdp-migrate, then runs the sitecustomize that this one hides."""
 
 import importlib.machinery
 import importlib.util
@@ -75,9 +73,7 @@ def choose(launcher: Launcher, script: Path) -> Launcher:
 
 
 def _spawns(script: Path) -> bool:
-    """Whether a script starts its own ranks: `mp.spawn(...)`, `spawn(...)` imported from there, or
-    `mp.Process(...)`.
-    """
+    """Whether a script starts its own ranks: calls `spawn` or `Process` of multiprocessing."""
     try:
         tree = ast.parse(script.read_bytes())
     except (SyntaxError, ValueError):
@@ -103,9 +99,7 @@ def _spawns(script: Path) -> bool:
 def command(
     program: Program, launcher: Launcher, ranks: int, arguments: list[str], logs: Path
 ) -> list[str]:
-    """The command line of a program; each rank's output goes below `logs` where the launcher can
-    part it.
-    """
+    """The command line of a program; below `logs` goes what each rank prints, under torchrun."""
     line = [sys.executable]
     if launcher is Launcher.TORCHRUN:
         line += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
@@ -157,9 +151,7 @@ def _users_paths(program: Program) -> list[str]:
 
 
 def _own_path(recorder: Path) -> list[str]:
-    """The folder that this package was installed to, where a new interpreter would not look there
-    by itself.
-    """
+    """The folder that this package is in, where a new interpreter would not look for it."""
     folder = recorder.parent.parent.parent
     known = [*site.getsitepackages(), site.getusersitepackages()]
     if recorder.parent.parent.name != "fsdp_migrate" or str(folder) in known:

@@ -1,6 +1,4 @@
-"""The last parameters of two runs against each other, put together from the parts that the ranks
-wrote.
-"""
+"""The last parameters of two runs, put together from the ranks' parts, against each other."""
 
 from __future__ import annotations
 

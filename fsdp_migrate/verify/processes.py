@@ -61,9 +61,7 @@ def run(
 
 
 def _end(process: subprocess.Popen[bytes], records: Path) -> None:
-    """End the launcher, which ends its workers, and then whatever is still there: torchrun's
-    workers have their own groups.
-    """
+    """End the launcher and whatever it leaves: torchrun's workers have groups of their own."""
     if process.poll() is None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -77,9 +75,9 @@ def _end(process: subprocess.Popen[bytes], records: Path) -> None:
 
 def _stacks(records: Path) -> tuple[tuple[str, str], ...]:
     alive = _alive(records)
-    number = getattr(signal, "SIGUSR2", None)
-    for pid in alive if number is not None else ():
-        _signal(pid, number)
+    if hasattr(signal, "SIGUSR2"):
+        for pid in alive:
+            _signal(pid, signal.SIGUSR2)
     time.sleep(0.5)
     found = []
     for pid in alive:
@@ -89,9 +87,7 @@ def _stacks(records: Path) -> tuple[tuple[str, str], ...]:
 
 
 def _alive(records: Path) -> list[int]:
-    """The recorded processes that have not ended; one that has another's number by now is none of
-    them.
-    """
+    """The recorded processes that live; another process with an old number is none of them."""
     pids = [int(path.name.removeprefix("alive-")) for path in records.glob("alive-*[0-9]")]
     return sorted(pid for pid in pids if _is_ours(pid, records))
 

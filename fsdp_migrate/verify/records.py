@@ -1,6 +1,4 @@
-"""What one run of a program left behind: a record a process, read back and put in the order of the
-ranks.
-"""
+"""What one run of a program left behind: a record a process, put in the order of the ranks."""
 
 from __future__ import annotations
 
@@ -84,9 +82,7 @@ def read_endings(folder: Path) -> list[Ending]:
 
 
 def read_ranks(folder: Path) -> list[Rank]:
-    """The records of all ranks; of two with the same rank (a program that starts anew) the one that
-    trained last.
-    """
+    """The records of all ranks; of two with the same rank the one that trained last."""
     ranks: dict[int, tuple[tuple[bool, float], Rank]] = {}
     for path, data in _read(folder):
         order = (bool(data["losses"]), data["ended"])

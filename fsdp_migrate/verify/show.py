@@ -1,6 +1,4 @@
-"""The terminal's view of a verdict: the loss curves side by side, what else was measured, and the
-verdict in the last line.
-"""
+"""The terminal's view: the loss curves side by side, other figures, the verdict in the last line."""
 
 from __future__ import annotations
 

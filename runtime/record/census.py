@@ -1,5 +1,4 @@
-"""Which module each of an optimizer's parameters belongs to, what this process holds of it, and who
-else holds the same.
+"""What this process holds of each of an optimizer's parameters, by name, and who holds the same.
 
 Found by one look at all live modules when an optimizer first steps: that needs no hook into any
 wrapper, works for every way of wrapping, and costs the program some milliseconds once.

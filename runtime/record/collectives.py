@@ -39,9 +39,7 @@ _KINDS = {
 
 
 def install(distributed: Any) -> Counter[str]:
-    """Count calls of `torch.distributed`'s functions, by kind: the layouts' different functions for
-    one thing are one kind.
-    """
+    """Count calls of `torch.distributed`'s functions; those that do one thing are one kind."""
     counts: Counter[str] = Counter()
     inside = threading.local()
     for kind, names in _KINDS.items():

@@ -26,6 +26,7 @@ def install() -> None:
     imports.after("torch.distributed.fsdp._init_utils", _device_without_device_id)
     imports.after("torch.distributed.fsdp._init_utils", _sync_of_cpu_states)
     imports.after("torch.distributed.fsdp._flat_param", _offload_to_the_same_device)
+    imports.after("torch.distributed.fsdp._flat_param", _offloaded_gradients)
     imports.after("torch.distributed.fsdp._optim_utils", _aliased_optimizer_states)
 
 
@@ -93,6 +94,25 @@ def _offload_to_the_same_device(module: Any) -> None:
     handle = getattr(module, "FlatParamHandle", None)
     if handle is not None:
         _replace(handle, "to_cpu", lambda _: to_cpu)
+
+
+def _offloaded_gradients(module: Any) -> None:
+    # With CPUOffload a gradient left on the CPU is the last step's, and FSDP1 drops it. It tells it
+    # by its device: where all is on the CPU it takes it for one to add to, and with
+    # use_orig_params=True every gradient from the second step on would be a running sum.
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def prepare(self: Any) -> Any:
+            result = original(self)
+            if getattr(self, "_offload_params", False):
+                vars(self.flat_param).pop("_saved_grad_shard", None)
+            return result
+
+        return prepare
+
+    handle = getattr(module, "FlatParamHandle", None)
+    if handle is not None:
+        _replace(handle, "prepare_gradient_for_backward", make)
 
 
 def _aliased_optimizer_states(module: Any) -> None:

@@ -1,6 +1,4 @@
-"""How one parameter lies over the processes: as an FSDP1 flat shard, as a DTensor, or whole in
-every process.
-"""
+"""How a parameter lies over the processes: in an FSDP1 flat shard, as a DTensor, whole in each."""
 
 from __future__ import annotations
 
@@ -56,9 +54,7 @@ def clean(*path: str) -> str:
 
 
 def flat_members(module: nn.Module) -> list[torch.Tensor]:
-    """The parameters of the FSDP1 unit that this module is, in either of its forms; none if it is
-    no such unit.
-    """
+    """The parameters of the FSDP1 unit that this module is, flat and original; none if it is none."""
     flat = getattr(module.__dict__.get("_handle"), "flat_param", None)
     if flat is None:
         return []

@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 # The recorder replaces it for the program, to write its record first.
 _exit = os._exit
 
+_MAIN = threading.main_thread()
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -90,21 +91,24 @@ def _watch_exceptions(departure: Departure) -> None:
     sys.excepthook = excepthook
 
 
+class _Exit(SystemExit):
+    """Python's own, with a memory."""
+
+    departure: Departure
+
+    def __new__(cls, *args: Any) -> _Exit:
+        if args and args[0] not in (None, 0) and threading.current_thread() is _MAIN:
+            cls.departure.status = args[0] if isinstance(args[0], int) else 1
+        return super().__new__(cls, *args)
+
+
+def _exit_by_name(status: object = None, /) -> NoReturn:
+    raise _Exit(status)
+
+
 def _watch_exits(departure: Departure) -> None:
-    original = builtins.SystemExit
-
-    class SystemExit(original):
-        def __new__(cls, *args: Any) -> SystemExit:
-            if args and args[0] not in (None, 0) and threading.current_thread() is main:
-                departure.status = args[0] if isinstance(args[0], int) else 1
-            return super().__new__(cls, *args)
-
-    main = threading.main_thread()
-    SystemExit.__module__, SystemExit.__qualname__ = "builtins", "SystemExit"
-
-    def leave(status: object = None, /) -> NoReturn:
-        raise SystemExit(status)
-
-    leave.__name__, leave.__doc__ = "exit", sys.exit.__doc__
-    builtins.SystemExit = SystemExit  # type: ignore[misc]
-    sys.exit = leave  # type: ignore[assignment]
+    _Exit.departure = departure
+    _Exit.__module__, _Exit.__name__, _Exit.__qualname__ = "builtins", "SystemExit", "SystemExit"
+    _exit_by_name.__name__, _exit_by_name.__doc__ = "exit", sys.exit.__doc__
+    vars(builtins)["SystemExit"] = _Exit
+    vars(sys)["exit"] = _exit_by_name

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import torch
 
 
 def peak_bytes() -> int:
-    """CUDA's allocator where the program used CUDA, else the resident set; 0 where neither can be
-    read.
-    """
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        return int(torch.cuda.max_memory_allocated())
+    """Of CUDA's allocator where the program used it, else the resident set; 0 if unknown."""
+    cuda: Any = torch.cuda
+    if cuda.is_available() and cuda.is_initialized():
+        return int(cuda.max_memory_allocated())
     try:
         import resource
     except ImportError:

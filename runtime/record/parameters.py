@@ -1,6 +1,4 @@
-"""The last values of the parameters: each process writes the parts that it holds, the reader puts
-them together.
-"""
+"""The last values of the parameters: each process writes what it holds, the reader adds up."""
 
 from __future__ import annotations
 
@@ -11,9 +9,7 @@ import torch
 from .layouts import Part
 
 LIMIT = 1 << 30
-"""Bytes a process writes at most: a larger model is compared by its losses and gradient norms
-alone.
-"""
+"""Bytes a process writes at most; a larger model is compared without its last parameters."""
 
 
 def write(parts: Iterable[Part], path: str) -> str:

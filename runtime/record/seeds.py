@@ -1,5 +1,4 @@
-"""The same start for both programs: generators that the interpreter seeds at random get a fixed
-seed.
+"""The same start for both programs: what Python seeds at random gets a fixed seed.
 
 torch starts from a fixed seed by itself; Python's and numpy's generators do not. A program that
 seeds them is not affected.

@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 
 _KEEP = 256
-"""Tensors kept before they are read: few enough to cost no memory, enough that reading them costs
-no time.
-"""
+"""Tensors kept until they are read: few enough for the memory, enough for the time."""
 
 
 class Series:

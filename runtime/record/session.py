@@ -47,9 +47,7 @@ class Session:
         self.counts.clear()
 
     def identify(self) -> None:
-        """Ask for the rank while it can be asked for: the process group may be gone when the record
-        is written.
-        """
+        """Ask for the rank while it can be asked for: the process group may be gone later."""
         if _grouped():
             self.rank, self.world = dist.get_rank(), dist.get_world_size()
             self.backend = str(dist.get_backend())
@@ -66,9 +64,7 @@ class Session:
             self.identify()
 
     def before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """An optimizer steps; a step inside its own step (a subclass that calls `super().step()`)
-        is the same one.
-        """
+        """An optimizer steps; a step within its own step (`super().step()`) is the same one."""
         if self._stepping == id(optimizer):
             return
         self._stepping = id(optimizer)
@@ -181,4 +177,4 @@ def _write_before_hard_exits(session: Session) -> None:
         session.write()
         original(status)
 
-    os._exit = leave  # type: ignore[assignment]
+    vars(os)["_exit"] = leave

@@ -1,6 +1,4 @@
-"""Where a process stands when it does not end: it writes its stack on a signal, whatever it waits
-for.
-"""
+"""Where a process stands that does not end: it writes its stack on a signal."""
 
 from __future__ import annotations
 

@@ -135,12 +135,18 @@ def test_a_program_that_fails(fault: str, reason: str, launcher: Launcher, run: 
 
 def test_a_program_that_hangs_ends_with_the_time(programs: Path) -> None:
     script = str(programs / "original.py")
-    arguments = [script, "--migrated", script, "--launcher", "python", "--timeout", "8"]
-    begin = time.monotonic()
-    result = CliRunner().invoke(verify_command, [*arguments, "--", "--fault", "hang"])
-    assert time.monotonic() - begin < 25
-    assert result.exit_code == 3, result.output
-    assert "it did not end within 8 seconds; all but rank 1 wait in a collective" in result.output
+    arguments = [script, "--migrated", script, "--launcher", "python"]
+    for seconds in (10, 60):  # a busy machine may need more than the first to get to the place
+        begin = time.monotonic()
+        result = CliRunner().invoke(
+            verify_command, [*arguments, "--timeout", str(seconds), "--", "--fault", "hang"]
+        )
+        assert time.monotonic() - begin < seconds + 20
+        assert result.exit_code == 3, result.output
+        assert f"it did not end within {seconds} seconds" in result.output
+        if "rank 1 stands at" in result.output:
+            break
+    assert "all but rank 1 wait in a collective" in result.output
     assert "in trouble" in result.output
 
 
