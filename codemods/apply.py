@@ -67,14 +67,18 @@ class _Applier(cst.CSTTransformer):
         self.tree = tree
         self.line_length = line_length
         self.edits = edits
-        self.above = set(edits)  # nodes at or above an edit: there is nothing to do below the others
+        self.above = set(
+            edits
+        )  # nodes at or above an edit: there is nothing to do below the others
         for node in edits:
             while (parent := tree.parents.get(node)) is not None:
                 self.above.add(parent)
                 node = parent
         self.orphans: list[list[str]] = [[]]  # by statement, innermost last
         self.blank: set[cst.CSTNode] = set()  # blocks where a blank line went away with a statement
-        self.carried: dict[cst.CSTNode, list[str]] = {}  # by block: comments of a statement that went away
+        self.carried: dict[
+            cst.CSTNode, list[str]
+        ] = {}  # by block: comments of a statement that went away
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         if isinstance(node, cst.BaseStatement):
@@ -100,7 +104,9 @@ class _Applier(cst.CSTTransformer):
     ) -> cst.CSTNode | cst.FlattenSentinel[cst.CSTNode]:
         orphans = self.orphans.pop()
         block = self.tree.parents[original]
-        if not isinstance(block, cst.IndentedBlock | cst.Module):  # an `elif`: its `if` takes the comments
+        if not isinstance(
+            block, cst.IndentedBlock | cst.Module
+        ):  # an `elif`: its `if` takes the comments
             self.orphans[-1] += orphans
             assert original not in self.edits
             return updated
@@ -133,10 +139,14 @@ class _Applier(cst.CSTTransformer):
 
     def _fitted(self, original: cst.CSTNode, updated: cst.BaseStatement) -> list[cst.BaseStatement]:
         """A one-line statement that its edits made too long, formatted; any other as it is."""
-        if not isinstance(original, cst.SimpleStatementLine) or not isinstance(updated, cst.SimpleStatementLine):
+        if not isinstance(original, cst.SimpleStatementLine) or not isinstance(
+            updated, cst.SimpleStatementLine
+        ):
             return [updated]
         code = self.tree.module.code_for_node
-        before, after = (code(line.with_changes(leading_lines=())).strip() for line in (original, updated))
+        before, after = (
+            code(line.with_changes(leading_lines=())).strip() for line in (original, updated)
+        )
         indent = self._indent(original)
         room = self.line_length - indent
         if "\n" in after or len(after) <= room or len(before) > room:
@@ -169,21 +179,28 @@ def _without_leading_blanks(original: cst.CSTNode, updated: cst.Module) -> cst.M
         return updated
     first = updated.body[0]
     if _starts_blank(first) and not _starts_blank(original.body[0]):
-        lines = list(first.leading_lines)
+        lines: list[cst.EmptyLine] = list(first.leading_lines)
         while lines and lines[0].comment is None:
             lines.pop(0)
-        return updated.with_changes(body=[first.with_changes(leading_lines=lines), *updated.body[1:]])
+        return updated.with_changes(
+            body=[first.with_changes(leading_lines=lines), *updated.body[1:]]
+        )
     return updated
 
 
 def _starts_blank(statement: cst.CSTNode) -> bool:
-    lines = getattr(statement, "leading_lines", ())
-    return bool(lines) and lines[0].comment is None
+    lines: Sequence[cst.EmptyLine] = getattr(statement, "leading_lines", ())
+    return len(lines) > 0 and lines[0].comment is None
 
 
 def _with_parentheses(old: cst.CSTNode, new: cst.CSTNode) -> cst.CSTNode:
     """The new expression in the old one's parentheses."""
-    if isinstance(old, cst.BaseExpression) and isinstance(new, cst.BaseExpression) and old.lpar and not new.lpar:
+    if (
+        isinstance(old, cst.BaseExpression)
+        and isinstance(new, cst.BaseExpression)
+        and old.lpar
+        and not new.lpar
+    ):
         return new.with_changes(lpar=old.lpar, rpar=old.rpar)
     return new
 
@@ -201,4 +218,6 @@ def _check_result(before: str, after: str) -> None:
 def comments(text: str) -> list[str]:
     """The comments of a file, in order."""
     lines = io.StringIO(text).readline
-    return [token.string for token in tokenize.generate_tokens(lines) if token.type == tokenize.COMMENT]
+    return [
+        token.string for token in tokenize.generate_tokens(lines) if token.type == tokenize.COMMENT
+    ]

@@ -30,7 +30,9 @@ class _Manual:
     silent: bool = False
 
 
-_HEADER = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(model)\n"
+_HEADER = (
+    "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(model)\n"
+)
 
 SUMMON = Rule(
     "FSDP321",
@@ -204,12 +206,18 @@ _GET = "get_optimizer_state_dict"
 _SET = "set_optimizer_state_dict"
 _METHODS: dict[str, _Manual] = {
     "summon_full_params": _Manual(
-        SUMMON, "does nothing on an FSDP2 model: read parameters with p.full_tensor() on all ranks", silent=True
+        SUMMON,
+        "does nothing on an FSDP2 model: read parameters with p.full_tensor() on all ranks",
+        silent=True,
     ),
     "fsdp_modules": _Manual(
-        FSDP_MODULES, "returns [] for an FSDP2 model: keep the FSDPModule instances of model.modules()", silent=True
+        FSDP_MODULES,
+        "returns [] for an FSDP2 model: keep the FSDPModule instances of model.modules()",
+        silent=True,
     ),
-    "register_comm_hook": _Manual(COMM_HOOK, "no hooks; to compress, MixedPrecisionPolicy(reduce_dtype=...)"),
+    "register_comm_hook": _Manual(
+        COMM_HOOK, "no hooks; to compress, MixedPrecisionPolicy(reduce_dtype=...)"
+    ),
     "optim_state_dict": _Manual(OPTIM_STATE, _GET),
     "full_optim_state_dict": _Manual(OPTIM_STATE, _GET),
     "sharded_optim_state_dict": _Manual(OPTIM_STATE, _GET),
@@ -217,10 +225,16 @@ _METHODS: dict[str, _Manual] = {
     "shard_full_optim_state_dict": _Manual(OPTIM_STATE, _SET),
     "scatter_full_optim_state_dict": _Manual(OPTIM_STATE, _SET),
     "flatten_sharded_optim_state_dict": _Manual(OPTIM_STATE, _SET),
-    "rekey_optim_state_dict": _Manual(OPTIM_STATE, "keep it for old files: it works on names and ids alone"),
-    "get_state_dict_type": _Manual(OTHER_METHOD, "get_state_dict_type is gone: keep the type yourself"),
+    "rekey_optim_state_dict": _Manual(
+        OPTIM_STATE, "keep it for old files: it works on names and ids alone"
+    ),
+    "get_state_dict_type": _Manual(
+        OTHER_METHOD, "get_state_dict_type is gone: keep the type yourself"
+    ),
     "forward": _Manual(FORWARD, "call model(...)"),
-    "check_is_root": _Manual(OTHER_METHOD, "check_is_root is gone; the root is what you shard last"),
+    "check_is_root": _Manual(
+        OTHER_METHOD, "check_is_root is gone; the root is what you shard last"
+    ),
 }
 _ATTRIBUTES = frozenset(
     {
@@ -258,7 +272,9 @@ def find(context: Context) -> Iterator[Draft]:
             message = "shard the module with fully_shard: children first, the model last"
             yield Draft(WRAP, reference, Action.MANUAL, message, name, silent=True)
         elif name == "ShardedGradScaler":
-            message = "works with FSDP2 as it is; torch.amp.GradScaler does as well, by keyword arguments"
+            message = (
+                "works with FSDP2 as it is; torch.amp.GradScaler does as well, by keyword arguments"
+            )
             yield Draft(SCALER, reference, Action.MANUAL, message, name)
     yield from _private(context)
 

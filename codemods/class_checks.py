@@ -143,7 +143,9 @@ def _is_test(context: Context, reference: ast.expr) -> bool:
     """Whether a reference is the class, or one of the classes, of an isinstance or issubclass test."""
     node: ast.AST = reference
     parent = context.module.parents[node]
-    while isinstance(parent, ast.Tuple) or (isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.BitOr)):
+    while isinstance(parent, ast.Tuple) or (
+        isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.BitOr)
+    ):
         node, parent = parent, context.module.parents[parent]
     return (
         isinstance(parent, ast.Call)

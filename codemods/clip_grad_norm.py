@@ -130,7 +130,9 @@ def _edit(context: Context, call: ast.Call, name: str) -> Edit:
         parameters = cst.Call(cst.Attribute(updated.func.value, cst.Name("parameters")))
         arguments = list(updated.args)
         comma: cst.Comma | cst.MaybeSentinel = (
-            cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")) if arguments else cst.MaybeSentinel.DEFAULT
+            cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+            if arguments
+            else cst.MaybeSentinel.DEFAULT
         )
         return Edited(
             updated.with_changes(
@@ -139,5 +141,3 @@ def _edit(context: Context, call: ast.Call, name: str) -> Edit:
         )
 
     return Edit(context.syntax.find(call, cst.Call), apply)
-
-

@@ -195,7 +195,7 @@ def _of_call(context: Context, planned: Plan) -> Iterator[Draft]:
     constructor = planned.constructor
     sites = frozenset({planned.site})
     unknown = constructor.unknown
-    if unknown or constructor.model is None and not constructor.splat or planned.refused:
+    if unknown or (constructor.model is None and not constructor.splat) or planned.refused:
         yield from _refused(context, planned)
         return
     shape = _shape(context, planned) if planned.plain else None
@@ -211,15 +211,26 @@ def _of_call(context: Context, planned: Plan) -> Iterator[Draft]:
         message = translation.message
         if shape is None and translation.in_runtime and translation.plain is not None:
             message = "passed on to shard_model, which takes FSDP1's values"
-        yield Draft(translation.rule, argument.node, action, message, _construct(context, argument), sites)
+        yield Draft(
+            translation.rule, argument.node, action, message, _construct(context, argument), sites
+        )
     for translation in planned.needs_runtime:
         if not any(planned.translations.get(name) is translation for name in constructor.arguments):
             message = translation.message
-            yield Draft(translation.rule, constructor.call, Action.RUNTIME, message, "FSDP(...)", sites)
+            yield Draft(
+                translation.rule, constructor.call, Action.RUNTIME, message, "FSDP(...)", sites
+            )
     for keyword in constructor.call.keywords:
         if keyword.arg is None:
             message = "shard_model binds these arguments to FSDP1's signature when the program runs"
-            yield Draft(DYNAMIC, keyword.value, Action.RUNTIME, message, f"**{context.source(keyword.value)}", sites)
+            yield Draft(
+                DYNAMIC,
+                keyword.value,
+                Action.RUNTIME,
+                message,
+                f"**{context.source(keyword.value)}",
+                sites,
+            )
 
 
 def _refused(context: Context, planned: Plan) -> Iterator[Draft]:
@@ -239,9 +250,18 @@ def _refused(context: Context, planned: Plan) -> Iterator[Draft]:
     for name, argument in constructor.arguments.items():
         if name != "module":
             translation = planned.translations[name]
-            text = translation.message if translation.refused else "left as it is, with the rest of its call"
+            text = (
+                translation.message
+                if translation.refused
+                else "left as it is, with the rest of its call"
+            )
             yield Draft(
-                translation.rule, argument.node, Action.MANUAL, text, _construct(context, argument), sites
+                translation.rule,
+                argument.node,
+                Action.MANUAL,
+                text,
+                _construct(context, argument),
+                sites,
             )
 
 
@@ -288,12 +308,13 @@ def _runtime_edit(context: Context, planned: Plan, function: cst.BaseExpression)
         translation = planned.translations.get(name)
         if translation is not None and not translation.in_runtime:
             drop.add(_position(constructor, argument))
-        elif isinstance(argument.node, ast.keyword):
-            if argument.node.arg in FORMER_NAMES:
-                rename[_position(constructor, argument)] = name
+        elif isinstance(argument.node, ast.keyword) and argument.node.arg in FORMER_NAMES:
+            rename[_position(constructor, argument)] = name
     positional = [a for a in constructor.arguments.values() if not isinstance(a.node, ast.keyword)]
     if any(_position(constructor, argument) in drop for argument in positional):
-        rename |= {a.index: a.name for a in positional if a.index not in drop and a.name != "module"}
+        rename |= {
+            a.index: a.name for a in positional if a.index not in drop and a.name != "module"
+        }
     edits = ArgumentEdits(drop=frozenset(drop), rename=rename)
 
     def apply(updated: cst.CSTNode) -> Edited:
@@ -341,13 +362,17 @@ def _shape(context: Context, planned: Plan) -> _Shape | None:
     source = context.source(model)
     needs_loop = planned.merged().condition is not None or planned.merged().setup
     inline = _Shape(None, None, False, source)
-    nested = any(isinstance(n, ast.Call) and n in context.plans for n in ast.walk(call) if n is not call)
+    nested = any(
+        isinstance(n, ast.Call) and n in context.plans for n in ast.walk(call) if n is not call
+    )
     statement = context.module.parents[call]
     alone = isinstance(statement, ast.Assign | ast.Return | ast.Expr) and not nested
     if not alone or not _stands_alone(context, statement):
         return None if needs_loop else inline
     if isinstance(statement, ast.Assign):
-        if len(statement.targets) != 1 or not isinstance(statement.targets[0], ast.Name | ast.Attribute):
+        if len(statement.targets) != 1 or not isinstance(
+            statement.targets[0], ast.Name | ast.Attribute
+        ):
             return None if needs_loop else inline
         target = context.source(statement.targets[0])
     else:
@@ -479,7 +504,9 @@ def _inline_edit(
 ) -> Edit:
     constructor = planned.constructor
     node = context.syntax.find(constructor.call, cst.Call)
-    drop = {_position(constructor, a) for name, a in constructor.arguments.items() if name != "module"}
+    drop = {
+        _position(constructor, a) for name, a in constructor.arguments.items() if name != "module"
+    }
     module = constructor.arguments["module"]
     rename = {_position(constructor, module): None} if isinstance(module.node, ast.keyword) else {}
     added = {**merged.shared, **merged.root}
@@ -502,7 +529,9 @@ def _inline_edit(
 
 def _partials(context: Context) -> Iterator[Draft]:
     for call in context.module.calls:
-        if not call.args or context.project.dotted(call.func, context.module) != {"functools.partial"}:
+        if not call.args or context.project.dotted(call.func, context.module) != {
+            "functools.partial"
+        }:
             continue
         if context.fsdp1(call.args[0]) != "FullyShardedDataParallel":
             continue

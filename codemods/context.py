@@ -56,7 +56,9 @@ class Context:
         """The constructors whose models an expression can hold."""
         return self.models.sites(expression)
 
-    def name(self, module: str, name: str, at: ast.expr | None = None) -> tuple[str, tuple[Need, ...]]:
+    def name(
+        self, module: str, name: str, at: ast.expr | None = None
+    ) -> tuple[str, tuple[Need, ...]]:
         """How to write a name of another module here, and what to import for it.
 
         Where the program spells FSDP1 out (`fsdp.FullyShardedDataParallel`), a name of the same package is spelled out
@@ -71,7 +73,9 @@ class Context:
     def spelled(self, dotted: str, at: ast.AST) -> str | None:
         """How this file already writes an external name (`torch.nn.utils` where `torch` is imported), or None."""
         package, _, _ = dotted.partition(".")
-        meanings = self.project.meanings(ast.Name(package, ast.Load()), self.module, self.module.scope_of(at))
+        meanings = self.project.meanings(
+            ast.Name(package, ast.Load()), self.module, self.module.scope_of(at)
+        )
         return dotted if meanings == {External(package)} else None
 
     def taken(self, name: str, at: ast.AST) -> bool:
@@ -107,7 +111,11 @@ class Context:
     def is_only_use(self, binding: Assigned) -> bool:
         """Whether a name of this file is bound once, by a statement of its own, and read in one place only."""
         module = self.module
-        if not isinstance(binding.target, ast.Name) or binding.path or binding.target not in module.parents:
+        if (
+            not isinstance(binding.target, ast.Name)
+            or binding.path
+            or binding.target not in module.parents
+        ):
             return False
         name = binding.target.id
         scope = module.scope_of(binding.target)
@@ -129,7 +137,9 @@ class Context:
     def references(self) -> list[ast.expr]:
         """Every name or attribute of the file that stands for an FSDP1 name, in source order."""
         found: list[ast.expr] = []
-        candidates: list[ast.expr] = [name for loads in self.module.loads.values() for name in loads]
+        candidates: list[ast.expr] = [
+            name for loads in self.module.loads.values() for name in loads
+        ]
         candidates += self.module.attributes
         for node in candidates:
             if isinstance(getattr(node, "ctx", None), ast.Load):

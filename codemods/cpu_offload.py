@@ -69,12 +69,16 @@ def translate(constructor: Constructor) -> Translation | None:
     if value is None:
         return None
     if constructor.is_none("cpu_offload"):
-        return Translation(RULE, "None offloads nothing, as does FSDP2's default", Plain(), in_runtime=False)
+        return Translation(
+            RULE, "None offloads nothing, as does FSDP2's default", Plain(), in_runtime=False
+        )
     offload = offloads(constructor, value)
     if offload is None:
         return Translation(RULE, "whether to offload is known only when the program runs")
     if not offload:
-        return Translation(RULE, "nothing is offloaded, which is FSDP2's default", Plain(gone=(value,)))
+        return Translation(
+            RULE, "nothing is offloaded, which is FSDP2's default", Plain(gone=(value,))
+        )
     name, needs = constructor.context.name(PACKAGE, "CPUOffloadPolicy", constructor.call.func)
     return Translation(
         RULE,

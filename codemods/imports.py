@@ -96,9 +96,11 @@ class _Statement:
     def survives(self) -> bool:
         """Whether a name stays that is imported from where it is."""
         locals_ = {alias.asname or alias.name for alias in self.node.names}
-        return bool(self.add) or bool(locals_ - self.drop - set(self.move)) or "FullyShardedDataParallel" in {
-            alias.name for alias in self.node.names
-        }
+        return (
+            bool(self.add)
+            or bool(locals_ - self.drop - set(self.move))
+            or "FullyShardedDataParallel" in {alias.name for alias in self.node.names}
+        )
 
     @property
     def reaches_runtime(self) -> bool:
@@ -200,11 +202,17 @@ def _spare(context: Context, gone: Collection[ast.AST]) -> list[_Statement]:
     found: dict[ast.AST, _Statement] = {}
     for local, bindings in module.scope.bindings.items():
         loads = module.loads.get(local, ())
-        if not loads or not all(load in gone for load in loads) or context.project.imports_of(module, local):
+        if (
+            not loads
+            or not all(load in gone for load in loads)
+            or context.project.imports_of(module, local)
+        ):
             continue
         for binding in bindings:
             if isinstance(binding, Imported) and _is_spare(binding):
-                statement = found.setdefault(binding.statement, _Statement(binding.statement, module.scope))
+                statement = found.setdefault(
+                    binding.statement, _Statement(binding.statement, module.scope)
+                )
                 statement.drop.add(local)
     return list(found.values())
 
@@ -266,13 +274,12 @@ def _is_public(context: Context, statement: _Statement, local: str) -> bool:
     ]
     if local in exported:
         return True
-    for other, imported in context.project.imports_of(module, local):
-        if imported is not None or local in other.loads:
-            return True
-    return False
+    return any(imported is not None or local in other.loads for other, imported in context.project.imports_of(module, local))
 
 
-def _place(context: Context, statements: list[_Statement], needs: Iterable[Need]) -> list[tuple[str, str]]:
+def _place(
+    context: Context, statements: list[_Statement], needs: Iterable[Need]
+) -> list[tuple[str, str]]:
     """Hands each needed name to an import statement; returns those for which there is none."""
     insert: list[tuple[str, str]] = []
     for need in dict.fromkeys(needs):
@@ -286,9 +293,7 @@ def _place(context: Context, statements: list[_Statement], needs: Iterable[Need]
     return list(dict.fromkeys(insert))
 
 
-def _statement_for(
-    context: Context, statements: list[_Statement], need: Need
-) -> _Statement | None:
+def _statement_for(context: Context, statements: list[_Statement], need: Need) -> _Statement | None:
     """The statement that takes the name: the one that imported what it replaces, else one at the top of the file."""
     if need.module in {"dataclasses", "functools"}:
         return None  # these go where such imports stand
@@ -303,8 +308,10 @@ def _statement_for(
                 if statement.node in bound:
                     return _beside(context, statements, statement, need.module)
     at_top = [s for s in statements if context.module.parents[s.node] is context.module.tree]
-    same = [s for s in at_top if isinstance(s.node, ast.ImportFrom) and s.node.module == need.module]
-    return (same or at_top or [None])[0]
+    same = [
+        s for s in at_top if isinstance(s.node, ast.ImportFrom) and s.node.module == need.module
+    ]
+    return next(iter(same or at_top), None)
 
 
 def _beside(
@@ -312,7 +319,11 @@ def _beside(
 ) -> _Statement:
     """The statement of the same block that imports from a module already, else the given one."""
     for other in _of_block(context, statements, statement):
-        if isinstance(other.node, ast.ImportFrom) and other.node.module == module and other.survives:
+        if (
+            isinstance(other.node, ast.ImportFrom)
+            and other.node.module == module
+            and other.survives
+        ):
             return other
     return statement
 
@@ -328,7 +339,9 @@ def _gather(context: Context, statements: list[_Statement]) -> None:
     """Brings names that come from the runtime together in the first statement of a block that needs some."""
     for statement in statements:
         home = next(
-            s for s in _of_block(context, statements, statement) if s is statement or s.reaches_runtime
+            s
+            for s in _of_block(context, statements, statement)
+            if s is statement or s.reaches_runtime
         )
         if home is statement:
             continue
@@ -353,7 +366,9 @@ def _already_imported(context: Context, need: Need) -> bool:
 
 
 def _edits(context: Context, statements: list[_Statement]) -> Iterator[Edit]:
-    by_line: dict[cst.CSTNode, dict[int, ImportEdit]] = {}
+    by_line: dict[
+        cst.SimpleStatementLine | cst.SimpleStatementSuite, dict[int, ImportEdit]
+    ] = {}
     for statement in statements:
         if not (statement.drop or statement.move or statement.add):
             continue

@@ -24,6 +24,7 @@ def mark(context: Context, draft: Draft) -> Edit | None:
         return None
 
     def apply(updated: cst.CSTNode) -> Edited:
-        return Edited(with_leading_comments(updated, [comment]))  # type: ignore[arg-type]
+        assert isinstance(updated, cst.SimpleStatementLine | cst.BaseCompoundStatement)
+        return Edited(with_leading_comments(updated, [comment]))
 
     return Edit(node, apply)

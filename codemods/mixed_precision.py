@@ -217,7 +217,11 @@ class _Policy:
         value = self.value(field)
         if value is None:
             return default
-        return value.value if isinstance(value, ast.Constant) and isinstance(value.value, bool) else None
+        return (
+            value.value
+            if isinstance(value, ast.Constant) and isinstance(value.value, bool)
+            else None
+        )
 
 
 def translate(constructor: Constructor) -> Translation | None:
@@ -233,8 +237,15 @@ def translate(constructor: Constructor) -> Translation | None:
     if policy.flag("keep_low_precision_grads", False) is not False:
         message = "keep_low_precision_grads has no counterpart: cast the gradients before optimizer.step()"
         return Translation(LOW_PRECISION_GRADS, message, refused=True)
-    inputs, root_inputs = policy.flag("cast_forward_inputs", False), policy.flag("cast_root_forward_inputs", True)
-    if inputs is None or root_inputs is None or policy.value("_module_classes_to_ignore") is not None:
+    inputs, root_inputs = (
+        policy.flag("cast_forward_inputs", False),
+        policy.flag("cast_root_forward_inputs", True),
+    )
+    if (
+        inputs is None
+        or root_inputs is None
+        or policy.value("_module_classes_to_ignore") is not None
+    ):
         return Translation(POLICY, "what is cast is known only when the program runs")
     if not constructor.is_none("auto_wrap_policy") and not constructor.makeup.no_batch_norm:
         message = "FSDP1 keeps BatchNorm in full precision; the model may have some, and shard_model exempts it"
@@ -242,7 +253,10 @@ def translate(constructor: Constructor) -> Translation | None:
     buffers = policy.value("buffer_dtype")
     cast = buffers is not None and not (isinstance(buffers, ast.Constant) and buffers.value is None)
     if cast and not constructor.makeup.no_buffers:
-        return Translation(BUFFERS, "FSDP2 does not cast buffers; the model may have some, and shard_model casts them")
+        return Translation(
+            BUFFERS,
+            "FSDP2 does not cast buffers; the model may have some, and shard_model casts them",
+        )
     return _plain(constructor, policy, inputs=inputs, root_inputs=root_inputs)
 
 
@@ -254,7 +268,9 @@ def _policy(constructor: Constructor, value: ast.expr) -> _Policy | None:
     call = made.node
     if not isinstance(call, ast.Call) or constructor.context.fsdp1(call.func) != "MixedPrecision":
         return None
-    if any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg not in FIELDS for k in call.keywords):
+    if any(isinstance(a, ast.Starred) for a in call.args) or any(
+        k.arg not in FIELDS for k in call.keywords
+    ):
         return None
     if made.names and not constructor.context.is_only_use(made.names[0]):
         return None
@@ -272,17 +288,21 @@ def _plain(
         if (value := policy.value(field)) is not None
         and not (isinstance(value, ast.Constant) and value.value is None)
     }
-    message = "MixedPrecision is MixedPrecisionPolicy; inputs are cast at the root only, as FSDP1 does"
+    message = (
+        "MixedPrecision is MixedPrecisionPolicy; inputs are cast at the root only, as FSDP1 does"
+    )
     if not dtypes:  # nothing is cast at all
         spent = (policy.name,) if policy.name else ()
-        gone = (policy.call,)
         return Translation(
-            POLICY, "no type is given: full precision", Plain(spent=spent, gone=gone), in_runtime=False
+            POLICY,
+            "no type is given: full precision",
+            Plain(spent=spent, gone=(policy.call,)),
+            in_runtime=False,
         )
     has_units = not constructor.is_none("auto_wrap_policy")
     source = ", ".join(f"{field}={context.source(value)}" for field, value in dtypes.items())
     root = source if root_inputs else f"{source}, cast_forward_inputs=False"
-    gone = (policy.call.func,)
+    gone: tuple[ast.AST, ...] = (policy.call.func,)
     edits: tuple[Edit, ...] = ()
     setup: tuple[str, ...] = ()
     if policy.name is not None:
@@ -294,7 +314,9 @@ def _plain(
         setup = (f"{bound} = {name}({root})",)
     else:
         call = f"{name}({root})"
-        return Translation(POLICY, message, Plain(shared={"mp_policy": call}, needs=needs, gone=gone))
+        return Translation(
+            POLICY, message, Plain(shared={"mp_policy": call}, needs=needs, gone=gone)
+        )
     child = bound
     if has_units and inputs != root_inputs:
         child = f"replace({bound}, cast_forward_inputs={inputs})"

@@ -110,7 +110,9 @@ def _called(context: Context, call: ast.Call, name: str) -> Edit:
         assert isinstance(updated, cst.Call)
         assert isinstance(updated.func, cst.Attribute)
         model = cst.Arg(updated.func.value)
-        return Edited(updated.with_changes(func=cst.parse_expression(name), args=[model, *updated.args]))
+        return Edited(
+            updated.with_changes(func=cst.parse_expression(name), args=[model, *updated.args])
+        )
 
     return Edit(context.syntax.find(call, cst.Call), apply)
 

@@ -81,7 +81,11 @@ def _builds_optimizer(context: Context, call: ast.Call, model: str) -> bool:
     """Whether a call takes `model.parameters()` and is an optimizer's, as far as its name tells."""
     dotted = context.project.dotted(call.func, context.module)
     name = ast.unparse(call.func).lower()
-    if not any(path.startswith("torch.optim.") for path in dotted) and "optim" not in name and "adam" not in name:
+    if (
+        not any(path.startswith("torch.optim.") for path in dotted)
+        and "optim" not in name
+        and "adam" not in name
+    ):
         return False
     for argument in [*call.args, *(keyword.value for keyword in call.keywords)]:
         for node in ast.walk(argument):

@@ -157,7 +157,9 @@ class Constructor:
         made = self.origin(value)
         if made is None or made.node is None:
             return None
-        members = {fsdp1_member(path) for path in self.context.project.dotted(made.node, made.module)}
+        members = {
+            fsdp1_member(path) for path in self.context.project.dotted(made.node, made.module)
+        }
         found = members.pop() if len(members) == 1 else None
         return found[1] if found is not None and found[0] == owner else None
 
@@ -205,7 +207,13 @@ class Constructor:
             if not isinstance(node, ast.Call):
                 yield None
                 return
-            if isinstance(node.func, ast.Attribute) and node.func.attr in {"to", "cuda", "cpu", "train", "eval"}:
+            if isinstance(node.func, ast.Attribute) and node.func.attr in {
+                "to",
+                "cuda",
+                "cpu",
+                "train",
+                "eval",
+            }:
                 pending += origins(self.context.project, node.func.value, made.module)
                 continue
             cls = self.context.project.definition(node.func, made.module)

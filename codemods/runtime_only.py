@@ -186,11 +186,15 @@ def translate_param_init_fn(constructor: Constructor) -> Translation | None:
     """What becomes of `param_init_fn`, and of models on the meta device without one."""
     if constructor.is_none("param_init_fn"):
         if constructor.on_meta:
-            return Translation(META_INIT, "shard_model materialises a model on the meta device as FSDP1 does")
+            return Translation(
+                META_INIT, "shard_model materialises a model on the meta device as FSDP1 does"
+            )
         if constructor.value("param_init_fn") is None:
             return None
         return Translation(PARAM_INIT_FN, "None: nothing to initialise", Plain(), in_runtime=False)
-    return Translation(PARAM_INIT_FN, "shard_model initialises each unit before it shards it, as FSDP1 does")
+    return Translation(
+        PARAM_INIT_FN, "shard_model initialises each unit before it shards it, as FSDP1 does"
+    )
 
 
 def translate_ignored(constructor: Constructor, name: str) -> Translation | None:
@@ -199,10 +203,14 @@ def translate_ignored(constructor: Constructor, name: str) -> Translation | None
         return None
     if constructor.is_none(name):
         return Translation(IGNORED, "None: nothing is ignored", Plain(), in_runtime=False)
-    return Translation(IGNORED, "shard_model hands these parameters to every unit as ignored_params")
+    return Translation(
+        IGNORED, "shard_model hands these parameters to every unit as ignored_params"
+    )
 
 
-def _switch(constructor: Constructor, name: str, rule: Rule, *, off: str, on: str) -> Translation | None:
+def _switch(
+    constructor: Constructor, name: str, rule: Rule, *, off: str, on: str
+) -> Translation | None:
     value = constructor.value(name)
     if value is None:
         return None

@@ -161,7 +161,9 @@ def translate(constructor: Constructor) -> Translation:
     """What becomes of the strategy, with the mesh that it needs."""
     value = constructor.value("sharding_strategy")
     if value is None or constructor.is_none("sharding_strategy"):
-        return Translation(FULL_SHARD, "the default, FULL_SHARD, is FSDP2's default as well", Plain())
+        return Translation(
+            FULL_SHARD, "the default, FULL_SHARD, is FSDP2's default as well", Plain()
+        )
     member = constructor.member(value, "ShardingStrategy")
     gone = (value,)
     if member == "FULL_SHARD":
@@ -177,7 +179,9 @@ def translate(constructor: Constructor) -> Translation:
             Plain(shared={"reshard_after_forward": "False"}, gone=gone),
         )
     if member == "NO_SHARD":
-        return Translation(NO_SHARD, "NO_SHARD is a mesh of shape (world, 1), which shard_model builds")
+        return Translation(
+            NO_SHARD, "NO_SHARD is a mesh of shape (world, 1), which shard_model builds"
+        )
     if member in HYBRID:
         return _hybrid(constructor, member or "", gone)
     return Translation(DYNAMIC, "the strategy is known only when the program runs")
@@ -185,7 +189,11 @@ def translate(constructor: Constructor) -> Translation:
 
 def _hybrid(constructor: Constructor, member: str, gone: tuple[ast.expr, ...]) -> Translation:
     mesh = constructor.value("device_mesh")
-    if mesh is None or not constructor.is_none("process_group") or not _has_names(constructor, mesh):
+    if (
+        mesh is None
+        or not constructor.is_none("process_group")
+        or not _has_names(constructor, mesh)
+    ):
         return Translation(
             HYBRID_SHARD, f"{member} needs a mesh with named dimensions, which shard_model builds"
         )

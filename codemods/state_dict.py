@@ -256,7 +256,10 @@ def _config(context: Context, value: ast.expr) -> dict[str, str] | str:
     if context.project.fsdp1(made.node.func, made.module) != "FullStateDictConfig":
         return unseen
     flags: dict[str, object] = {"offload_to_cpu": False, "rank0_only": False}
-    given = [*zip(flags, made.node.args, strict=False), *((k.arg, k.value) for k in made.node.keywords)]
+    given = [
+        *zip(flags, made.node.args, strict=False),
+        *((k.arg, k.value) for k in made.node.keywords),
+    ]
     for name, flag in given:
         if name not in flags or not isinstance(flag, ast.Constant):
             return unseen
@@ -276,15 +279,19 @@ def _model_calls(context: Context, statement: ast.With, model: ast.expr) -> list
         if not isinstance(node, ast.Call):
             continue
         if isinstance(node.func, ast.Attribute) and ast.dump(node.func.value) == text:
-            if node.func.attr == "state_dict" and not node.args and not node.keywords:
-                found.append(node)
-            elif node.func.attr == "load_state_dict" and len(node.args) == 1 and not node.keywords:
-                found.append(node)
-            else:
+            if not _is_plain(node):
                 return f"`{context.source(node)}` is no plain state-dict call"
+            found.append(node)
         elif not _is_bystander(context, node, text):
             return f"`{context.source(node.func)}` may use it"
     return found if found else "no state-dict call is in sight"
+
+
+def _is_plain(call: ast.Call) -> bool:
+    """`….state_dict()` or `….load_state_dict(state)` with no options."""
+    assert isinstance(call.func, ast.Attribute)
+    arguments = {"state_dict": 0, "load_state_dict": 1}.get(call.func.attr)
+    return len(call.args) == arguments and not call.keywords
 
 
 def _is_bystander(context: Context, call: ast.Call, model: str) -> bool:
@@ -295,7 +302,9 @@ def _is_bystander(context: Context, call: ast.Call, model: str) -> bool:
     if context.project.dotted(call.func, context.module):
         return _static_method(context, call) is None
     if isinstance(call.func, ast.Name):
-        return context.module.lookup(call.func.id, context.module.scope_of(call)) is None  # a builtin
+        return (
+            context.module.lookup(call.func.id, context.module.scope_of(call)) is None
+        )  # a builtin
     root: ast.expr = call.func
     while isinstance(root, ast.Attribute | ast.Subscript):
         root = root.value
@@ -305,7 +314,21 @@ def _is_bystander(context: Context, call: ast.Call, model: str) -> bool:
 
 
 _HARMLESS_METHODS = frozenset(
-    {"items", "keys", "values", "get", "format", "join", "info", "debug", "warning", "mkdir", "exists", "append", "cpu"}
+    {
+        "items",
+        "keys",
+        "values",
+        "get",
+        "format",
+        "join",
+        "info",
+        "debug",
+        "warning",
+        "mkdir",
+        "exists",
+        "append",
+        "cpu",
+    }
 )
 
 
@@ -319,12 +342,16 @@ def _rewritten(
 ) -> Draft:
     spent = _spent(context, call)
     lost = [comment for line in spent for comment in comments_in(context.syntax.statement(line))]
-    edits, needs = [_unwrap(context, statement, lost)], []
+    edits = [_unwrap(context, statement, lost)]
+    needs: list[Need] = []
     for inner in calls:
         edit, more = _functional(context, inner, options)
         edits.append(edit)
         needs += more
-    edits += [Edit(context.syntax.statement(line), lambda updated: Statements(), whole=True) for line in spent]
+    edits += [
+        Edit(context.syntax.statement(line), lambda updated: Statements(), whole=True)
+        for line in spent
+    ]
     return Draft(
         CONTEXT,
         call,
@@ -343,9 +370,8 @@ def _spent(context: Context, call: ast.Call) -> list[ast.stmt]:
     statements = []
     for value in [*call.args[2:], *(keyword.value for keyword in call.keywords)]:
         made = origin(context.project, value, context.module)
-        if made is not None and made.module is context.module:
-            if all(map(context.is_only_use, made.names)):
-                statements += [context.module.statement(binding.target) for binding in made.names]
+        if made is not None and made.module is context.module and all(map(context.is_only_use, made.names)):
+            statements += [context.module.statement(binding.target) for binding in made.names]
     return statements
 
 
@@ -361,7 +387,10 @@ def _unwrap(context: Context, statement: ast.With, lost: Sequence[str]) -> Edit:
             first, *rest = dedent_body(body)
         else:
             assert isinstance(body, cst.SimpleStatementSuite)
-            first, rest = cst.SimpleStatementLine(body.body, trailing_whitespace=body.trailing_whitespace), []
+            first, rest = (
+                cst.SimpleStatementLine(body.body, trailing_whitespace=body.trailing_whitespace),
+                [],
+            )
         own = getattr(first, "leading_lines", ())
         first = first.with_changes(leading_lines=[*updated.leading_lines, *own])
         return Statements([with_leading_comments(first, orphans), *rest])
@@ -385,7 +414,9 @@ def _functional(
         assert isinstance(updated, cst.Call)
         assert isinstance(updated.func, cst.Attribute)
         added = [(None, updated.func.value)]
-        edits = ArgumentEdits(add=[*added, *((None, a.value) for a in updated.args), ("options", options_node)])
+        edits = ArgumentEdits(
+            add=[*added, *((None, a.value) for a in updated.args), ("options", options_node)]
+        )
         edited = edit_call(cst.Call(cst.parse_expression(name)), edits)
         return Edited(edited.call, edited.orphans)
 
@@ -398,14 +429,16 @@ def _functional(
 
 def _bare(context: Context, call: ast.Call) -> Iterator[Draft]:
     function = call.func
-    if not isinstance(function, ast.Attribute) or function.attr not in {"state_dict", "load_state_dict"}:
+    if not isinstance(function, ast.Attribute) or function.attr not in {
+        "state_dict",
+        "load_state_dict",
+    }:
         return
     sites = context.sites(function.value)
     if not sites:
         return
     saving = function.attr == "state_dict"
-    plain = (not call.args and not call.keywords) if saving else (len(call.args) == 1 and not call.keywords)
-    if plain and context.only_fsdp1(function.value):
+    if _is_plain(call) and context.only_fsdp1(function.value):
         edit, needs = _functional(context, call, {"full_state_dict": "True"})
         yield Draft(
             BARE,

@@ -27,7 +27,9 @@ class SyntaxTree:
         self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
         self._lines = NEWLINE.split(text)
         self._starting: dict[Point, list[tuple[Point, cst.CSTNode]]] = {}
-        wrapper = MetadataWrapper(self.module, unsafe_skip_copy=True)  # the parser's own tree: no node twice
+        wrapper = MetadataWrapper(
+            self.module, unsafe_skip_copy=True
+        )  # the parser's own tree: no node twice
         for node, place in wrapper.resolve(PositionProvider).items():
             start, end = (place.start.line, place.start.column), (place.end.line, place.end.column)
             self._starting.setdefault(start, []).append((end, node))
@@ -65,10 +67,12 @@ class SyntaxTree:
         """The line or block of a statement.
 
         Raises:
-            LookupError: if it shares its line with others (`a; b`, `if x: statement`).
+            LookupError: if it shares its line with others (`a; b`, `if x: statement`), or is an `elif`.
         """
         start = (node.lineno, self.column(node.lineno, node.col_offset))
         for _, candidate in self._starting.get(start, ()):
+            if not isinstance(self.parents.get(candidate), cst.IndentedBlock | cst.Module):
+                continue
             if isinstance(candidate, cst.BaseCompoundStatement):
                 return candidate
             if isinstance(candidate, cst.SimpleStatementLine) and len(candidate.body) == 1:

@@ -152,14 +152,20 @@ def translate_backward_prefetch(constructor: Constructor) -> Translation | None:
 def translate_limit_all_gathers(constructor: Constructor) -> Translation | None:
     """What becomes of `limit_all_gathers`."""
     return _dropped(
-        constructor, "limit_all_gathers", LIMIT_ALL_GATHERS, "FSDP2 needs no limit: the argument goes away"
+        constructor,
+        "limit_all_gathers",
+        LIMIT_ALL_GATHERS,
+        "FSDP2 needs no limit: the argument goes away",
     )
 
 
 def translate_use_orig_params(constructor: Constructor) -> Translation | None:
     """What becomes of `use_orig_params`."""
     return _dropped(
-        constructor, "use_orig_params", USE_ORIG_PARAMS, "FSDP2 always keeps the original parameters"
+        constructor,
+        "use_orig_params",
+        USE_ORIG_PARAMS,
+        "FSDP2 always keeps the original parameters",
     )
 
 
@@ -171,11 +177,15 @@ def translate_device_id(constructor: Constructor) -> Translation | None:
     if constructor.is_none("device_id"):
         return Translation(DEVICE_ID, "None: the model is where it is", Plain(), in_runtime=False)
     context = constructor.context
-    if context.project.dotted(getattr(value, "func", value), context.module) == {"torch.cuda.current_device"}:
+    if context.project.dotted(getattr(value, "func", value), context.module) == {
+        "torch.cuda.current_device"
+    }:
         return Translation(DEVICE_ID, "fully_shard moves the model to the current device", Plain())
     if sets_device(constructor) and is_pure(value) and not _certainly_cpu(constructor, value):
         return Translation(
-            DEVICE_ID, "fully_shard moves the model to the current device, which the program sets", Plain()
+            DEVICE_ID,
+            "fully_shard moves the model to the current device, which the program sets",
+            Plain(),
         )
     return Translation(DEVICE_ID, "shard_model makes this device the current one")
 
@@ -208,7 +218,9 @@ def _dropped(constructor: Constructor, name: str, rule: Rule, message: str) -> T
         return None
     if is_pure(value):
         return Translation(rule, message, Plain(gone=(value,)), in_runtime=False)
-    return Translation(rule, f"{message}; its expression may do more than give a value, so it stays")
+    return Translation(
+        rule, f"{message}; its expression may do more than give a value, so it stays"
+    )
 
 
 def is_pure(value: ast.expr) -> bool:

@@ -8,6 +8,7 @@ model, so they go to the runtime, which applies them as FSDP1 does.
 from __future__ import annotations
 
 import ast
+
 from fsdp_migrate.codemods.plan import Constructor, Plain, Translation
 from fsdp_migrate.codemods.rule import Example, Rule
 from fsdp_migrate.index.module import Defined, Imported
@@ -233,9 +234,7 @@ def _visible(constructor: Constructor, made: Origin) -> bool:
         if there is None or seen is None:
             if there is not seen:
                 return False
-        elif there[0] is not seen[0]:
-            return False
-        elif len(seen[1]) > 1 and not all(isinstance(b, Imported | Defined) for b in seen[1]):
+        elif there[0] is not seen[0] or (len(seen[1]) > 1 and not all(isinstance(b, Imported | Defined) for b in seen[1])):
             return False
     return True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,10 +37,10 @@ def analyse(
     sources: list[Source] = []
     for path in paths:
         source = read_source(path)
-        if isinstance(source, Problem):
-            report.errors.append(source)
-        else:
+        if isinstance(source, Source):
             sources.append(source)
+        elif _concerns_fsdp(path):
+            report.errors.append(source)
     _analyse(sources, options or Options(), report, progress)
     report.seconds = time.perf_counter() - started
     return report
@@ -77,20 +78,33 @@ def _modules(
     for done, source in enumerate(sources):
         if progress is not None:
             progress(done, len(sources), source.shown)
-        problem = parse_problem(source)
-        if problem is not None:
-            report.errors.append(problem)
-            continue
         try:
-            yield Module(source.path, source.shown, module_name(source.path), source.text), source
-        except (SyntaxError, ValueError, RecursionError) as error:
-            report.errors.append(Problem(source.shown, 0, f"does not parse: {error}"))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # invalid escapes in the user's strings
+                name = module_name(source.path)
+                yield Module(source.path, source.shown, name, source.text), source
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            problem = parse_problem(source)
+            if problem is not None and mentions_fsdp(source.data):
+                report.errors.append(problem)
     if progress is not None:
         progress(len(sources), len(sources), "")
+
+
+def _concerns_fsdp(path: Path) -> bool:
+    """Whether a file that cannot be read as Python could have held FSDP1: others are nobody's concern here."""
+    try:
+        return mentions_fsdp(path.read_bytes())
+    except OSError:
+        return True
 
 
 def module_name(path: Path) -> str:
     """The dotted form of a file's whole path. Imports are resolved by its end, from the nearest possible root."""
     absolute = path.absolute()
-    parts = absolute.parts[1:-1] if absolute.name == "__init__.py" else absolute.with_suffix("").parts[1:]
+    parts = (
+        absolute.parts[1:-1]
+        if absolute.name == "__init__.py"
+        else absolute.with_suffix("").parts[1:]
+    )
     return ".".join(parts)

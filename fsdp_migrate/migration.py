@@ -82,9 +82,8 @@ class _Migration:
             for module, context in self.contexts.items():
                 try:
                     results[module] = self.finish(context, held)
-                except (Refused, LookupError) as error:
-                    self.report.errors.append(Problem(module.shown, 0, f"left alone: {error}"))
-                    self.broken.add(module)
+                except Exception as error:
+                    self.fail(module, error)
                     refused = True
             if not refused:
                 break
@@ -105,11 +104,19 @@ class _Migration:
         try:
             for codemod in CODEMODS:
                 drafts += codemod.find(context)
-        except (LookupError, cst.ParserSyntaxError) as error:
-            self.report.errors.append(Problem(context.module.shown, 0, f"left alone: {error}"))
-            self.broken.add(context.module)
+        except Exception as error:
+            self.fail(context.module, error)
         lines = {getattr(draft.node, "lineno", 0) for draft in drafts}
         return [*drafts, *names.find(context, _gone(drafts), lines)]
+
+    def fail(self, module: Module, error: Exception) -> None:
+        """A file whose analysis or edits fail stays as it is and is named; the others go on."""
+        expected = isinstance(error, Refused | LookupError | cst.ParserSyntaxError | RecursionError)
+        reason = str(error) if expected else f"internal error, please report it: {error!r}"
+        line = error.raw_line if isinstance(error, cst.ParserSyntaxError) else 0
+        first = reason.splitlines()[0] if reason else type(error).__name__
+        self.report.errors.append(Problem(module.shown, line, f"left alone: {first}"))
+        self.broken.add(module)
 
     def held(self) -> dict[Module, str]:
         """The files that stay as they are, and why: something in them, or around them, would go wrong in silence.
@@ -128,7 +135,9 @@ class _Migration:
                     line = getattr(draft.node, "lineno", 0)
                     reason = f"{draft.rule.code} at {module.shown}:{line} comes first"
                     # A test says nothing of the library that it tests.
-                    self.hold(held, [m for m in concerned if is_test(m) or not is_test(module)], reason)
+                    self.hold(
+                        held, [m for m in concerned if is_test(m) or not is_test(module)], reason
+                    )
         return held
 
     def hold(self, held: dict[Module, str], modules: Iterable[Module], reason: str) -> None:
@@ -151,7 +160,9 @@ class _Migration:
         codes = _silenced(context.module, getattr(draft.node, "lineno", 1))
         return codes is None or (bool(codes) and code not in codes)
 
-    def finish(self, context: Context, held: Mapping[Module, str]) -> tuple[list[Finding], str | None]:
+    def finish(
+        self, context: Context, held: Mapping[Module, str]
+    ) -> tuple[list[Finding], str | None]:
         """The findings of one file, and its text afterwards if it changes."""
         module = context.module
         drafts = [self.settled(context, draft, held) for draft in self.drafts[module]]
@@ -180,13 +191,19 @@ class _Migration:
             draft, action=Action.MANUAL, message=message, edits=(), needs=(), gone=(), mark=False
         )
 
-    def marks(self, context: Context, drafts: Iterable[Draft], edits: Iterable[Edit]) -> Iterator[Edit]:
+    def marks(
+        self, context: Context, drafts: Iterable[Draft], edits: Iterable[Edit]
+    ) -> Iterator[Edit]:
         """Comments at what is left by hand in a file that changes."""
         taken = {edit.node for edit in edits if edit.whole}
         for draft in drafts:
             if draft.action is Action.MANUAL and (draft.mark or draft.silent):
                 edit = mark(context, draft)
-                if edit is not None and edit.node not in taken and not _below(context, edit.node, taken):
+                if (
+                    edit is not None
+                    and edit.node not in taken
+                    and not _below(context, edit.node, taken)
+                ):
                     yield edit
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Iterable
 
@@ -32,13 +33,7 @@ def compute_device(
     """
     placed = next((p.device for p in parameters if p.device.type not in ("cpu", "meta")), None)
     if device_id is not None:
-        try:
-            device = torch.device(device_id)
-        except RuntimeError as error:
-            raise ValueError(
-                f"device_id={device_id!r} is not a device of this machine; without an accelerator "
-                "pass torch.device('cpu') or None"
-            ) from error
+        device = _device(device_id)
         if device.type != "cpu" and device.index is None:
             warnings.warn(
                 f"device_id={device_id!r} has no index: using the current device", stacklevel=3
@@ -63,6 +58,17 @@ def compute_device(
             "device_id"
         )
     return device
+
+
+def _device(device_id: int | str | torch.device) -> torch.device:
+    with contextlib.suppress(RuntimeError):
+        device = torch.device(device_id)
+        if device.type == "cpu" or torch.accelerator.is_available():
+            return device
+    raise ValueError(
+        f"device_id={device_id!r} is not a device of this machine; without an accelerator pass "
+        "torch.device('cpu') or None"
+    )
 
 
 def build_mesh(

@@ -251,7 +251,11 @@ def _shard_unit(
         offload_policy=_offload_policy(options.cpu_offload),
         ignored_params=ignored.parameters or None,
     )
-    if options.backward_prefetch is None and isinstance(unit.module, FSDPModule):
+    assert isinstance(unit.module, FSDPModule)
+    if mesh.device_type == "cpu":
+        # Some releases' gloo sums where it is asked to average (pytorch#162338).
+        unit.module.set_force_sum_reduction_for_comms(True)
+    if options.backward_prefetch is None:
         disable_backward_prefetch(unit.module)
 
 

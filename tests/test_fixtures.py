@@ -29,7 +29,9 @@ def test_migrating_the_original_gives_the_migrated_program(case: str) -> None:
     report = analyse(list(python_files(original).values()))
     assert not report.errors
     after = {change.path: change.after for change in report.changes}
-    result = {name: after.get(path, path.read_bytes()) for name, path in python_files(original).items()}
+    result = {
+        name: after.get(path, path.read_bytes()) for name, path in python_files(original).items()
+    }
     assert result == {name: path.read_bytes() for name, path in python_files(migrated).items()}
 
 
@@ -44,10 +46,16 @@ def test_the_diff_applies_with_git(case: str, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_bytes((FIXTURES.parent / "pyproject.toml").read_bytes())
     environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}
     diff = subprocess.run(
-        ["fsdp-migrate", ".", "--diff"], cwd=tmp_path, capture_output=True, check=False, env=environment
+        ["fsdp-migrate", ".", "--diff"],
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+        env=environment,
     )
     assert diff.returncode == 0, diff.stderr.decode()
-    subprocess.run(["git", "apply", "-"], cwd=tmp_path, input=diff.stdout, check=True, env=environment)
+    subprocess.run(
+        ["git", "apply", "-"], cwd=tmp_path, input=diff.stdout, check=True, env=environment
+    )
     for name, path in python_files(migrated).items():
         assert (tmp_path / name).read_bytes() == path.read_bytes()
 
@@ -61,6 +69,14 @@ def test_a_second_run_changes_nothing(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_no_comment_is_lost(case: str) -> None:
-    before = [c for p in python_files(FIXTURES / case / "original").values() for c in comments(p.read_text())]
-    after = [c for p in python_files(FIXTURES / case / "migrated").values() for c in comments(p.read_text())]
+    before = [
+        c
+        for p in python_files(FIXTURES / case / "original").values()
+        for c in comments(p.read_text())
+    ]
+    after = [
+        c
+        for p in python_files(FIXTURES / case / "migrated").values()
+        for c in comments(p.read_text())
+    ]
     assert sorted(before) == sorted(c for c in after if not c.startswith("# fsdp-migrate:"))

@@ -96,8 +96,10 @@ def module_of(statement: cst.ImportFrom) -> str:
 def edit_import(statement: cst.Import | cst.ImportFrom, edit: ImportEdit) -> EditedImport:
     if isinstance(statement.names, cst.ImportStar):
         return EditedImport(statement, _new_imports([], edit.add, isort_key))
-    statement = _relocated(statement, edit)
+    if isinstance(statement, cst.ImportFrom):
+        statement = _relocated(statement, edit)
     listing = _listing(statement)
+    assert not isinstance(statement.names, cst.ImportStar)
     entries = [
         _Entry(alias, item) for alias, item in zip(statement.names, items_of(listing), strict=True)
     ]
@@ -144,12 +146,9 @@ def edit_import(statement: cst.Import | cst.ImportFrom, edit: ImportEdit) -> Edi
     return EditedImport(_with_entries(statement, listing, kept), new, tuple(comments))
 
 
-def _relocated(
-    statement: cst.Import | cst.ImportFrom, edit: ImportEdit
-) -> cst.Import | cst.ImportFrom:
+def _relocated(statement: cst.ImportFrom, edit: ImportEdit) -> cst.ImportFrom:
     """The statement with another module, if all names that stay move to the same one: its layout stays, too."""
-    if not isinstance(statement, cst.ImportFrom) or isinstance(statement.names, cst.ImportStar):
-        return statement
+    assert not isinstance(statement.names, cst.ImportStar)
     locals_ = {alias.evaluated_alias or alias.evaluated_name for alias in statement.names}
     staying = locals_ - edit.drop
     modules = {edit.move[local][0] if local in edit.move else "" for local in staying}

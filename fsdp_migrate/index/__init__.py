@@ -1,9 +1,9 @@
 """Facts about a whole project, read from its source with the standard library's `ast`: no user code is imported or run.
 
-    names    what torch's FSDP1 exports, under all the paths by which programs reach it
-    module   one parsed file: its scopes and what each name in them is bound to
-    project  all files together: what a dotted name means, across imports and re-exports
-    values   where a value comes from (backwards: from an argument to the expression that made it)
-    models   where an FSDP1 model goes (forwards: from its constructor to every use)
-    makeup   what a model class is made of
+names    what torch's FSDP1 exports, under all the paths by which programs reach it
+module   one parsed file: its scopes and what each name in them is bound to
+project  all files together: what a dotted name means, across imports and re-exports
+values   where a value comes from (backwards: from an argument to the expression that made it)
+models   where an FSDP1 model goes (forwards: from its constructor to every use)
+makeup   what a model class is made of
 """

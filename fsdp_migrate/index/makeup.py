@@ -14,7 +14,14 @@ from fsdp_migrate.index.module import Parameter
 from fsdp_migrate.index.project import Definition, External, Project
 
 _BATCH_NORM = ("BatchNorm", "SyncBatchNorm")
-_WITH_BUFFERS = ("BatchNorm", "SyncBatchNorm", "InstanceNorm", "spectral_norm", "SpectralNorm", "LazyBatchNorm")
+_WITH_BUFFERS = (
+    "BatchNorm",
+    "SyncBatchNorm",
+    "InstanceNorm",
+    "spectral_norm",
+    "SpectralNorm",
+    "LazyBatchNorm",
+)
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,9 @@ def makeup(project: Project, cls: Definition) -> Makeup:
             if isinstance(reference, ast.Name | ast.Attribute):
                 last = reference.id if isinstance(reference, ast.Name) else reference.attr
                 no_batch_norm = no_batch_norm and not any(word in last for word in _BATCH_NORM)
-                no_buffers = no_buffers and not any(word in last for word in (*_WITH_BUFFERS, "register_buffer"))
+                no_buffers = no_buffers and not any(
+                    word in last for word in (*_WITH_BUFFERS, "register_buffer")
+                )
                 if last == "Buffer":
                     no_buffers = False
         if isinstance(current.node, ast.ClassDef):
@@ -76,7 +85,17 @@ def _is_known(dotted: str) -> bool:
     root = dotted.split(".")[0]
     if root == "torch":
         return not dotted.startswith(("torch.hub", "torch.jit", "torch.load"))
-    return root in {"math", "functools", "itertools", "copy", "typing", "dataclasses", "collections", "os", "logging"}
+    return root in {
+        "math",
+        "functools",
+        "itertools",
+        "copy",
+        "typing",
+        "dataclasses",
+        "collections",
+        "os",
+        "logging",
+    }
 
 
 def _harmless(call: ast.Call, where: Definition) -> bool:

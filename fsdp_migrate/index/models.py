@@ -17,7 +17,19 @@ from fsdp_migrate.index.project import Definition, External, Project
 
 # Methods that return the module they are called on.
 _SELF_RETURNING = frozenset(
-    {"to", "cuda", "cpu", "train", "eval", "float", "half", "bfloat16", "double", "requires_grad_", "apply"}
+    {
+        "to",
+        "cuda",
+        "cpu",
+        "train",
+        "eval",
+        "float",
+        "half",
+        "bfloat16",
+        "double",
+        "requires_grad_",
+        "apply",
+    }
 )
 # Calls that return a module which stands for the one given.
 _TRANSPARENT = frozenset({"torch.compile", "typing.cast"})
@@ -103,10 +115,16 @@ class Models:
         self._guarded: list[tuple[Module, ast.expr]] = []
         for module in self.project.modules:
             for call in module.calls:
-                if not (isinstance(call.func, ast.Name) and call.func.id == "isinstance" and len(call.args) == 2):
+                if not (
+                    isinstance(call.func, ast.Name)
+                    and call.func.id == "isinstance"
+                    and len(call.args) == 2
+                ):
                     continue
                 subject, kind = call.args
-                if not isinstance(subject, ast.Name | ast.Attribute) or not self._is_class(kind, module):
+                if not isinstance(subject, ast.Name | ast.Attribute) or not self._is_class(
+                    kind, module
+                ):
                     continue
                 behind, contrary = _branches(module, call)
                 self._guarded += [(module, node) for node in _same_text(behind, subject)]
@@ -161,7 +179,12 @@ class Models:
             self._add(_Value(module, call), site)
 
     def _assign(
-        self, module: Module, target: ast.expr, statement: ast.AST, path: tuple[int, ...], site: Site
+        self,
+        module: Module,
+        target: ast.expr,
+        statement: ast.AST,
+        path: tuple[int, ...],
+        site: Site,
     ) -> None:
         if isinstance(target, ast.Tuple | ast.List):
             if path and path[0] < len(target.elts):
@@ -207,7 +230,12 @@ class Models:
                             self._bind(other, scope, local, None, path, site)
 
     def _bind_attribute(
-        self, module: Module, target: ast.Attribute, statement: ast.AST, path: tuple[int, ...], site: Site
+        self,
+        module: Module,
+        target: ast.Attribute,
+        statement: ast.AST,
+        path: tuple[int, ...],
+        site: Site,
     ) -> None:
         owner = self._class_of(target.value, module)
         if owner is None:  # attribute of something unknown: the same text in the same function
@@ -224,7 +252,12 @@ class Models:
             if holder is None or not (family & self._family(holder)):
                 continue
             together = where.enclosing_function(load) is module.enclosing_function(target)
-            if not together or where is not module or _after(load, statement) or _loop(module, statement, load):
+            if (
+                not together
+                or where is not module
+                or _after(load, statement)
+                or _loop(module, statement, load)
+            ):
                 self._add(_Value(where, load, path), site)
 
     def _class_of(self, expression: ast.expr, module: Module) -> Definition | None:
@@ -244,8 +277,14 @@ class Models:
                 return Definition(module, owner)
             annotation = binding.argument.annotation
             found_class = self.project.definition(annotation, module) if annotation else None
-            return found_class if found_class and isinstance(found_class.node, ast.ClassDef) else None
-        if isinstance(binding, Assigned) and not binding.path and isinstance(binding.value, ast.Call):
+            return (
+                found_class if found_class and isinstance(found_class.node, ast.ClassDef) else None
+            )
+        if (
+            isinstance(binding, Assigned)
+            and not binding.path
+            and isinstance(binding.value, ast.Call)
+        ):
             made = self.project.definition(binding.value.func, module)
             return made if made is not None and isinstance(made.node, ast.ClassDef) else None
         return None
@@ -276,7 +315,9 @@ class Models:
                 by_position = (
                     position is not None
                     and binding.position == position + shift
-                    and not any(isinstance(argument, ast.Starred) for argument in call.args[:position])
+                    and not any(
+                        isinstance(argument, ast.Starred) for argument in call.args[:position]
+                    )
                 )
                 if by_position or (keyword is not None and name == keyword):
                     self._bind(function.module, scope, name, None, (), site)
@@ -300,7 +341,8 @@ def callee(
         if owner is not None:
             method = project.method(owner, call.func.attr)
             static = method is not None and any(
-                isinstance(d, ast.Name) and d.id == "staticmethod" for d in getattr(method.node, "decorator_list", ())
+                isinstance(d, ast.Name) and d.id == "staticmethod"
+                for d in getattr(method.node, "decorator_list", ())
             )
             return method, 0 if static else 1
     return None, 0
@@ -379,7 +421,11 @@ def _after(load: ast.AST, statement: ast.AST) -> bool:
 
 def _loop(module: Module, statement: ast.AST, load: ast.AST) -> bool:
     """Whether a loop runs both, so that a load above the statement comes after it the next time round."""
-    around = {id(n) for n in module.ancestors(statement) if isinstance(n, ast.For | ast.AsyncFor | ast.While)}
+    around = {
+        id(n)
+        for n in module.ancestors(statement)
+        if isinstance(n, ast.For | ast.AsyncFor | ast.While)
+    }
     return any(id(node) in around for node in module.ancestors(load))
 
 

@@ -132,7 +132,9 @@ class Module:
         here: Scope | None = scope
         first = True
         while here is not None:
-            skip = isinstance(here.node, ast.ClassDef) and not first  # class names are not seen from methods
+            skip = (
+                isinstance(here.node, ast.ClassDef) and not first
+            )  # class names are not seen from methods
             if not skip and name in here.bindings and name not in here.elsewhere:
                 return here, here.bindings[name]
             first, here = False, here.parent
@@ -162,9 +164,17 @@ class Module:
 def _outside(scope_node: ast.AST, child: ast.AST) -> bool:
     """Whether a child of a function or class is evaluated outside it: decorators, defaults, bases, annotations."""
     if isinstance(scope_node, ast.ClassDef):
-        return child in scope_node.decorator_list or child in scope_node.bases or isinstance(child, ast.keyword)
+        return (
+            child in scope_node.decorator_list
+            or child in scope_node.bases
+            or isinstance(child, ast.keyword)
+        )
     if isinstance(scope_node, ast.FunctionDef | ast.AsyncFunctionDef):
-        return child in scope_node.decorator_list or child is scope_node.args or child is scope_node.returns
+        return (
+            child in scope_node.decorator_list
+            or child is scope_node.args
+            or child is scope_node.returns
+        )
     if isinstance(scope_node, ast.Lambda):
         return child is scope_node.args
     return False
@@ -213,9 +223,7 @@ class _Binder:
                 _bind_target(scope, node.target, node.value, ())
         elif isinstance(node, ast.NamedExpr):
             _bind_target(scope, node.target, node.value, ())
-        elif isinstance(node, ast.AugAssign):
-            _bind_opaque(scope, node.target, node)
-        elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+        elif isinstance(node, (ast.AugAssign, ast.For | ast.AsyncFor | ast.comprehension)):
             _bind_opaque(scope, node.target, node)
         elif isinstance(node, ast.withitem):
             if node.optional_vars is not None:

@@ -6,7 +6,7 @@ import ast
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from fsdp_migrate.index import names
@@ -84,13 +84,19 @@ class Project:
         ]
         return max(candidates, key=lambda m: _shared(m.path, importer.path), default=None)
 
-    def meanings(self, expression: ast.expr, module: Module, scope: Scope | None = None) -> frozenset[Meaning]:
+    def meanings(
+        self, expression: ast.expr, module: Module, scope: Scope | None = None
+    ) -> frozenset[Meaning]:
         """What a name or dotted name can mean; several where it is imported under `try` or `if`, none if unknown."""
-        return frozenset(self._meanings(expression, module, scope or module.scope_of(expression), 0))
+        return frozenset(
+            self._meanings(expression, module, scope or module.scope_of(expression), 0)
+        )
 
     def dotted(self, expression: ast.expr, module: Module) -> frozenset[str]:
         """The external dotted paths that a name can mean: `FSDP` is `torch.distributed.fsdp.FullyShardedDataParallel`."""
-        return frozenset(m.dotted for m in self.meanings(expression, module) if isinstance(m, External))
+        return frozenset(
+            m.dotted for m in self.meanings(expression, module) if isinstance(m, External)
+        )
 
     def fsdp1(self, expression: ast.expr, module: Module) -> str | None:
         """The FSDP1 name that an expression stands for, if nothing but FSDP1 can be meant (a `None` fallback aside)."""
@@ -124,7 +130,10 @@ class Project:
         for owner in [cls, *(base for base in self.bases(cls) if isinstance(base, Definition))]:
             assert isinstance(owner.node, ast.ClassDef)
             for statement in owner.node.body:
-                if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) and statement.name == name:
+                if (
+                    isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef)
+                    and statement.name == name
+                ):
                     return Definition(owner.module, statement)
         return None
 
@@ -174,7 +183,9 @@ class Project:
         for source, _ in module.stars:
             yield from self._from_star(source, name, module, depth)
 
-    def _meanings(self, expression: ast.expr, module: Module, scope: Scope, depth: int) -> Iterator[Meaning]:
+    def _meanings(
+        self, expression: ast.expr, module: Module, scope: Scope, depth: int
+    ) -> Iterator[Meaning]:
         if depth > _DEPTH:
             return
         if isinstance(expression, ast.Name):
@@ -196,7 +207,9 @@ class Project:
             if isinstance(quoted, ast.Name | ast.Attribute):
                 yield from self._meanings(quoted, module, scope, depth + 1)
 
-    def _member(self, owner: Meaning, attribute: str, module: Module, depth: int) -> Iterator[Meaning]:
+    def _member(
+        self, owner: Meaning, attribute: str, module: Module, depth: int
+    ) -> Iterator[Meaning]:
         if isinstance(owner, External):
             yield External(f"{owner.dotted}.{attribute}")
         elif isinstance(owner, ModuleReference):
@@ -217,7 +230,9 @@ class Project:
         elif isinstance(binding, Defined):
             yield Definition(module, binding.node)
         elif isinstance(binding, Assigned) and not binding.path:
-            if isinstance(binding.value, ast.Name | ast.Attribute) and not _same(binding.value, name):
+            if isinstance(binding.value, ast.Name | ast.Attribute) and not _same(
+                binding.value, name
+            ):
                 yield from self._meanings(binding.value, module, scope, depth + 1)
 
     def _imported(self, binding: Imported, module: Module, depth: int) -> Iterator[Meaning]:
@@ -255,15 +270,23 @@ def _importable(module: Module, dotted: str, importer: Module) -> bool:
     file = module.path.parent if module.is_package else module.path
     root = file.parents[dotted.count(".")]
     top = dotted.split(".")[0]
-    if (root / "__init__.py").exists():  # inside a package: only for scripts that are run from there
+    if (
+        root / "__init__.py"
+    ).exists():  # inside a package: only for scripts that are run from there
         return root in importer.path.parents and top not in _ELSEWHERE
     return root in importer.path.parents or (root / top / "__init__.py").exists()
 
 
-_ELSEWHERE = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "transformers", "datasets", "accelerate"}
+_ELSEWHERE = frozenset(sys.stdlib_module_names) | {
+    "torch",
+    "numpy",
+    "transformers",
+    "datasets",
+    "accelerate",
+}
 
 
-@lru_cache(maxsize=None)
+@cache
 def _shared(one: Path, other: Path) -> int:
     """How many leading folders two paths share."""
     count = 0
@@ -272,4 +295,3 @@ def _shared(one: Path, other: Path) -> int:
             break
         count += 1
     return count
-

@@ -55,7 +55,9 @@ def _origins(
         yield from _origins(project, expression.value, module, scope, trail, depth + 1)
     elif isinstance(expression, ast.Name):
         yield from _of_name(project, expression, module, scope, trail, depth)
-    elif isinstance(expression, ast.Attribute) and (found := _constant(project, expression, module)):
+    elif isinstance(expression, ast.Attribute) and (
+        found := _constant(project, expression, module)
+    ):
         yield from _origins(project, found[1].value, found[0], found[0].scope, trail, depth + 1)
     else:
         yield Origin(expression, module, trail)
@@ -72,7 +74,9 @@ def _of_name(
     found = module.lookup(expression.id, scope)
     if found is None:
         if constant := _constant(project, expression, module):
-            yield from _origins(project, constant[1].value, constant[0], constant[0].scope, trail, depth + 1)
+            yield from _origins(
+                project, constant[1].value, constant[0], constant[0].scope, trail, depth + 1
+            )
         else:
             yield Origin(expression, module, trail)  # a builtin, or a name from a star import
         return
@@ -107,7 +111,9 @@ def element(binding: Assigned) -> ast.expr | None:
     return value
 
 
-def _constant(project: Project, expression: ast.expr, module: Module) -> tuple[Module, Assigned] | None:
+def _constant(
+    project: Project, expression: ast.expr, module: Module
+) -> tuple[Module, Assigned] | None:
     """The single top-level assignment in another file that a name or `module.NAME` means."""
     for target in _definers(project, expression, module):
         where, name = target
@@ -117,7 +123,9 @@ def _constant(project: Project, expression: ast.expr, module: Module) -> tuple[M
     return None
 
 
-def _definers(project: Project, expression: ast.expr, module: Module) -> Iterator[tuple[Module, str]]:
+def _definers(
+    project: Project, expression: ast.expr, module: Module
+) -> Iterator[tuple[Module, str]]:
     """The files and names under which an imported name can be defined, following re-exports."""
     pending: list[tuple[Module, str]] = []
     if isinstance(expression, ast.Name):

@@ -126,9 +126,7 @@ def _losses(one: Rank, other: Rank, tolerance: float) -> Iterator[Difference]:
             step = one.loss_steps[index]
             several = one.loss_steps.count(step) > 1
             nth = index - one.loss_steps.index(step) + 1
-            text = f"{a:.8g} against {b:.8g}" + (
-                f" (backward {nth} of the step)" if several else ""
-            )
+            text = _against(a, b) + (f" (backward {nth} of the step)" if several else "")
             yield Difference(step, 1, one.rank, "loss", text)
             return
 
@@ -150,7 +148,7 @@ def _norms(original: Run, migrated: Run, tolerance: float) -> Iterator[Differenc
     norms = zip(original.grad_norms, migrated.grad_norms, strict=False)
     for step, (a, b) in enumerate(norms, 1):
         if not _close(a, b, tolerance):
-            text = f"{a:.8g} against {b:.8g}"
+            text = _against(a, b)
             yield Difference(step, 3, -1, "gradient norm", text)
             return
 
@@ -166,6 +164,11 @@ def _counts(one: Rank, other: Rank) -> Iterator[Difference]:
         step = longer.loss_steps[min(backwards, others)]
         text = f"{backwards} against {others}"
         yield Difference(step, 0, one.rank, "number of backwards", text)
+
+
+def _against(a: float, b: float) -> str:
+    short = f"{a:.8g}", f"{b:.8g}"
+    return " against ".join(short if short[0] != short[1] else (f"{a:.17g}", f"{b:.17g}"))
 
 
 def _list(rates: list[float]) -> str:

@@ -109,8 +109,7 @@ def command(
 
 
 def environment(program: Program, device: str, records: Path, start: Path) -> dict[str, str]:
-    """The environment of a program: the user's, with the recorder in it and without what makes two
-    runs differ.
+    """The environment of a program: the user's, with the recorder and without what changes a run.
 
     Args:
         records: the folder that the recorder writes to.
@@ -120,7 +119,11 @@ def environment(program: Program, device: str, records: Path, start: Path) -> di
     start.joinpath("sitecustomize.py").write_text(
         _SITECUSTOMIZE.replace("{folder!r}", repr(str(recorder))), encoding="utf-8"
     )
-    values = {k: v for k, v in os.environ.items() if k not in _RANK_VARIABLES}
+    values = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _RANK_VARIABLES and not name.startswith("TORCHELASTIC_")
+    }
     values["FSDP_MIGRATE_RECORD"] = str(records)
     values["FSDP_MIGRATE_DEVICE"] = device
     values["PYTHONPATH"] = os.pathsep.join(

@@ -65,11 +65,12 @@ def verify(
             notes += migration.migrate(after.root)
         runs = []
         for program in (before, after):
-            progress(f"running the {program.name} program on {ranks} ranks")
+            progress(f"running the {program.name} program on {ranks} ranks ({device})")
             runs.append(run_program(program, launcher, ranks, arguments, device, timeout, folder))
         progress("comparing")
         apart, problem = parameters.max_difference(*runs)
     notes += [problem] if problem else []
+    notes += _problems(runs, ranks)
     return Verdict(
         comparison=compare(runs[0], runs[1], tolerance),
         tolerance=tolerance,
@@ -79,6 +80,16 @@ def verify(
         migrated=runs[1],
         notes=notes,
     )
+
+
+def _problems(runs: list[records.Run], ranks: int) -> list[str]:
+    """What the recorder could not do, without what the comparison of the parameters says itself."""
+    told = {problem: None for run in runs for rank in run.ranks for problem in rank.problems}
+    notes = [problem for problem in told if "last parameters" not in problem]
+    started = len(runs[0].ranks)
+    if started != ranks:
+        notes.append(f"the program starts its ranks itself: {started}, not the {ranks} asked for")
+    return notes
 
 
 def run_program(

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fsdp_migrate.verify.errors import Unverifiable
+
 
 def migrate(root: Path) -> list[str]:
-    """Migrate the Python files below `root`, a copy, in place; returns warnings, a line each."""
+    """Migrate the Python files below `root`, a copy, in place; returns warnings, a line each.
+
+    Raises:
+        Unverifiable: nothing changes, so there is nothing to compare.
+    """
+    from fsdp_migrate.discover import discover
     from fsdp_migrate.engine import analyse
     from fsdp_migrate.findings import Action
 
-    report = analyse([root])
+    report = analyse(discover([root]))
     for change in report.changes:
         change.path.write_bytes(change.after)
     warnings = [f"{problem.path}: {problem.message}" for problem in report.errors]
@@ -22,5 +29,5 @@ def migrate(root: Path) -> list[str]:
         also = "" if len(manual) == 1 else "the first is "
         warnings.append(f"{few} left to do by hand: {also}{first.code} at {where}")
     if not report.changes:
-        warnings.append("the migration changes nothing: the program runs against itself")
+        raise Unverifiable("; ".join(["the migration changes nothing", *warnings]))
     return warnings

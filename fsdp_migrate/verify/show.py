@@ -20,7 +20,7 @@ def show(verdict: Verdict, console: Console) -> None:
     """Print a verdict."""
     console.print(_table(verdict))
     for line in _figures(verdict):
-        console.print(line, highlight=False, style="dim")
+        console.print(line, style="dim", highlight=False, markup=False, soft_wrap=True)
     style = "bold green" if verdict.equal else "bold red"
     console.print(verdict.line(), style=style, highlight=False, soft_wrap=True, markup=False)
 

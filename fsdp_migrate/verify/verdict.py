@@ -34,8 +34,14 @@ class Verdict:
 
     @property
     def equal(self) -> bool:
-        """Whether every loss, step, learning rate and gradient norm agrees within the tolerance."""
-        return not self.comparison.differences
+        """Whether every loss, step, learning rate and gradient norm agrees within the tolerance.
+
+        A tolerance of 0 asks for the same last parameters, too. Another says nothing of them:
+        where a gradient is nothing but noise, Adam makes large steps of it.
+        """
+        return not self.comparison.differences and not (
+            self.tolerance == 0 and self.max_abs_param_diff
+        )
 
     @property
     def bitwise(self) -> bool:
@@ -59,15 +65,16 @@ class Verdict:
 
     def line(self) -> str:
         """The verdict in one line."""
+        largest = f"{self.comparison.max_abs_loss:.3g}"
         if self.first is not None:
-            return f"different: {self.first}; largest difference {_short(self._largest())}"
-        how = "bitwise equal" if self.bitwise else f"equal within {_short(self.tolerance)} relative"
+            return f"different: {self.first}; largest difference of a loss {largest}"
+        if not self.equal:
+            return f"different: the last parameters, by up to {self.max_abs_param_diff:.3g}"
+        within = f"equal within {self.tolerance:.3g} relative"
+        how = "bitwise equal" if self.bitwise else within
         ranks = f"{self.ranks} rank" + ("s" if self.ranks != 1 else "")
         losses = f"{self.losses} loss" + ("es" if self.losses != 1 else "")
-        return f"same: {losses} on {ranks} {how}, largest difference {_short(self._largest())}"
-
-    def _largest(self) -> float:
-        return self.comparison.max_abs_loss
+        return f"same: {losses} on {ranks} {how}, largest difference {largest}"
 
     def to_json(self) -> dict[str, Any]:
         """The contract's fields, version 1; what is not a finite number is null."""
@@ -99,7 +106,3 @@ def _run(run: Run) -> dict[str, Any]:
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
-
-
-def _short(value: float) -> str:
-    return f"{value:.3g}"

@@ -111,8 +111,10 @@ def single(name: str, parameter: torch.Tensor, processes: int, rank: int) -> Hol
     offsets = _offsets(tensor)
     holding.readable = offsets is not None
     if first and offsets is not None and tensor._local_tensor.numel():
-        read = tensor._local_tensor.detach
-        holding.parts.append(Part(name, tuple(tensor.shape), offsets, False, read))
+        part = Part(
+            name, tuple(tensor.shape), offsets, False, lambda: tensor._local_tensor.detach()
+        )
+        holding.parts.append(part)
     return holding
 
 

@@ -87,7 +87,8 @@ class Session:
             self.squares.append(gradients.sum_of_squares(members, self.census.replicas))
         except Exception as error:
             self.squares.append(torch.tensor(float("nan")))
-            self.problems.append(f"no gradient norm: {type(error).__name__}: {error}")
+            problem = f"no gradient norm: {type(error).__name__}: {error}"
+            self.problems += [problem] if problem not in self.problems else []
 
     def write(self) -> bool:
         """Write this process's record; returns whether it is a rank and has one."""

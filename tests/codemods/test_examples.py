@@ -69,7 +69,8 @@ def test_every_line_that_uses_fsdp1_has_a_finding(rule: Rule, example: Example) 
     names = {
         alias.asname or alias.name
         for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch.distributed.fsdp")
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").startswith("torch.distributed.fsdp")
         for alias in node.names
     }
     used = {

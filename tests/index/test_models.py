@@ -17,7 +17,12 @@ IMPORT = "import torch; from torch.distributed.fsdp import FullyShardedDataParal
 def reached(**files: str) -> set[str]:
     """The receivers of `.probe()` calls that hold an FSDP1 model, as `file:receiver:line`."""
     modules = [
-        Module(Path(f"/project/{name.replace('__', '/')}.py"), name, f"project.{name.replace('__', '.')}", text)
+        Module(
+            Path(f"/project/{name.replace('__', '/')}.py"),
+            name,
+            f"project.{name.replace('__', '.')}",
+            text,
+        )
         for name, text in files.items()
     ]
     project = Project(modules)
@@ -34,14 +39,22 @@ def reached(**files: str) -> set[str]:
     ("body", "expected"),
     [
         pytest.param("m = FSDP(m)\nm.probe()", {"main:m:3"}, id="rebound name"),
-        pytest.param("m.probe()\nm = FSDP(m)", set(), id="above the constructor it is the plain model"),
-        pytest.param("for i in x:\n    m.probe()\n    m = FSDP(m)", {"main:m:3"}, id="but not in a loop"),
+        pytest.param(
+            "m.probe()\nm = FSDP(m)", set(), id="above the constructor it is the plain model"
+        ),
+        pytest.param(
+            "for i in x:\n    m.probe()\n    m = FSDP(m)", {"main:m:3"}, id="but not in a loop"
+        ),
         pytest.param("w = FSDP(m)\nw.probe()\nm.probe()", {"main:w:3"}, id="another name"),
         pytest.param("m = FSDP(m)\nm = other(m)\nm.probe()", set(), id="overwritten"),
         pytest.param("m = FSDP(m)\nn = m\nn.probe()", {"main:n:4"}, id="copied"),
-        pytest.param("m = FSDP(m) if a else m\nm.probe()", {"main:m:3"}, id="conditional expression"),
         pytest.param(
-            "if a:\n    m = FSDP(m)\nelse:\n    m.probe()", set(), id="the other branch never has it"
+            "m = FSDP(m) if a else m\nm.probe()", {"main:m:3"}, id="conditional expression"
+        ),
+        pytest.param(
+            "if a:\n    m = FSDP(m)\nelse:\n    m.probe()",
+            set(),
+            id="the other branch never has it",
         ),
         pytest.param("m, n = FSDP(m), 1\nm.probe()\nn.probe()", {"main:m:3"}, id="tuple"),
         pytest.param("m = FSDP(m).to(d)\nm.probe()", {"main:m:3"}, id="moved"),
@@ -53,7 +66,11 @@ def reached(**files: str) -> set[str]:
         pytest.param(
             "def f(x, *, a):\n    a.probe()\nf(1, a=FSDP(m))", {"main:a:3"}, id="keyword argument"
         ),
-        pytest.param("def f():\n    return 1, FSDP(m)\n_, a = f()\na.probe()", {"main:a:5"}, id="result in a tuple"),
+        pytest.param(
+            "def f():\n    return 1, FSDP(m)\n_, a = f()\na.probe()",
+            {"main:a:5"},
+            id="result in a tuple",
+        ),
         pytest.param(
             "class T:\n    def __init__(self):\n        self.m = FSDP(m)\n    def go(self):\n        self.m.probe()",
             {"main:self.m:6"},
@@ -84,7 +101,10 @@ def test_within_a_file(body: str, expected: set[str]) -> None:
 
 
 def test_across_files() -> None:
-    main = IMPORT + "from train import train\nfrom build import build\nmodel = build(1)\ntrain(model, 3)\n"
+    main = (
+        IMPORT
+        + "from train import train\nfrom build import build\nmodel = build(1)\ntrain(model, 3)\n"
+    )
     build = IMPORT + "def build(x):\n    net = x\n    net = FSDP(net)\n    return net\n"
     train = "def train(model, steps):\n    model.probe()\n    steps.probe()\n"
     assert reached(main=main, build=build, train=train) == {"train:model:2"}

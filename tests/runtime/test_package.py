@@ -77,4 +77,4 @@ def test_a_copy_works_elsewhere_and_without_fsdp1(tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, timeout=120
     )
-    assert run.stdout == "norm True\n", run.stderr
+    assert "norm True" in run.stdout.splitlines(), run.stderr

@@ -127,6 +127,14 @@ def test_distances() -> None:
     assert distance(math.inf, math.inf) == relative(math.nan, math.nan) == 0.0
 
 
+def test_tolerance_zero_asks_for_the_same_last_parameters() -> None:
+    result = replace(verdict(run([3.0]), run([3.0]), 0), max_abs_param_diff=1e-3)
+    assert not result.equal
+    assert result.line() == "different: the last parameters, by up to 0.001"
+    assert replace(result, tolerance=1e-6).equal
+    assert replace(result, max_abs_param_diff=None).equal
+
+
 def test_the_json_is_the_contract() -> None:
     data = verdict(run([3.0, math.nan], [1.0, 2.0]), run([3.0, math.nan], [1.0, 2.5])).to_json()
     json.dumps(data, allow_nan=False)
@@ -168,7 +176,8 @@ def test_the_last_line_is_the_verdict() -> None:
     assert lines[-1] == "same: 12 losses on 2 ranks bitwise equal, largest difference 0"
     lines = shown(verdict(run([3.0, 2.0]), run([3.0, 2.25])))
     assert lines[-1] == (
-        "different: loss differs first at step 2 on rank 0: 2 against 2.25; largest difference 0.25"
+        "different: loss differs first at step 2 on rank 0: 2 against 2.25; "
+        "largest difference of a loss 0.25"
     )
     assert "\x1b" not in "".join(lines)
 

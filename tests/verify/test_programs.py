@@ -24,6 +24,8 @@ pytestmark = pytest.mark.ranks
 
 RunProgram = Callable[..., Run]
 
+ADAM = ("--optimizer", "Adam", "--lr", "0.01")
+
 
 def test_torchrun_end_to_end(programs: Path, tmp_path: Path) -> None:
     arguments = [
@@ -67,6 +69,12 @@ def test_every_layout_gives_the_same_norm_and_parameters(
     assert comparison.bitwise
     assert comparison.max_rel_grad_norm < 1e-14
     assert one.grad_norms[0] > 0.1
+    assert parameters.max_difference(one, other) == (0.0, "")
+
+
+def test_what_fsdp1_gets_wrong_on_the_cpu_is_put_right(run: RunProgram) -> None:
+    one, other = run("original", *ADAM, "--offload"), run("migrated", *ADAM)
+    assert compare(one, other, 0).differences == []
     assert parameters.max_difference(one, other) == (0.0, "")
 
 

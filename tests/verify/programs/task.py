@@ -44,6 +44,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--optimizer", default="SGD")
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--fault", default="")
+    parser.add_argument("--offload", action="store_true")
     parser.add_argument("--spawn", action="store_true")
     parser.add_argument("--nproc", type=int, default=2)
     return parser.parse_args()
