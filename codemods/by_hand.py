@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
 from fsdp_migrate.findings import Action
@@ -331,3 +332,6 @@ def _private(context: Context) -> Iterator[Draft]:
                 yield Draft(PRIVATE, alias, Action.MANUAL, message, name)
                 for load in context.module.loads.get(alias.asname or alias.name, ()):
                     yield Draft(PRIVATE, load, Action.MANUAL, message, name, mark=True)
+
+
+Command = command(find, __doc__ or "")

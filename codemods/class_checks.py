@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.constructor import rename_reference
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
@@ -167,3 +168,6 @@ def _is_annotation(context: Context, reference: ast.expr) -> bool:
             return False
         node = parent
     return False
+
+
+Command = command(find, __doc__ or "")

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import RUNTIME, Context
 from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Rule
 from fsdp_migrate.findings import Action
@@ -141,3 +142,6 @@ def _edit(context: Context, call: ast.Call, name: str) -> Edit:
         )
 
     return Edit(context.syntax.find(call, cst.Call), apply)
+
+
+Command = command(find, __doc__ or "")

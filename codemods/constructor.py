@@ -23,6 +23,7 @@ from fsdp_migrate.codemods import (
     without_effect,
     wrap_policy,
 )
+from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import RUNTIME, Context
 from fsdp_migrate.codemods.edit.arguments import ArgumentEdits, edit_call
 from fsdp_migrate.codemods.edit.comments import comments_in, with_leading_comments
@@ -553,3 +554,6 @@ def rename_reference(context: Context, reference: ast.expr, name: str) -> Edit:
     node = context.syntax.find(reference, cst.BaseExpression)  # type: ignore[type-abstract]
     replacement = cst.parse_expression(name)
     return Edit(node, lambda updated: Edited(replacement))
+
+
+Command = command(find, __doc__ or "")

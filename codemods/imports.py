@@ -274,7 +274,10 @@ def _is_public(context: Context, statement: _Statement, local: str) -> bool:
     ]
     if local in exported:
         return True
-    return any(imported is not None or local in other.loads for other, imported in context.project.imports_of(module, local))
+    return any(
+        imported is not None or local in other.loads
+        for other, imported in context.project.imports_of(module, local)
+    )
 
 
 def _place(
@@ -366,9 +369,7 @@ def _already_imported(context: Context, need: Need) -> bool:
 
 
 def _edits(context: Context, statements: list[_Statement]) -> Iterator[Edit]:
-    by_line: dict[
-        cst.SimpleStatementLine | cst.SimpleStatementSuite, dict[int, ImportEdit]
-    ] = {}
+    by_line: dict[cst.SimpleStatementLine | cst.SimpleStatementSuite, dict[int, ImportEdit]] = {}
     for statement in statements:
         if not (statement.drop or statement.move or statement.add):
             continue

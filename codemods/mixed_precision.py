@@ -257,7 +257,8 @@ def translate(constructor: Constructor) -> Translation | None:
             BUFFERS,
             "FSDP2 does not cast buffers; the model may have some, and shard_model casts them",
         )
-    return _plain(constructor, policy, inputs=inputs, root_inputs=root_inputs)
+    # FSDP1 casts at the root for either flag (`_runtime_utils.py`, `_root_pre_forward` and `_pre_forward`).
+    return _plain(constructor, policy, inputs=inputs, root_inputs=root_inputs or inputs)
 
 
 def _policy(constructor: Constructor, value: ast.expr) -> _Policy | None:

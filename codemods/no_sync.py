@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import RUNTIME, Context
 from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Rule
 from fsdp_migrate.findings import Action
@@ -124,3 +125,6 @@ def _uncalled(context: Context, attribute: ast.Attribute, name: str, partial: st
         return Edited(cst.Call(cst.parse_expression(partial), arguments))
 
     return Edit(context.syntax.find(attribute, cst.Attribute), apply)
+
+
+Command = command(find, __doc__ or "")

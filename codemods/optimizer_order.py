@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
 from fsdp_migrate.findings import Action
@@ -96,3 +97,6 @@ def _builds_optimizer(context: Context, call: ast.Call, model: str) -> bool:
             ):
                 return True
     return False
+
+
+Command = command(find, __doc__ or "")

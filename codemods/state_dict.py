@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
+from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import STATE_DICT, Context
 from fsdp_migrate.codemods.edit.arguments import ArgumentEdits, edit_call
 from fsdp_migrate.codemods.edit.comments import comments_in, with_leading_comments
@@ -370,7 +371,11 @@ def _spent(context: Context, call: ast.Call) -> list[ast.stmt]:
     statements = []
     for value in [*call.args[2:], *(keyword.value for keyword in call.keywords)]:
         made = origin(context.project, value, context.module)
-        if made is not None and made.module is context.module and all(map(context.is_only_use, made.names)):
+        if (
+            made is not None
+            and made.module is context.module
+            and all(map(context.is_only_use, made.names))
+        ):
             statements += [context.module.statement(binding.target) for binding in made.names]
     return statements
 
@@ -463,3 +468,6 @@ def _bare(context: Context, call: ast.Call) -> Iterator[Draft]:
             silent=saving,
             mark=True,
         )
+
+
+Command = command(find, __doc__ or "")

@@ -234,7 +234,9 @@ def _visible(constructor: Constructor, made: Origin) -> bool:
         if there is None or seen is None:
             if there is not seen:
                 return False
-        elif there[0] is not seen[0] or (len(seen[1]) > 1 and not all(isinstance(b, Imported | Defined) for b in seen[1])):
+        elif there[0] is not seen[0] or (
+            len(seen[1]) > 1 and not all(isinstance(b, Imported | Defined) for b in seen[1])
+        ):
             return False
     return True
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Rule
 from fsdp_migrate.findings import Action
@@ -74,3 +75,6 @@ def find(context: Context) -> Iterator[Draft]:
 def _receiver(updated: cst.CSTNode) -> Edited:
     assert isinstance(updated, cst.Attribute)
     return Edited(updated.value)
+
+
+Command = command(find, __doc__ or "")

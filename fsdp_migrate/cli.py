@@ -148,9 +148,21 @@ def explain(code: str) -> None:
 
 
 @cli.command()
-def rules() -> None:
+@click.option(
+    "--pages",
+    metavar="FOLDER",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write a page for each rule into FOLDER instead: the documentation is made so.",
+)
+def rules(pages: Path | None) -> None:
     """List all rules."""
     from fsdp_migrate.codemods.registry import all_rules
+
+    if pages is not None:
+        from fsdp_migrate.views.pages import write_pages
+
+        write_pages(pages, all_rules())
+        return
     from fsdp_migrate.views.explain import render_rules
     from fsdp_migrate.views.terminal import write_text
 

@@ -55,6 +55,8 @@ def test_a_planted_fault_is_caught(tmp_path: Path) -> None:
     )
     broken = tmp_path / "train_hybrid.py"
     broken.write_text(migrated.replace(f"    {sharded}", f"    {sharded}{fault}"), "utf-8")
-    verdict = verify(original, broken, ranks=4, launcher=Launcher.TORCHRUN, device="cpu", timeout=240)
+    verdict = verify(
+        original, broken, ranks=4, launcher=Launcher.TORCHRUN, device="cpu", timeout=240
+    )
     assert not verdict.equal
     assert verdict.first is not None

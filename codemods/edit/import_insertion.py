@@ -41,7 +41,9 @@ def insert_imports(
         index, position, _ = places[0]
         line = body[index]
         assert isinstance(line, cst.SimpleStatementLine)
-        body[index : index + 1] = edit_import_line(line, {position: ImportEdit(add=[pair])}, line_length)
+        body[index : index + 1] = edit_import_line(
+            line, {position: ImportEdit(add=[pair])}, line_length
+        )
     changed = module.with_changes(body=body)
     for source in dict.fromkeys(source for source, _ in missing):
         changed = _insert(changed, [pair for pair in missing if pair[0] == source], line_length)
@@ -68,9 +70,7 @@ def _imports(statement: cst.ImportFrom, name: str) -> bool:
     return any(alias.evaluated_name == name and alias.asname is None for alias in statement.names)
 
 
-def _insert(
-    module: cst.Module, names: Sequence[tuple[str, str]], line_length: int
-) -> cst.Module:
+def _insert(module: cst.Module, names: Sequence[tuple[str, str]], line_length: int) -> cst.Module:
     empty = cst.SimpleStatementLine(
         [cst.ImportFrom(cst.Name("_"), [cst.ImportAlias(cst.Name("_"))])]
     )

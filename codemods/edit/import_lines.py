@@ -93,7 +93,9 @@ def _sorted_in(
 ) -> list[cst.SimpleStatementLine]:
     """The new lines in front of the kept one where they sort there, unless a comment of its own is above it."""
     first = 0
-    if isinstance(statement, cst.ImportFrom) and not any(line.comment for line in kept.leading_lines):
+    if isinstance(statement, cst.ImportFrom) and not any(
+        line.comment for line in kept.leading_lines
+    ):
         own = module_of(statement)
         if not own.startswith("."):
             first = sum(_module(line) < own for line in lines if not _module(line).startswith("."))

@@ -15,7 +15,7 @@ _COLOURS = {Action.REWRITE: "green", Action.RUNTIME: "yellow", Action.MANUAL: "r
 
 
 def render_findings(findings: Iterable[Finding], stream: Stream = "stdout") -> list[str]:
-    """`path:line:column CODE message`, a blank line between files."""
+    """`path:line:column CODE construct: message`, a blank line between files."""
     lines: list[str] = []
     for _, group in groupby(sorted(findings), key=lambda finding: finding.path):
         if lines:
@@ -72,7 +72,8 @@ def _finding_line(finding: Finding, stream: Stream) -> str:
         mark = " [needs --unsafe]"
     elif finding.action is Action.RUNTIME:
         mark = " [runtime]"
-    return f"{paint(place, stream, bold=True)} {code} {finding.message}{mark}"
+    construct = printable(finding.construct)
+    return f"{paint(place, stream, bold=True)} {code} `{construct}`: {finding.message}{mark}"
 
 
 def _place(problem: Problem) -> str:

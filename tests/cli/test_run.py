@@ -36,7 +36,7 @@ def test_in_place(cli: Cli, folder: Path) -> None:
     assert result.text.splitlines() == [
         "rewrote a.py (2 constructs)",
         "rewrote c.py (2 constructs)",
-        "c.py:3:9 FSDP002 FSDP becomes FSDP2 [by hand]",
+        "c.py:3:9 FSDP002 `FSDP`: FSDP becomes FSDP2 [by hand]",
         "Found 5 constructs in 2 files: 4 rewritten, 0 to the runtime, 1 by hand.",
     ]
 
@@ -68,10 +68,10 @@ def test_check_lists_all_and_writes_nothing(
     assert (result.code, result.err) == (1, "")
     assert (folder / "a.py").read_bytes() == FSDP1
     assert result.text.splitlines() == [
-        "a.py:1:36 FSDP002 FSDP becomes FSDP2",
-        "a.py:2:9 FSDP002 FSDP becomes FSDP2",
+        "a.py:1:36 FSDP002 `FSDP`: FSDP becomes FSDP2",
+        "a.py:2:9 FSDP002 `FSDP`: FSDP becomes FSDP2",
         "",
-        "b.py:1:9 FSDP002 FSDP becomes FSDP2 [needs --unsafe]",
+        "b.py:1:9 FSDP002 `FSDP`: FSDP becomes FSDP2 [needs --unsafe]",
         "Found 3 constructs in 2 files: 3 rewritten, 0 to the runtime, 0 by hand. "
         "1 of them only with --unsafe.",
     ]

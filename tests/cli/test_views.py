@@ -65,11 +65,11 @@ FINDINGS = [
 
 def test_findings_are_sorted_and_marked() -> None:
     assert render_findings(FINDINGS) == [
-        "a.py:2:1 FSDP002 Message.",
-        "a.py:3:1 FSDP002 Message. [needs --unsafe]",
-        "a.py:9:1 FSDP002 Message. [runtime]",
+        "a.py:2:1 FSDP002 `FSDP()`: Message.",
+        "a.py:3:1 FSDP002 `FSDP()`: Message. [needs --unsafe]",
+        "a.py:9:1 FSDP002 `FSDP()`: Message. [runtime]",
         "",
-        "b.py:1:1 FSDP002 Message. [by hand]",
+        "b.py:1:1 FSDP002 `FSDP()`: Message. [by hand]",
     ]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from fsdp_migrate.discover import Discovered
 from fsdp_migrate.findings import Action, Finding
 from fsdp_migrate.report import Change, Report
 from fsdp_migrate.verify import ProgramFailed, parameters
@@ -164,13 +165,13 @@ def test_a_program_that_never_trains(run: RunProgram) -> None:
 
 
 def test_a_copy_is_migrated_where_no_migrated_program_is_named(
-    programs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = {path: path.read_bytes() for path in programs.glob("*.py")}
 
-    def analyse(paths: list[Path]) -> Report:
-        assert not paths[0].is_relative_to(programs)
-        script = paths[0] / "original.py"
+    def analyse(found: Discovered) -> Report:
+        script = next(path for path in found.files if path.name == "original.py")
+        assert not script.is_relative_to(programs)
         after = (programs / "migrated.py").read_bytes()
         finding = Finding(
             "original.py", 7, 1, 7, 2, "FSDP399", "some", Action.MANUAL, True, "a message", "FSDP"

@@ -47,10 +47,10 @@ def save(model: FSDP, optimizer: torch.optim.Optimizer) -> None:
         FullOptimStateDictConfig(offload_to_cpu=True, rank0_only=True),
     )
     with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, *options):
-        weights, states = model.state_dict(), FSDP.optim_state_dict(model, optimizer)["state"]
+        weights, states = model.state_dict(), FSDP.optim_state_dict(model, optimizer)
     if dist.get_rank() == 0:
         assert weights["enter.weight"].shape == (17, 8)
-        for state in states.values():
+        for state in states["state"].values():
             assert not torch.equal(state["exp_avg"], state["exp_avg_sq"])
 
 

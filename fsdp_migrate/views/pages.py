@@ -1,0 +1,70 @@
+"""The rules as pages of `docs/rules`, one a rule and an index.
+
+fsdp-migrate rules --pages docs/rules
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fsdp_migrate.codemods.rule import Example, Rule
+
+
+def pages(rules: Sequence[Rule]) -> dict[str, str]:
+    """File name to content, `README.md` among them."""
+    ordered = sorted(rules, key=lambda rule: rule.code)
+    index = [
+        "# Rules",
+        "",
+        "What the tool knows of FSDP1, by construct. The pages are generated from the rules, whose examples are run as tests.",
+        "",
+        "| code | name | what becomes of it |",
+        "|---|---|---|",
+        *(
+            f"| [{rule.code}]({rule.code}.md) | {rule.name} | {_cell(rule.summary)} |"
+            for rule in ordered
+        ),
+        "",
+    ]
+    return {"README.md": "\n".join(index), **{f"{rule.code}.md": _page(rule) for rule in ordered}}
+
+
+def write_pages(folder: Path, rules: Sequence[Rule]) -> None:
+    """Writes the pages into a folder and removes those of rules that are gone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = pages(rules)
+    for old in folder.glob("FSDP*.md"):
+        if old.name not in made:
+            old.unlink()
+    for name, text in made.items():
+        (folder / name).write_text(text, "utf-8")
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _page(rule: Rule) -> str:
+    parts = [
+        f"# {rule.code} {rule.name}",
+        rule.summary[:1].upper() + rule.summary[1:] + ".",
+        rule.explanation,
+    ]
+    parts += [_example(example) for example in rule.examples]
+    return "\n\n".join(parts) + "\n"
+
+
+def _example(example: Example) -> str:
+    title = f"## {example.title[:1].upper()}{example.title[1:]}"
+    if example.after is None:
+        said = (
+            f"\n\nStays as it is. The finding says: *{example.message}*." if example.message else ""
+        )
+        return f"{title}\n\n```python\n{example.before}```{said}"
+    before, after = (text.splitlines(keepends=True) for text in (example.before, example.after))
+    changes = "".join(list(difflib.unified_diff(before, after, n=100))[3:])
+    return f"{title}\n\n```diff\n{changes}```"
