@@ -9,7 +9,6 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.command import command
-from fsdp_migrate.codemods.constructor import rename_reference
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
 from fsdp_migrate.findings import Action
@@ -114,7 +113,7 @@ def find(context: Context) -> Iterator[Draft]:
                 Action.REWRITE,
                 "every sharded module is an FSDPModule",
                 context.source(reference),
-                edits=(rename_reference(context, reference, name),),
+                edits=(context.rename(reference, name),),
                 needs=needs,
                 gone=(reference,),
             )

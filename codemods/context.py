@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from fsdp_migrate.codemods.rule import Need
+import libcst as cst
+
+from fsdp_migrate.codemods.rule import Edit, Edited, Need, Statements
 from fsdp_migrate.codemods.syntax import SyntaxTree
 from fsdp_migrate.index.models import Models, Site
 from fsdp_migrate.index.module import Assigned, Module, Scope
@@ -97,6 +99,16 @@ class Context:
             names |= set(here.bindings)
             here = here.parent
         return names
+
+    def rename(self, reference: ast.expr, name: str) -> Edit:
+        """A reference to an FSDP1 name becomes another name or dotted name."""
+        kind: type[cst.CSTNode] = cst.Name if isinstance(reference, ast.Name) else cst.Attribute
+        replacement = cst.parse_expression(name)
+        return Edit(self.syntax.find(reference, kind), lambda updated: Edited(replacement))
+
+    def removal(self, statement: ast.stmt) -> Edit:
+        """A statement goes away; whoever takes it away places its comments."""
+        return Edit(self.syntax.statement(statement), lambda updated: Statements(), whole=True)
 
     def only_fsdp1(self, expression: ast.expr) -> bool:
         """Whether a model is FSDP1's wherever it is wrapped: no file on its way uses DistributedDataParallel."""

@@ -89,6 +89,15 @@ class Plain:
 
 
 @dataclass(frozen=True, eq=False)
+class Form:
+    """What a whole call becomes: the edits, the names that they use, and the code that goes away."""
+
+    edits: tuple[Edit, ...]
+    needs: tuple[Need, ...]
+    gone: tuple[ast.AST, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class Translation:
     """What becomes of one argument, given or left at its default.
 
@@ -134,6 +143,12 @@ class Constructor:
                 self.arguments[name] = Argument(name, keyword.value, index, keyword)
             else:
                 self.unknown.append(keyword)
+
+    def position(self, argument: Argument) -> int:
+        """The argument's place in the call as written: `ast` lists positional arguments first, even behind `**kwargs`."""
+        everything: list[ast.expr | ast.keyword] = [*self.call.args, *self.call.keywords]
+        in_order = sorted(everything, key=lambda node: (node.lineno, node.col_offset))
+        return in_order.index(everything[argument.index])
 
     def value(self, name: str) -> ast.expr | None:
         """The expression given for an argument; None if it is left out."""

@@ -19,6 +19,7 @@ from fsdp_migrate.codemods import (
     runtime_only,
     sharding_strategy,
     state_dict,
+    state_dict_type,
     without_effect,
     wrap_policy,
     wrapped_module,
@@ -33,6 +34,7 @@ CODEMODS = (
     no_sync,
     clip_grad_norm,
     state_dict,
+    state_dict_type,
     optimizer_order,
     by_hand,
 )

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fsdp_migrate.discover import Discovered, mentions_fsdp
-from fsdp_migrate.findings import Problem
 from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source, parse_problem, read_source

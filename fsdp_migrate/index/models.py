@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fsdp_migrate.index.module import Assigned, Imported, Module, Parameter, Scope
+from fsdp_migrate.index.order import after, branches, reaches, same_text, share_a_loop
 from fsdp_migrate.index.project import Definition, External, Project
 
 # Methods that return the module they are called on.
@@ -126,9 +127,9 @@ class Models:
                     kind, module
                 ):
                     continue
-                behind, contrary = _branches(module, call)
-                self._guarded += [(module, node) for node in _same_text(behind, subject)]
-                self._ruled_out |= set(_same_text(contrary, subject))
+                behind, contrary = branches(module, call)
+                self._guarded += [(module, node) for node in same_text(behind, subject)]
+                self._ruled_out |= set(same_text(contrary, subject))
 
     # propagation
 
@@ -211,7 +212,7 @@ class Models:
             if found is None or found[0] is not scope:
                 continue
             here = module.scope_of(load) is scope
-            if statement is None or not here or _reaches(module, scope, name, statement, load):
+            if statement is None or not here or reaches(module, scope, name, statement, load):
                 self._add(_Value(module, load, path), site)
         if scope is module.scope:
             self._bind_importers(module, name, path, site)
@@ -243,7 +244,7 @@ class Models:
             text = ast.dump(target.value)
             for where, load in self._loads_of_attribute.get(target.attr, ()):
                 same = where is module and module.enclosing_function(load) is function
-                if same and ast.dump(load.value) == text and _after(load, statement):
+                if same and ast.dump(load.value) == text and after(load, statement):
                     self._add(_Value(module, load, path), site)
             return
         family = self._family(owner)
@@ -255,8 +256,8 @@ class Models:
             if (
                 not together
                 or where is not module
-                or _after(load, statement)
-                or _loop(module, statement, load)
+                or after(load, statement)
+                or share_a_loop(module, statement, load)
             ):
                 self._add(_Value(where, load, path), site)
 
@@ -373,89 +374,3 @@ def _attribute_loads(project: Project) -> dict[str, list[tuple[Module, ast.Attri
             if isinstance(attribute.ctx, ast.Load):
                 table.setdefault(attribute.attr, []).append((module, attribute))
     return table
-
-
-def _branches(module: Module, test: ast.expr) -> tuple[list[ast.AST], list[ast.AST]]:
-    """What runs only if a test holds, and what runs only if it does not."""
-    parent = module.parents[test]
-    negated = isinstance(parent, ast.UnaryOp) and isinstance(parent.op, ast.Not)
-    node: ast.AST = test
-    if negated:
-        node, parent = parent, module.parents[parent]
-    holds = fails = True  # whether the branch of the whole condition says so of this test
-    if isinstance(parent, ast.BoolOp):
-        holds, fails = isinstance(parent.op, ast.And), isinstance(parent.op, ast.Or)
-        node, parent = parent, module.parents[parent]
-    body: list[ast.AST] = []
-    orelse: list[ast.AST] = []
-    if isinstance(parent, ast.If) and parent.test is node:
-        body, orelse = list(parent.body), list(parent.orelse)
-    elif isinstance(parent, ast.IfExp) and parent.test is node:
-        body, orelse = [parent.body], [parent.orelse]
-    body, orelse = body if holds else [], orelse if fails else []
-    return (orelse, body) if negated else (body, orelse)
-
-
-def _same_text(nodes: list[ast.AST], subject: ast.expr) -> list[ast.expr]:
-    """The places below some nodes where a name or dotted name is read."""
-    text = ast.dump(subject)
-    return [
-        inner
-        for node in nodes
-        for inner in ast.walk(node)
-        if isinstance(inner, ast.Name | ast.Attribute) and ast.dump(inner) == text
-    ]
-
-
-def _position(node: ast.AST) -> tuple[int, int]:
-    return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
-
-
-def _end(node: ast.AST) -> tuple[int, int]:
-    return getattr(node, "end_lineno", 0) or 0, getattr(node, "end_col_offset", 0) or 0
-
-
-def _after(load: ast.AST, statement: ast.AST) -> bool:
-    return _position(load) >= _end(statement)
-
-
-def _loop(module: Module, statement: ast.AST, load: ast.AST) -> bool:
-    """Whether a loop runs both, so that a load above the statement comes after it the next time round."""
-    around = {
-        id(n)
-        for n in module.ancestors(statement)
-        if isinstance(n, ast.For | ast.AsyncFor | ast.While)
-    }
-    return any(id(node) in around for node in module.ancestors(load))
-
-
-def _reaches(module: Module, scope: Scope, name: str, statement: ast.AST, load: ast.Name) -> bool:
-    """Whether the value that `statement` gives to `name` can be the one that `load` reads, in the same scope."""
-    if not _after(load, statement):
-        return _loop(module, statement, load)
-    if _opposite_branches(module, statement, load):
-        return _loop(module, statement, load)
-    for binding in scope.bindings.get(name, ()):
-        if not isinstance(binding, Assigned):
-            continue
-        later = module.statement(binding.target)
-        between = later is not statement and _after(later, statement) and _after(load, later)
-        if between and module.parents[later] is module.parents[module.statement(statement)]:
-            return False  # overwritten on the same straight line
-    return True
-
-
-def _opposite_branches(module: Module, statement: ast.AST, load: ast.AST) -> bool:
-    """Whether the two stand in different branches of one `if`, so that never both run in one pass."""
-    branches = {}
-    child: ast.AST = statement
-    for parent in module.ancestors(statement):
-        if isinstance(parent, ast.If):
-            branches[id(parent)] = child in parent.body
-        child = parent
-    child = load
-    for parent in module.ancestors(load):
-        if isinstance(parent, ast.If) and id(parent) in branches and child is not parent.test:
-            return branches[id(parent)] != (child in parent.body)
-        child = parent
-    return False

@@ -59,7 +59,7 @@ def _page(rule: Rule) -> str:
 
 
 def _example(example: Example) -> str:
-    title = f"## {example.title[:1].upper()}{example.title[1:]}"
+    title = f"## {example.title}"
     if example.after is None:
         said = (
             f"\n\nStays as it is. The finding says: *{example.message}*." if example.message else ""

@@ -1,0 +1,198 @@
+"""The plain form of a constructor call: `fully_shard` on every unit, children before parents, and on the model last.
+
+The form needs a statement of its own where there are units below the root. A call inside an expression can become plain
+PyTorch only if one call of `fully_shard` says it all.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.edit.arguments import ArgumentEdits, edit_call
+from fsdp_migrate.codemods.edit.comments import comments_in, with_leading_comments
+from fsdp_migrate.codemods.edit.statements import parse_statements, replace_statement
+from fsdp_migrate.codemods.plan import Constructor, Form, Plain, Plan
+from fsdp_migrate.codemods.rule import Edit, Edited, Statements
+from fsdp_migrate.index.names import PACKAGE
+
+
+def plain_form(context: Context, planned: Plan) -> Form | None:
+    """The call as plain PyTorch; None if the form needs statements and the call stands inside an expression."""
+    shape = _shape(context, planned)
+    if shape is None:
+        return None
+    constructor = planned.constructor
+    merged = planned.merged()
+    name, needs = context.name(PACKAGE, "fully_shard", constructor.call.func)
+    edits = [*merged.edits]
+    if shape.statement is None:
+        edits.append(_inline_edit(context, planned, merged, cst.parse_expression(name)))
+    else:
+        lines = _lines(context, constructor, merged, shape, name)
+        spent = [context.module.statement(binding.target) for binding in merged.spent]
+        edits.append(_statement_edit(context, shape.statement, lines, spent))
+        edits += [context.removal(statement) for statement in spent]
+    gone = (constructor.call.func, *merged.gone)
+    return Form(edits=tuple(edits), needs=(*needs, *merged.needs), gone=gone)
+
+
+@dataclass(frozen=True, eq=False)
+class _Shape:
+    """How the plain form stands in its place.
+
+    Attributes:
+        statement: the statement that becomes several; None if the call alone is replaced.
+        target: what the result is assigned to; None if the model's own name stays.
+        returned: whether the statement returns the model.
+        model: the model, as source.
+        first: a statement that gives the model a name, if it had none.
+    """
+
+    statement: ast.stmt | None
+    target: str | None
+    returned: bool
+    model: str
+    first: str | None = None
+
+
+def _shape(context: Context, planned: Plan) -> _Shape | None:
+    """Where the plain form can stand; None if it needs statements and the call stands inside an expression."""
+    constructor = planned.constructor
+    call, model = constructor.call, constructor.model
+    assert model is not None
+    source = context.source(model)
+    needs_loop = planned.merged().condition is not None or planned.merged().setup
+    inline = _Shape(None, None, False, source)
+    nested = any(
+        isinstance(n, ast.Call) and n in context.plans for n in ast.walk(call) if n is not call
+    )
+    statement = context.module.parents[call]
+    alone = isinstance(statement, ast.Assign | ast.Return | ast.Expr) and not nested
+    if not alone or not _stands_alone(context, statement):
+        return None if needs_loop else inline
+    if isinstance(statement, ast.Assign):
+        if len(statement.targets) != 1 or not isinstance(
+            statement.targets[0], ast.Name | ast.Attribute
+        ):
+            return None if needs_loop else inline
+        target = context.source(statement.targets[0])
+    else:
+        target = ""
+    assert isinstance(statement, ast.stmt)
+    returned = isinstance(statement, ast.Return)
+    if _is_dotted(model):
+        keeps = target == source or isinstance(statement, ast.Expr)
+        return _Shape(statement, None if keeps or returned else target, returned, source)
+    if not needs_loop:
+        return inline
+    name = target if isinstance(statement, ast.Assign) else context.free("model", call)
+    return _Shape(statement, None, returned, name, f"{name} = {source}")
+
+
+def _stands_alone(context: Context, statement: ast.AST) -> bool:
+    try:
+        return isinstance(statement, ast.stmt) and isinstance(
+            context.syntax.statement(statement), cst.SimpleStatementLine
+        )
+    except LookupError:
+        return False
+
+
+def _is_dotted(node: ast.expr) -> bool:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name)
+
+
+def _lines(
+    context: Context, constructor: Constructor, merged: Plain, shape: _Shape, name: str
+) -> list[str]:
+    """The statements of the plain form, as source."""
+    lines = [shape.first] if shape.first else []
+    lines += merged.setup
+    shared = _arguments(merged.shared)
+    child, root = _arguments(merged.child), _arguments(merged.root)
+    if merged.condition:
+        if len(merged.shared) > 1:
+            kwargs = context.free("fsdp_kwargs", constructor.call)
+            lines.append(f"{kwargs} = dict({shared.removeprefix(', ')})")
+            shared = f", **{kwargs}"
+        unit = context.free("module", constructor.call)
+        condition = merged.condition.format(module=unit)
+        if shape.first or shape.model != context.source(constructor.model or constructor.call):
+            original = context.source(constructor.model or constructor.call)
+            condition = condition.replace(f"is not {original} ", f"is not {shape.model} ")
+        lines.append(
+            f"for {unit} in reversed(list({shape.model}.modules())):\n"
+            f"    if {condition}:\n"
+            f"        {name}({unit}{child}{shared})"
+        )
+    final = f"{name}({shape.model}{root}{shared})"
+    if shape.returned:
+        final = f"return {final}"
+    elif shape.target is not None:
+        final = f"{shape.target} = {final}"
+    return [*lines, final]
+
+
+def _arguments(given: dict[str, str]) -> str:
+    return "".join(f", {name}={value}" for name, value in given.items())
+
+
+def _statement_edit(
+    context: Context, statement: ast.stmt, lines: Sequence[str], spent: Sequence[ast.stmt]
+) -> Edit:
+    node = context.syntax.statement(statement)
+    assert isinstance(node, cst.SimpleStatementLine)
+    indent = context.syntax.column(statement.lineno, statement.col_offset)
+    orphans = [c for line in spent for c in comments_in(context.syntax.statement(line))]
+    orphans += comments_in(node.body[0])
+    line_length = context.line_length
+
+    def apply(updated: cst.CSTNode) -> Statements:
+        assert isinstance(updated, cst.SimpleStatementLine)
+        made = parse_statements("\n".join(lines), context.syntax.module, line_length, indent)
+        placed = Counter(comment for new in made for comment in comments_in(new))
+        lost = [comment for comment in orphans if not _take(placed, comment)]
+        first, *rest = replace_statement(updated, made)
+        return Statements([with_leading_comments(first, lost), *rest])
+
+    return Edit(node, apply, whole=True)
+
+
+def _take(placed: Counter[str], comment: str) -> bool:
+    if placed[comment]:
+        placed[comment] -= 1
+        return True
+    return False
+
+
+def _inline_edit(
+    context: Context, planned: Plan, merged: Plain, function: cst.BaseExpression
+) -> Edit:
+    constructor = planned.constructor
+    node = context.syntax.find(constructor.call, cst.Call)
+    drop = {
+        constructor.position(a) for name, a in constructor.arguments.items() if name != "module"
+    }
+    module = constructor.arguments["module"]
+    rename = {constructor.position(module): None} if isinstance(module.node, ast.keyword) else {}
+    added = {**merged.shared, **merged.root}
+    edits = ArgumentEdits(
+        drop=frozenset(drop),
+        rename=rename,
+        add=tuple((name, cst.parse_expression(value)) for name, value in added.items()),
+    )
+
+    def apply(updated: cst.CSTNode) -> Edited:
+        assert isinstance(updated, cst.Call)
+        edited = edit_call(updated, edits, func=function)
+        return Edited(edited.call, edited.orphans)
+
+    return Edit(node, apply)
