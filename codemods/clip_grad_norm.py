@@ -89,7 +89,9 @@ def find(context: Context) -> Iterator[Draft]:
             continue
         plain = _plain_will_do(context, attribute, call)
         spelled = context.spelled(_TORCH, call) if plain else None
-        name, needs = (spelled, ()) if spelled else context.name(RUNTIME, "clip_grad_norm_")
+        name, needs = (
+            (spelled, ()) if spelled else context.name(RUNTIME, "clip_grad_norm_", use=call)
+        )
         yield Draft(
             RULE,
             attribute,

@@ -41,6 +41,7 @@ class Context:
         self.models = models
         self.plans = plans
         self.line_length = line_length
+        self._paths: dict[Module, frozenset[str]] = {}
 
     @cached_property
     def syntax(self) -> SyntaxTree:
@@ -59,18 +60,34 @@ class Context:
         return self.models.sites(expression)
 
     def name(
-        self, module: str, name: str, at: ast.expr | None = None
+        self, module: str, name: str, at: ast.expr | None = None, use: ast.AST | None = None
     ) -> tuple[str, tuple[Need, ...]]:
         """How to write a name of another module here, and what to import for it.
 
         Where the program spells FSDP1 out (`fsdp.FullyShardedDataParallel`), a name of the same package is spelled out
-        the same way and needs no import.
+        the same way and needs no import. Where the name means something else already, it is imported under another.
+
+        Args:
+            at: the reference to an FSDP1 name that makes way: the import goes where that name was imported.
+            use: the place where the name is written, if there is no such reference.
         """
         if module == PACKAGE and isinstance(at, ast.Attribute):
             owners = self.project.dotted(at.value, self.module)
             if owners == {PACKAGE}:
                 return f"{self.source(at.value)}.{name}", ()
+        place = at or use or self.module.tree
+        if self._means_something_else(f"{module}.{name}", name, place):
+            local = self.free(f"fsdp_{name.lstrip('_')}", place)
+            return local, (Need(module, f"{name} as {local}", at),)
         return name, (Need(module, name, at),)
+
+    def _means_something_else(self, dotted: str, name: str, place: ast.AST) -> bool:
+        for scope in {self.module.scope_of(place), self.module.scope}:
+            if self.module.lookup(name, scope) is not None:
+                meanings = self.project.meanings(ast.Name(name, ast.Load()), self.module, scope)
+                if meanings != {External(dotted)}:
+                    return True
+        return False
 
     def spelled(self, dotted: str, at: ast.AST) -> str | None:
         """How this file already writes an external name (`torch.nn.utils` where `torch` is imported), or None."""
@@ -79,10 +96,6 @@ class Context:
             ast.Name(package, ast.Load()), self.module, self.module.scope_of(at)
         )
         return dotted if meanings == {External(package)} else None
-
-    def taken(self, name: str, at: ast.AST) -> bool:
-        """Whether a name already means something at a place."""
-        return self.module.lookup(name, self.module.scope_of(at)) is not None
 
     def free(self, wanted: str, at: ast.AST) -> str:
         """`wanted`, or a longer name that means nothing yet in the function around a place."""
@@ -114,11 +127,18 @@ class Context:
         """Whether a model is FSDP1's wherever it is wrapped: no file on its way uses DistributedDataParallel."""
         modules = {self.module, *(site.module for site in self.sites(expression))}
         return not any(
-            path.endswith(_OTHER_WRAPPERS)
-            for module in modules
-            for name, loads in module.loads.items()
-            for path in self.project.dotted(loads[0], module)
+            path.endswith(_OTHER_WRAPPERS) for module in modules for path in self._loaded(module)
         )
+
+    def _loaded(self, module: Module) -> frozenset[str]:
+        """The external names that a file uses."""
+        if module not in self._paths:
+            self._paths[module] = frozenset(
+                path
+                for loads in module.loads.values()
+                for path in self.project.dotted(loads[0], module)
+            )
+        return self._paths[module]
 
     def is_only_use(self, binding: Assigned) -> bool:
         """Whether a name of this file is bound once, by a statement of its own, and read in one place only."""

@@ -11,7 +11,6 @@ import ast
 
 from fsdp_migrate.codemods.plan import Constructor, Plain, Translation
 from fsdp_migrate.codemods.rule import Example, Rule
-from fsdp_migrate.codemods.sharding_strategy import HYBRID
 from fsdp_migrate.index.values import origins
 
 GROUP = Rule(
@@ -75,6 +74,8 @@ fully_shard(model, mesh=mesh["dp"])
 )
 RULES = (GROUP, MESH)
 
+HYBRID = {"HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"}
+
 _WORLD = {
     "torch.distributed.group.WORLD",
     "torch.distributed.distributed_c10d.group.WORLD",
@@ -109,8 +110,17 @@ def translate_mesh(constructor: Constructor) -> Translation | None:
     strategy = constructor.value("sharding_strategy")
     if strategy is not None and constructor.member(strategy, "ShardingStrategy") in HYBRID:
         return Translation(MESH, "device_mesh is mesh", Plain())  # passed on with the strategy
-    mesh = constructor.context.source(value)
-    return Translation(MESH, "device_mesh is mesh", Plain(shared={"mesh": mesh}))
+    return Translation(MESH, "device_mesh is mesh", mesh_argument(constructor, value))
+
+
+def mesh_argument(constructor: Constructor, value: ast.expr, **more: str) -> Plain:
+    """`mesh=` of every unit; a call is made once and bound to a name, since each makes process groups."""
+    source = constructor.context.source(value)
+    calls = any(isinstance(node, ast.Call) for node in ast.walk(value))
+    if not calls or constructor.is_none("auto_wrap_policy"):
+        return Plain(shared={"mesh": source, **more})
+    name = constructor.context.free("mesh", constructor.call)
+    return Plain(shared={"mesh": name, **more}, setup=(f"{name} = {source}",))
 
 
 def _may_be_none(constructor: Constructor) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from fsdp_migrate.codemods.context import RUNTIME, Context, block_of
+from fsdp_migrate.codemods.edit.import_statement import name_and_local
 from fsdp_migrate.codemods.edit.imports import (
     ImportEdit,
     edit_import_line,
@@ -359,10 +360,11 @@ def _gather(context: Context, statements: list[_Statement]) -> None:
 
 def _already_imported(context: Context, need: Need) -> bool:
     """Whether the top of the file binds the name to the same thing already."""
-    bindings = context.module.scope.bindings.get(need.name, [])
+    name, local = name_and_local(need.name)
+    bindings = context.module.scope.bindings.get(local, [])
     return any(
         isinstance(binding, Imported)
-        and (binding.module, binding.member) == (need.module, need.name)
+        and (binding.module, binding.member) == (need.module, name)
         and context.module.parents[binding.statement] is context.module.tree
         for binding in bindings
     )

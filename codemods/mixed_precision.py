@@ -15,7 +15,7 @@ import libcst as cst
 
 from fsdp_migrate.codemods.edit.arguments import ArgumentEdits, edit_call
 from fsdp_migrate.codemods.plan import Constructor, Plain, Translation
-from fsdp_migrate.codemods.rule import Edit, Edited, Example, Need, Rule
+from fsdp_migrate.codemods.rule import Edit, Edited, Example, Rule
 from fsdp_migrate.index.module import Assigned
 from fsdp_migrate.index.names import PACKAGE
 
@@ -247,6 +247,9 @@ def translate(constructor: Constructor) -> Translation | None:
         or policy.value("_module_classes_to_ignore") is not None
     ):
         return Translation(POLICY, "what is cast is known only when the program runs")
+    if constructor.may_be_nested:
+        message = "another constructor of the file may wrap this model: shard_model casts inputs at the root only"
+        return Translation(POLICY, message)
     if not constructor.is_none("auto_wrap_policy") and not constructor.makeup.no_batch_norm:
         message = "FSDP1 keeps BatchNorm in full precision; the model may have some, and shard_model exempts it"
         return Translation(BATCH_NORM, message)
@@ -320,8 +323,9 @@ def _plain(
         )
     child = bound
     if has_units and inputs != root_inputs:
-        child = f"replace({bound}, cast_forward_inputs={inputs})"
-        needs = (*needs, Need("dataclasses", "replace"))
+        replace, more = context.name("dataclasses", "replace", use=constructor.call)
+        child = f"{replace}({bound}, cast_forward_inputs={inputs})"
+        needs = (*needs, *more)
     return Translation(
         POLICY,
         message,

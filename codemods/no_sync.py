@@ -85,12 +85,12 @@ def find(context: Context) -> Iterator[Draft]:
         sites = context.sites(attribute.value)
         if not sites:
             continue
-        name, needs = context.name(RUNTIME, "no_sync")
+        name, needs = context.name(RUNTIME, "no_sync", use=attribute)
         call = context.module.parents[attribute]
         if isinstance(call, ast.Call) and call.func is attribute:
             edit = _called(context, call, name)
         else:
-            partial, more = context.name("functools", "partial")
+            partial, more = context.name("functools", "partial", use=attribute)
             spelled = context.spelled("functools.partial", attribute)
             edit = _uncalled(context, attribute, name, spelled or partial)
             needs = needs if spelled else (*needs, *more)

@@ -234,6 +234,12 @@ class Constructor:
             cls = self.context.project.definition(node.func, made.module)
             yield cls if cls is not None and isinstance(cls.node, ast.ClassDef) else None
 
+    @property
+    def may_be_nested(self) -> bool:
+        """Whether another constructor of the file may wrap this model, or this one another's."""
+        module = self.context.module
+        return sum(where is module for where, _ in self.context.models.constructors) > 1
+
     @cached_property
     def on_meta(self) -> bool:
         """Whether the program mentions the meta device where the model can be built."""

@@ -12,7 +12,9 @@ shape (world, 1), every rank a replica.
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 
+from fsdp_migrate.codemods.device_mesh import HYBRID, mesh_argument
 from fsdp_migrate.codemods.plan import Constructor, Plain, Translation
 from fsdp_migrate.codemods.rule import Example, Rule
 
@@ -154,8 +156,6 @@ model = shard_model(model, sharding_strategy=config.strategy)
 )
 RULES = (FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD, DYNAMIC)
 
-HYBRID = {"HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"}
-
 
 def translate(constructor: Constructor) -> Translation:
     """What becomes of the strategy, with the mesh that it needs."""
@@ -197,13 +197,12 @@ def _hybrid(constructor: Constructor, member: str, gone: tuple[ast.expr, ...]) -
         return Translation(
             HYBRID_SHARD, f"{member} needs a mesh with named dimensions, which shard_model builds"
         )
-    shared = {"mesh": constructor.context.source(mesh)}
-    if member == "_HYBRID_SHARD_ZERO2":
-        shared["reshard_after_forward"] = "False"
+    zero2 = {"reshard_after_forward": "False"} if member == "_HYBRID_SHARD_ZERO2" else {}
+    plain = mesh_argument(constructor, mesh, **zero2)
     return Translation(
         HYBRID_SHARD,
         f"{member} is the two-dimensional mesh that is already given as device_mesh",
-        Plain(shared=shared, gone=gone),
+        replace(plain, gone=gone),
     )
 
 

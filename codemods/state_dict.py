@@ -114,8 +114,8 @@ def functional(
     assert isinstance(call.func, ast.Attribute)
     saving = call.func.attr == "state_dict"
     function = "get_model_state_dict" if saving else "set_model_state_dict"
-    name, needs = context.name(STATE_DICT, function)
-    kind, more = context.name(STATE_DICT, "StateDictOptions")
+    name, needs = context.name(STATE_DICT, function, use=call)
+    kind, more = context.name(STATE_DICT, "StateDictOptions", use=call)
     given = options if saving else {"full_state_dict": "True"}
     made = f"{kind}({', '.join(f'{key}={value}' for key, value in given.items())})"
 

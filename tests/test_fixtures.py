@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from fsdp_migrate.codemods.apply import comments
 from fsdp_migrate.engine import analyse
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
+FSDP_MIGRATE = Path(sys.executable).parent / "fsdp-migrate"
 CASES = sorted(folder.parent.name for folder in FIXTURES.glob("*/case.toml"))
 
 
@@ -46,7 +48,7 @@ def test_the_diff_applies_with_git(case: str, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_bytes((FIXTURES.parent / "pyproject.toml").read_bytes())
     environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}
     diff = subprocess.run(
-        ["fsdp-migrate", ".", "--diff"],
+        [FSDP_MIGRATE, ".", "--diff"],
         cwd=tmp_path,
         capture_output=True,
         check=False,

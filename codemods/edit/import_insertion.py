@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import libcst as cst
 
 from fsdp_migrate.codemods.edit.import_lines import LINE_LENGTH, edit_import_line
-from fsdp_migrate.codemods.edit.import_statement import ImportEdit, module_of
+from fsdp_migrate.codemods.edit.import_statement import ImportEdit, module_of, name_and_local
 
 TopLevel = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
@@ -67,7 +67,11 @@ def _statements_from(
 
 def _imports(statement: cst.ImportFrom, name: str) -> bool:
     assert not isinstance(statement.names, cst.ImportStar)
-    return any(alias.evaluated_name == name and alias.asname is None for alias in statement.names)
+    wanted = name_and_local(name)
+    return any(
+        (alias.evaluated_name, alias.evaluated_alias or alias.evaluated_name) == wanted
+        for alias in statement.names
+    )
 
 
 def _insert(module: cst.Module, names: Sequence[tuple[str, str]], line_length: int) -> cst.Module:

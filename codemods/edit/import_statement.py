@@ -40,7 +40,8 @@ class ImportEdit:
             dotted name.
         move: local name to (new module, new name): imported from elsewhere, still bound as the same
             local name. `import a.b` has none to keep: the new name itself is bound in its stead.
-        add: (module, name) needed at this place as well, unless the statement binds that name.
+        add: (module, name) needed at this place as well, unless the statement binds that name. The
+            name may be written `name as local`.
     """
 
     drop: frozenset[str] = frozenset()
@@ -87,6 +88,12 @@ class _Entry:
         return [*self.item.lead_comments, *self.item.trail_comments]
 
 
+def name_and_local(name: str) -> tuple[str, str]:
+    """`a as b` is imported as a and bound as b; `a` is bound as itself."""
+    imported, _, local = name.partition(" as ")
+    return imported, local or imported
+
+
 def module_of(statement: cst.ImportFrom) -> str:
     """The module as it is written: `torch.distributed.fsdp`, `..utils`."""
     name = get_full_name_for_node(statement.module) if statement.module else None
@@ -122,10 +129,12 @@ def edit_import(statement: cst.Import | cst.ImportFrom, edit: ImportEdit) -> Edi
 
     bound = {entry.local for entry in (*kept, *incoming)}
     here = [
-        name for other, name in dict.fromkeys(edit.add) if other == module and name not in bound
+        name
+        for other, name in dict.fromkeys(edit.add)
+        if other == module and name_and_local(name)[1] not in bound
     ]
     elsewhere = [(other, name) for other, name in edit.add if other != module]
-    added = [_Entry(cst.ImportAlias(cst.Name(name)), Item()) for name in here]
+    added = [_Entry(_alias(*name_and_local(name)), Item()) for name in here]
     homeless = gone
     if len(gone) == len(added) == 1 and not moved:
         # One name for another: what was said of the old one is said of the new one.
@@ -240,8 +249,9 @@ def _new_imports(
         alias = _alias(name, local, entry.reexported)
         aliases.setdefault(module, {})[local] = alias
         comments.setdefault(module, []).extend(entry.comments)
-    for module, name in added:
-        aliases.setdefault(module, {}).setdefault(name, _alias(name, name))
+    for module, added_name in added:
+        name, local = name_and_local(added_name)
+        aliases.setdefault(module, {}).setdefault(local, _alias(name, local))
     new = []
     for module, names in aliases.items():
         ordered = sorted(names, key=lambda local: (order(names[local].evaluated_name), local))
