@@ -43,7 +43,7 @@ def apply(
     if names:
         module = insert_imports(module, names, line_length)
     after = module.code
-    _check_result(tree.text, after)
+    _check_result(tree.source.text, after)
     return after
 
 

@@ -45,11 +45,11 @@ class Context:
 
     @cached_property
     def syntax(self) -> SyntaxTree:
-        return SyntaxTree(self.module.text)
+        return SyntaxTree(self.module)
 
     def source(self, node: ast.AST) -> str:
         """The source of an expression as it stands in the file."""
-        return ast.get_source_segment(self.module.text, node) or ast.unparse(node)
+        return self.module.source(node)
 
     def fsdp1(self, expression: ast.expr) -> str | None:
         """The FSDP1 name that an expression stands for."""

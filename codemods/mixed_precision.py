@@ -248,7 +248,9 @@ def translate(constructor: Constructor) -> Translation | None:
     ):
         return Translation(POLICY, "what is cast is known only when the program runs")
     if constructor.may_be_nested:
-        message = "another constructor of the file may wrap this model: shard_model casts inputs at the root only"
+        message = (
+            "another constructor may wrap this model: shard_model casts inputs at the root only"
+        )
         return Translation(POLICY, message)
     if not constructor.is_none("auto_wrap_policy") and not constructor.makeup.no_batch_norm:
         message = "FSDP1 keeps BatchNorm in full precision; the model may have some, and shard_model exempts it"

@@ -150,7 +150,7 @@ def _statement_edit(
 ) -> Edit:
     node = context.syntax.statement(statement)
     assert isinstance(node, cst.SimpleStatementLine)
-    indent = context.syntax.column(statement.lineno, statement.col_offset)
+    indent = context.module.column(statement.lineno, statement.col_offset)
     orphans = [c for line in spent for c in comments_in(context.syntax.statement(line))]
     orphans += comments_in(node.body[0])
     line_length = context.line_length

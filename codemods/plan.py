@@ -236,9 +236,9 @@ class Constructor:
 
     @property
     def may_be_nested(self) -> bool:
-        """Whether another constructor of the file may wrap this model, or this one another's."""
-        module = self.context.module
-        return sum(where is module for where, _ in self.context.models.constructors) > 1
+        """Whether another constructor may wrap this model, or this one another's: one in a file that hangs together."""
+        around = self.context.project.connected(self.context.module)
+        return sum(where in around for where, _ in self.context.models.constructors) > 1
 
     @cached_property
     def on_meta(self) -> bool:

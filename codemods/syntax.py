@@ -8,7 +8,7 @@ from typing import TypeVar
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
 
-from fsdp_migrate.index.module import NEWLINE
+from fsdp_migrate.index.module import Module
 
 Node = TypeVar("Node", bound=cst.CSTNode)
 Point = tuple[int, int]  # line from 1, column from 0 in characters
@@ -21,11 +21,10 @@ class SyntaxTree:
         libcst.ParserSyntaxError: if LibCST cannot parse what `ast` could.
     """
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.module = cst.parse_module(text)
+    def __init__(self, source: Module) -> None:
+        self.source = source
+        self.module = cst.parse_module(source.text)
         self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
-        self._lines = NEWLINE.split(text)
         self._starting: dict[Point, list[tuple[Point, cst.CSTNode]]] = {}
         wrapper = MetadataWrapper(
             self.module, unsafe_skip_copy=True
@@ -43,21 +42,16 @@ class SyntaxTree:
                 self.parents[child] = node
                 stack.append(child)
 
-    def column(self, line: int, offset: int) -> int:
-        """The column in characters of an offset in UTF-8 bytes, both from 0."""
-        text = self._lines[line - 1]
-        return offset if text.isascii() else len(text.encode()[:offset].decode(errors="replace"))
-
     def find(self, node: ast.expr | ast.alias, kind: type[Node]) -> Node:
         """The LibCST node of the given class at the very place of an `ast` expression.
 
         Raises:
             LookupError: if there is none.
         """
-        start = (node.lineno, self.column(node.lineno, node.col_offset))
+        start = (node.lineno, self.source.column(node.lineno, node.col_offset))
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
-        end = (node.end_lineno, self.column(node.end_lineno, node.end_col_offset))
+        end = (node.end_lineno, self.source.column(node.end_lineno, node.end_col_offset))
         for candidate_end, candidate in self._starting.get(start, ()):
             if candidate_end == end and isinstance(candidate, kind):
                 return candidate
@@ -69,7 +63,7 @@ class SyntaxTree:
         Raises:
             LookupError: if it shares its line with others (`a; b`, `if x: statement`), or is an `elif`.
         """
-        start = (node.lineno, self.column(node.lineno, node.col_offset))
+        start = (node.lineno, self.source.column(node.lineno, node.col_offset))
         for _, candidate in self._starting.get(start, ()):
             if not isinstance(self.parents.get(candidate), cst.IndentedBlock | cst.Module):
                 continue
@@ -87,7 +81,7 @@ class SyntaxTree:
         Raises:
             LookupError: if there is none.
         """
-        start = (node.lineno, self.column(node.lineno, node.col_offset))
+        start = (node.lineno, self.source.column(node.lineno, node.col_offset))
         for _, candidate in self._starting.get(start, ()):
             if isinstance(candidate, cst.Import | cst.ImportFrom):
                 line = self.parents[candidate]

@@ -240,9 +240,8 @@ def _groups(
                 group[module] = merged
 
     for module, context in contexts.items():
-        for node in ast.walk(module.tree):
-            for imported in context.project.imported_by(node, module):
-                join(module, imported)
+        for imported in context.project.imports[module]:
+            join(module, imported)
         for draft in drafts[module]:
             for site in draft.sites:
                 join(module, site.module)

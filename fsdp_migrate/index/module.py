@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 # What ends a line for Python's tokenizer; `str.splitlines` knows more.
@@ -94,23 +95,40 @@ class Module:
         self.name = name
         self.text = text
         self.tree = ast.parse(text)
-        self._lines: list[str] | None = None
+        self._is_ascii = text.isascii()
+        self.folder = str(path.parent)
         self.is_package = path.name == "__init__.py"
         self.parents: dict[ast.AST, ast.AST] = {}
         self.scope = Scope(self.tree, None)
         self.scopes: dict[ast.AST, Scope] = {self.tree: self.scope}
         self.stars: list[tuple[str, ast.ImportFrom]] = []  # `from m import *`
+        self.imports: list[ast.Import | ast.ImportFrom] = []
         self.calls: list[ast.Call] = []
         self.attributes: list[ast.Attribute] = []
         self.loads: dict[str, list[ast.Name]] = {}
         _Binder(self).run()
 
+    @cached_property
+    def _line_starts(self) -> list[int]:
+        return [0, *(end.end() for end in NEWLINE.finditer(self.text))]
+
     def column(self, line: int, offset: int) -> int:
         """The column in characters of an offset in UTF-8 bytes, as `ast` counts; both from 0."""
-        if self._lines is None:
-            self._lines = NEWLINE.split(self.text)
-        text = self._lines[line - 1] if line <= len(self._lines) else ""
-        return offset if text.isascii() else len(text.encode()[:offset].decode(errors="replace"))
+        starts = self._line_starts
+        if self._is_ascii or line > len(starts):
+            return offset
+        text = self.text[starts[line - 1] : starts[line] if line < len(starts) else None]
+        return len(text.encode()[:offset].decode(errors="replace"))
+
+    def source(self, node: ast.AST) -> str:
+        """The source of an expression or statement as it stands in the file."""
+        line, end_line = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
+        if line is None or end_line is None:
+            return ast.unparse(node)
+        starts = self._line_starts
+        start = starts[line - 1] + self.column(line, node.col_offset)  # type: ignore[attr-defined]
+        end = starts[end_line - 1] + self.column(end_line, node.end_col_offset)  # type: ignore[attr-defined]
+        return self.text[start:end]
 
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
         """The nodes around `node`, innermost first."""
@@ -245,6 +263,7 @@ class _Binder:
             self.module.scope.bind(name, Opaque(node))
 
     def bind_import(self, node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
+        self.module.imports.append(node)
         if isinstance(node, ast.Import):
             for alias in node.names:
                 bound = alias.asname or alias.name.split(".")[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -64,13 +64,14 @@ class Project:
     def __init__(self, modules: Iterable[Module]) -> None:
         self.modules = list(modules)
         self._by_last: dict[str, list[Module]] = {}
-        self._found: dict[tuple[str, Path], Module | None] = {}
+        self._found: dict[tuple[str, str], Module | None] = {}
+        self._components: dict[Module, frozenset[Module]] | None = None
         for module in self.modules:
             self._by_last.setdefault(module.name.rpartition(".")[2], []).append(module)
 
     def find(self, dotted: str, importer: Module) -> Module | None:
         """The project's module that `import dotted` inside `importer` means; None if it is not part of the project."""
-        key = (dotted, importer.path.parent)
+        key = (dotted, importer.folder)
         if key not in self._found:
             self._found[key] = self._find(dotted, importer)
         return self._found[key]
@@ -150,6 +151,20 @@ class Project:
             found = self.find(path, module)
             if found is not None:
                 yield found
+
+    @cached_property
+    def imports(self) -> dict[Module, set[Module]]:
+        """Which files of the project each file imports."""
+        return {
+            module: {found for node in module.imports for found in self.imported_by(node, module)}
+            for module in self.modules
+        }
+
+    def connected(self, module: Module) -> frozenset[Module]:
+        """The files that hang together with one by imports, in either direction and over any number of files."""
+        if self._components is None:
+            self._components = _components(self.imports)
+        return self._components[module]
 
     def imports_of(self, module: Module, name: str) -> list[tuple[Module, Imported | None]]:
         """Where other files import a top-level name of a module; None in place of the import for `import *`."""
@@ -259,6 +274,27 @@ class Project:
                 yield from self.module_name(name, inside, depth + 1)
         elif inside is None and names.fsdp1_name(f"{source}.{name}"):
             yield External(f"{source}.{name}")
+
+
+def _components(imports: Mapping[Module, set[Module]]) -> dict[Module, frozenset[Module]]:
+    neighbours: dict[Module, set[Module]] = {
+        module: set(found) for module, found in imports.items()
+    }
+    for module, found in imports.items():
+        for other in found:
+            neighbours[other].add(module)
+    components: dict[Module, frozenset[Module]] = {}
+    for module in neighbours:
+        if module in components:
+            continue
+        members, pending = {module}, [module]
+        while pending:
+            new = neighbours[pending.pop()] - members
+            members |= new
+            pending += new
+        component = frozenset(members)
+        components.update(dict.fromkeys(members, component))
+    return components
 
 
 def _same(value: ast.expr, name: str) -> bool:
