@@ -4,34 +4,45 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+# Not the root of the repository: there ./fsdp_migrate would hide the installed package.
+TESTS = Path(__file__).parents[1]
 Results = dict[str, list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="session")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Results]:
     """Runs everything under a number of ranks, once, and gives the results by name and rank."""
+    done: dict[int, Results | str] = {}
 
-    @cache
     def run(ranks: int) -> Results:
-        folder = tmp_path_factory.mktemp(f"ranks-{ranks}")
-        module = f"{__package__ or 'tests.equivalence'}.ranks"
-        log = folder / "log"
-        with log.open("wb") as stream:
-            command = [sys.executable, "-W", "ignore", "-m", module, str(ranks), str(folder)]
-            subprocess.run(command, cwd=ROOT, stdout=stream, stderr=stream, timeout=300, check=True)
-        found: Results = {}
-        for path in sorted(folder.glob("*.json")):
-            name, _, _ = path.stem.rpartition(".")
-            found.setdefault(name, []).append(json.loads(path.read_text()))
-        if not found:
-            raise RuntimeError(log.read_text())
+        if ranks not in done:
+            done[ranks] = _run(ranks, tmp_path_factory.mktemp(f"ranks-{ranks}"))
+        found = done[ranks]
+        if isinstance(found, str):  # once is enough: the other tests need not wait for it again
+            pytest.fail(f"{ranks} ranks did not come to their end:\n{found}")
         return found
 
     return run
+
+
+def _run(ranks: int, folder: Path) -> Results | str:
+    """The results, or what the ranks printed before they failed."""
+    log = folder / "log"
+    command = [sys.executable, "-W", "ignore", "-m", "equivalence.ranks", str(ranks), str(folder)]
+    with log.open("wb") as stream:
+        try:
+            subprocess.run(
+                command, cwd=TESTS, stdout=stream, stderr=stream, timeout=300, check=True
+            )
+        except subprocess.SubprocessError as error:
+            return f"{error}\n{log.read_text(errors='replace')[-4000:]}"
+    found: Results = {}
+    for path in sorted(folder.glob("*.json")):
+        name, _, _ = path.stem.rpartition(".")
+        found.setdefault(name, []).append(json.loads(path.read_text()))
+    return found or log.read_text(errors="replace")

@@ -58,7 +58,9 @@ def run(text: str | bytes, options: Options | None = None) -> Outcome:
     return Outcome(source.text, decoded, report)
 
 
-def run_project(folder: Path, files: Mapping[str, str], options: Options | None = None) -> dict[str, Outcome]:
+def run_project(
+    folder: Path, files: Mapping[str, str], options: Options | None = None
+) -> dict[str, Outcome]:
     """Several files together, by their paths."""
     paths = []
     for name, text in files.items():
@@ -92,7 +94,9 @@ def broken(outcome: Outcome) -> list[str]:
     if again.after != outcome.after:
         found.append("a second run changes it again")
     undefined = unbound(outcome.after) - unbound(outcome.before)
-    undefined -= assigned(outcome.before)  # `model = FSDP(model)` binds a name that `fully_shard(model)` only reads
+    undefined -= assigned(
+        outcome.before
+    )  # `model = FSDP(model)` binds a name that `fully_shard(model)` only reads
     found += [f"{name} is not defined" for name in sorted(undefined)]
     early = used_before_bound(outcome.after) - used_before_bound(outcome.before)
     found += [f"{name} is used above its definition" for name in sorted(early)]

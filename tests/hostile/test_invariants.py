@@ -139,13 +139,24 @@ FILES = {
     + b"# c\r\nmodel = FSDP(\r\n    Net(\r\n        1,  # one\r\n    ),\r\n    auto_wrap_policy=ModuleWrapPolicy({Block}),  # two\r\n)\r\n",
     "lone CR": (FSDP + "# c\nmodel = FSDP(model)\n").replace("\n", "\r").encode(),
     "byte-order mark": b"\xef\xbb\xbf" + (FSDP + "model = FSDP(model)\n").encode(),
-    "latin-1": ("# -*- coding: latin-1 -*-\n" + FSDP + "model = FSDP(model)  # caf\xe9\n").encode("latin-1"),
-    "tabs": (POLICY + "if x:\n\tif y:\n\t\tmodel = FSDP(m, auto_wrap_policy=ModuleWrapPolicy({Block}))  # c\n").encode(),
-    "two spaces": (POLICY + "if x:\n  model = FSDP(m, auto_wrap_policy=ModuleWrapPolicy({Block}))  # c\n").encode(),
+    "latin-1": ("# -*- coding: latin-1 -*-\n" + FSDP + "model = FSDP(model)  # caf\xe9\n").encode(
+        "latin-1"
+    ),
+    "tabs": (
+        POLICY
+        + "if x:\n\tif y:\n\t\tmodel = FSDP(m, auto_wrap_policy=ModuleWrapPolicy({Block}))  # c\n"
+    ).encode(),
+    "two spaces": (
+        POLICY + "if x:\n  model = FSDP(m, auto_wrap_policy=ModuleWrapPolicy({Block}))  # c\n"
+    ).encode(),
     "no final newline": (FSDP + "model = FSDP(model)").encode(),
-    "no final newline, last line goes": (POLICY + "m = FSDP(m, auto_wrap_policy=p)\np = ModuleWrapPolicy({Block})").encode(),
+    "no final newline, last line goes": (
+        POLICY + "m = FSDP(m, auto_wrap_policy=p)\np = ModuleWrapPolicy({Block})"
+    ).encode(),
     "form feed": (FSDP + "\x0c\n# c\nmodel = FSDP(model)\n").encode(),
-    "wide characters before the call": (FSDP + "é = '日本語 \U0001f600'; model = FSDP(model)  # ü\n").encode(),
+    "wide characters before the call": (
+        FSDP + "é = '日本語 \U0001f600'; model = FSDP(model)  # ü\n"
+    ).encode(),
     "only comments after the import goes": b"# a\nfrom torch.distributed.fsdp import CPUOffload  # b\n# c\n",
     "Windows path": (FSDP + "p = 'C:\\\\new\\\\table'\nmodel = FSDP(model)\n").encode(),
 }
