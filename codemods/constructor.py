@@ -9,15 +9,22 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
+from functools import partial
 
-from fsdp_migrate.codemods import (
+from fsdp_migrate.codemods.arguments import (
+    auto_wrap_policy,
+    backward_prefetch,
     cpu_offload,
+    device_id,
     device_mesh,
+    forward_prefetch,
+    ignored,
+    limit_all_gathers,
     mixed_precision,
-    runtime_only,
+    param_init_fn,
     sharding_strategy,
-    without_effect,
-    wrap_policy,
+    sync_module_states,
+    use_orig_params,
 )
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import RUNTIME, Context
@@ -150,17 +157,17 @@ _TRANSLATORS: dict[str, Callable[[Constructor], Translation | None]] = {
     "process_group": device_mesh.translate_group,
     "sharding_strategy": sharding_strategy.translate,
     "cpu_offload": cpu_offload.translate,
-    "auto_wrap_policy": wrap_policy.translate,
-    "backward_prefetch": without_effect.translate_backward_prefetch,
+    "auto_wrap_policy": auto_wrap_policy.translate,
+    "backward_prefetch": backward_prefetch.translate,
     "mixed_precision": mixed_precision.translate,
-    "ignored_modules": lambda c: runtime_only.translate_ignored(c, "ignored_modules"),
-    "param_init_fn": runtime_only.translate_param_init_fn,
-    "device_id": without_effect.translate_device_id,
-    "sync_module_states": runtime_only.translate_sync_module_states,
-    "forward_prefetch": runtime_only.translate_forward_prefetch,
-    "limit_all_gathers": without_effect.translate_limit_all_gathers,
-    "use_orig_params": without_effect.translate_use_orig_params,
-    "ignored_states": lambda c: runtime_only.translate_ignored(c, "ignored_states"),
+    "ignored_modules": partial(ignored.translate, name="ignored_modules"),
+    "param_init_fn": param_init_fn.translate,
+    "device_id": device_id.translate,
+    "sync_module_states": sync_module_states.translate,
+    "forward_prefetch": forward_prefetch.translate,
+    "limit_all_gathers": limit_all_gathers.translate,
+    "use_orig_params": use_orig_params.translate,
+    "ignored_states": partial(ignored.translate, name="ignored_states"),
     "device_mesh": device_mesh.translate_mesh,
 }
 

@@ -294,6 +294,45 @@ class Plan:
         )
 
 
+def without_effect(
+    constructor: Constructor, name: str, rule: Rule, message: str
+) -> Translation | None:
+    """What becomes of an argument that means nothing under FSDP2, whatever its value.
+
+    An expression that could do something when it is evaluated stays, and the call goes to the runtime.
+    """
+    value = constructor.value(name)
+    if value is None:
+        return None
+    if is_pure(value):
+        return Translation(rule, message, Plain(gone=(value,)), in_runtime=False)
+    return Translation(
+        rule, f"{message}; its expression may do more than give a value, so it stays"
+    )
+
+
+def switch(
+    constructor: Constructor, name: str, rule: Rule, *, off: str, on: str
+) -> Translation | None:
+    """What becomes of an argument that is off by default: nothing to do if it is off, the runtime's if it is on."""
+    value = constructor.value(name)
+    if value is None:
+        return None
+    if constructor.constant(name, False) is False and is_pure(value):
+        return Translation(rule, off, Plain(), in_runtime=False)
+    return Translation(rule, on)
+
+
+def is_pure(value: ast.expr) -> bool:
+    """Whether an expression only gives a value: no call but of `torch.device`, no await, no assignment."""
+    for node in ast.walk(value):
+        if isinstance(node, ast.Await | ast.NamedExpr | ast.Yield | ast.YieldFrom):
+            return False
+        if isinstance(node, ast.Call) and ast.unparse(node.func) != "torch.device":
+            return False
+    return True
+
+
 def _merge(parts: Sequence[dict[str, str]]) -> dict[str, str]:
     merged: dict[str, str] = {}
     for part in parts:

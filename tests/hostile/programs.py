@@ -90,7 +90,7 @@ def broken(outcome: Outcome) -> list[str]:
         return [f"does not parse: {error}"]
     lost = Counter(comments(outcome.before)) - Counter(comments(outcome.after))
     found += [f"lost comment {comment}" for comment in lost]
-    again = run(outcome.after)
+    again = run(outcome.report.changes[0].after if outcome.changed else outcome.after)
     if again.after != outcome.after:
         found.append("a second run changes it again")
     undefined = unbound(outcome.after) - unbound(outcome.before)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 
-from fsdp_migrate.codemods.device_mesh import HYBRID, mesh_argument
+from fsdp_migrate.codemods.arguments.device_mesh import HYBRID, mesh_argument
 from fsdp_migrate.codemods.plan import Constructor, Plain, Translation
 from fsdp_migrate.codemods.rule import Example, Rule
 

@@ -1,0 +1,92 @@
+"""`device_id`: the device that the model is moved to. `fully_shard` moves it to the current device of its mesh."""
+
+from __future__ import annotations
+
+import ast
+
+from fsdp_migrate.codemods.plan import Constructor, Plain, Translation, is_pure
+from fsdp_migrate.codemods.rule import Example, Rule
+from fsdp_migrate.index.values import origins
+
+RULE = Rule(
+    "FSDP207",
+    "device-id",
+    "the device is the current device of the mesh's type",
+    """FSDP1 moved the model to `device_id`. `fully_shard` moves what it shards to the current device of the mesh, so the
+argument goes away where the program sets the current device (`torch.cuda.set_device`) or passes the current one. Everything
+else goes to the runtime, which makes the device current first.""",
+    (
+        Example(
+            "the current device",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model, device_id=torch.cuda.current_device())
+""",
+            """\
+import torch
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+""",
+        ),
+        Example(
+            "a device that nobody made current",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model, device_id=rank)
+""",
+            """\
+from fsdp_migrate.runtime import shard_model
+
+model = shard_model(model, device_id=rank)
+""",
+        ),
+    ),
+)
+RULES = (RULE,)
+
+
+def translate(constructor: Constructor) -> Translation | None:
+    """What becomes of `device_id`."""
+    value = constructor.value("device_id")
+    if value is None:
+        return None
+    if constructor.is_none("device_id"):
+        return Translation(RULE, "None: the model is where it is", Plain(), in_runtime=False)
+    context = constructor.context
+    if context.project.dotted(getattr(value, "func", value), context.module) == {
+        "torch.cuda.current_device"
+    }:
+        return Translation(RULE, "fully_shard moves the model to the current device", Plain())
+    if _sets_device(constructor) and is_pure(value) and not _certainly_cpu(constructor, value):
+        return Translation(
+            RULE,
+            "fully_shard moves the model to the current device, which the program sets",
+            Plain(),
+        )
+    return Translation(RULE, "shard_model makes this device the current one")
+
+
+def _certainly_cpu(constructor: Constructor, value: ast.expr) -> bool:
+    """Whether a device can only be the CPU, where a machine with a GPU would default to the GPU."""
+    context = constructor.context
+    return all(
+        made.node is not None and any(_is_cpu(node) for node in ast.walk(made.node))
+        for made in origins(context.project, value, context.module)
+    )
+
+
+def _is_cpu(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and node.value == "cpu"
+
+
+def _sets_device(constructor: Constructor) -> bool:
+    """Whether the file of the constructor makes a device current."""
+    return any(
+        attribute.attr == "set_device"
+        for attribute in constructor.context.module.attributes
+        if isinstance(attribute.ctx, ast.Load)
+    )
