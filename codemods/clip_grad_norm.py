@@ -16,6 +16,7 @@ from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import RUNTIME, Context
 from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Rule
 from fsdp_migrate.findings import Action
+from fsdp_migrate.index.models import Site
 
 RULE = Rule(
     "FSDP301",
@@ -62,13 +63,62 @@ norm = clip_grad_norm_(model.parameters(), max_norm=1.0)
         ),
     ),
 )
-RULES = (RULE,)
+LOCAL_NORM = Rule(
+    "FSDP302",
+    "clip-local-norm",
+    "torch.nn.utils.clip_grad_norm_ on an FSDP1 model clipped by each rank's own norm",
+    """FSDP1's parameters are local shards: `torch.nn.utils.clip_grad_norm_(model.parameters(), c)` computed a norm of its own
+on every rank and clipped by it; `model.clip_grad_norm_` was the right call. FSDP2's parameters are DTensors and the same line
+computes the norm over all ranks. That is what was meant, and it changes the training. Where the result is used, it goes to the
+runtime's function, which returns a plain tensor.""",
+    (
+        Example(
+            "result unused",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+""",
+            """\
+import torch
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+""",
+            message="over all ranks",
+        ),
+        Example(
+            "result used",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.nn.utils import clip_grad_norm_
+
+model = FSDP(model)
+norm = clip_grad_norm_(model.parameters(), 1.0)
+""",
+            """\
+from fsdp_migrate.runtime import clip_grad_norm_ as fsdp_clip_grad_norm_
+from torch.distributed.fsdp import fully_shard
+from torch.nn.utils import clip_grad_norm_
+
+fully_shard(model)
+norm = fsdp_clip_grad_norm_(model.parameters(), 1.0)
+""",
+            message="over all ranks",
+        ),
+    ),
+)
+RULES = (RULE, LOCAL_NORM)
 
 _TORCH = "torch.nn.utils.clip_grad_norm_"
 
 
 def find(context: Context) -> Iterator[Draft]:
-    """`clip_grad_norm_` called on expressions that hold an FSDP1 model."""
+    """`clip_grad_norm_` called on expressions that hold an FSDP1 model, and torch's function called on their parameters."""
+    yield from _of_torch(context)
     for attribute in context.module.attributes:
         if attribute.attr != "clip_grad_norm_":
             continue
@@ -106,6 +156,47 @@ def find(context: Context) -> Iterator[Draft]:
         )
 
 
+def _of_torch(context: Context) -> Iterator[Draft]:
+    """`torch.nn.utils.clip_grad_norm_(model.parameters(), ...)` on an FSDP1 model."""
+    for call in context.module.calls:
+        if not call.args or context.project.dotted(call.func, context.module) != {_TORCH}:
+            continue
+        sites = _model_of(context, call.args[0])
+        if not sites or _is_other_branch(context, call):
+            continue
+        message = "clips by the norm over all ranks now; under FSDP1 each rank clipped by the norm of its own shards"
+        construct = f"{context.source(call.func)}(...)"
+        if isinstance(context.module.parents[call], ast.Expr):
+            yield Draft(LOCAL_NORM, call, Action.MANUAL, message, construct, sites)
+            continue
+        name, needs = context.name(RUNTIME, "clip_grad_norm_", use=call)
+        edit = context.rename(call.func, name)
+        yield Draft(
+            LOCAL_NORM, call, Action.RUNTIME, message, construct, sites, edits=(edit,), needs=needs
+        )
+
+
+def _is_other_branch(context: Context, call: ast.Call) -> bool:
+    """Whether another branch of the same `if` clips by the model's own method: this one is for other models."""
+    return any(
+        isinstance(inner, ast.Attribute)
+        and inner.attr == "clip_grad_norm_"
+        and bool(context.sites(inner.value))
+        for parent in context.module.ancestors(call)
+        if isinstance(parent, ast.If)
+        for inner in ast.walk(parent)
+    )
+
+
+def _model_of(context: Context, argument: ast.expr) -> frozenset[Site]:
+    """The model whose `parameters()` an argument is."""
+    if not isinstance(argument, ast.Call) or not isinstance(argument.func, ast.Attribute):
+        return frozenset()
+    if argument.func.attr != "parameters":
+        return frozenset()
+    return context.sites(argument.func.value)
+
+
 def _plain_will_do(context: Context, attribute: ast.Attribute, call: ast.Call) -> bool:
     """Whether torch's function does the same: result unused, finite norm, nothing ignored or offloaded."""
     if not isinstance(context.module.parents[call], ast.Expr):
@@ -114,8 +205,11 @@ def _plain_will_do(context: Context, attribute: ast.Attribute, call: ast.Call) -
         return False
     if not context.only_fsdp1(attribute.value):
         return False
-    for site in context.sites(attribute.value):
-        plan = context.plans.get(site.call) if site.call is not None else None
+    calls = [site.call for site in context.sites(attribute.value) if site.call is not None]
+    if not calls:
+        return False  # known by an annotation only: nothing is known of its arguments
+    for constructor_call in calls:
+        plan = context.plans.get(constructor_call)
         if plan is None or plan.constructor.splat:
             return False
         if not all(plan.constructor.is_none(n) for n in ("ignored_modules", "ignored_states")):

@@ -24,7 +24,9 @@ RULE = Rule(
 and stays in force until it is set back; forgotten, the optimizer does nothing, and says nothing. `no_sync(model)` sets it
 back, also after an error, and with SHARD_GRAD_OP keeps parameters gathered between the skipped backwards as FSDP1 did. It
 hands other models (DistributedDataParallel) to their own `no_sync`. With bfloat16 parameters and `reduce_dtype=float32`, FSDP2
-accumulates in float32 where FSDP1 did in bfloat16: the numbers differ, for the better.""",
+accumulates in float32 where FSDP1 did in bfloat16: the numbers differ, for the better. Gradients that were not reduced yet
+are out of reach for `zero_grad()`: a program that ends an epoch in the middle of an accumulation and zeroes gradients there
+should call `discard_unsynced_gradients(model)` of the runtime as well.""",
     (
         Example(
             "every micro-batch but the last",
@@ -76,6 +78,11 @@ context = nullcontext if last else functools.partial(no_sync, model)
 )
 RULES = (RULE,)
 
+_MESSAGE = (
+    "no_sync(model) turns gradient synchronisation off and on again; zero_grad() does not reach gradients of an accumulation"
+    " that is cut short (discard_unsynced_gradients of the runtime does)"
+)
+
 
 def find(context: Context) -> Iterator[Draft]:
     """`no_sync` on expressions that hold an FSDP1 model."""
@@ -98,7 +105,7 @@ def find(context: Context) -> Iterator[Draft]:
             RULE,
             attribute,
             Action.RUNTIME,
-            "no_sync(model) turns gradient synchronisation off and on again",
+            _MESSAGE,
             f"{context.source(attribute)}",
             sites,
             edits=(edit,),

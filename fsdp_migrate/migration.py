@@ -23,7 +23,7 @@ from fsdp_migrate.codemods.registry import CODEMODS
 from fsdp_migrate.codemods.rule import Draft, Edit
 from fsdp_migrate.findings import Action, Finding, Problem
 from fsdp_migrate.index.models import Models
-from fsdp_migrate.index.module import Module
+from fsdp_migrate.index.module import NEWLINE, Module
 from fsdp_migrate.index.project import Project
 from fsdp_migrate.report import Change, Report
 from fsdp_migrate.settings import Options
@@ -41,16 +41,12 @@ def migrate(sources: Mapping[Module, Source], options: Options, report: Report) 
     contexts = {
         module: Context(module, project, models, plans, line_length(module.path))
         for module in project.modules
-        if "fsdp" in module.text.lower() or _is_reached(models, module)
+        if "fsdp" in module.text.lower() or module in models.reached
     }
     for module, call in models.constructors:
         plans[call] = constructor.plan(contexts[module], call)
-    _Migration(contexts, models, sources, options, report).run()
-
-
-def _is_reached(models: Models, module: Module) -> bool:
-    """Whether an FSDP1 model passes through a file that does not mention FSDP."""
-    return any(models.sites(attribute.value) for attribute in module.attributes)
+    if contexts:
+        _Migration(contexts, models, sources, options, report).run()
 
 
 class _Migration:
@@ -147,9 +143,13 @@ class _Migration:
                 held.setdefault(member, reason)
 
     def is_withheld(self, context: Context, draft: Draft) -> bool:
-        """Whether a rewrite is switched off: by a comment, by an option, or because it is not provably the same."""
+        """Whether a rewrite is switched off: by a comment, by an option, or because it is not provably the same.
+
+        A comment on the line of an argument keeps the whole call: an argument is not dropped unheard.
+        """
         if not draft.edits:
-            return False
+            argument = bool(draft.sites) and draft.action is not Action.MANUAL
+            return argument and _is_silenced(context.module, draft)
         return (not draft.safe and not self.options.unsafe) or not self.is_shown(context, draft)
 
     def is_shown(self, context: Context, draft: Draft) -> bool:
@@ -157,8 +157,7 @@ class _Migration:
         code = draft.rule.code
         if (self.options.select and code not in self.options.select) or code in self.options.ignore:
             return False
-        codes = _silenced(context.module, getattr(draft.node, "lineno", 1))
-        return codes is None or (bool(codes) and code not in codes)
+        return not _is_silenced(context.module, draft)
 
     def finish(
         self, context: Context, held: Mapping[Module, str]
@@ -216,9 +215,16 @@ def _below(context: Context, node: cst.CSTNode, taken: set[cst.CSTNode]) -> bool
     return False
 
 
+def _is_silenced(module: Module, draft: Draft) -> bool:
+    codes = _silenced(module, getattr(draft.node, "lineno", 1))
+    return codes is not None and (not codes or draft.rule.code in codes)
+
+
 def _silenced(module: Module, line: int) -> frozenset[str] | None:
     """The codes that a comment on a line silences; empty for all of them, None where there is no such comment."""
-    lines = module.text.splitlines()
+    if "fsdp-migrate:" not in module.text:
+        return None
+    lines = NEWLINE.split(module.text)
     found = _SILENCED.search(lines[line - 1]) if 0 < line <= len(lines) else None
     if found is None:
         return None
@@ -229,20 +235,20 @@ def _groups(
     contexts: Mapping[Module, Context], drafts: Mapping[Module, list[Draft]]
 ) -> dict[Module, frozenset[Module]]:
     """Which files hang together: one imports the other, or a model of one is used in the other."""
-    group: dict[Module, set[Module]] = {module: {module} for module in contexts}
+    project = next(iter(contexts.values())).project
+    group: dict[Module, set[Module]] = {module: {module} for module in project.modules}
 
     def join(one: Module, other: Module) -> None:
-        if is_test(one) != is_test(other):
-            return
-        if other in group and group[one] is not group[other]:
+        if is_test(one) == is_test(other) and group[one] is not group[other]:
             merged = group[one] | group[other]
             for module in merged:
                 group[module] = merged
 
-    for module, context in contexts.items():
-        for imported in context.project.imports[module]:
-            join(module, imported)
-        for draft in drafts[module]:
+    for module, imported in project.imports.items():
+        for other in imported:
+            join(module, other)
+    for module, found in drafts.items():
+        for draft in found:
             for site in draft.sites:
                 join(module, site.module)
     return {module: frozenset(members) for module, members in group.items()}

@@ -17,7 +17,7 @@ from fsdp_migrate.index.order import after, branches, reaches, same_text, share_
 from fsdp_migrate.index.project import Definition, External, Project
 
 # Methods that return the module they are called on.
-_SELF_RETURNING = frozenset(
+SELF_RETURNING = frozenset(
     {
         "to",
         "cuda",
@@ -42,10 +42,12 @@ class Site:
 
     Attributes:
         call: the constructor call; None where the program only says so, by an annotation or an isinstance test.
+        partly: the model is not wrapped itself, but one of its parts is.
     """
 
     module: Module
     call: ast.Call | None
+    partly: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +69,15 @@ class Models:
         self._seen: set[tuple[ast.AST, tuple[int, ...], Site]] = set()
         self._queue: deque[tuple[_Value, Site]] = deque()
         self._callers = _callers(project)
+        self._mixed = [
+            family
+            for module in project.modules
+            for node in module.scopes
+            if isinstance(node, ast.ClassDef) and len(node.bases) > 1
+            for family in [self._family(Definition(module, node))]
+        ]
+        self.reached: set[Module] = set()  # files in which a model is seen
+        self._partly_sharded: dict[Definition, set[Site]] = {}  # classes with a wrapped part
         self._loads_of_attribute = _attribute_loads(project)
         self.constructors = list(self._find_constructors())
         self._read_tests()
@@ -79,11 +90,19 @@ class Models:
 
     def sites(self, expression: ast.expr) -> frozenset[Site]:
         """The places where the model that `expression` holds can have been made; empty if it holds none."""
-        return frozenset(self._sites.get(expression, ()))
+        return frozenset(site for site in self._sites.get(expression, ()) if not site.partly)
 
-    def holders(self) -> Iterator[ast.expr]:
-        """Every expression that holds a model."""
-        return iter(self._sites)
+    def sharded(self, expression: ast.expr, module: Module) -> frozenset[Site]:
+        """Likewise, where a part of the model may have been wrapped and not the model itself."""
+        found = set(self._sites.get(expression, ()))
+        cls = self.class_of(expression, module)
+        if cls is not None:
+            found |= self._partly_sharded.get(cls, set())
+        return frozenset(found)
+
+    def callers_of(self, function: ast.AST) -> list[tuple[Module, ast.Call]]:
+        """The calls that are known to run a function of the project."""
+        return self._callers.get(function, [])
 
     # sources
 
@@ -108,8 +127,13 @@ class Models:
             self._add(_Value(module, node), Site(module, None))
 
     def _annotated(self, binding: Parameter, module: Module) -> bool:
+        """Whether an annotation names the class: alone, quoted, or as one of several."""
         annotation = binding.argument.annotation
-        return annotation is not None and self._is_class(annotation, module)
+        return annotation is not None and any(
+            isinstance(node, ast.Name | ast.Attribute | ast.Constant)
+            and self._is_class(node, module)
+            for node in ast.walk(annotation)
+        )
 
     def _read_tests(self) -> None:
         """Finds what stands behind `if isinstance(model, FSDP):`, and behind its contrary."""
@@ -138,6 +162,7 @@ class Models:
         if key in self._seen or value.node in self._ruled_out:
             return
         self._seen.add(key)
+        self.reached.add(value.module)
         if not value.path:
             self._sites.setdefault(value.node, set()).add(site)
         self._queue.append((value, site))
@@ -159,6 +184,10 @@ class Models:
             self._add(_Value(module, parent, (parent.elts.index(node), *path)), site)
         elif isinstance(parent, ast.Return):
             self._return(module, parent, path, site)
+        elif isinstance(parent, ast.Lambda):
+            self._return_from_lambda(module, parent, path, site)
+        elif isinstance(parent, ast.arguments):
+            self._default(module, parent, node, site)
         elif isinstance(parent, ast.Call) and node in parent.args and not path:
             self._argument(module, parent, parent.args.index(node), None, site)
         elif isinstance(parent, ast.keyword) and not path:
@@ -171,12 +200,42 @@ class Models:
             if parent.slice.value == path[0]:
                 self._add(_Value(module, parent, path[1:]), site)
 
+    def _return_from_lambda(
+        self, module: Module, node: ast.Lambda, path: tuple[int, ...], site: Site
+    ) -> None:
+        """`wrap = lambda m: FSDP(m)`: every call of `wrap` gives a model."""
+        parent = module.parents[node]
+        names = parent.targets if isinstance(parent, ast.Assign) else []
+        for name in names:
+            for load in module.loads.get(name.id, ()) if isinstance(name, ast.Name) else ():
+                call = module.parents[load]
+                if isinstance(call, ast.Call) and call.func is load:
+                    self._add(_Value(module, call, path), site)
+
+    def _default(
+        self, module: Module, arguments: ast.arguments, node: ast.expr, site: Site
+    ) -> None:
+        """`def save(model=FSDP(net))`: the default is what the parameter can hold."""
+        function = module.parents[arguments]
+        positional = [*arguments.posonlyargs, *arguments.args]
+        pairs = [
+            *zip(
+                positional[len(positional) - len(arguments.defaults) :],
+                arguments.defaults,
+                strict=True,
+            ),
+            *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
+        ]
+        for parameter, default in pairs:
+            if default is node:
+                self._bind(module, module.scopes[function], parameter.arg, None, (), site)
+
     def _attribute(self, module: Module, node: ast.Attribute, site: Site) -> None:
         if node.attr in {"module", "_fsdp_wrapped_module"}:
             self._add(_Value(module, node), site)
             return
         call = module.parents[node]
-        if node.attr in _SELF_RETURNING and isinstance(call, ast.Call) and call.func is node:
+        if node.attr in SELF_RETURNING and isinstance(call, ast.Call) and call.func is node:
             self._add(_Value(module, call), site)
 
     def _assign(
@@ -191,12 +250,30 @@ class Models:
             if path and path[0] < len(target.elts):
                 self._assign(module, target.elts[path[0]], statement, path[1:], site)
         elif isinstance(target, ast.Name):
-            scope = module.scope_of(target)
-            if target.id in scope.elsewhere:
-                scope = module.scope
+            scope = _owner_of(module, module.scope_of(target), target.id)
             self._bind(module, scope, target.id, statement, path, site)
         elif isinstance(target, ast.Attribute):
-            self._bind_attribute(module, target, statement, path, site)
+            self._bind_attribute(module, target.value, target.attr, statement, path, site)
+            self._bind_whole(module, target, statement, site)
+        elif isinstance(target, ast.Subscript):
+            self._bind_whole(module, target, statement, site)
+
+    def _bind_whole(
+        self, module: Module, target: ast.Attribute | ast.Subscript, statement: ast.AST, site: Site
+    ) -> None:
+        """`model.encoder = FSDP(...)`, `model.layers[i] = FSDP(...)`: `model` has a wrapped part from here on."""
+        root: ast.expr = target
+        while isinstance(root, ast.Attribute | ast.Subscript):
+            root = root.value
+        if not isinstance(root, ast.Name):
+            return
+        whole = Site(site.module, site.call, partly=True)
+        cls = self.class_of(root, module)
+        if cls is not None:
+            self._partly_sharded.setdefault(cls, set()).add(whole)
+        found = module.lookup(root.id, module.scope_of(root))
+        if found is not None and root.id != "self":
+            self._bind(module, found[0], root.id, statement, (), whole)
 
     def _bind(
         self,
@@ -233,36 +310,38 @@ class Models:
     def _bind_attribute(
         self,
         module: Module,
-        target: ast.Attribute,
+        owner: ast.expr,
+        name: str,
         statement: ast.AST,
         path: tuple[int, ...],
         site: Site,
     ) -> None:
-        owner = self._class_of(target.value, module)
-        if owner is None:  # attribute of something unknown: the same text in the same function
-            function = module.enclosing_function(target)
-            text = ast.dump(target.value)
-            for where, load in self._loads_of_attribute.get(target.attr, ()):
-                same = where is module and module.enclosing_function(load) is function
-                if same and ast.dump(load.value) == text and after(load, statement):
+        """`owner.name` holds the model from `statement` on."""
+        cls = self.class_of(owner, module)
+        function = module.enclosing_function(statement)
+        text = ast.dump(owner)
+        for where, load in self._loads_of_attribute.get(name, ()):
+            together = where is module and module.enclosing_function(load) is function
+            if cls is None:  # attribute of something unknown: the same text in the same function
+                if together and ast.dump(load.value) == text and after(load, statement):
                     self._add(_Value(module, load, path), site)
-            return
-        family = self._family(owner)
-        for where, load in self._loads_of_attribute.get(target.attr, ()):
-            holder = self._class_of(load.value, where)
-            if holder is None or not (family & self._family(holder)):
                 continue
-            together = where.enclosing_function(load) is module.enclosing_function(target)
-            if (
-                not together
-                or where is not module
-                or after(load, statement)
-                or share_a_loop(module, statement, load)
-            ):
+            holder = self.class_of(load.value, where)
+            if holder is None or not self._related(cls, holder):
+                continue
+            if not together or after(load, statement) or share_a_loop(module, statement, load):
                 self._add(_Value(where, load, path), site)
 
-    def _class_of(self, expression: ast.expr, module: Module) -> Definition | None:
+    def _related(self, one: Definition, other: Definition) -> bool:
+        """Whether one object can be an instance of both classes."""
+        if self._family(one) & self._family(other):
+            return True
+        return any({one, other} <= family for family in self._mixed)
+
+    def class_of(self, expression: ast.expr, module: Module) -> Definition | None:
         """The class whose instance an expression is: `self` in a method, or a name bound to `Class(...)`."""
+        if isinstance(expression, ast.Call):
+            return self._class(expression.func, module)
         if not isinstance(expression, ast.Name):
             return None
         found = module.lookup(expression.id, module.scope_of(expression))
@@ -277,18 +356,18 @@ class Models:
             if binding.position == 0 and isinstance(owner, ast.ClassDef):
                 return Definition(module, owner)
             annotation = binding.argument.annotation
-            found_class = self.project.definition(annotation, module) if annotation else None
-            return (
-                found_class if found_class and isinstance(found_class.node, ast.ClassDef) else None
-            )
+            return self._class(annotation, module) if annotation is not None else None
         if (
             isinstance(binding, Assigned)
             and not binding.path
             and isinstance(binding.value, ast.Call)
         ):
-            made = self.project.definition(binding.value.func, module)
-            return made if made is not None and isinstance(made.node, ast.ClassDef) else None
+            return self._class(binding.value.func, module)
         return None
+
+    def _class(self, expression: ast.expr, module: Module) -> Definition | None:
+        found = self.project.definition(expression, module)
+        return found if found is not None and isinstance(found.node, ast.ClassDef) else None
 
     def _family(self, cls: Definition) -> frozenset[Definition]:
         return frozenset({cls, *(b for b in self.project.bases(cls) if isinstance(b, Definition))})
@@ -297,11 +376,39 @@ class Models:
         function = module.enclosing_function(node)
         for where, call in self._callers.get(function, ()):
             self._add(_Value(where, call, path), site)
+        owner = module.parents.get(function) if function is not None else None
+        if isinstance(owner, ast.ClassDef) and isinstance(function, ast.FunctionDef):
+            self._return_from_method(Definition(module, owner), function, path, site)
+
+    def _return_from_method(
+        self, owner: Definition, function: ast.FunctionDef, path: tuple[int, ...], site: Site
+    ) -> None:
+        """`builder.build(m)` and, for a property, `builder.model`, where the class of `builder` is known."""
+        is_property = any(ast.unparse(d) == "property" for d in function.decorator_list)
+        for where, load in self._loads_of_attribute.get(function.name, ()):
+            holder = self.class_of(load.value, where)
+            if holder is None or owner not in self._family(holder):
+                continue
+            call = where.parents[load]
+            if is_property:
+                self._add(_Value(where, load, path), site)
+            elif isinstance(call, ast.Call) and call.func is load:
+                self._add(_Value(where, call, path), site)
 
     def _argument(
         self, module: Module, call: ast.Call, position: int | None, keyword: str | None, site: Site
     ) -> None:
+        if isinstance(call.func, ast.Name) and call.func.id == "setattr" and position == 2:
+            owner, name = call.args[0], call.args[1]
+            if isinstance(name, ast.Constant):
+                self._bind_attribute(module, owner, str(name.value), call, (), site)
+            return
         function, shift = self._callee(call, module)
+        if function is None and keyword is not None:
+            made = self.project.definition(call.func, module)
+            if made is not None and isinstance(made.node, ast.ClassDef):  # a dataclass: its fields
+                self._bind_field(made, keyword, site)
+                return
         if function is None:
             dotted = self.project.dotted(call.func, module)
             if dotted & _TRANSPARENT:
@@ -323,8 +430,24 @@ class Models:
                 if by_position or (keyword is not None and name == keyword):
                     self._bind(function.module, scope, name, None, (), site)
 
+    def _bind_field(self, cls: Definition, name: str, site: Site) -> None:
+        for where, load in self._loads_of_attribute.get(name, ()):
+            holder = self.class_of(load.value, where)
+            if holder is not None and cls in self._family(holder):
+                self._add(_Value(where, load), site)
+
     def _callee(self, call: ast.Call, module: Module) -> tuple[Definition | None, int]:
-        return callee(self.project, self._class_of, call, module)
+        return callee(self.project, self.class_of, call, module)
+
+
+def _owner_of(module: Module, scope: Scope, name: str) -> Scope:
+    """The scope that a name belongs to where it is assigned: another one after `global` and `nonlocal`."""
+    if name not in scope.elsewhere:
+        return scope
+    outer = scope.parent
+    while outer is not None and (name not in outer.bindings or name in outer.elsewhere):
+        outer = outer.parent
+    return outer or module.scope
 
 
 def callee(

@@ -24,8 +24,33 @@ def branches(module: Module, test: ast.expr) -> tuple[list[ast.AST], list[ast.AS
         body, orelse = list(parent.body), list(parent.orelse)
     elif isinstance(parent, ast.IfExp) and parent.test is node:
         body, orelse = [parent.body], [parent.orelse]
+    elif isinstance(parent, ast.Assert) and parent.test is node:
+        body = _rest(module, parent)
+    if isinstance(parent, ast.If) and _leaves(
+        parent.body
+    ):  # an early exit: the rest is the other branch
+        orelse += _rest(module, parent)
     body, orelse = body if holds else [], orelse if fails else []
     return (orelse, body) if negated else (body, orelse)
+
+
+def _rest(module: Module, statement: ast.stmt) -> list[ast.AST]:
+    """The statements that follow one in its block."""
+    block = block_of(module.parents[statement], statement)
+    return list(block[block.index(statement) + 1 :])
+
+
+def _leaves(block: list[ast.stmt]) -> bool:
+    return isinstance(block[-1], ast.Return | ast.Raise | ast.Continue | ast.Break)
+
+
+def block_of(parent: ast.AST, statement: ast.stmt) -> list[ast.stmt]:
+    """The statements among which one stands."""
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(parent, name, None)
+        if isinstance(block, list) and statement in block:
+            return block
+    return []
 
 
 def same_text(nodes: list[ast.AST], subject: ast.expr) -> list[ast.expr]:
@@ -48,6 +73,7 @@ def _end(node: ast.AST) -> tuple[int, int]:
 
 
 def after(load: ast.AST, statement: ast.AST) -> bool:
+    """Whether one node stands behind another in the file."""
     return _position(load) >= _end(statement)
 
 
@@ -82,7 +108,7 @@ def _opposite_branches(module: Module, statement: ast.AST, load: ast.AST) -> boo
     branches = {}
     child: ast.AST = statement
     for parent in module.ancestors(statement):
-        if isinstance(parent, ast.If):
+        if isinstance(parent, ast.If) and child is not parent.test:
             branches[id(parent)] = child in parent.body
         child = parent
     child = load
