@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+FSDP_MIGRATE = Path(sys.executable).parent / "fsdp-migrate"
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 CASES = sorted(folder.parent.name for folder in FIXTURES.glob("*/case.toml"))
 
@@ -43,20 +45,56 @@ def test_original_and_migrated_train_the_same(case: str) -> None:
         assert verdict.max_abs_param_diff == 0
 
 
-def test_a_planted_fault_is_caught(tmp_path: Path) -> None:
-    """A reshard strategy may change without a trace in the losses; a lost average may not."""
-    original = FIXTURES / "hybrid" / "original" / "train_hybrid.py"
-    migrated = (FIXTURES / "hybrid" / "migrated" / "train_hybrid.py").read_text("utf-8")
-    sharded = "fully_shard(model, mesh=mesh)\n"
-    assert migrated.count(f"    {sharded}") == 1
-    fault = (
-        "    model.set_gradient_divide_factor(1.0)\n"
-        "    model.set_force_sum_reduction_for_comms(True)\n"
+FAULTS = {
+    "no gradient averaging in one unit": (
+        "model = shard_model(",
+        "model = without_average(",
+        """
+
+def without_average(model, **arguments):
+    shard_model(model, **arguments)
+    unit = next(module for module in model.modules() if isinstance(module, Block))
+    unit.set_gradient_divide_factor(1.0)
+    unit.set_force_sum_reduction_for_comms(True)
+    return model
+
+""",
+    ),
+    "a wrong learning rate": ("lr=args.lr", "lr=args.lr * 1.01", ""),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_makes_verify_exit_with_1(fault: str, tmp_path: Path) -> None:
+    right, wrong, helper = FAULTS[fault]
+    original = FIXTURES / "meta_init" / "original" / "train.py"
+    migrated = (FIXTURES / "meta_init" / "migrated" / "train.py").read_text("utf-8")
+    assert migrated.count(right) == 1
+    assert migrated.count("\ndef main(") == 1
+    broken = tmp_path / "train.py"
+    text = migrated.replace(right, wrong).replace("\ndef main(", f"{helper}\ndef main(")
+    broken.write_text(text, "utf-8")
+    command = [FSDP_MIGRATE, "verify", original, "--migrated", broken, "--nproc", "2"]
+    done = subprocess.run(
+        [*map(str, command), "--device", "cpu"], capture_output=True, text=True, check=False
     )
-    broken = tmp_path / "train_hybrid.py"
-    broken.write_text(migrated.replace(f"    {sharded}", f"    {sharded}{fault}"), "utf-8")
-    verdict = verify(
-        original, broken, ranks=4, launcher=Launcher.TORCHRUN, device="cpu", timeout=240
-    )
-    assert not verdict.equal
-    assert verdict.first is not None
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "different" in done.stdout.splitlines()[-1]
+
+
+def test_verify_migrates_by_itself_and_exits_with_0() -> None:
+    original = FIXTURES / "meta_init" / "original" / "train.py"
+    command = [
+        FSDP_MIGRATE,
+        "verify",
+        original,
+        "--nproc",
+        "2",
+        "--device",
+        "cpu",
+        "--tolerance",
+        "0",
+    ]
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "bitwise equal" in done.stdout.splitlines()[-1]
