@@ -13,11 +13,9 @@ from fsdp_migrate.codemods.edit.comments import as_lines, with_leading_comments
 from fsdp_migrate.codemods.edit.imports import insert_imports
 from fsdp_migrate.codemods.edit.statements import ensure_body, parse_statements, replace_statement
 from fsdp_migrate.codemods.rule import Edit, Edited
+from fsdp_migrate.codemods.syntax import Refused as Refused
 from fsdp_migrate.codemods.syntax import SyntaxTree
-
-
-class Refused(Exception):
-    """The edits of a file cannot be applied without losing something; the message says what."""
+from fsdp_migrate.index.module import NEWLINE
 
 
 def apply(
@@ -42,7 +40,7 @@ def apply(
     assert isinstance(module, cst.Module)
     if names:
         module = insert_imports(module, names, line_length)
-    after = module.code
+    after = tree.text(module)
     _check_result(tree.source.text, after)
     return after
 
@@ -217,7 +215,7 @@ def _check_result(before: str, after: str) -> None:
 
 def comments(text: str) -> list[str]:
     """The comments of a file, in order."""
-    lines = io.StringIO(text).readline
+    lines = io.StringIO(NEWLINE.sub("\n", text)).readline  # the tokenizer knows no lone CR
     return [
         token.string for token in tokenize.generate_tokens(lines) if token.type == tokenize.COMMENT
     ]

@@ -6,13 +6,17 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+
+import libcst as cst
 
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Draft, Example, Rule
+from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Rule
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.names import PACKAGE
+from fsdp_migrate.index.values import origins
 
 ISINSTANCE = Rule(
     "FSDP007",
@@ -36,6 +40,25 @@ from torch.distributed.fsdp import FSDPModule
 
 def units(model: FSDPModule):
     return [m for m in model.modules() if isinstance(m, FSDPModule)]
+""",
+        ),
+        Example(
+            "an annotation in quotes",
+            """\
+from typing import Optional
+
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def save(model: "Optional[FSDP]") -> None: ...
+""",
+            """\
+from typing import Optional
+
+from torch.distributed.fsdp import FSDPModule
+
+
+def save(model: "Optional[FSDPModule]") -> None: ...
 """,
         ),
         Example(
@@ -75,6 +98,16 @@ wrapped = type(model) is FSDP
 """,
             message="isinstance",
         ),
+        Example(
+            "by the name of the class",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+wrapped = type(model).__name__ == "FullyShardedDataParallel"
+""",
+            message="isinstance",
+        ),
     ),
 )
 SUBCLASS = Rule(
@@ -99,13 +132,27 @@ class Wrapper(FSDP):
 )
 RULES = (ISINSTANCE, TYPE_IDENTITY, SUBCLASS)
 
+_CLASS = "FullyShardedDataParallel"
+_BY_TYPE = "the type of a sharded module is a class made for it: use isinstance(m, FSDPModule)"
+_PLAIN_STRING = re.compile(r"""[uU]?('[^'\\\n]*'|"[^"\\\n]*")""")
+
 
 def find(context: Context) -> Iterator[Draft]:
-    """References to the class that are no constructor calls and no attribute accesses."""
+    """References to the class, or to its name, that are no constructor calls and no attribute accesses."""
+    yield from _references(context)
+    yield from _quoted(context)
+    yield from _by_name(context)
+
+
+def _references(context: Context) -> Iterator[Draft]:
     for reference in context.references():
-        if context.fsdp1(reference) != "FullyShardedDataParallel":
+        if context.fsdp1(reference) != _CLASS:
             continue
-        if _is_test(context, reference) or _is_annotation(context, reference):
+        if (
+            _is_test(context, reference)
+            or _is_annotation(context, reference)
+            or _asks_for_none(context, reference)
+        ):
             name, needs = context.name(PACKAGE, "FSDPModule", reference)
             yield Draft(
                 ISINSTANCE,
@@ -133,10 +180,87 @@ def find(context: Context) -> Iterator[Draft]:
                 TYPE_IDENTITY,
                 reference,
                 Action.MANUAL,
-                "the type of a sharded module is a class made for it: use isinstance(m, FSDPModule)",
+                _BY_TYPE,
                 context.source(parent),
                 silent=True,
             )
+
+
+def _quoted(context: Context) -> Iterator[Draft]:
+    """Annotations in quotes: the class's name is replaced inside the string."""
+    module = context.module
+    for string, annotation in module.quoted:
+        scope = module.scope_of(string)
+        names = [
+            node
+            for node in ast.walk(annotation)
+            if isinstance(node, ast.Name | ast.Attribute)
+            and context.project.fsdp1(node, module, scope) == _CLASS
+        ]
+        if not names:
+            continue
+        construct = context.source(string)
+        if not _PLAIN_STRING.fullmatch(construct) or not isinstance(names[0], ast.Name):
+            message = "every sharded module is an FSDPModule: write that into the string"
+            yield Draft(ISINSTANCE, string, Action.MANUAL, message, construct)
+            continue
+        name, needs = context.name(PACKAGE, "FSDPModule", names[0])
+        yield Draft(
+            ISINSTANCE,
+            string,
+            Action.REWRITE,
+            "every sharded module is an FSDPModule",
+            construct,
+            edits=(_renamed_inside(context, string, names[0].id, name),),
+            needs=needs,
+            gone=(string,),
+        )
+
+
+def _renamed_inside(context: Context, string: ast.Constant, old: str, new: str) -> Edit:
+    text = re.sub(rf"(?<![\w.]){old}\b", new, context.source(string))
+    return Edit(
+        context.syntax.find(string, cst.SimpleString),
+        lambda updated: Edited(cst.SimpleString(text)),
+    )
+
+
+def _by_name(context: Context) -> Iterator[Draft]:
+    """Comparisons of a type's name with the class's: `type(m).__name__ == "FullyShardedDataParallel"`."""
+    if _CLASS not in context.module.text:
+        return
+    for node in ast.walk(context.module.tree):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            if any(map(_holds_name, sides)) and any(_is_type_name(context, s) for s in sides):
+                construct = context.source(node)
+                yield Draft(TYPE_IDENTITY, node, Action.MANUAL, _BY_TYPE, construct, silent=True)
+
+
+def _holds_name(side: ast.expr) -> bool:
+    values = side.elts if isinstance(side, ast.Tuple | ast.List | ast.Set) else [side]
+    return any(isinstance(value, ast.Constant) and value.value == _CLASS for value in values)
+
+
+def _is_type_name(context: Context, side: ast.expr) -> bool:
+    """Whether an expression is the name of a class, read on the spot or into a name before."""
+    return any(
+        isinstance(made.node, ast.Attribute) and made.node.attr in {"__name__", "__qualname__"}
+        for made in origins(context.project, side, context.module)
+    )
+
+
+def _asks_for_none(context: Context, reference: ast.expr) -> bool:
+    """Whether a reference is only asked whether it was imported: `FSDP is not None`."""
+    parent = context.module.parents[reference]
+    return (
+        isinstance(parent, ast.Compare)
+        and len(parent.comparators) == 1
+        and any(
+            isinstance(side, ast.Constant) and side.value is None
+            for side in (parent.left, parent.comparators[0])
+        )
+    )
 
 
 def _is_test(context: Context, reference: ast.expr) -> bool:

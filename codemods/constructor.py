@@ -27,7 +27,7 @@ from fsdp_migrate.codemods.arguments import (
     use_orig_params,
 )
 from fsdp_migrate.codemods.command import command
-from fsdp_migrate.codemods.context import RUNTIME, Context
+from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.plain_form import plain_form
 from fsdp_migrate.codemods.plan import (
     SIGNATURE,
@@ -35,6 +35,7 @@ from fsdp_migrate.codemods.plan import (
     Constructor,
     Plan,
     Translation,
+    is_pure,
 )
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
 from fsdp_migrate.codemods.runtime_form import runtime_form
@@ -99,8 +100,12 @@ DYNAMIC = Rule(
     "FSDP004",
     "dynamic-constructor",
     "a call whose arguments are not in sight goes to shard_model",
-    """`FSDP(model, **options)` and `functools.partial(FSDP, ...)` give arguments that no analysis can bind. `shard_model` has
-FSDP1's signature, so it takes their place as it stands.""",
+    """`FSDP(model, **options)` gives arguments that no analysis can bind. `shard_model` has FSDP1's signature, so it takes
+the call's place as it stands.
+
+`functools.partial(FSDP, ...)` is left alone, with the files that it is in: what it makes when it is called is not known to be
+a model, so its checkpoints and optimizers would go on as under FSDP1, and nothing would say so. Write a function instead:
+`def shard(model): return shard_model(model, ...)`, with `shard_model` from `fsdp_migrate.runtime`.""",
     (
         Example(
             "arguments from a dictionary",
@@ -124,13 +129,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 shard = partial(FSDP, sharding_strategy=strategy)
 """,
-            """\
-from functools import partial
-
-from fsdp_migrate.runtime import shard_model
-
-shard = partial(shard_model, sharding_strategy=strategy)
-""",
+            message="a function that calls shard_model",
         ),
     ),
 )
@@ -179,8 +178,20 @@ def plan(context: Context, call: ast.Call) -> Plan:
     for name in SIGNATURE[1:]:
         translation = _TRANSLATORS[name](constructor)
         if translation is not None:
-            translations[name] = translation
+            translations[name] = _keeping_effects(constructor, name, translation)
     return Plan(constructor, translations)
+
+
+def _keeping_effects(constructor: Constructor, name: str, translation: Translation) -> Translation:
+    """The translation, or the runtime's if the argument's expression does more than give a value and would go away."""
+    value = constructor.value(name)
+    goes = name != "device_mesh" or constructor.is_none(name)
+    if value is None or translation.plain is None or not goes:
+        return translation
+    if is_pure(constructor.context, value):
+        return translation
+    message = f"{translation.message}; its expression may do more than give a value, so it stays"
+    return Translation(translation.rule, message)
 
 
 def find(context: Context) -> Iterator[Draft]:
@@ -195,7 +206,8 @@ def _of_call(context: Context, planned: Plan) -> Iterator[Draft]:
     constructor = planned.constructor
     sites = frozenset({planned.site})
     unknown = constructor.unknown
-    if unknown or (constructor.model is None and not constructor.splat) or planned.refused:
+    no_model = constructor.model is None and not constructor.splat
+    if unknown or no_model or constructor.wrapped_before or planned.refused:
         yield from _refused(context, planned)
         return
     plain = plain_form(context, planned) if planned.plain else None
@@ -250,7 +262,7 @@ def _why_runtime(planned: Plan) -> str:
 
 
 def _how_plain(planned: Plan) -> str:
-    if planned.merged().condition:
+    if planned.merged().units is not None:
         return (
             "becomes fully_shard(...) on every unit, children before parents, and on the model last"
         )
@@ -259,11 +271,15 @@ def _how_plain(planned: Plan) -> str:
 
 def _refused(context: Context, planned: Plan) -> Iterator[Draft]:
     constructor = planned.constructor
-    sites = frozenset({planned.site})
+    sites = frozenset({planned.site}) | constructor.wrapped_before
     reasons = [f"`{keyword.arg}` is no argument of FSDP1" for keyword in constructor.unknown]
     reasons += [translation.message for translation in planned.refused]
     if constructor.model is None:
         reasons.append("no module is given")
+    if constructor.wrapped_before:
+        reasons.append(
+            "the model is FSDP1's already, and fully_shard takes no module twice: wrap it once"
+        )
     message = f"left as it is: {'; '.join(reasons)}"
     yield Draft(
         CONSTRUCTOR, constructor.call, Action.MANUAL, message, "FSDP(...)", sites, silent=True
@@ -302,16 +318,13 @@ def _partials(context: Context) -> Iterator[Draft]:
             continue
         if context.fsdp1(call.args[0]) != "FullyShardedDataParallel":
             continue
-        name, needs = context.name(RUNTIME, "shard_model", call.args[0])
         yield Draft(
             DYNAMIC,
             call,
-            Action.RUNTIME,
-            "shard_model has FSDP1's signature and takes the same arguments",
+            Action.MANUAL,
+            "the models that a partial application makes cannot be followed: replace it by a function that calls shard_model",
             "partial(FSDP, ...)",
-            edits=(context.rename(call.args[0], name),),
-            needs=needs,
-            gone=(call.args[0],),
+            silent=True,
         )
 
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from fsdp_migrate.codemods.edit.arguments import ArgumentEdits, edit_call
 from fsdp_migrate.codemods.rule import Edit, Edited, Need, Statements
 from fsdp_migrate.codemods.syntax import SyntaxTree
 from fsdp_migrate.index.models import Models, Site
 from fsdp_migrate.index.module import Assigned, Module, Scope
 from fsdp_migrate.index.names import PACKAGE, fsdp1_name
-from fsdp_migrate.index.project import External, Project
+from fsdp_migrate.index.project import External, ModuleReference, Project
 
 if TYPE_CHECKING:
     from fsdp_migrate.codemods.plan import Plan
@@ -113,11 +114,35 @@ class Context:
             here = here.parent
         return names
 
+    def means_builtin(self, name: str, at: ast.AST) -> bool:
+        """Whether a builtin's name means the builtin at a place."""
+        return self.module.lookup(name, self.module.scope_of(at)) is None
+
     def rename(self, reference: ast.expr, name: str) -> Edit:
         """A reference to an FSDP1 name becomes another name or dotted name."""
         kind: type[cst.CSTNode] = cst.Name if isinstance(reference, ast.Name) else cst.Attribute
         replacement = cst.parse_expression(name)
         return Edit(self.syntax.find(reference, kind), lambda updated: Edited(replacement))
+
+    def edit_call(self, call: ast.Call, edits: ArgumentEdits, func: str) -> Edit:
+        """A call gets other arguments, and calls another function."""
+        function = cst.parse_expression(func)
+
+        def apply(updated: cst.CSTNode) -> Edited:
+            assert isinstance(updated, cst.Call)
+            edited = edit_call(updated, edits, func=function)
+            return Edited(edited.call, edited.orphans)
+
+        return Edit(self.syntax.find(call, cst.Call), apply)
+
+    def stands_alone(self, statement: ast.AST) -> bool:
+        """Whether a simple statement has its lines to itself, so that others can take its place."""
+        try:
+            return isinstance(statement, ast.stmt) and isinstance(
+                self.syntax.statement(statement), cst.SimpleStatementLine
+            )
+        except LookupError:
+            return False
 
     def removal(self, statement: ast.stmt) -> Edit:
         """A statement goes away; whoever takes it away places its comments."""
@@ -151,19 +176,44 @@ class Context:
             return False
         name = binding.target.id
         scope = module.scope_of(binding.target)
-        loads = [
+        statement = module.statement(binding.target)
+        return (
+            len(scope.bindings[name]) == 1
+            and len(self.readers(binding)) == 1
+            and isinstance(statement, ast.Assign)
+            and len(statement.targets) == 1
+            and len(block_of(module.parents[statement], statement)) > 1
+            and not self.is_read_elsewhere(binding)
+        )
+
+    def readers(self, binding: Assigned) -> list[ast.Name]:
+        """Where this file reads a name that one of its statements binds."""
+        assert isinstance(binding.target, ast.Name)
+        module, name = self.module, binding.target.id
+        scope = module.scope_of(binding.target)
+        return [
             load
             for load in module.loads.get(name, ())
             if (found := module.lookup(name, module.scope_of(load))) and found[0] is scope
         ]
-        statement = module.statement(binding.target)
-        return (
-            len(scope.bindings[name]) == 1
-            and len(loads) == 1
-            and isinstance(statement, ast.Assign)
-            and len(statement.targets) == 1
-            and len(block_of(module.parents[statement], statement)) > 1
-            and not (scope is module.scope and self.project.imports_of(module, name))
+
+    def is_read_elsewhere(self, binding: Assigned) -> bool:
+        """Whether other files reach a name of this file: they import it, or name it through this module."""
+        assert isinstance(binding.target, ast.Name)
+        module, name = self.module, binding.target.id
+        if module.scope_of(binding.target) is not module.scope:
+            return False
+        return bool(self.project.imports_of(module, name)) or any(
+            attribute.attr == name and self._is_this_module(attribute.value, other)
+            for other in self.project.connected(module) - {module}
+            for attribute in other.attributes
+        )
+
+    def _is_this_module(self, expression: ast.expr, other: Module) -> bool:
+        return any(
+            isinstance(meaning, ModuleReference)
+            and self.project.find(meaning.name, other) is self.module
+            for meaning in self.project.meanings(expression, other)
         )
 
     def references(self) -> list[ast.expr]:

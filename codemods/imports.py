@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 import libcst as cst
 
@@ -22,9 +23,11 @@ from fsdp_migrate.codemods.edit.imports import (
 )
 from fsdp_migrate.codemods.names import moves
 from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Need, Rule, Statements
+from fsdp_migrate.codemods.syntax import Refused
 from fsdp_migrate.findings import Action
-from fsdp_migrate.index.module import Imported, Scope
+from fsdp_migrate.index.module import Assigned, Binding, Imported, Opaque, Scope
 from fsdp_migrate.index.names import PACKAGE, fsdp1_name
+from fsdp_migrate.index.project import is_fallback
 
 RULE = Rule(
     "FSDP001",
@@ -69,6 +72,36 @@ def wrap(model):
 """,
         ),
         Example(
+            "a fallback",
+            """\
+try:
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+except ImportError:
+    FSDP = None
+
+if FSDP is not None and isinstance(model, FSDP):
+    print(model)
+""",
+            """\
+try:
+    from torch.distributed.fsdp import FSDPModule
+except ImportError:
+    FSDPModule = None
+
+if FSDPModule is not None and isinstance(model, FSDPModule):
+    print(model)
+""",
+        ),
+        Example(
+            "a module that goes on being used",
+            """\
+import torch.distributed.fsdp.wrap as wrapping
+
+policy = wrapping.size_based_auto_wrap_policy
+""",
+            message="still in use",
+        ),
+        Example(
             "an import that nothing uses",
             """\
 import torch
@@ -81,6 +114,8 @@ import torch
     ),
 )
 RULES = (RULE,)
+
+_RESPELLED = frozenset({"FullyShardedDataParallel", "MixedPrecision", "CPUOffload"})
 
 
 @dataclass(eq=False)
@@ -136,9 +171,10 @@ def plan(
         needs: names that these edits use.
         whole: every model around is migrated, so options that stay can come from the runtime.
     """
+    needs = list(dict.fromkeys(needs))
     statements = _statements(context)
     used = _used(context, gone)
-    drafts: list[Draft] = []
+    drafts = list(_modules_in_use(context, gone))
     for statement in statements:
         for alias in statement.node.names:
             draft = _decide(context, statement, alias, used, whole=whole)
@@ -146,7 +182,8 @@ def plan(
                 drafts.append(draft)
     insert = _place(context, statements, needs)
     _gather(context, statements)
-    spare = _spare(context, gone)
+    fallbacks = list(_fallbacks(context, statements, needs))
+    spare = _spare(context, gone, used, needs)
     for statement in spare:
         if isinstance(statement.node, ast.Import):
             drafts += [
@@ -154,7 +191,12 @@ def plan(
                 for alias in statement.node.names
                 if alias.name.startswith(PACKAGE)
             ]
-    return ImportPlan(drafts, list(_edits(context, [*statements, *spare])), insert)
+    for binding, _ in fallbacks:
+        construct = context.source(context.module.statement(binding.target))
+        message = "the fallback is for the name that is imported now"
+        drafts.append(Draft(RULE, binding.target, Action.REWRITE, message, construct))
+    edits = [*_edits(context, [*statements, *spare]), *(edit for _, edit in fallbacks)]
+    return ImportPlan(drafts, edits, insert)
 
 
 def _statements(context: Context) -> list[_Statement]:
@@ -177,45 +219,107 @@ def _fsdp1_of(context: Context, binding: Imported) -> str | None:
     inside = context.project.find(binding.module, context.module)
     if inside is None or inside is context.module:
         return None
-    found = {
-        fsdp1_name(getattr(meaning, "dotted", ""))
-        for meaning in context.project.module_name(binding.member, inside)
-    }
-    return found.pop() if len(found) == 1 else None
+    return context.project.fsdp1_at(binding.member, inside)
 
 
 def _used(context: Context, gone: Collection[ast.AST]) -> set[Imported]:
-    """The imports that a reference still goes through."""
+    """The imports that a reference, a `del` or an annotation in quotes still goes through."""
+    module = context.module
     used: set[Imported] = set()
-    for name, loads in context.module.loads.items():
+    for name, loads in module.loads.items():
         for load in loads:
             if load in gone or any(parent in gone for parent in _dotted_around(context, load)):
                 continue
-            found = context.module.lookup(name, context.module.scope_of(load))
-            if found is not None:
-                used |= {binding for binding in found[1] if isinstance(binding, Imported)}
+            used |= _imports_behind(context, name, module.scope_of(load))
+    for string, annotation in module.quoted:
+        if string not in gone:
+            for node in ast.walk(annotation):
+                if isinstance(node, ast.Name):
+                    used |= _imports_behind(context, node.id, module.scope_of(string))
+    for scope in module.scopes.values():
+        for name, bindings in scope.bindings.items():
+            if any(isinstance(b, Opaque) and isinstance(b.node, ast.Delete) for b in bindings):
+                used |= _imports_behind(context, name, scope)
     return used
 
 
-def _spare(context: Context, gone: Collection[ast.AST]) -> list[_Statement]:
+def _imports_behind(context: Context, name: str, scope: Scope) -> set[Imported]:
+    found = context.module.lookup(name, scope)
+    return {binding for binding in found[1] if isinstance(binding, Imported)} if found else set()
+
+
+def _modules_in_use(context: Context, gone: Collection[ast.AST]) -> Iterator[Draft]:
+    """Imports of FSDP1's modules, and stars, through which a name is still reached: they cannot change."""
+    module = context.module
+    references = context.references()
+    known = set(references)
+    found: dict[ast.alias, None] = {}
+    for reference in references:
+        if reference in gone or module.parents[reference] in known:
+            continue
+        root = _root(reference)
+        bound = module.lookup(root.id, module.scope_of(root)) if root is not None else None
+        if bound is not None:
+            found.update((b.alias, None) for b in bound[1] if _is_package(b))
+        else:
+            stars = (node for source, node in module.stars if source.startswith(PACKAGE))
+            found.update((node.names[0], None) for node in stars)
+    for alias in found:
+        yield Draft(RULE, alias, Action.MANUAL, "stays: still in use", alias.name)
+
+
+def _is_package(binding: Binding) -> TypeGuard[Imported]:
+    """Whether an import binds FSDP1's package or a module of it."""
+    if not isinstance(binding, Imported):
+        return False
+    if binding.member is None:
+        return binding.alias.name.startswith(PACKAGE)
+    path = f"{binding.module}.{binding.member}"
+    return path.startswith(PACKAGE) and fsdp1_name(path) is None
+
+
+def _root(expression: ast.expr) -> ast.Name | None:
+    """The name that a dotted name begins with."""
+    while isinstance(expression, ast.Attribute):
+        expression = expression.value
+    return expression if isinstance(expression, ast.Name) else None
+
+
+def _spare(
+    context: Context, gone: Collection[ast.AST], used: set[Imported], needs: Collection[Need]
+) -> list[_Statement]:
     """Imports of whole modules whose every use went away: FSDP1's own, and `functools`, which policies needed."""
     module = context.module
+    elsewhere = {need.at for need in needs if need.module == RUNTIME}
     found: dict[ast.AST, _Statement] = {}
     for local, bindings in module.scope.bindings.items():
         loads = module.loads.get(local, ())
         if (
             not loads
             or not all(load in gone for load in loads)
+            or any(_is_respelled(context, load, elsewhere) for load in loads)
             or context.project.imports_of(module, local)
+            or local in _exported(context)
         ):
             continue
         for binding in bindings:
-            if isinstance(binding, Imported) and _is_spare(binding):
+            if isinstance(binding, Imported) and _is_spare(binding) and binding not in used:
                 statement = found.setdefault(
                     binding.statement, _Statement(binding.statement, module.scope)
                 )
                 statement.drop.add(local)
     return list(found.values())
+
+
+def _is_respelled(context: Context, load: ast.Name, elsewhere: Collection[ast.expr | None]) -> bool:
+    """Whether FSDP2's name is written through the same module as FSDP1's was: `fsdp.fully_shard`."""
+    name = context.module.parents[load]
+    return (
+        isinstance(name, ast.Attribute)
+        and name not in elsewhere
+        and context.project.dotted(load, context.module) == {PACKAGE}
+        and context.fsdp1(name) in _RESPELLED
+    )
 
 
 def _is_spare(binding: Imported) -> bool:
@@ -260,20 +364,15 @@ def _decide(
 def _is_public(context: Context, statement: _Statement, local: str) -> bool:
     """Whether others can reach the name through this file: it is exported, or imported elsewhere and still used there."""
     module = context.module
+    if isinstance(statement.scope.node, ast.ClassDef):
+        return any(
+            attribute.attr == local
+            for other in context.project.modules
+            for attribute in other.attributes
+        )
     if statement.scope is not module.scope:
         return False
-    if module.is_package:
-        return True
-    exported = [
-        element.value
-        for node in module.tree.body
-        if isinstance(node, ast.Assign)
-        and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets)
-        and isinstance(node.value, ast.List | ast.Tuple)
-        for element in node.value.elts
-        if isinstance(element, ast.Constant)
-    ]
-    if local in exported:
+    if module.is_package or local in _exported(context):
         return True
     return any(
         imported is not None or local in other.loads
@@ -281,12 +380,77 @@ def _is_public(context: Context, statement: _Statement, local: str) -> bool:
     )
 
 
+def _exported(context: Context) -> set[object]:
+    """The names in `__all__`, however it is put together."""
+    return {
+        node.value
+        for statement in context.module.tree.body
+        if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        and any(isinstance(n, ast.Name) and n.id == "__all__" for n in ast.walk(statement))
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Constant)
+    }
+
+
+def _fallbacks(
+    context: Context, statements: list[_Statement], needs: Iterable[Need]
+) -> Iterator[tuple[Assigned, Edit]]:
+    """`FSDP = None`, where the import of FSDP fails: the names that take FSDP's place need it as much."""
+    heirs: dict[Assigned, dict[str, None]] = {}
+    for need in needs:
+        root = _root(need.at) if need.at is not None else None
+        bound = context.module.lookup(root.id, context.module.scope_of(root)) if root else None
+        if bound is None or _already_imported(context, need):
+            continue
+        for binding in bound[1]:
+            if isinstance(binding, Assigned) and not binding.path and is_fallback(binding.value):
+                heirs.setdefault(binding, {})[name_and_local(need.name)[1]] = None
+    for binding, names in heirs.items():
+        assert isinstance(binding.target, ast.Name)
+        local, scope = binding.target.id, context.module.scope_of(binding.target)
+        importing = [s for s in statements if s.scope is scope and _binds(s, local)]
+        if importing:
+            kept = [] if all(local in s.drop for s in importing) else [local]
+            yield binding, _retargeted(context, binding.target, [*kept, *names])
+
+
+def _binds(statement: _Statement, local: str) -> bool:
+    return any((alias.asname or alias.name) == local for alias in statement.node.names)
+
+
+def _retargeted(context: Context, target: ast.Name, names: list[str]) -> Edit:
+    """An assignment to one name becomes one to others.
+
+    Raises:
+        Refused: if it is no plain assignment, and there are several.
+    """
+    name = context.syntax.find(target, cst.Name)
+    place = context.syntax.parents[name]
+    if len(names) == 1:
+        return Edit(name, lambda updated: Edited(cst.Name(names[0])))
+    if not isinstance(place, cst.AssignTarget):
+        raise Refused(f"the fallback of {target.id} on line {target.lineno} is for several names")
+    return Edit(
+        context.syntax.parents[place], lambda updated: Edited(_several(updated, names, target.id))
+    )
+
+
+def _several(assignment: cst.CSTNode, names: list[str], old: str) -> cst.Assign:
+    assert isinstance(assignment, cst.Assign)
+    targets: list[cst.AssignTarget] = []
+    for place in assignment.targets:
+        is_old = isinstance(place.target, cst.Name) and place.target.value == old
+        new = [place.with_changes(target=cst.Name(name)) for name in names]
+        targets += new if is_old else [place]
+    return assignment.with_changes(targets=targets)
+
+
 def _place(
     context: Context, statements: list[_Statement], needs: Iterable[Need]
 ) -> list[tuple[str, str]]:
     """Hands each needed name to an import statement; returns those for which there is none."""
     insert: list[tuple[str, str]] = []
-    for need in dict.fromkeys(needs):
+    for need in needs:
         if _already_imported(context, need):
             continue
         statement = _statement_for(context, statements, need)
@@ -302,12 +466,10 @@ def _statement_for(context: Context, statements: list[_Statement], need: Need) -
     if need.module in {"dataclasses", "functools"}:
         return None  # these go where such imports stand
     if need.at is not None:
-        root: ast.expr = need.at
-        while isinstance(root, ast.Attribute):
-            root = root.value
-        if isinstance(root, ast.Name):
-            found = context.module.lookup(root.id, context.module.scope_of(root))
-            bound = {b.statement for b in found[1] if isinstance(b, Imported)} if found else set()
+        root = _root(need.at)
+        if root is not None:
+            imports = _imports_behind(context, root.id, context.module.scope_of(root))
+            bound = {binding.statement for binding in imports}
             for statement in statements:
                 if statement.node in bound:
                     return _beside(context, statements, statement, need.module)
@@ -321,12 +483,16 @@ def _statement_for(context: Context, statements: list[_Statement], need: Need) -
 def _beside(
     context: Context, statements: list[_Statement], statement: _Statement, module: str
 ) -> _Statement:
-    """The statement of the same block that imports from a module already, else the given one."""
+    """A statement of the same block that imports from a module already, else the given one.
+
+    Never one further down: what the new name replaces may be used in between.
+    """
     for other in _of_block(context, statements, statement):
         if (
             isinstance(other.node, ast.ImportFrom)
             and other.node.module == module
             and other.survives
+            and other.node.lineno <= statement.node.lineno
         ):
             return other
     return statement

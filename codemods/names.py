@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator
+from itertools import chain
 
-from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.context import RUNTIME, Context
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
 from fsdp_migrate.findings import Action
-from fsdp_migrate.index.names import KINDS, Kind
+from fsdp_migrate.index.names import KINDS, Kind, fsdp1_name
 
 OPTION = Rule(
     "FSDP017",
@@ -63,10 +64,23 @@ WRAPPERS = {"fsdp": FSDP}
 """,
             message="by hand",
         ),
+        Example(
+            "a name that can be something else",
+            """\
+from functools import partial
+
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+FSDP = partial(FSDP, use_orig_params=True)
+model = FSDP(model)
+""",
+            message="something else as well",
+        ),
     ),
 )
 RULES = (OPTION, OTHER_USE)
 
+_CLASS = "FullyShardedDataParallel"
 _IN_RUNTIME = {Kind.OPTION, Kind.POLICY, Kind.STATE_DICT}
 _NOT_IN_RUNTIME = {"OptimStateKeyType", "default_auto_wrap_policy", "_module_wrap_policy"}
 
@@ -76,35 +90,80 @@ def moves(name: str) -> bool:
     return KINDS[name] in _IN_RUNTIME and name not in _NOT_IN_RUNTIME
 
 
-def find(context: Context, gone: Collection[ast.AST], lines: Collection[int]) -> Iterator[Draft]:
-    """References on lines of which no other codemod speaks; those in `gone` go away."""
-    for reference in context.references():
-        name = context.fsdp1(reference)
-        if name is None or reference.lineno in lines or _is_base(context, reference):
+def find(context: Context, gone: Collection[ast.AST], drafts: Collection[Draft]) -> Iterator[Draft]:
+    """References of which no other codemod speaks; those in `gone` go away.
+
+    Of an option its line's finding has said enough. The class counts each time: a use that nobody saw would go wrong
+    in silence.
+    """
+    lines = {getattr(draft.node, "lineno", 0) for draft in drafts}
+    spoken_of = set(chain.from_iterable(_heads(draft.node) for draft in drafts))
+    references = context.references()
+    known = set(references)
+    for reference in references:
+        if reference in spoken_of or context.module.parents[reference] in known:
             continue
+        name = context.fsdp1(reference)
+        heard = reference.lineno in lines
         if reference in gone:
-            message = f"{name} goes away with what it was for"
-            yield Draft(OPTION, reference, Action.REWRITE, message, context.source(reference))
-        elif moves(name):
-            yield Draft(
-                OPTION,
-                reference,
-                Action.RUNTIME,
-                f"{name} stays, and comes from fsdp_migrate.runtime",
-                context.source(reference),
-            )
+            if not heard:
+                message = f"{name} goes away with what it was for"
+                yield Draft(OPTION, reference, Action.REWRITE, message, context.source(reference))
+        elif name is None:
+            yield _ambiguous(context, reference)
+        elif name == _CLASS or not heard:
+            yield _left(context, reference, name)
+
+
+def _heads(node: ast.AST) -> Iterator[ast.AST]:
+    """A construct and what it begins with: for `FSDP.fsdp_modules(m)` the call, the method and the class."""
+    while True:
+        yield node
+        if isinstance(node, ast.Call):
+            node = node.func
+        elif isinstance(node, ast.Attribute):
+            node = node.value
         else:
-            yield Draft(
-                OTHER_USE,
-                reference,
-                Action.MANUAL,
-                f"{name} is used as a value: replace it by hand, by what its users need",
-                context.source(reference),
-                silent=name == "FullyShardedDataParallel",
-            )
+            return
 
 
-def _is_base(context: Context, reference: ast.expr) -> bool:
-    """Whether a dotted reference goes on (`fsdp` of `fsdp.ShardingStrategy`), so that the longer one counts."""
-    parent = context.module.parents[reference]
-    return isinstance(parent, ast.Attribute) and context.fsdp1(parent) is not None
+def _ambiguous(context: Context, reference: ast.expr) -> Draft:
+    paths = context.project.dotted(reference, context.module)
+    found = sorted(name for path in paths if (name := fsdp1_name(path)))
+    return Draft(
+        OTHER_USE,
+        reference,
+        Action.MANUAL,
+        f"can be {found[0]}, and something else as well: give the two different names",
+        context.source(reference),
+        silent=_CLASS in found,
+    )
+
+
+def _left(context: Context, reference: ast.expr, name: str) -> Draft:
+    """What becomes of a name that the program goes on using."""
+    construct = context.source(reference)
+    if not moves(name):
+        message = f"{name} is used as a value: replace it by hand, by what its users need"
+        silent = name == _CLASS
+        return Draft(OTHER_USE, reference, Action.MANUAL, message, construct, silent=silent)
+    if _comes_from_torch(context, reference):
+        message = (
+            f"stays torch's own {name}, which shard_model takes as well: "
+            f"import it by name and it comes from {RUNTIME}"
+        )
+        return Draft(OPTION, reference, Action.MANUAL, message, construct)
+    message = f"{name} stays, and comes from {RUNTIME}"
+    return Draft(OPTION, reference, Action.RUNTIME, message, construct)
+
+
+def _comes_from_torch(context: Context, reference: ast.expr) -> bool:
+    """Whether a name is reached through a module of torch's (`fsdp.wrap.NAME`) or a star: no import of it can change."""
+    module, project = context.module, context.project
+    if isinstance(reference, ast.Attribute):
+        return bool(project.dotted(reference.value, module))
+    return (
+        isinstance(reference, ast.Name)
+        and module.lookup(reference.id, module.scope_of(reference)) is None
+        and all(project.find(source, module) is None for source, _ in module.stars)
+    )

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import libcst as cst
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.edit.arguments import ArgumentEdits, edit_call
+from fsdp_migrate.codemods.edit.arguments import ArgumentEdits
 from fsdp_migrate.codemods.edit.comments import comments_in, with_leading_comments
 from fsdp_migrate.codemods.edit.statements import parse_statements, replace_statement
-from fsdp_migrate.codemods.plan import Constructor, Form, Plain, Plan
-from fsdp_migrate.codemods.rule import Edit, Edited, Statements
+from fsdp_migrate.codemods.plan import Constructor, Form, Plain, Plan, enclosed
+from fsdp_migrate.codemods.rule import Edit, Statements
 from fsdp_migrate.index.names import PACKAGE
 
 
@@ -32,7 +32,7 @@ def plain_form(context: Context, planned: Plan) -> Form | None:
     name, needs = context.name(PACKAGE, "fully_shard", constructor.call.func)
     edits = [*merged.edits]
     if shape.statement is None:
-        edits.append(_inline_edit(context, planned, merged, cst.parse_expression(name)))
+        edits.append(_inline_edit(context, planned, merged, name))
     else:
         lines = _lines(context, constructor, merged, shape, name)
         spent = [context.module.statement(binding.target) for binding in merged.spent]
@@ -67,41 +67,33 @@ def _shape(context: Context, planned: Plan) -> _Shape | None:
     call, model = constructor.call, constructor.model
     assert model is not None
     source = context.source(model)
-    needs_loop = planned.merged().condition is not None or planned.merged().setup
+    needs_loop = planned.merged().units is not None or planned.merged().setup
     inline = _Shape(None, None, False, source)
     nested = any(
         isinstance(n, ast.Call) and n in context.plans for n in ast.walk(call) if n is not call
     )
     statement = context.module.parents[call]
     alone = isinstance(statement, ast.Assign | ast.Return | ast.Expr) and not nested
-    if not alone or not _stands_alone(context, statement):
+    if not alone or not context.stands_alone(statement):
         return None if needs_loop else inline
     if isinstance(statement, ast.Assign):
         if len(statement.targets) != 1 or not isinstance(
             statement.targets[0], ast.Name | ast.Attribute
         ):
             return None if needs_loop else inline
-        target = context.source(statement.targets[0])
+        target = ast.unparse(statement.targets[0])
     else:
         target = ""
     assert isinstance(statement, ast.stmt)
     returned = isinstance(statement, ast.Return)
     if _is_dotted(model):
-        keeps = target == source or isinstance(statement, ast.Expr)
-        return _Shape(statement, None if keeps or returned else target, returned, source)
+        dotted = ast.unparse(model)  # it may be written over several lines
+        keeps = target == dotted or isinstance(statement, ast.Expr)
+        return _Shape(statement, None if keeps or returned else target, returned, dotted)
     if not needs_loop:
         return inline
     name = target if isinstance(statement, ast.Assign) else context.free("model", call)
-    return _Shape(statement, None, returned, name, f"{name} = {source}")
-
-
-def _stands_alone(context: Context, statement: ast.AST) -> bool:
-    try:
-        return isinstance(statement, ast.stmt) and isinstance(
-            context.syntax.statement(statement), cst.SimpleStatementLine
-        )
-    except LookupError:
-        return False
+    return _Shape(statement, None, returned, name, f"{name} = {enclosed(source)}")
 
 
 def _is_dotted(node: ast.expr) -> bool:
@@ -118,16 +110,15 @@ def _lines(
     lines += merged.setup
     shared = _arguments(merged.shared)
     child, root = _arguments(merged.child), _arguments(merged.root)
-    if merged.condition:
+    if merged.units is not None:
         if len(merged.shared) > 1:
             kwargs = context.free("fsdp_kwargs", constructor.call)
             lines.append(f"{kwargs} = dict({shared.removeprefix(', ')})")
             shared = f", **{kwargs}"
         unit = context.free("module", constructor.call)
-        condition = merged.condition.format(module=unit)
-        if shape.first or shape.model != context.source(constructor.model or constructor.call):
-            original = context.source(constructor.model or constructor.call)
-            condition = condition.replace(f"is not {original} ", f"is not {shape.model} ")
+        condition = f"isinstance({unit}, {merged.units.classes})"
+        if merged.units.may_hold_root:
+            condition = f"{unit} is not {shape.model} and {condition}"
         lines.append(
             f"for {unit} in reversed(list({shape.model}.modules())):\n"
             f"    if {condition}:\n"
@@ -173,11 +164,8 @@ def _take(placed: Counter[str], comment: str) -> bool:
     return False
 
 
-def _inline_edit(
-    context: Context, planned: Plan, merged: Plain, function: cst.BaseExpression
-) -> Edit:
+def _inline_edit(context: Context, planned: Plan, merged: Plain, function: str) -> Edit:
     constructor = planned.constructor
-    node = context.syntax.find(constructor.call, cst.Call)
     drop = {
         constructor.position(a) for name, a in constructor.arguments.items() if name != "module"
     }
@@ -189,10 +177,4 @@ def _inline_edit(
         rename=rename,
         add=tuple((name, cst.parse_expression(value)) for name, value in added.items()),
     )
-
-    def apply(updated: cst.CSTNode) -> Edited:
-        assert isinstance(updated, cst.Call)
-        edited = edit_call(updated, edits, func=function)
-        return Edited(edited.call, edited.orphans)
-
-    return Edit(node, apply)
+    return context.edit_call(constructor.call, edits, function)

@@ -13,10 +13,10 @@ from functools import cached_property
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Edit, Need, Rule
-from fsdp_migrate.index.makeup import UNKNOWN, Makeup, makeup
-from fsdp_migrate.index.models import Site
-from fsdp_migrate.index.module import Assigned
-from fsdp_migrate.index.names import fsdp1_member
+from fsdp_migrate.index.makeup import UNKNOWN, Makeup, is_extended, makeup
+from fsdp_migrate.index.models import SELF_RETURNING, Site
+from fsdp_migrate.index.module import Assigned, Module
+from fsdp_migrate.index.names import KINDS, Kind, fsdp1_member
 from fsdp_migrate.index.project import Definition
 from fsdp_migrate.index.values import Origin, origin, origins
 
@@ -38,6 +38,15 @@ SIGNATURE = (
     "use_orig_params",
     "ignored_states",
     "device_mesh",
+)
+_LOOPS = (
+    ast.For,
+    ast.AsyncFor,
+    ast.While,
+    ast.ListComp,
+    ast.SetComp,
+    ast.DictComp,
+    ast.GeneratorExp,
 )
 # Spellings of torch 1.11 to 2.0.
 FORMER_NAMES = {
@@ -63,6 +72,19 @@ class Argument:
     node: ast.keyword | ast.expr
 
 
+@dataclass(frozen=True)
+class Units:
+    """Which modules below the root are units of their own.
+
+    Attributes:
+        classes: the second argument of `isinstance`, as source.
+        may_hold_root: the root itself can be of these classes, and must be skipped.
+    """
+
+    classes: str
+    may_hold_root: bool
+
+
 @dataclass(frozen=True, eq=False)
 class Plain:
     """What an argument adds to the plain PyTorch form.
@@ -70,7 +92,7 @@ class Plain:
     Attributes:
         shared, child, root: keyword arguments, as source, of every `fully_shard` call, of those below the root, and of
             the root's.
-        condition: which modules are units of their own; `{module}` stands for the loop variable.
+        units: which modules are units of their own, if any but the root is.
         setup: statements in front.
         edits: changes elsewhere, such as a `MixedPrecision(...)` bound to a name further up.
         spent: assignments that have no other use and go away.
@@ -80,7 +102,7 @@ class Plain:
     shared: dict[str, str] = field(default_factory=dict)
     child: dict[str, str] = field(default_factory=dict)
     root: dict[str, str] = field(default_factory=dict)
-    condition: str | None = None
+    units: Units | None = None
     setup: tuple[str, ...] = ()
     needs: tuple[Need, ...] = ()
     edits: tuple[Edit, ...] = ()
@@ -188,6 +210,26 @@ class Constructor:
         return self.value("module")
 
     @cached_property
+    def wrapped_before(self) -> frozenset[Site]:
+        """The other constructors that have wrapped this very model: in its expression, or before in the same function.
+
+        What is wrapped in another function may be another way to set up the same attribute.
+        """
+        if self.model is None:
+            return frozenset()
+        function_of = self.context.module.enclosing_function
+        return frozenset(
+            site
+            for site in self.context.sites(self.model)
+            if site.call is not None and site is not self.site
+            if isinstance(self.model, ast.Call)
+            or (
+                site.module is self.context.module
+                and function_of(site.call) is function_of(self.call)
+            )
+        )
+
+    @cached_property
     def makeup(self) -> Makeup:
         """What the wrapped model is made of, if its class can be found."""
         results = [
@@ -195,7 +237,17 @@ class Constructor:
         ]
         if not results:
             return UNKNOWN
+        if is_extended(self._places, self.context.module):
+            return UNKNOWN
         return Makeup(all(r.no_batch_norm for r in results), all(r.no_buffers for r in results))
+
+    @property
+    def _places(self) -> list[ast.expr]:
+        """Where the model can be reached: the expression that is wrapped, the names on its way, and the result."""
+        if self.model is None:
+            return [self.call]
+        made = origins(self.context.project, self.model, self.context.module)
+        return [self.model, self.call, *(name.target for o in made for name in o.names)]
 
     @cached_property
     def classes(self) -> list[Definition | None]:
@@ -222,13 +274,7 @@ class Constructor:
             if not isinstance(node, ast.Call):
                 yield None
                 return
-            if isinstance(node.func, ast.Attribute) and node.func.attr in {
-                "to",
-                "cuda",
-                "cpu",
-                "train",
-                "eval",
-            }:
+            if isinstance(node.func, ast.Attribute) and node.func.attr in SELF_RETURNING:
                 pending += origins(self.context.project, node.func.value, made.module)
                 continue
             cls = self.context.project.definition(node.func, made.module)
@@ -236,9 +282,55 @@ class Constructor:
 
     @property
     def may_be_nested(self) -> bool:
-        """Whether another constructor may wrap this model, or this one another's: one in a file that hangs together."""
+        """Whether another constructor may wrap this model, or this one another's: one in a file that hangs together.
+
+        A constructor that can run more than once may wrap parts of a model first, and the model last.
+        """
         around = self.context.project.connected(self.context.module)
-        return sum(where in around for where, _ in self.context.models.constructors) > 1
+        several = sum(where in around for where, _ in self.context.models.constructors) > 1
+        return several or self._may_run_again(self.context.module, self.call, frozenset())
+
+    def _may_run_again(self, module: Module, node: ast.AST, seen: frozenset[ast.AST]) -> bool:
+        """Whether code stands in a loop, or in a function that is called in one or from more than one place."""
+        for around in module.ancestors(node):
+            if isinstance(around, _LOOPS):
+                return True
+            if isinstance(around, ast.Lambda) or around in seen:
+                return True
+            if isinstance(around, ast.FunctionDef | ast.AsyncFunctionDef):
+                references = list(self._references(module, around))
+                return len(references) > 1 or any(
+                    not isinstance(call := where.parents[reference], ast.Call)
+                    or call.func is not reference
+                    or self._may_run_again(where, call, seen | {around})
+                    for where, reference in references
+                )
+        return False
+
+    def _references(
+        self, module: Module, function: ast.FunctionDef | ast.AsyncFunctionDef
+    ) -> Iterator[tuple[Module, ast.expr]]:
+        """Where a function is named. A method goes by its name alone, a constructor by its class's."""
+        owner = module.parents[function]
+        name, meant = function.name, Definition(module, function)
+        if isinstance(owner, ast.ClassDef) and name == "__init__":
+            name, meant = owner.name, Definition(module, owner)
+        by_name = isinstance(owner, ast.ClassDef) and name == function.name
+        project = self.context.project
+        for where in project.connected(module):
+            spellings = {name} | {
+                alias.asname
+                for statement in where.imports
+                for alias in statement.names
+                if alias.name == name and alias.asname
+            }
+            loads: list[ast.expr] = [a for a in where.attributes if a.attr == name]
+            loads += [load for spelling in spellings for load in where.loads.get(spelling, ())]
+            for load in loads:
+                if (by_name and isinstance(load, ast.Attribute)) or meant in project.meanings(
+                    load, where
+                ):
+                    yield where, load
 
     @cached_property
     def on_meta(self) -> bool:
@@ -276,7 +368,12 @@ class Plan:
     @property
     def plain(self) -> bool:
         """Whether the call becomes plain PyTorch."""
-        return not self.needs_runtime and not self.refused and not self.constructor.splat
+        return (
+            not self.needs_runtime
+            and not self.refused
+            and not self.constructor.splat
+            and not self.constructor.wrapped_before
+        )
 
     def merged(self) -> Plain:
         """The plain forms of all arguments together."""
@@ -285,7 +382,7 @@ class Plan:
             shared=_merge([p.shared for p in parts]),
             child=_merge([p.child for p in parts]),
             root=_merge([p.root for p in parts]),
-            condition=next((p.condition for p in parts if p.condition), None),
+            units=next((p.units for p in parts if p.units), None),
             setup=tuple(line for p in parts for line in p.setup),
             needs=tuple(need for p in parts for need in p.needs),
             edits=tuple(edit for p in parts for edit in p.edits),
@@ -304,7 +401,7 @@ def without_effect(
     value = constructor.value(name)
     if value is None:
         return None
-    if is_pure(value):
+    if is_pure(constructor.context, value):
         return Translation(rule, message, Plain(gone=(value,)), in_runtime=False)
     return Translation(
         rule, f"{message}; its expression may do more than give a value, so it stays"
@@ -318,19 +415,42 @@ def switch(
     value = constructor.value(name)
     if value is None:
         return None
-    if constructor.constant(name, False) is False and is_pure(value):
+    if constructor.constant(name, False) is False and is_pure(constructor.context, value):
         return Translation(rule, off, Plain(), in_runtime=False)
     return Translation(rule, on)
 
 
-def is_pure(value: ast.expr) -> bool:
-    """Whether an expression only gives a value: no call but of `torch.device`, no await, no assignment."""
-    for node in ast.walk(value):
-        if isinstance(node, ast.Await | ast.NamedExpr | ast.Yield | ast.YieldFrom):
-            return False
-        if isinstance(node, ast.Call) and ast.unparse(node.func) != "torch.device":
-            return False
-    return True
+def is_pure(context: Context, value: ast.AST) -> bool:
+    """Whether an expression only gives a value: no assignment, no await, and calls of what is known to do nothing else."""
+    if isinstance(value, ast.Lambda):
+        return True
+    if isinstance(value, ast.Await | ast.NamedExpr | ast.Yield | ast.YieldFrom):
+        return False
+    if isinstance(value, ast.Call) and not _only_makes(context, value.func):
+        return False
+    return all(is_pure(context, child) for child in ast.iter_child_nodes(value))
+
+
+def _only_makes(context: Context, function: ast.expr) -> bool:
+    """Whether a function makes an object and does nothing else: FSDP1's options and policies, and a few others."""
+    name = context.fsdp1(function)
+    if name is not None:
+        return KINDS[name] in {Kind.OPTION, Kind.POLICY}
+    dotted = context.project.dotted(function, context.module)
+    if dotted:
+        return dotted <= {"functools.partial", "torch.device", "torch.cuda.current_device"}
+    if not isinstance(function, ast.Name) or function.id not in {"set", "tuple", "list"}:
+        return False
+    return context.means_builtin(function.id, function)
+
+
+def enclosed(source: str) -> str:
+    """The source of an expression as it can stand in a statement: in parentheses where it stood in the call's."""
+    try:
+        ast.parse(source, mode="eval")
+    except SyntaxError:
+        return f"({source})"
+    return source
 
 
 def _merge(parts: Sequence[dict[str, str]]) -> dict[str, str]:

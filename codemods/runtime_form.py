@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ast
 
-import libcst as cst
-
 from fsdp_migrate.codemods.context import RUNTIME, Context
-from fsdp_migrate.codemods.edit.arguments import ArgumentEdits, edit_call
+from fsdp_migrate.codemods.edit.arguments import ArgumentEdits
 from fsdp_migrate.codemods.plan import FORMER_NAMES, Form, Plan
-from fsdp_migrate.codemods.rule import Edit, Edited
+from fsdp_migrate.codemods.rule import Edit
 
 
 def runtime_form(context: Context, planned: Plan) -> Form:
@@ -21,13 +19,12 @@ def runtime_form(context: Context, planned: Plan) -> Form:
         argument = constructor.arguments.get(argument_name)
         if argument is not None and not translation.in_runtime:
             gone.append(argument.value)
-    edit = _edit(context, planned, cst.parse_expression(name))
+    edit = _edit(context, planned, name)
     return Form(edits=(edit,), needs=needs, gone=tuple(gone))
 
 
-def _edit(context: Context, planned: Plan, function: cst.BaseExpression) -> Edit:
+def _edit(context: Context, planned: Plan, function: str) -> Edit:
     constructor = planned.constructor
-    node = context.syntax.find(constructor.call, cst.Call)
     drop, rename = set(), {}
     for name, argument in constructor.arguments.items():
         translation = planned.translations.get(name)
@@ -41,10 +38,4 @@ def _edit(context: Context, planned: Plan, function: cst.BaseExpression) -> Edit
             a.index: a.name for a in positional if a.index not in drop and a.name != "module"
         }
     edits = ArgumentEdits(drop=frozenset(drop), rename=rename)
-
-    def apply(updated: cst.CSTNode) -> Edited:
-        assert isinstance(updated, cst.Call)
-        edited = edit_call(updated, edits, func=function)
-        return Edited(edited.call, edited.orphans)
-
-    return Edit(node, apply)
+    return context.edit_call(constructor.call, edits, function)

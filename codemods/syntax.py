@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TypeVar
 
 import libcst as cst
@@ -13,17 +14,29 @@ from fsdp_migrate.index.module import Module
 Node = TypeVar("Node", bound=cst.CSTNode)
 Point = tuple[int, int]  # line from 1, column from 0 in characters
 
+_FILLING = re.compile(r"[\s()]+")
+
+
+class Refused(Exception):
+    """A file cannot be edited without losing something; the message says what."""
+
 
 class SyntaxTree:
     """The LibCST tree of one file, with its nodes by position.
 
     Raises:
         libcst.ParserSyntaxError: if LibCST cannot parse what `ast` could.
+        Refused: if LibCST would not write back what it read: its positions would be those of another text.
     """
 
     def __init__(self, source: Module) -> None:
         self.source = source
-        self.module = cst.parse_module(source.text)
+        # Where a lone CR ends every line, LibCST would lose the last one: it gets LF, and `text` gives CR back.
+        self._newline = "\r" if "\r" in source.text and "\n" not in source.text else "\n"
+        text = source.text.replace(self._newline, "\n")
+        self.module = cst.parse_module(text)
+        if self.module.code != text:
+            raise Refused(_lost_line(text, self.module.code))
         self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
         self._starting: dict[Point, list[tuple[Point, cst.CSTNode]]] = {}
         wrapper = MetadataWrapper(
@@ -54,7 +67,8 @@ class SyntaxTree:
         end = (node.end_lineno, self.source.column(node.end_lineno, node.end_col_offset))
         for candidate_end, candidate in self._starting.get(start, ()):
             if candidate_end == end and isinstance(candidate, kind):
-                return candidate
+                if _squeezed(self._own(candidate)) == _squeezed(self.source.source(node)):
+                    return candidate
         raise LookupError(f"no {kind.__name__} at line {start[0]}, column {start[1] + 1}")
 
     def statement(self, node: ast.stmt) -> cst.SimpleStatementLine | cst.BaseCompoundStatement:
@@ -92,3 +106,30 @@ class SyntaxTree:
     def code(self, node: cst.CSTNode) -> str:
         """The source of a node as it stands in the file."""
         return self.module.code_for_node(node)
+
+    def _own(self, node: cst.CSTNode) -> str:
+        """The source of a node without the parentheses around it and the comma behind it."""
+        if isinstance(node, cst.BaseExpression):
+            return self.code(node.with_changes(lpar=(), rpar=()))
+        if isinstance(node, cst.ImportAlias):
+            return self.code(node.with_changes(comma=cst.MaybeSentinel.DEFAULT))
+        return self.code(node)
+
+    def text(self, module: cst.Module) -> str:
+        """The source of an edited tree, with the file's own line endings."""
+        return module.code.replace("\n", self._newline)
+
+
+def _lost_line(text: str, written: str) -> str:
+    """Which line of a text LibCST does not keep."""
+    pairs = zip(text.split("\n"), [*written.split("\n"), None], strict=False)
+    line = next((n for n, (one, other) in enumerate(pairs, start=1) if one != other), 1)
+    return (
+        f"line {line} cannot be kept as it is: a form feed in front of code, a `\\` on a line of its own, "
+        "or line endings of several kinds"
+    )
+
+
+def _squeezed(code: str) -> str:
+    """Code without whitespace, and without parentheses: `ast` and LibCST differ in whose they are."""
+    return _FILLING.sub("", code)

@@ -11,6 +11,7 @@ from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Rule
 from fsdp_migrate.findings import Action
+from fsdp_migrate.index.values import origins
 
 RULE = Rule(
     "FSDP009",
@@ -35,15 +36,32 @@ fully_shard(model)
 config = model.config
 """,
         ),
+        Example(
+            "a model with an attribute `module` of its own",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+config = model.module.module.config
+""",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+config = model.module.config
+""",
+        ),
     ),
 )
 RULES = (RULE,)
+
+_INNER = frozenset({"module", "_fsdp_wrapped_module"})
 
 
 def find(context: Context) -> Iterator[Draft]:
     """`.module` on expressions that hold an FSDP1 model."""
     for attribute in context.module.attributes:
-        if attribute.attr not in {"module", "_fsdp_wrapped_module"}:
+        if attribute.attr not in _INNER or _is_unwrapped(context, attribute.value):
             continue
         sites = context.sites(attribute.value)
         if not sites or not isinstance(attribute.ctx, ast.Load):
@@ -70,6 +88,14 @@ def find(context: Context) -> Iterator[Draft]:
                 sites,
                 mark=True,
             )
+
+
+def _is_unwrapped(context: Context, expression: ast.expr) -> bool:
+    """Whether a model was taken out of its wrapper already: a `.module` of it is an attribute of its own."""
+    return any(
+        isinstance(made.node, ast.Attribute) and made.node.attr in _INNER
+        for made in origins(context.project, expression, context.module)
+    )
 
 
 def _receiver(updated: cst.CSTNode) -> Edited:

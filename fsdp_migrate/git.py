@@ -30,7 +30,7 @@ def listed_files(folder: Path) -> list[str] | None:
 
 
 def uncommitted(files: Iterable[Path]) -> list[Path]:
-    """Those of `files` that git could not bring back; none of them where there is no repository."""
+    """Those of `files` that git could not bring back, ignored ones among them; none where there is no repository."""
     by_folder: dict[Path, list[Path]] = {}
     for file in files:
         by_folder.setdefault(file.parent, []).append(file)
@@ -38,7 +38,7 @@ def uncommitted(files: Iterable[Path]) -> list[Path]:
         file
         for folder, members in by_folder.items()
         for file in members
-        if _git(folder, "status", "--porcelain", "-z", "--", f":(literal){file.name}")
+        if _git(folder, "status", "--porcelain", "-z", "--ignored", "--", f":(literal){file.name}")
     ]
 
 

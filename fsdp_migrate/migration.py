@@ -102,8 +102,7 @@ class _Migration:
                 drafts += codemod.find(context)
         except Exception as error:
             self.fail(context.module, error)
-        lines = {getattr(draft.node, "lineno", 0) for draft in drafts}
-        return [*drafts, *names.find(context, _gone(drafts), lines)]
+        return [*drafts, *names.find(context, _gone(drafts), drafts)]
 
     def fail(self, module: Module, error: Exception) -> None:
         """A file whose analysis or edits fail stays as it is and is named; the others go on."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import ast
 
-from fsdp_migrate.codemods.plan import Constructor, Plain, Translation
+from fsdp_migrate.codemods.plan import Constructor, Plain, Translation, Units
 from fsdp_migrate.codemods.rule import Example, Rule
-from fsdp_migrate.index.module import Defined, Imported
-from fsdp_migrate.index.project import Definition
+from fsdp_migrate.index.module import Assigned, Defined, Imported
+from fsdp_migrate.index.project import Definition, External, Meaning, Project
 from fsdp_migrate.index.values import Origin
 
 CLASS_POLICY = Rule(
@@ -123,6 +123,7 @@ RULES = (CLASS_POLICY, RUNTIME_POLICY)
 
 # Containers without a forward: fully_shard refuses them, FSDP1 wrapped them to no effect.
 _CONTAINERS = {"ModuleList", "ModuleDict", "ParameterList", "ParameterDict"}
+_MODULE = {External("torch.nn.Module"), External("torch.nn.modules.module.Module")}
 
 
 def translate(constructor: Constructor) -> Translation | None:
@@ -136,34 +137,89 @@ def translate(constructor: Constructor) -> Translation | None:
     made = constructor.origin(value)
     if made is None:
         return Translation(RUNTIME_POLICY, "the policy is known only when the program runs")
-    condition = _condition(constructor, made)
-    if condition is None or not _visible(constructor, made):
+    classes = _classes(constructor, made)
+    if classes is None or not _visible(constructor, made):
         return Translation(RUNTIME_POLICY, "the policy looks at the model when the program runs")
-    if not _root_is_another(constructor, made):
-        root = constructor.context.source(constructor.model) if constructor.model else ""
-        condition = f"{{module}} is not {root} and {condition}"
-    spent = tuple(made.names) if all(map(constructor.context.is_only_use, made.names)) else ()
+    if not all(_only_for_constructors(constructor, name) for name in made.names):
+        return Translation(
+            RUNTIME_POLICY, "the policy is read elsewhere as well, where it may be changed"
+        )
+    if not _has_room(constructor):
+        return Translation(RUNTIME_POLICY, "no loop can stand here without touching other names")
+    spent = tuple(made.names) if all(_can_go(constructor, name) for name in made.names) else ()
     gone = (made.node,) if made.node is not None and (spent or not made.names) else ()
+    source = ", ".join(ast.unparse(cls) for cls in classes)
+    units = Units(
+        classes=source if len(classes) == 1 else f"({source})",
+        may_hold_root=not _root_is_another(constructor, classes),
+    )
     return Translation(
         CLASS_POLICY,
         "every module of these classes is sharded in a loop, children before parents",
-        Plain(condition=condition, spent=spent, gone=gone),
+        Plain(units=units, spent=spent, gone=gone),
     )
 
 
-def _condition(constructor: Constructor, made: Origin) -> str | None:
-    """The test of a module that the policy stands for, with `{module}` for the module; None if it is no test of class."""
+def _only_for_constructors(constructor: Constructor, name: Assigned) -> bool:
+    """Whether nobody but FSDP1's constructors reads a policy: it can be changed by whoever holds it."""
+    context = constructor.context
+    if not isinstance(name.target, ast.Name) or context.is_read_elsewhere(name):
+        return False
+    return all(
+        _is_argument(constructor, load) or _is_renamed(constructor, load)
+        for load in context.readers(name)
+    )
+
+
+def _is_argument(constructor: Constructor, load: ast.Name) -> bool:
+    """Whether a name is an argument of one of FSDP1's constructors."""
+    parents = constructor.context.module.parents
+    around = parents[load]
+    if isinstance(around, ast.keyword):
+        around = parents[around]
+    return (
+        isinstance(around, ast.Call)
+        and around.func is not load
+        and constructor.context.fsdp1(around.func) == "FullyShardedDataParallel"
+    )
+
+
+def _is_renamed(constructor: Constructor, load: ast.Name) -> bool:
+    """Whether a name is read by the assignment that the policy takes on its way to the constructor."""
+    value = constructor.value("auto_wrap_policy")
+    made = constructor.origin(value) if value is not None else None
+    return made is not None and any(load is name.value for name in made.names)
+
+
+def _can_go(constructor: Constructor, name: Assigned) -> bool:
+    """Whether the statement that binds the policy has no other use, and takes nothing along with it."""
+    context = constructor.context
+    return context.is_only_use(name) and context.stands_alone(context.module.statement(name.target))
+
+
+def _has_room(constructor: Constructor) -> bool:
+    """Whether a loop can stand at the constructor: its builtins are the builtins, and its variable is nobody's attribute."""
+    context, call = constructor.context, constructor.call
+    return not isinstance(context.module.scope_of(call).node, ast.ClassDef) and all(
+        context.means_builtin(name, call) for name in ("reversed", "list", "isinstance", "dict")
+    )
+
+
+def _classes(constructor: Constructor, made: Origin) -> list[ast.expr] | None:
+    """The classes that make a module a unit; None if the policy goes by something else."""
     if not isinstance(made.node, ast.Call):
         return None
     name = constructor.context.project.fsdp1(made.node.func, made.module)
     if name == "ModuleWrapPolicy":
-        return _isinstance(constructor, made, _argument(made.node, 0, "module_classes"))
+        return _of_collection(constructor, made, _argument(made.node, 0, "module_classes"))
     dotted = constructor.context.project.dotted(made.node.func, made.module)
     if dotted != {"functools.partial"} or len(made.node.args) != 1:
         return None
     policy = constructor.context.project.fsdp1(made.node.args[0], made.module)
     if policy == "transformer_auto_wrap_policy" and len(made.node.keywords) == 1:
-        return _isinstance(constructor, made, _argument(made.node, None, "transformer_layer_cls"))
+        return _of_collection(
+            constructor, made, _argument(made.node, None, "transformer_layer_cls")
+        )
     if policy == "lambda_auto_wrap_policy" and len(made.node.keywords) == 1:
         return _of_lambda(constructor, made, _argument(made.node, None, "lambda_fn"))
     return None
@@ -175,9 +231,10 @@ def _argument(call: ast.Call, position: int | None, keyword: str) -> ast.expr | 
     return next((k.value for k in call.keywords if k.arg == keyword), None)
 
 
-def _isinstance(constructor: Constructor, made: Origin, given: ast.expr | None) -> str | None:
-    if given is None:
-        return None
+def _of_collection(
+    constructor: Constructor, made: Origin, given: ast.expr | None
+) -> list[ast.expr] | None:
+    """`{Block, Norm}` or `set([Block, Norm])`: its elements, if they are classes."""
     inner = given
     if (
         isinstance(inner, ast.Call)
@@ -187,17 +244,13 @@ def _isinstance(constructor: Constructor, made: Origin, given: ast.expr | None) 
     ):
         inner = inner.args[0]
     if isinstance(inner, ast.Set | ast.List | ast.Tuple):
-        elements = [ast.unparse(element) for element in inner.elts]
-        if not elements or any(isinstance(element, ast.Starred) for element in inner.elts):
-            return None
-        if any(element.rpartition(".")[2] in _CONTAINERS for element in elements):
-            return None
-        classes = elements[0] if len(elements) == 1 else f"({', '.join(elements)})"
-        return f"isinstance({{module}}, {classes})"
+        return _if_classes(constructor, made, inner.elts)
     return None
 
 
-def _of_lambda(constructor: Constructor, made: Origin, given: ast.expr | None) -> str | None:
+def _of_lambda(
+    constructor: Constructor, made: Origin, given: ast.expr | None
+) -> list[ast.expr] | None:
     """`lambda m: isinstance(m, Block)`: the test itself, if it tests the class and nothing else."""
     if not isinstance(given, ast.Lambda) or len(given.args.args) != 1:
         return None
@@ -209,13 +262,31 @@ def _of_lambda(constructor: Constructor, made: Origin, given: ast.expr | None) -
         and len(body.args) == 2
         and isinstance(body.args[0], ast.Name)
         and body.args[0].id == given.args.args[0].arg
-        and isinstance(body.args[1], ast.Tuple | ast.Name | ast.Attribute)
     ):
         return None
-    classes = ast.unparse(body.args[1])
-    if any(container in classes for container in _CONTAINERS):
-        return None
-    return f"isinstance({{module}}, {classes})"
+    classes = body.args[1]
+    elements = classes.elts if isinstance(classes, ast.Tuple) else [classes]
+    return _if_classes(constructor, made, elements)
+
+
+def _if_classes(
+    constructor: Constructor, made: Origin, elements: list[ast.expr]
+) -> list[ast.expr] | None:
+    """The expressions, if each names one class: the loop looks at them once for every module, a policy once for all."""
+    for element in elements:
+        meanings = constructor.context.project.meanings(element, made.module)
+        if not isinstance(element, ast.Name | ast.Attribute) or not meanings:
+            return None
+        if not all(_may_be_unit(meaning) for meaning in meanings):
+            return None
+    return elements or None
+
+
+def _may_be_unit(meaning: Meaning) -> bool:
+    """Whether something is a class whose modules `fully_shard` takes; an import is taken for one."""
+    if isinstance(meaning, External):
+        return meaning.dotted.rpartition(".")[2] not in _CONTAINERS
+    return isinstance(meaning, Definition) and isinstance(meaning.node, ast.ClassDef)
 
 
 def _visible(constructor: Constructor, made: Origin) -> bool:
@@ -241,21 +312,29 @@ def _visible(constructor: Constructor, made: Origin) -> bool:
     return True
 
 
-def _root_is_another(constructor: Constructor, made: Origin) -> bool:
+def _root_is_another(constructor: Constructor, classes: list[ast.expr]) -> bool:
     """Whether the root is known to be of none of the policy's classes, so that the loop need not skip it."""
+    project, module = constructor.context.project, constructor.context.module
+    wanted = {meaning for cls in classes for meaning in project.meanings(cls, module)}
     roots = constructor.classes
-    assert made.node is not None
-    wanted: set[Definition] = set()
-    for node in ast.walk(made.node):
-        if isinstance(node, ast.Name | ast.Attribute):
-            found = constructor.context.project.definition(node, made.module)
-            if found is not None and isinstance(found.node, ast.ClassDef):
-                wanted.add(found)
-    if not roots or None in roots:
+    if not roots or wanted & _MODULE:
         return False
-    for root in roots:
-        assert root is not None
-        above = set(constructor.context.project.bases(root))
-        if root in wanted or above & wanted:
+    return all(root is not None and _is_none_of(project, root, wanted) for root in roots)
+
+
+def _is_none_of(project: Project, root: Definition, wanted: set[Meaning]) -> bool:
+    """Whether a class is certainly none of the classes wanted, and below none of them."""
+    above = {root}
+    for meaning in project.bases(root):
+        if meaning in wanted:
             return False
-    return True
+        if isinstance(meaning, Definition):
+            above.add(meaning)
+        elif meaning not in _MODULE:
+            return False  # a class whose own bases are out of sight
+    known = all(project.meanings(base, cls.module) for cls in above for base in _written(cls))
+    return root not in wanted and known
+
+
+def _written(cls: Definition) -> list[ast.expr]:
+    return cls.node.bases if isinstance(cls.node, ast.ClassDef) else []

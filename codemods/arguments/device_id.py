@@ -6,6 +6,7 @@ import ast
 
 from fsdp_migrate.codemods.plan import Constructor, Plain, Translation, is_pure
 from fsdp_migrate.codemods.rule import Example, Rule
+from fsdp_migrate.index.order import after
 from fsdp_migrate.index.values import origins
 
 RULE = Rule(
@@ -48,6 +49,15 @@ model = shard_model(model, device_id=rank)
 )
 RULES = (RULE,)
 
+_SETTERS = frozenset(
+    {
+        "torch.cuda.set_device",
+        "torch.xpu.set_device",
+        "torch.accelerator.set_device_index",
+        "torch.accelerator.set_device_idx",
+    }
+)
+
 
 def translate(constructor: Constructor) -> Translation | None:
     """What becomes of `device_id`."""
@@ -61,7 +71,11 @@ def translate(constructor: Constructor) -> Translation | None:
         "torch.cuda.current_device"
     }:
         return Translation(RULE, "fully_shard moves the model to the current device", Plain())
-    if _sets_device(constructor) and is_pure(value) and not _certainly_cpu(constructor, value):
+    if (
+        _is_made_current(constructor, value)
+        and is_pure(context, value)
+        and not _certainly_cpu(constructor, value)
+    ):
         return Translation(
             RULE,
             "fully_shard moves the model to the current device, which the program sets",
@@ -83,10 +97,23 @@ def _is_cpu(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and node.value == "cpu"
 
 
-def _sets_device(constructor: Constructor) -> bool:
-    """Whether the file of the constructor makes a device current."""
-    return any(
-        attribute.attr == "set_device"
-        for attribute in constructor.context.module.attributes
-        if isinstance(attribute.ctx, ast.Load)
-    )
+def _is_made_current(constructor: Constructor, value: ast.expr) -> bool:
+    """Whether the file makes a device current before the constructor can run, and perhaps this one."""
+    module = constructor.context.module
+    here = module.scope_of(constructor.call)
+    setters = [
+        call
+        for call in module.calls
+        if constructor.context.project.dotted(call.func, module) & _SETTERS
+        and (module.scope_of(call) is not here or after(constructor.call, call))
+    ]
+    return bool(setters) and all(_may_set(constructor, call, value) for call in setters)
+
+
+def _may_set(constructor: Constructor, setter: ast.Call, value: ast.expr) -> bool:
+    """Whether a call can make this very device current: a number can only be the same number."""
+    if len(setter.args) != 1:
+        return False
+    made = [constructor.origin(expression) for expression in (setter.args[0], value)]
+    numbers = [m.node.value for m in made if m is not None and isinstance(m.node, ast.Constant)]
+    return not numbers or (len(numbers) == 2 and numbers[0] == numbers[1])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 
-from fsdp_migrate.codemods.plan import Constructor, Plain, Translation
+from fsdp_migrate.codemods.plan import Constructor, Plain, Translation, enclosed
 from fsdp_migrate.codemods.rule import Example, Rule
 from fsdp_migrate.index.values import origins
 
@@ -54,8 +54,9 @@ MESH = Rule(
     "FSDP107",
     "device-mesh",
     "device_mesh is mesh",
-    """A one-dimensional mesh is passed on as `mesh=`. For a two-dimensional one see FSDP104: FSDP2 wants its dimensions
-named.""",
+    """A mesh that is seen to have one dimension is passed on as `mesh=`. `fully_shard` takes one of two dimensions for
+HYBRID_SHARD whatever the strategy was, so a mesh whose shape is out of sight goes to the runtime, which looks at it. For
+HYBRID_SHARD itself see FSDP104.""",
     (
         Example(
             "one dimension",
@@ -75,6 +76,12 @@ fully_shard(model, mesh=mesh["dp"])
 RULES = (GROUP, MESH)
 
 HYBRID = {"HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"}
+INIT_DEVICE_MESH = {
+    "torch.distributed.device_mesh.init_device_mesh",
+    "torch.distributed.init_device_mesh",
+    "torch.distributed._tensor.init_device_mesh",
+    "torch.distributed.tensor.init_device_mesh",
+}
 
 _WORLD = {
     "torch.distributed.group.WORLD",
@@ -110,13 +117,38 @@ def translate_mesh(constructor: Constructor) -> Translation | None:
     strategy = constructor.value("sharding_strategy")
     if strategy is not None and constructor.member(strategy, "ShardingStrategy") in HYBRID:
         return Translation(MESH, "device_mesh is mesh", Plain())  # passed on with the strategy
+    if not _has_one_dimension(constructor, value):
+        message = "a mesh of two dimensions would be HYBRID_SHARD under fully_shard; shard_model looks, and refuses it by name"
+        return Translation(MESH, message)
     return Translation(MESH, "device_mesh is mesh", mesh_argument(constructor, value))
+
+
+def _has_one_dimension(constructor: Constructor, value: ast.expr) -> bool:
+    """Whether a mesh is seen to have one dimension: `mesh["dp"]`, or made with a shape of one number."""
+    made = constructor.origin(value)
+    if made is None:
+        return False
+    node = made.node
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
+    if not isinstance(node, ast.Call):
+        return False
+    function = constructor.context.project.dotted(node.func, made.module)
+    given = [k.value for k in node.keywords if k.arg == "mesh_shape"]
+    shape = node.args[1] if len(node.args) > 1 else next(iter(given), None)
+    return (
+        bool(function)
+        and function <= INIT_DEVICE_MESH
+        and isinstance(shape, ast.Tuple | ast.List)
+        and len(shape.elts) == 1
+        and not isinstance(shape.elts[0], ast.Starred)
+    )
 
 
 def mesh_argument(constructor: Constructor, value: ast.expr, **more: str) -> Plain:
     """`mesh=` of every unit; a call is made once and bound to a name, since each makes process groups."""
-    source = constructor.context.source(value)
-    calls = any(isinstance(node, ast.Call) for node in ast.walk(value))
+    source = enclosed(constructor.context.source(value))
+    calls = any(isinstance(node, ast.Call | ast.NamedExpr) for node in ast.walk(value))
     if not calls or constructor.is_none("auto_wrap_policy"):
         return Plain(shared={"mesh": source, **more})
     name = constructor.context.free("mesh", constructor.call)

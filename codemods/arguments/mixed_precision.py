@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from fsdp_migrate.codemods.edit.arguments import ArgumentEdits, edit_call
-from fsdp_migrate.codemods.plan import Constructor, Plain, Translation
-from fsdp_migrate.codemods.rule import Edit, Edited, Example, Rule
+from fsdp_migrate.codemods.edit.arguments import ArgumentEdits
+from fsdp_migrate.codemods.plan import Constructor, Plain, Translation, is_pure
+from fsdp_migrate.codemods.rule import Edit, Example, Rule
 from fsdp_migrate.index.module import Assigned
 from fsdp_migrate.index.names import PACKAGE
 
@@ -278,6 +278,8 @@ def _policy(constructor: Constructor, value: ast.expr) -> _Policy | None:
         k.arg not in FIELDS for k in call.keywords
     ):
         return None
+    if not is_pure(constructor.context, call):
+        return None
     if made.names and not constructor.context.is_only_use(made.names[0]):
         return None
     return _Policy(call, made.names[0] if made.names else None)
@@ -298,11 +300,12 @@ def _plain(
         "MixedPrecision is MixedPrecisionPolicy; inputs are cast at the root only, as FSDP1 does"
     )
     if not dtypes:  # nothing is cast at all
-        spent = (policy.name,) if policy.name else ()
+        alone = policy.name and context.stands_alone(context.module.statement(policy.name.target))
+        spent = (policy.name,) if policy.name and alone else ()
         return Translation(
             POLICY,
             "no type is given: full precision",
-            Plain(spent=spent, gone=(policy.call,)),
+            Plain(spent=spent, gone=(policy.call,) if spent or not policy.name else ()),
             in_runtime=False,
         )
     has_units = not constructor.is_none("auto_wrap_policy")
@@ -344,7 +347,6 @@ def _plain(
 
 def _rename(constructor: Constructor, policy: _Policy, name: str, root_inputs: bool) -> Edit:
     """`MixedPrecision(...)` bound to a name becomes `MixedPrecisionPolicy(...)` where it stands."""
-    node = constructor.context.syntax.find(policy.call, cst.Call)
     positions = {
         FIELDS[index] if keyword is None else keyword: index
         for index, keyword in enumerate(
@@ -357,11 +359,4 @@ def _rename(constructor: Constructor, policy: _Policy, name: str, root_inputs: b
         rename={index: field for field, index in positions.items() if field in kept},
         add=() if root_inputs else (("cast_forward_inputs", cst.Name("False")),),
     )
-    function = cst.parse_expression(name)
-
-    def apply(updated: cst.CSTNode) -> Edited:
-        assert isinstance(updated, cst.Call)
-        edited = edit_call(updated, edits, func=function)
-        return Edited(edited.call, edited.orphans)
-
-    return Edit(node, apply)
+    return constructor.context.edit_call(policy.call, edits, name)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 
-from fsdp_migrate.codemods.arguments.device_mesh import HYBRID, mesh_argument
+from fsdp_migrate.codemods.arguments.device_mesh import HYBRID, INIT_DEVICE_MESH, mesh_argument
 from fsdp_migrate.codemods.plan import Constructor, Plain, Translation
 from fsdp_migrate.codemods.rule import Example, Rule
 
@@ -212,10 +212,4 @@ def _has_names(constructor: Constructor, mesh: ast.expr) -> bool:
         return False
     function = constructor.context.project.dotted(made.node.func, made.module)
     named = any(keyword.arg == "mesh_dim_names" for keyword in made.node.keywords)
-    known = {
-        "torch.distributed.device_mesh.init_device_mesh",
-        "torch.distributed.init_device_mesh",
-        "torch.distributed._tensor.init_device_mesh",
-        "torch.distributed.tensor.init_device_mesh",
-    }
-    return named and bool(function) and function <= known
+    return named and bool(function) and function <= INIT_DEVICE_MESH

@@ -1,26 +1,65 @@
 """What a model class is made of, as far as its source can prove it.
 
 Two rewrites depend on it: mixed precision (FSDP1 keeps BatchNorm in full precision) and `buffer_dtype` (without buffers it
-does nothing).
+does nothing). The proof covers the classes of the project: all code that can put a module into the model must be in sight,
+and every module that it makes must be torch's and known, or a class of the project that is looked at likewise.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from fsdp_migrate.index.module import Parameter
+from fsdp_migrate.index.models import SELF_RETURNING
+from fsdp_migrate.index.module import Assigned, Module, Opaque, Parameter
 from fsdp_migrate.index.project import Definition, External, Project
 
-_BATCH_NORM = ("BatchNorm", "SyncBatchNorm")
-_WITH_BUFFERS = (
-    "BatchNorm",
-    "SyncBatchNorm",
-    "InstanceNorm",
-    "spectral_norm",
-    "SpectralNorm",
-    "LazyBatchNorm",
+# Modules of torch.nn that hold neither a BatchNorm nor a buffer, whatever their arguments. The loss functions are not
+# among them: their weights are buffers.
+_CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict"})
+_PLAIN_MODULES = re.compile(
+    r"""(Lazy)?Linear | Bilinear | Identity | Flatten | Unflatten | Fold | Unfold | PixelShuffle | PixelUnshuffle
+    | Embedding | EmbeddingBag | LayerNorm | RMSNorm | GroupNorm | LocalResponseNorm
+    | (Lazy)?Conv(Transpose)?[123]d | (Adaptive)?(Max|Avg)Pool[123]d | Upsample | \w+Pad[123]d
+    | ((Alpha|FeatureAlpha)?Dropout[123]?d?)
+    | ReLU6? | LeakyReLU | PReLU | RReLU | ELU | CELU | SELU | GELU | GLU | SiLU | Mish | Tanh | Sigmoid | LogSigmoid
+    | Softmax | LogSoftmax | Softplus | Softmin | Softsign | Hard(sigmoid|swish|tanh|shrink) | Tanhshrink | Threshold
+    | MultiheadAttention | Transformer((En|De)coder(Layer)?)? | RNN | LSTM | GRU | (RNN|LSTM|GRU)Cell
+    | Module | Parameter | ParameterList | ParameterDict | CosineSimilarity | PairwiseDistance
+    """,
+    re.VERBOSE,
+)
+_FUNCTIONS = re.compile(
+    r"torch\.(nn\.(functional|init)|cuda|linalg|fft|special|random|amp|autocast|backends|utils\.checkpoint|finfo|iinfo)\.\w.*"
+    r"|torch\.(?!load$|compile$|classes|ops|hub|jit|fx|export)\w+"
+)
+_PLAIN_PACKAGES = frozenset({"math", "typing", "dataclasses", "collections", "os", "logging"})
+_HANDING_ON = frozenset(
+    {"functools", "itertools", "copy"}
+)  # what they return is what they are given
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_ANY_VALUE = _words("eval exec getattr vars globals locals __import__ next")
+
+# Methods that give no module but those at hand or among the arguments.
+_METHODS = _words(
+    """append extend insert add add_module register_module register_parameter apply parameters named_parameters modules
+    named_modules children named_children buffers train eval to cuda cpu float half bfloat16 double state_dict items keys
+    values item tolist view reshape unsqueeze squeeze expand transpose permute repeat pow cos sin cumsum detach clone
+    numel size dim contiguous triu tril masked_fill format join split startswith endswith upper lower info debug
+    warning __init__ __init_subclass__ __setattr__ update reset_parameters register_load_state_dict_pre_hook"""
+)
+_STORING = _words("append extend insert add_module register_module setattr __setattr__ update")
+_PLAIN_TYPES = _words(
+    """int float bool str bytes complex None tuple list dict set frozenset Tuple List Dict Set Optional Union Sequence
+    Iterable Mapping Literal dtype device Tensor Size"""
 )
 
 
@@ -36,83 +75,421 @@ class Makeup:
     no_batch_norm: bool
     no_buffers: bool
 
+    def __and__(self, other: Makeup) -> Makeup:
+        return Makeup(
+            self.no_batch_norm and other.no_batch_norm, self.no_buffers and other.no_buffers
+        )
 
+
+PLAIN = Makeup(True, True)
 UNKNOWN = Makeup(False, False)
 
 
 def makeup(project: Project, cls: Definition) -> Makeup:
     """What `cls` is made of: every module that its methods construct is either torch's own or walked likewise."""
-    pending, seen = [cls], {cls}
-    no_batch_norm = no_buffers = True
-    while pending:
-        current = pending.pop()
-        for call in _calls(current.node):
-            for meaning in project.meanings(call.func, current.module) or {None}:
-                if isinstance(meaning, Definition):
-                    if meaning not in seen:
-                        seen.add(meaning)
-                        pending.append(meaning)
-                elif isinstance(meaning, External):
-                    if not _is_known(meaning.dotted):
-                        return UNKNOWN
-                elif not _harmless(call, current):
-                    return UNKNOWN
-        for reference in ast.walk(current.node):
-            if isinstance(reference, ast.Name | ast.Attribute):
-                last = reference.id if isinstance(reference, ast.Name) else reference.attr
-                no_batch_norm = no_batch_norm and not any(word in last for word in _BATCH_NORM)
-                no_buffers = no_buffers and not any(
-                    word in last for word in (*_WITH_BUFFERS, "register_buffer")
-                )
-                if last == "Buffer":
-                    no_buffers = False
-        if isinstance(current.node, ast.ClassDef):
-            for base in project.bases(current):
-                if isinstance(base, Definition) and base not in seen:
-                    seen.add(base)
-                    pending.append(base)
-                elif isinstance(base, External) and not _is_known(base.dotted):
-                    return UNKNOWN
-    return Makeup(no_batch_norm, no_buffers)
+    return _Proof(project, cls).result()
 
 
-def _calls(node: ast.AST) -> list[ast.Call]:
-    return [inner for inner in ast.walk(node) if isinstance(inner, ast.Call)]
+def is_extended(places: Iterable[ast.expr], module: Module) -> bool:
+    """Whether a file may put more into a model than its class does: `model.bn = …`, `setattr(model, …)`.
 
-
-def _is_known(dotted: str) -> bool:
-    """Packages that build no modules of their own, and torch, whose modules are known by name."""
-    root = dotted.split(".")[0]
-    if root == "torch":
-        return not dotted.startswith(("torch.hub", "torch.jit", "torch.load"))
-    return root in {
-        "math",
-        "functools",
-        "itertools",
-        "copy",
-        "typing",
-        "dataclasses",
-        "collections",
-        "os",
-        "logging",
-    }
-
-
-def _harmless(call: ast.Call, where: Definition) -> bool:
-    """Whether a call of unknown meaning can make no module: builtins, `super()`, and methods of what is at hand.
-
-    A parameter that is called (`norm_layer(dim)`) can make anything.
+    Args:
+        places: where the model can be reached. Whatever is spelled like one of them, or is bound to one, counts.
     """
-    function = call.func
-    in_init = getattr(where.module.enclosing_function(call), "name", "") == "__init__"
-    if isinstance(function, ast.Name):
-        found = where.module.lookup(function.id, where.module.scope_of(function))
+    names = {ast.unparse(place) for place in places}
+    aliases = [
+        {ast.unparse(_itself(e)) for e in (node.value, *node.targets)}
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Assign)
+    ]
+    while more := [alias for alias in aliases if alias & names and not alias <= names]:
+        names = names.union(*more)
+    return any(
+        ast.unparse(owner) in names
+        for changed in _changed(module)
+        for owner in _owners(changed)
+        if isinstance(owner, ast.Name | ast.Attribute)
+    )
+
+
+def _itself(expression: ast.expr) -> ast.expr:
+    """`model` for `model.to(device).train()`."""
+    while (
+        isinstance(expression, ast.Call)
+        and isinstance(expression.func, ast.Attribute)
+        and expression.func.attr in SELF_RETURNING
+    ):
+        expression = expression.func.value
+    return expression
+
+
+def _changed(module: Module) -> Iterator[ast.expr]:
+    """What a file stores an attribute or element on, or registers something with; constants make no module."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Assign) and not isinstance(node.value, ast.Constant):
+            for target in node.targets:
+                if isinstance(target, ast.Attribute | ast.Subscript):
+                    yield target.value
+        elif isinstance(node, ast.Call):
+            function = node.func
+            if isinstance(function, ast.Name) and function.id == "setattr" and node.args:
+                yield node.args[0]
+            elif isinstance(function, ast.Attribute) and (
+                function.attr in _STORING or function.attr.startswith("register_buffer")
+            ):
+                yield function.value
+
+
+def _owners(expression: ast.expr) -> Iterator[ast.expr]:
+    """An expression and what it is a part of: `model.layers[0]`, `model.layers`, `model`."""
+    yield expression
+    while isinstance(expression, ast.Attribute | ast.Subscript):
+        expression = expression.value
+        yield expression
+
+
+class _Proof:
+    """The attempt to prove what one class is made of."""
+
+    def __init__(self, project: Project, cls: Definition) -> None:
+        self.project = project
+        self.found = self._reachable(cls)
+        self.building = self._building()
+
+    def result(self) -> Makeup:
+        made = PLAIN
+        for definition in self.found:
+            made &= self._of(definition)
+            if made == UNKNOWN:
+                break
+        return made
+
+    # what is looked at
+
+    def _reachable(self, cls: Definition) -> list[Definition]:
+        """The class, those above it, and all functions and classes that their code names."""
+        found, seen = [cls], {cls}
+        for definition in found:  # grows on the way
+            for reference in _references(definition.node):
+                for meaning in self.project.meanings(reference, definition.module):
+                    if isinstance(meaning, Definition) and meaning not in seen:
+                        seen.add(meaning)
+                        found.append(meaning)
+        return found
+
+    def _building(self) -> set[str]:
+        """The names of the methods that can put a module into the model: not `forward` and what it alone uses."""
+        methods = [
+            node
+            for definition in self.found
+            for node in ast.walk(definition.node)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        ]
+        names = {"__init__"} | {method.name for method in methods if _stores(method)}
+        while True:
+            used = {
+                node.attr
+                for method in methods
+                if method.name in names
+                for node in ast.walk(method)
+                if isinstance(node, ast.Attribute)
+            }
+            if used <= names:
+                return names
+            names |= used
+
+    def _builds(self, node: ast.AST, definition: Definition) -> bool:
+        """Whether code stands in a method that builds; a function is taken to, and so is the body of a class."""
+        method: ast.AST | None = None
+        for around in (node, *definition.module.ancestors(node)):
+            if isinstance(around, ast.FunctionDef | ast.AsyncFunctionDef):
+                method = around
+            if around is definition.node:
+                break
+        if method is None or isinstance(definition.node, ast.FunctionDef | ast.AsyncFunctionDef):
+            return True
+        return getattr(method, "name", "") in self.building
+
+    # the proof
+
+    def _of(self, definition: Definition) -> Makeup:
+        made = PLAIN
+        module, node = definition.module, definition.node
+        if isinstance(node, ast.ClassDef):
+            for above in (*node.bases, *node.decorator_list):
+                if not self.project.meanings(_function(above), module) and not _is_builtin(
+                    above, module
+                ):
+                    return UNKNOWN
+        for reference in _references(node):
+            made &= self._of_reference(reference, module)
+        for call in (inner for inner in ast.walk(node) if isinstance(inner, ast.Call)):
+            if self._builds(call, definition) and not self._is_known_call(call, definition):
+                return UNKNOWN
+        for value in self._stored(definition):
+            if self._is_foreign(value, module):
+                return UNKNOWN
+        return made
+
+    def _of_reference(self, reference: ast.expr, module: Module) -> Makeup:
+        made = PLAIN
+        last = reference.id if isinstance(reference, ast.Name) else getattr(reference, "attr", "")
+        if "BatchNorm" in last:
+            return UNKNOWN
+        if last in {"register_buffer", "Buffer"}:
+            made = Makeup(True, False)
+        for dotted in self.project.dotted(reference, module):
+            made &= _of_external(dotted)
+        return made
+
+    def _is_known_call(self, call: ast.Call, definition: Definition) -> bool:
+        """Whether a call of code that builds can make no module that is not looked at."""
+        module, function = definition.module, call.func
+        meanings = self.project.meanings(function, module)
+        if meanings:
+            return True  # judged as a reference, or looked at
+        if isinstance(function, ast.Name):
+            return _is_builtin(function, module) and function.id not in _ANY_VALUE
+        if not isinstance(function, ast.Attribute):
+            return False
+        own = isinstance(function.value, ast.Name) and function.value.id in {"self", "cls"}
+        if own and any(
+            isinstance(d.node, ast.ClassDef) and self.project.method(d, function.attr)
+            for d in self.found
+        ):
+            return True
+        in_place = function.attr.endswith("_") and not function.attr.endswith("__")
+        return in_place or function.attr in _METHODS or function.attr == "register_buffer"
+
+    def _stored(self, definition: Definition) -> Iterator[ast.expr]:
+        """The values that code which builds may put into the model: stored, returned, handed to a container."""
+        for node in ast.walk(definition.node):
+            if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                if node.value is not None and any(not isinstance(t, ast.Name) for t in targets):
+                    if self._builds(node, definition):
+                        yield node.value
+            elif isinstance(node, ast.Return):
+                if node.value is not None and self._builds(node, definition):
+                    yield node.value
+            elif isinstance(node, ast.Call) and self._builds(node, definition):
+                if self._hands_on(node, definition.module):
+                    yield from node.args
+                    yield from (keyword.value for keyword in node.keywords)
+
+    def _hands_on(self, call: ast.Call, module: Module) -> bool:
+        """Whether what a call is given can end in the model as it is."""
+        meanings = self.project.meanings(call.func, module)
+        if not meanings:
+            function = call.func
+            if isinstance(function, ast.Name):
+                return function.id == "setattr"
+            if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Call):
+                cls = module.enclosing_class(call)  # `super().__init__(...)` of a container
+                return cls is not None and self._is_container(Definition(module, cls))
+            return isinstance(function, ast.Attribute) and function.attr in _STORING
+        return any(
+            self._is_container(meaning)
+            if isinstance(meaning, Definition)
+            else isinstance(meaning, External)
+            and (meaning.dotted.split(".")[0] in _HANDING_ON or _is_container(meaning.dotted))
+            for meaning in meanings
+        )
+
+    def _is_container(self, cls: Definition) -> bool:
+        return isinstance(cls.node, ast.ClassDef) and any(
+            isinstance(base, External) and _is_container(base.dotted)
+            for base in self.project.bases(cls)
+        )
+
+    def _is_foreign(self, value: ast.expr, module: Module, depth: int = 0) -> bool:
+        """Whether a value can be, or hold, a module that comes from outside of what is looked at."""
+        if depth > 12:
+            return True
+        inside: Iterable[ast.expr] = ()
+        if isinstance(value, ast.Tuple | ast.List | ast.Set):
+            inside = value.elts
+        elif isinstance(value, ast.Dict):
+            inside = value.values
+        elif isinstance(value, ast.IfExp):
+            inside = (value.body, value.orelse)
+        elif isinstance(value, ast.BoolOp):
+            inside = value.values
+        elif isinstance(value, ast.Starred | ast.NamedExpr | ast.Await):
+            inside = (value.value,)
+        elif isinstance(value, ast.ListComp | ast.SetComp | ast.GeneratorExp):
+            inside = (value.elt,)
+        elif isinstance(value, ast.DictComp):
+            inside = (value.value,)
+        elif isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add | ast.Mult):
+            inside = (value.left, value.right)  # of lists
+        elif isinstance(value, ast.Attribute):
+            return self._is_foreign_attribute(value, module, depth)
+        elif isinstance(value, ast.Subscript):
+            inside = (value.value,)
+        elif isinstance(value, ast.Name):
+            return self._is_foreign_name(value, module, depth)
+        return any(self._is_foreign(part, module, depth + 1) for part in inside)
+
+    def _is_foreign_attribute(self, value: ast.Attribute, module: Module, depth: int) -> bool:
+        owner = value.value
+        if isinstance(owner, ast.Name) and owner.id == "self":
+            return False  # stored on self before, and judged there
+        if self.project.meanings(value, module):
+            return not all(_of_external(d) == PLAIN for d in self.project.dotted(value, module))
+        if isinstance(owner, ast.Name):
+            found = module.lookup(owner.id, module.scope_of(owner))
+            if found and len(found[1]) == 1 and isinstance(found[1][0], Parameter):
+                annotation = found[1][0].argument.annotation
+                cls = self.project.definition(annotation, module) if annotation else None
+                return cls is None or not _has_plain_field(cls, value.attr)
+        return self._is_foreign(owner, module, depth + 1)
+
+    def _is_foreign_name(self, name: ast.Name, module: Module, depth: int) -> bool:
+        found = module.lookup(name.id, module.scope_of(name))
         if found is None:
-            return hasattr(builtins, function.id)
-        return not any(isinstance(binding, Parameter) for binding in found[1]) and not in_init
-    root: ast.expr = function
-    while isinstance(root, ast.Attribute | ast.Subscript | ast.Call):
-        root = root.func if isinstance(root, ast.Call) else root.value
-    if isinstance(root, ast.Name) and root.id in {"self", "super"}:
+            return not _is_builtin(name, module)
+        for binding in found[1]:
+            if isinstance(binding, Parameter):
+                if not self._is_plain_parameter(binding, module):
+                    return True
+            elif isinstance(binding, Assigned):
+                at_top = (
+                    found[0] is module.scope
+                )  # no code of the class: calls there are not judged
+                if at_top and any(isinstance(n, ast.Call) for n in ast.walk(binding.value)):
+                    return True
+                if self._is_foreign(binding.value, module, depth + 1):
+                    return True
+            elif isinstance(binding, Opaque):
+                source = getattr(binding.node, "iter", None)
+                if source is None or self._is_foreign(source, module, depth + 1):
+                    return True
+        return False
+
+    def _is_plain_parameter(self, parameter: Parameter, module: Module) -> bool:
+        """Whether a parameter can be no module: by its annotation, its default, or the arithmetic done with it."""
+        name, annotation = parameter.argument.arg, parameter.argument.annotation
+        if name == "self":
+            return True
+        if annotation is not None and self._is_plain_annotation(annotation, module):
+            return True
+        default = _default(parameter)
+        if isinstance(default, ast.Constant) and default.value is not None:
+            return True
+        return any(_is_number(load, module) for load in _loads(parameter, module))
+
+    def _is_plain_annotation(self, annotation: ast.expr, module: Module) -> bool:
+        for node in ast.walk(annotation):
+            if isinstance(node, ast.Name):
+                cls = self.project.definition(node, module)
+                if cls is not None and isinstance(cls.node, ast.ClassDef):
+                    if any(isinstance(base, External) for base in self.project.bases(cls)):
+                        return False  # a module, for all that is known
+                elif node.id not in _PLAIN_TYPES and node.id not in {"torch", "typing", "t"}:
+                    return False
+            elif isinstance(node, ast.Attribute):
+                if node.attr not in _PLAIN_TYPES:
+                    return False
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                return False
         return True
-    return not in_init
+
+
+def _references(node: ast.AST) -> Iterator[ast.expr]:
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Name | ast.Attribute) and isinstance(inner.ctx, ast.Load):
+            yield inner
+
+
+def _function(expression: ast.expr) -> ast.expr:
+    return expression.func if isinstance(expression, ast.Call) else expression
+
+
+def _stores(method: ast.AST) -> bool:
+    """Whether a method may store something on an object."""
+    return any(
+        (isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store))
+        or (isinstance(node, ast.Name) and node.id == "setattr")
+        or (isinstance(node, ast.Attribute) and node.attr in _STORING)
+        for node in ast.walk(method)
+    )
+
+
+def _is_builtin(expression: ast.expr, module: Module) -> bool:
+    return (
+        isinstance(expression, ast.Name)
+        and module.lookup(expression.id, module.scope_of(expression)) is None
+        and hasattr(builtins, expression.id)
+        and not module.stars
+    )
+
+
+def _is_container(dotted: str) -> bool:
+    return dotted.startswith("torch.nn.") and dotted.rpartition(".")[2] in _CONTAINERS
+
+
+def _of_external(dotted: str) -> Makeup:
+    """What can come from a name of another package."""
+    if "BatchNorm" in dotted:
+        return UNKNOWN
+    root, _, rest = dotted.partition(".")
+    if root in _PLAIN_PACKAGES or root in _HANDING_ON or root in {"abc", "enum", "__future__"}:
+        return PLAIN
+    if root != "torch":
+        return UNKNOWN
+    if rest in {"", "nn", "nn.functional", "nn.init"} or _FUNCTIONS.fullmatch(dotted):
+        return PLAIN
+    if rest.startswith("nn."):
+        name = rest.removeprefix("nn.").removeprefix("modules.")
+        first = name.split(".")[0]
+        if first in _CONTAINERS or _PLAIN_MODULES.fullmatch(first):
+            return PLAIN
+        if first[:1].isupper():
+            return Makeup(
+                True, False
+            )  # a loss, an InstanceNorm: no BatchNorm, but perhaps a buffer
+    return UNKNOWN
+
+
+def _default(parameter: Parameter) -> ast.expr | None:
+    arguments = parameter.function.args
+    if parameter.argument in arguments.kwonlyargs:
+        return arguments.kw_defaults[arguments.kwonlyargs.index(parameter.argument)]
+    positional = [*arguments.posonlyargs, *arguments.args]
+    if parameter.argument not in positional:
+        return None
+    index = positional.index(parameter.argument) - len(positional) + len(arguments.defaults)
+    return arguments.defaults[index] if index >= 0 else None
+
+
+def _loads(parameter: Parameter, module: Module) -> Iterator[ast.Name]:
+    """Where a function reads one of its parameters."""
+    for load in module.loads.get(parameter.argument.arg, ()):
+        if module.enclosing_function(load) is parameter.function:
+            yield load
+
+
+def _is_number(load: ast.Name, module: Module) -> bool:
+    """Whether a name stands where only a number can: no module takes part in a division."""
+    parent = module.parents[load]
+    if isinstance(parent, ast.BinOp):
+        return isinstance(parent.op, ast.Div | ast.FloorDiv | ast.Pow)
+    return (
+        isinstance(parent, ast.Call)
+        and load in parent.args
+        and isinstance(parent.func, ast.Name)
+        and parent.func.id == "range"
+    )
+
+
+def _has_plain_field(cls: Definition, name: str) -> bool:
+    """Whether a class declares an attribute of a plain type, as a dataclass does."""
+    return any(
+        isinstance(line, ast.AnnAssign)
+        and isinstance(line.target, ast.Name)
+        and line.target.id == name
+        and isinstance(line.annotation, ast.Name)
+        and line.annotation.id in _PLAIN_TYPES
+        for line in cls.node.body
+    )

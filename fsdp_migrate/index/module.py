@@ -130,6 +130,19 @@ class Module:
         end = starts[end_line - 1] + self.column(end_line, node.end_col_offset)  # type: ignore[attr-defined]
         return self.text[start:end]
 
+    @cached_property
+    def quoted(self) -> list[tuple[ast.Constant, ast.expr]]:
+        """The strings that stand for types in annotations, with the expression that each holds."""
+        found: list[tuple[ast.Constant, ast.expr]] = []
+        for node in ast.walk(self.tree):
+            annotation = getattr(node, "annotation", None) or getattr(node, "returns", None)
+            for string, text in _strings(annotation):
+                try:
+                    found.append((string, ast.parse(text, mode="eval").body))
+                except (SyntaxError, ValueError):
+                    continue
+        return found
+
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
         """The nodes around `node`, innermost first."""
         while (parent := self.parents.get(node)) is not None:
@@ -196,6 +209,22 @@ def _outside(scope_node: ast.AST, child: ast.AST) -> bool:
     if isinstance(scope_node, ast.Lambda):
         return child is scope_node.args
     return False
+
+
+def _strings(annotation: ast.expr | None) -> Iterator[tuple[ast.Constant, str]]:
+    """The strings in an annotation that are types; those of a `Literal` are values."""
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        yield annotation, annotation.value
+    elif isinstance(annotation, ast.Subscript):
+        name = annotation.value
+        if "Literal" not in {getattr(name, "id", None), getattr(name, "attr", None)}:
+            yield from _strings(annotation.slice)
+    elif isinstance(annotation, ast.Tuple | ast.List):
+        for element in annotation.elts:
+            yield from _strings(element)
+    elif isinstance(annotation, ast.BinOp):
+        yield from _strings(annotation.left)
+        yield from _strings(annotation.right)
 
 
 class _Binder:

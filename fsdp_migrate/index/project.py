@@ -16,6 +16,7 @@ from fsdp_migrate.index.module import (
     Defined,
     Imported,
     Module,
+    Opaque,
     Scope,
     absolute,
 )
@@ -49,6 +50,11 @@ class ModuleReference:
     name: str
 
 
+@dataclass(frozen=True)
+class Unseen:
+    """Something that the analysis cannot see: a loop's variable, the result of a call, a value set from outside."""
+
+
 Meaning = External | Definition | ModuleReference
 
 _DEPTH = 12  # re-export chains longer than this are loops
@@ -68,6 +74,27 @@ class Project:
         self._components: dict[Module, frozenset[Module]] | None = None
         for module in self.modules:
             self._by_last.setdefault(module.name.rpartition(".")[2], []).append(module)
+        self._set_outside: frozenset[tuple[Module, str]] = frozenset()
+        self._set_outside = frozenset(self._outside_stores())
+
+    def _outside_stores(self) -> Iterator[tuple[Module, str]]:
+        """The names of modules that `module.NAME = value` binds from outside."""
+        for module in self.modules:
+            for attribute in module.attributes:
+                if isinstance(attribute.ctx, ast.Load):
+                    continue
+                for owner in self.meanings(attribute.value, module):
+                    inside = self.inside(owner, module)
+                    if inside is not None:
+                        yield inside, attribute.attr
+
+    def is_set_outside(self, module: Module, name: str) -> bool:
+        """Whether anybody assigns a top-level name of a module from outside: what it holds is anybody's guess."""
+        return (module, name) in self._set_outside
+
+    def inside(self, meaning: Meaning, module: Module) -> Module | None:
+        """The file that a reference to a module of the project means."""
+        return self.find(meaning.name, module) if isinstance(meaning, ModuleReference) else None
 
     def find(self, dotted: str, importer: Module) -> Module | None:
         """The project's module that `import dotted` inside `importer` means; None if it is not part of the project."""
@@ -90,7 +117,11 @@ class Project:
     ) -> frozenset[Meaning]:
         """What a name or dotted name can mean; several where it is imported under `try` or `if`, none if unknown."""
         return frozenset(
-            self._meanings(expression, module, scope or module.scope_of(expression), 0)
+            meaning
+            for meaning in self._meanings(
+                expression, module, scope or module.scope_of(expression), 0
+            )
+            if not isinstance(meaning, Unseen)
         )
 
     def dotted(self, expression: ast.expr, module: Module) -> frozenset[str]:
@@ -99,10 +130,15 @@ class Project:
             m.dotted for m in self.meanings(expression, module) if isinstance(m, External)
         )
 
-    def fsdp1(self, expression: ast.expr, module: Module) -> str | None:
+    def fsdp1(self, expression: ast.expr, module: Module, scope: Scope | None = None) -> str | None:
         """The FSDP1 name that an expression stands for, if nothing but FSDP1 can be meant (a `None` fallback aside)."""
-        found = {names.fsdp1_name(path) for path in self.dotted(expression, module)}
-        return found.pop() if len(found) == 1 else None
+        return _one_name(
+            self._meanings(expression, module, scope or module.scope_of(expression), 0)
+        )
+
+    def fsdp1_at(self, name: str, module: Module) -> str | None:
+        """The FSDP1 name that a top-level name of a module stands for, as `fsdp1` decides."""
+        return _one_name(self.module_name(name, module))
 
     def definition(self, expression: ast.expr, module: Module) -> Definition | None:
         """The project's function or class that an expression means, if it is the only meaning."""
@@ -183,10 +219,12 @@ class Project:
                     found.append((other, None))
         return found
 
-    def module_name(self, name: str, module: Module, depth: int = 0) -> Iterator[Meaning]:
+    def module_name(self, name: str, module: Module, depth: int = 0) -> Iterator[Meaning | Unseen]:
         """What a name at the top level of a module means to those who import it."""
         if depth > _DEPTH:
             return
+        if self.is_set_outside(module, name):
+            yield Unseen()
         bindings = module.scope.bindings.get(name)
         if bindings:
             for binding in bindings:
@@ -200,7 +238,7 @@ class Project:
 
     def _meanings(
         self, expression: ast.expr, module: Module, scope: Scope, depth: int
-    ) -> Iterator[Meaning]:
+    ) -> Iterator[Meaning | Unseen]:
         if depth > _DEPTH:
             return
         if isinstance(expression, ast.Name):
@@ -209,6 +247,8 @@ class Project:
                 yield from self.module_name(expression.id, module, depth + 1)
                 return
             where, bindings = found
+            if where is module.scope and self.is_set_outside(module, expression.id):
+                yield Unseen()
             for binding in bindings:
                 yield from self._binding(binding, module, where, expression.id, depth + 1)
         elif isinstance(expression, ast.Attribute):
@@ -223,12 +263,14 @@ class Project:
                 yield from self._meanings(quoted, module, scope, depth + 1)
 
     def _member(
-        self, owner: Meaning, attribute: str, module: Module, depth: int
-    ) -> Iterator[Meaning]:
+        self, owner: Meaning | Unseen, attribute: str, module: Module, depth: int
+    ) -> Iterator[Meaning | Unseen]:
         if isinstance(owner, External):
             yield External(f"{owner.dotted}.{attribute}")
-        elif isinstance(owner, ModuleReference):
-            inside = self.find(owner.name, module)
+        elif isinstance(owner, Unseen | Definition):
+            yield Unseen()
+        else:
+            inside = self.inside(owner, module)
             if inside is None:
                 return
             members = list(self.module_name(attribute, inside, depth))
@@ -239,18 +281,23 @@ class Project:
 
     def _binding(
         self, binding: Binding, module: Module, scope: Scope, name: str, depth: int
-    ) -> Iterator[Meaning]:
+    ) -> Iterator[Meaning | Unseen]:
         if isinstance(binding, Imported):
             yield from self._imported(binding, module, depth)
         elif isinstance(binding, Defined):
             yield Definition(module, binding.node)
         elif isinstance(binding, Assigned) and not binding.path:
-            if isinstance(binding.value, ast.Name | ast.Attribute) and not _same(
-                binding.value, name
-            ):
-                yield from self._meanings(binding.value, module, scope, depth + 1)
+            if isinstance(binding.value, ast.Name | ast.Attribute):
+                if not _same(binding.value, name):
+                    yield from self._meanings(binding.value, module, scope, depth + 1)
+            elif not is_fallback(binding.value):
+                yield Unseen()
+        elif not (isinstance(binding, Opaque) and isinstance(binding.node, ast.Delete)):
+            yield Unseen()
 
-    def _imported(self, binding: Imported, module: Module, depth: int) -> Iterator[Meaning]:
+    def _imported(
+        self, binding: Imported, module: Module, depth: int
+    ) -> Iterator[Meaning | Unseen]:
         inside = self.find(binding.module, module)
         if binding.member is None:
             yield ModuleReference(inside.name) if inside else External(binding.module)
@@ -267,13 +314,26 @@ class Project:
             if binding.member not in inside.scope.bindings:
                 yield ModuleReference(child.name)
 
-    def _from_star(self, source: str, name: str, module: Module, depth: int) -> Iterator[Meaning]:
+    def _from_star(
+        self, source: str, name: str, module: Module, depth: int
+    ) -> Iterator[Meaning | Unseen]:
         inside = self.find(source, module)
         if inside is not None and inside is not module:
             if not name.startswith("_"):
                 yield from self.module_name(name, inside, depth + 1)
         elif inside is None and names.fsdp1_name(f"{source}.{name}"):
             yield External(f"{source}.{name}")
+
+
+def is_fallback(value: ast.expr) -> bool:
+    """Whether a name gets this value where there is nothing better: `None`, `False`, `()`."""
+    return isinstance(value, ast.Constant) or (isinstance(value, ast.Tuple) and not value.elts)
+
+
+def _one_name(meanings: Iterable[Meaning | Unseen]) -> str | None:
+    """The FSDP1 name that all meanings are; None if there is another among them."""
+    found = {names.fsdp1_name(getattr(meaning, "dotted", "")) for meaning in meanings}
+    return found.pop() if len(found) == 1 else None
 
 
 def _components(imports: Mapping[Module, set[Module]]) -> dict[Module, frozenset[Module]]:

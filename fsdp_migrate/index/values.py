@@ -46,7 +46,7 @@ def _origins(
     trail: tuple[Assigned, ...],
     depth: int,
 ) -> Iterator[Origin]:
-    if depth > _DEPTH:
+    if depth > _DEPTH or _is_set_outside(project, expression, module):
         yield Origin(None, module, trail)
     elif isinstance(expression, ast.IfExp):
         for branch in (expression.body, expression.orelse):
@@ -111,12 +111,19 @@ def element(binding: Assigned) -> ast.expr | None:
     return value
 
 
+def _is_set_outside(project: Project, expression: ast.expr, module: Module) -> bool:
+    """Whether a file assigns the name, where another file defines it: `config.NAME = value`."""
+    return any(
+        project.is_set_outside(where, name)
+        for where, name in _definers(project, expression, module)
+    )
+
+
 def _constant(
     project: Project, expression: ast.expr, module: Module
 ) -> tuple[Module, Assigned] | None:
     """The single top-level assignment in another file that a name or `module.NAME` means."""
-    for target in _definers(project, expression, module):
-        where, name = target
+    for where, name in _definers(project, expression, module):
         bindings = where.scope.bindings.get(name, [])
         if len(bindings) == 1 and isinstance(bindings[0], Assigned) and where is not module:
             return where, bindings[0]
@@ -132,7 +139,7 @@ def _definers(
         pending.append((module, expression.id))
     elif isinstance(expression, ast.Attribute):
         for meaning in project.meanings(expression.value, module):
-            inside = project.find(getattr(meaning, "name", ""), module)
+            inside = project.inside(meaning, module)
             if inside is not None:
                 pending.append((inside, expression.attr))
     seen: set[tuple[int, str]] = set()

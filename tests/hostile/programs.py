@@ -11,7 +11,8 @@ from pathlib import Path
 
 from fsdp_migrate.codemods.apply import comments
 from fsdp_migrate.engine import analyse, analyse_source
-from fsdp_migrate.index.module import Module
+from fsdp_migrate.index.module import Assigned, Binding, Module
+from fsdp_migrate.index.project import is_fallback
 from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
@@ -166,15 +167,19 @@ def used_before_bound(text: str) -> set[str]:
 
 
 def shadowing_imports(text: str) -> set[str]:
-    """Names that one scope imports from two places, or imports and defines."""
+    """Names that one scope imports from two places, or imports and defines; a fallback (`NAME = None`) aside."""
     module = _module(text)
     return {
         name
         for scope in module.scopes.values()
         for name, bindings in scope.bindings.items()
-        if len({getattr(b, "module", id(b)) for b in bindings}) > 1
+        if len({getattr(b, "module", id(b)) for b in bindings if not _is_fallback(b)}) > 1
         and any(hasattr(b, "alias") for b in bindings)
     }
+
+
+def _is_fallback(binding: Binding) -> bool:
+    return isinstance(binding, Assigned) and is_fallback(binding.value)
 
 
 def _module(text: str) -> Module:

@@ -162,16 +162,7 @@ FILES = {
 }
 
 
-LOST_END = pytest.mark.xfail(strict=True, reason="LibCST drops a final lone CR")
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(data, id=name, marks=[LOST_END] if name == "lone CR" else [])
-        for name, data in FILES.items()
-    ],
-)
+@pytest.mark.parametrize("data", [pytest.param(data, id=name) for name, data in FILES.items()])
 def test_file_keeps_its_form(data: bytes) -> None:
     outcome = run(data)
     assert not outcome.errors
