@@ -399,9 +399,9 @@ class Models:
         self, module: Module, call: ast.Call, position: int | None, keyword: str | None, site: Site
     ) -> None:
         if isinstance(call.func, ast.Name) and call.func.id == "setattr" and position == 2:
-            owner, name = call.args[0], call.args[1]
-            if isinstance(name, ast.Constant):
-                self._bind_attribute(module, owner, str(name.value), call, (), site)
+            owner, attribute = call.args[0], call.args[1]
+            if isinstance(attribute, ast.Constant):
+                self._bind_attribute(module, owner, str(attribute.value), call, (), site)
             return
         function, shift = self._callee(call, module)
         if function is None and keyword is not None:
@@ -437,7 +437,20 @@ class Models:
                 self._add(_Value(where, load), site)
 
     def _callee(self, call: ast.Call, module: Module) -> tuple[Definition | None, int]:
-        return callee(self.project, self.class_of, call, module)
+        """The project's function that a call runs, and how many parameters stand before its first argument (`self`)."""
+        made = self.project.definition(call.func, module)
+        if made is not None:
+            if isinstance(made.node, ast.ClassDef):
+                return self.project.method(made, "__init__"), 1
+            return made, 0
+        if not isinstance(call.func, ast.Attribute):
+            return None, 0
+        owner = self.class_of(call.func.value, module)
+        method = self.project.method(owner, call.func.attr) if owner is not None else None
+        if method is None:
+            return None, 0
+        static = any(ast.unparse(d) == "staticmethod" for d in method.node.decorator_list)
+        return method, 0 if static else 1
 
 
 def _owner_of(module: Module, scope: Scope, name: str) -> Scope:
@@ -448,28 +461,6 @@ def _owner_of(module: Module, scope: Scope, name: str) -> Scope:
     while outer is not None and (name not in outer.bindings or name in outer.elsewhere):
         outer = outer.parent
     return outer or module.scope
-
-
-def callee(
-    project: Project, class_of: object, call: ast.Call, module: Module
-) -> tuple[Definition | None, int]:
-    """The project's function that a call runs, and how many parameters stand before its first argument (`self`)."""
-    assert callable(class_of)
-    made = project.definition(call.func, module)
-    if made is not None:
-        if isinstance(made.node, ast.ClassDef):
-            return project.method(made, "__init__"), 1
-        return made, 0
-    if isinstance(call.func, ast.Attribute):
-        owner = class_of(call.func.value, module)
-        if owner is not None:
-            method = project.method(owner, call.func.attr)
-            static = method is not None and any(
-                isinstance(d, ast.Name) and d.id == "staticmethod"
-                for d in getattr(method.node, "decorator_list", ())
-            )
-            return method, 0 if static else 1
-    return None, 0
 
 
 def _callers(project: Project) -> dict[ast.AST | None, list[tuple[Module, ast.Call]]]:
