@@ -50,6 +50,24 @@ model = FSDP(model, use_orig_params=True)
             message="after the model is sharded",
         ),
         Example(
+            "parameters that are looked at, or given to the constructor",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+print(sum(p.numel() for p in model.parameters()))
+frozen = [p for p in model.parameters() if not p.requires_grad]
+model = FSDP(model, ignored_states=frozen)
+""",
+            """\
+from fsdp_migrate.runtime import shard_model
+
+print(sum(p.numel() for p in model.parameters()))
+frozen = [p for p in model.parameters() if not p.requires_grad]
+model = shard_model(model, ignored_states=frozen)
+""",
+            quiet=True,
+        ),
+        Example(
             "the optimizer last",
             """\
 import torch
@@ -189,7 +207,11 @@ def _escape(context: Context, taken: ast.expr, depth: int = 0) -> ast.Call | Non
         if isinstance(parent, ast.Call):
             dotted = context.project.dotted(parent.func, module)
             looking = isinstance(parent.func, ast.Name) and parent.func.id in _LOOKING
-            if looking or any(path.startswith("torch.nn.") for path in dotted):
+            if (
+                looking or parent in context.plans
+            ):  # ignored parameters are given to the constructor
+                return None
+            if any(path.startswith(("torch.nn.", "torch.distributed.")) for path in dotted):
                 return None
             if isinstance(parent.func, ast.Name) and parent.func.id in {
                 "list",
