@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeGuard
 
 import libcst as cst
 
@@ -21,11 +20,20 @@ from fsdp_migrate.codemods.edit.imports import (
     edit_import_suite,
     lost_comments,
 )
+from fsdp_migrate.codemods.import_fallbacks import retargeted
+from fsdp_migrate.codemods.import_uses import (
+    exported,
+    imports_behind,
+    is_package,
+    is_respelled,
+    is_spare,
+    root_of,
+    used_imports,
+)
 from fsdp_migrate.codemods.names import moves
 from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Need, Rule, Statements
-from fsdp_migrate.codemods.syntax import Refused
 from fsdp_migrate.findings import Action
-from fsdp_migrate.index.module import Assigned, Binding, Imported, Opaque, Scope
+from fsdp_migrate.index.module import Assigned, Imported, Scope
 from fsdp_migrate.index.names import PACKAGE, fsdp1_name
 from fsdp_migrate.index.project import is_fallback
 
@@ -115,8 +123,6 @@ import torch
 )
 RULES = (RULE,)
 
-_RESPELLED = frozenset({"FullyShardedDataParallel", "MixedPrecision", "CPUOffload"})
-
 
 @dataclass(eq=False)
 class _Statement:
@@ -173,7 +179,7 @@ def plan(
     """
     needs = list(dict.fromkeys(needs))
     statements = _statements(context)
-    used = _used(context, gone)
+    used = used_imports(context, gone)
     drafts = list(_modules_in_use(context, gone))
     for statement in statements:
         for alias in statement.node.names:
@@ -222,32 +228,6 @@ def _fsdp1_of(context: Context, binding: Imported) -> str | None:
     return context.project.fsdp1_at(binding.member, inside)
 
 
-def _used(context: Context, gone: Collection[ast.AST]) -> set[Imported]:
-    """The imports that a reference, a `del` or an annotation in quotes still goes through."""
-    module = context.module
-    used: set[Imported] = set()
-    for name, loads in module.loads.items():
-        for load in loads:
-            if load in gone or any(parent in gone for parent in _dotted_around(context, load)):
-                continue
-            used |= _imports_behind(context, name, module.scope_of(load))
-    for string, annotation in module.quoted:
-        if string not in gone:
-            for node in ast.walk(annotation):
-                if isinstance(node, ast.Name):
-                    used |= _imports_behind(context, node.id, module.scope_of(string))
-    for scope in module.scopes.values():
-        for name, bindings in scope.bindings.items():
-            if any(isinstance(b, Opaque) and isinstance(b.node, ast.Delete) for b in bindings):
-                used |= _imports_behind(context, name, scope)
-    return used
-
-
-def _imports_behind(context: Context, name: str, scope: Scope) -> set[Imported]:
-    found = context.module.lookup(name, scope)
-    return {binding for binding in found[1] if isinstance(binding, Imported)} if found else set()
-
-
 def _modules_in_use(context: Context, gone: Collection[ast.AST]) -> Iterator[Draft]:
     """Imports of FSDP1's modules, and stars, through which a name is still reached: they cannot change."""
     module = context.module
@@ -257,32 +237,15 @@ def _modules_in_use(context: Context, gone: Collection[ast.AST]) -> Iterator[Dra
     for reference in references:
         if reference in gone or module.parents[reference] in known:
             continue
-        root = _root(reference)
+        root = root_of(reference)
         bound = module.lookup(root.id, module.scope_of(root)) if root is not None else None
         if bound is not None:
-            found.update((b.alias, None) for b in bound[1] if _is_package(b))
+            found.update((b.alias, None) for b in bound[1] if is_package(b))
         else:
             stars = (node for source, node in module.stars if source.startswith(PACKAGE))
             found.update((node.names[0], None) for node in stars)
     for alias in found:
         yield Draft(RULE, alias, Action.MANUAL, "stays: still in use", alias.name)
-
-
-def _is_package(binding: Binding) -> TypeGuard[Imported]:
-    """Whether an import binds FSDP1's package or a module of it."""
-    if not isinstance(binding, Imported):
-        return False
-    if binding.member is None:
-        return binding.alias.name.startswith(PACKAGE)
-    path = f"{binding.module}.{binding.member}"
-    return path.startswith(PACKAGE) and fsdp1_name(path) is None
-
-
-def _root(expression: ast.expr) -> ast.Name | None:
-    """The name that a dotted name begins with."""
-    while isinstance(expression, ast.Attribute):
-        expression = expression.value
-    return expression if isinstance(expression, ast.Name) else None
 
 
 def _spare(
@@ -297,42 +260,18 @@ def _spare(
         if (
             not loads
             or not all(load in gone for load in loads)
-            or any(_is_respelled(context, load, elsewhere) for load in loads)
+            or any(is_respelled(context, load, elsewhere) for load in loads)
             or context.project.imports_of(module, local)
-            or local in _exported(context)
+            or local in exported(context)
         ):
             continue
         for binding in bindings:
-            if isinstance(binding, Imported) and _is_spare(binding) and binding not in used:
+            if isinstance(binding, Imported) and is_spare(binding) and binding not in used:
                 statement = found.setdefault(
                     binding.statement, _Statement(binding.statement, module.scope)
                 )
                 statement.drop.add(local)
     return list(found.values())
-
-
-def _is_respelled(context: Context, load: ast.Name, elsewhere: Collection[ast.expr | None]) -> bool:
-    """Whether FSDP2's name is written through the same module as FSDP1's was: `fsdp.fully_shard`."""
-    name = context.module.parents[load]
-    return (
-        isinstance(name, ast.Attribute)
-        and name not in elsewhere
-        and context.project.dotted(load, context.module) == {PACKAGE}
-        and context.fsdp1(name) in _RESPELLED
-    )
-
-
-def _is_spare(binding: Imported) -> bool:
-    whole = isinstance(binding.statement, ast.Import) and binding.alias.asname is not None
-    return binding.module == "functools" or (whole and binding.module.startswith(PACKAGE))
-
-
-def _dotted_around(context: Context, load: ast.expr) -> Iterator[ast.expr]:
-    """The longer dotted names that a name begins: `fsdp.wrap` and `fsdp.wrap.wrap` for `fsdp`."""
-    for parent in context.module.ancestors(load):
-        if not isinstance(parent, ast.Attribute):
-            return
-        yield parent
 
 
 def _decide(
@@ -372,24 +311,12 @@ def _is_public(context: Context, statement: _Statement, local: str) -> bool:
         )
     if statement.scope is not module.scope:
         return False
-    if module.is_package or local in _exported(context):
+    if module.is_package or local in exported(context):
         return True
     return any(
         imported is not None or local in other.loads
         for other, imported in context.project.imports_of(module, local)
     )
-
-
-def _exported(context: Context) -> set[object]:
-    """The names in `__all__`, however it is put together."""
-    return {
-        node.value
-        for statement in context.module.tree.body
-        if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-        and any(isinstance(n, ast.Name) and n.id == "__all__" for n in ast.walk(statement))
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Constant)
-    }
 
 
 def _fallbacks(
@@ -398,7 +325,7 @@ def _fallbacks(
     """`FSDP = None`, where the import of FSDP fails: the names that take FSDP's place need it as much."""
     heirs: dict[Assigned, dict[str, None]] = {}
     for need in needs:
-        root = _root(need.at) if need.at is not None else None
+        root = root_of(need.at) if need.at is not None else None
         bound = context.module.lookup(root.id, context.module.scope_of(root)) if root else None
         if bound is None or _already_imported(context, need):
             continue
@@ -411,38 +338,11 @@ def _fallbacks(
         importing = [s for s in statements if s.scope is scope and _binds(s, local)]
         if importing:
             kept = [] if all(local in s.drop for s in importing) else [local]
-            yield binding, _retargeted(context, binding.target, [*kept, *names])
+            yield binding, retargeted(context, binding.target, [*kept, *names])
 
 
 def _binds(statement: _Statement, local: str) -> bool:
     return any((alias.asname or alias.name) == local for alias in statement.node.names)
-
-
-def _retargeted(context: Context, target: ast.Name, names: list[str]) -> Edit:
-    """An assignment to one name becomes one to others.
-
-    Raises:
-        Refused: if it is no plain assignment, and there are several.
-    """
-    name = context.syntax.find(target, cst.Name)
-    place = context.syntax.parents[name]
-    if len(names) == 1:
-        return Edit(name, lambda updated: Edited(cst.Name(names[0])))
-    if not isinstance(place, cst.AssignTarget):
-        raise Refused(f"the fallback of {target.id} on line {target.lineno} is for several names")
-    return Edit(
-        context.syntax.parents[place], lambda updated: Edited(_several(updated, names, target.id))
-    )
-
-
-def _several(assignment: cst.CSTNode, names: list[str], old: str) -> cst.Assign:
-    assert isinstance(assignment, cst.Assign)
-    targets: list[cst.AssignTarget] = []
-    for place in assignment.targets:
-        is_old = isinstance(place.target, cst.Name) and place.target.value == old
-        new = [place.with_changes(target=cst.Name(name)) for name in names]
-        targets += new if is_old else [place]
-    return assignment.with_changes(targets=targets)
 
 
 def _place(
@@ -466,9 +366,9 @@ def _statement_for(context: Context, statements: list[_Statement], need: Need) -
     if need.module in {"dataclasses", "functools"}:
         return None  # these go where such imports stand
     if need.at is not None:
-        root = _root(need.at)
+        root = root_of(need.at)
         if root is not None:
-            imports = _imports_behind(context, root.id, context.module.scope_of(root))
+            imports = imports_behind(context, root.id, context.module.scope_of(root))
             bound = {binding.statement for binding in imports}
             for statement in statements:
                 if statement.node in bound:
