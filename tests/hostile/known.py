@@ -7,15 +7,7 @@ from typing import Any
 
 import pytest
 
-_DEAD = "silent: the optimizer holds parameters that fully_shard replaced; FSDP501 does not see it"
-_SHARDS = (
-    "silent: state_dict() of a model that is not followed gives shards, and no finding says so"
-)
-_NAME = "loud: a name that the program goes on using is no longer bound"
-
 KNOWN: dict[str, str] = {
-    "state dict of a field of a dataclass": _SHARDS,
-    # test_switches.py
     "form feed at the line's start": "refused: LibCST drops a form feed in front of code",
     "comment inside a chain of attributes": "refused: the comments of an attribute that goes away",
     "comment inside a method that is not called": "refused: the comments of an attribute that goes away",

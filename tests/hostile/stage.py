@@ -11,10 +11,12 @@ import builtins
 import contextlib
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 
 class Parameter:
@@ -159,7 +161,8 @@ class Stage:
             scope = module.__dict__
             scope["__name__"] = name
             scope["__builtins__"] = {**vars(builtins), "__import__": self.importing}
-            exec(compile(self.files[name], name, "exec"), scope)
+            with mock.patch.dict(sys.modules, {name: module}):  # dataclasses look themselves up
+                exec(compile(self.files[name], name, "exec"), scope)
         return self.loaded[name]
 
     def importing(
