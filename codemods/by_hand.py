@@ -14,8 +14,7 @@ from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
 from fsdp_migrate.findings import Action
-from fsdp_migrate.index.models import Site
-from fsdp_migrate.index.names import fsdp1_member, is_private
+from fsdp_migrate.index.names import is_private
 
 
 @dataclass(frozen=True)
@@ -35,20 +34,6 @@ _HEADER = (
     "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(model)\n"
 )
 
-SUMMON = Rule(
-    "FSDP321",
-    "summon-full-params",
-    "summon_full_params does nothing on an FSDP2 model, without an error",
-    """On an FSDP2 model the context is empty and parameters stay sharded. To read one parameter, `p.full_tensor()` on all
-ranks; to generate text, nothing is needed where `generate` calls the model; to change parameters, write the local shard.""",
-    (
-        Example(
-            "reading parameters",
-            f"{_HEADER}with FSDP.summon_full_params(model):\n    print(model.weight)\n",
-            message="full_tensor",
-        ),
-    ),
-)
 OPTIM_STATE = Rule(
     "FSDP335",
     "optimizer-state-dict",
@@ -88,40 +73,6 @@ fully_shard(model)
 model.register_comm_hook(state, hook)
 """,
             message="reduce_dtype",
-        ),
-    ),
-)
-FSDP_MODULES = Rule(
-    "FSDP362",
-    "fsdp-modules",
-    "FSDP.fsdp_modules returns an empty list for an FSDP2 model",
-    """Iterate over `model.modules()` and keep those that are `FSDPModule`.""",
-    (
-        Example(
-            "all units",
-            f"{_HEADER}for unit in FSDP.fsdp_modules(model):\n    print(unit)\n",
-            message="FSDPModule",
-        ),
-    ),
-)
-FORWARD = Rule(
-    "FSDP364",
-    "direct-forward",
-    "model.forward(x) passes by FSDP2's hooks: call model(x)",
-    """FSDP1's wrapper had a `forward` of its own. Under FSDP2 `forward` is the model's, and calling it directly computes with
-sharded parameters, which fails. Call the model, or use `register_fsdp_forward_method` for other methods.""",
-    (
-        Example(
-            "a direct call",
-            f"{_HEADER}loss = model.forward(batch)\n",
-            """\
-from torch.distributed.fsdp import fully_shard
-
-fully_shard(model)
-# fsdp-migrate: FSDP364 by hand: call model(...)
-loss = model.forward(batch)
-""",
-            message="model(...)",
         ),
     ),
 )
@@ -201,21 +152,11 @@ _lazy_init(model, model)
         ),
     ),
 )
-RULES = (SUMMON, OPTIM_STATE, COMM_HOOK, FSDP_MODULES, FORWARD, OTHER_METHOD, WRAP, SCALER, PRIVATE)
+RULES = (OPTIM_STATE, COMM_HOOK, OTHER_METHOD, WRAP, SCALER, PRIVATE)
 
 _GET = "get_optimizer_state_dict"
 _SET = "set_optimizer_state_dict"
 _METHODS: dict[str, _Manual] = {
-    "summon_full_params": _Manual(
-        SUMMON,
-        "does nothing on an FSDP2 model: read parameters with p.full_tensor() on all ranks",
-        silent=True,
-    ),
-    "fsdp_modules": _Manual(
-        FSDP_MODULES,
-        "returns [] for an FSDP2 model: keep the FSDPModule instances of model.modules()",
-        silent=True,
-    ),
     "register_comm_hook": _Manual(
         COMM_HOOK, "no hooks; to compress, MixedPrecisionPolicy(reduce_dtype=...)"
     ),
@@ -232,12 +173,20 @@ _METHODS: dict[str, _Manual] = {
     "get_state_dict_type": _Manual(
         OTHER_METHOD, "get_state_dict_type is gone: keep the type yourself"
     ),
-    "forward": _Manual(FORWARD, "call model(...)"),
     "check_is_root": _Manual(
         OTHER_METHOD, "check_is_root is gone; the root is what you shard last"
     ),
 }
-_REWRITTEN = frozenset({"no_sync", "clip_grad_norm_", "state_dict_type", "set_state_dict_type"})
+_REWRITTEN = frozenset(
+    {
+        "no_sync",
+        "clip_grad_norm_",
+        "state_dict_type",
+        "set_state_dict_type",
+        "summon_full_params",
+        "fsdp_modules",
+    }
+)
 _ATTRIBUTES = frozenset(
     {
         "_handle",
@@ -299,7 +248,7 @@ def _asked_for(context: Context) -> Iterator[Draft]:
 
 
 def _attribute(context: Context, attribute: ast.Attribute) -> Iterator[Draft]:
-    sites = _sites(context, attribute)
+    sites = context.concerned(attribute)
     if sites is None:
         return
     construct = f".{attribute.attr}"
@@ -318,22 +267,6 @@ def _attribute(context: Context, attribute: ast.Attribute) -> Iterator[Draft]:
     elif attribute.attr in _ATTRIBUTES and context.sites(attribute.value):
         message = f"`{attribute.attr}` belongs to FSDP1's wrapper: keep the value yourself"
         yield Draft(OTHER_METHOD, attribute, Action.MANUAL, message, construct, sites, mark=True)
-
-
-def _sites(context: Context, attribute: ast.Attribute) -> frozenset[Site] | None:
-    """The models concerned by an attribute of a model, or of the class with a model as first argument."""
-    sites = context.sites(attribute.value)
-    if sites:
-        return sites
-    dotted = {fsdp1_member(path) for path in context.project.dotted(attribute, context.module)}
-    if not any(found is not None and found[0] == "FullyShardedDataParallel" for found in dotted):
-        return None
-    call = context.module.parents[attribute]
-    found: set[Site] = set()
-    if isinstance(call, ast.Call):
-        for argument in [*call.args, *(keyword.value for keyword in call.keywords)]:
-            found |= context.sites(argument)
-    return frozenset(found)
 
 
 def _private(context: Context) -> Iterator[Draft]:

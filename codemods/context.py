@@ -14,7 +14,7 @@ from fsdp_migrate.codemods.rule import Edit, Edited, Need, Statements
 from fsdp_migrate.codemods.syntax import SyntaxTree
 from fsdp_migrate.index.models import Models, Site
 from fsdp_migrate.index.module import Assigned, Module, Scope
-from fsdp_migrate.index.names import PACKAGE, fsdp1_name
+from fsdp_migrate.index.names import PACKAGE, fsdp1_member, fsdp1_name
 from fsdp_migrate.index.project import External, ModuleReference, Project
 
 if TYPE_CHECKING:
@@ -59,6 +59,23 @@ class Context:
     def sites(self, expression: ast.expr) -> frozenset[Site]:
         """The constructors whose models an expression can hold."""
         return self.models.sites(expression)
+
+    def concerned(self, attribute: ast.Attribute) -> frozenset[Site] | None:
+        """The models of which a method speaks: of a model, or of FSDP1's class with a model among its arguments.
+
+        Empty if the class's method is not called, or the model is not known; None if it is another object's method.
+        """
+        sites = self.sites(attribute.value)
+        if sites:
+            return sites
+        members = {fsdp1_member(path) for path in self.project.dotted(attribute, self.module)}
+        if not any(member and member[0] == "FullyShardedDataParallel" for member in members):
+            return None
+        call = self.module.parents[attribute]
+        if not isinstance(call, ast.Call):
+            return frozenset()
+        arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+        return frozenset(site for argument in arguments for site in self.sites(argument))
 
     def name(
         self, module: str, name: str, at: ast.expr | None = None, use: ast.AST | None = None

@@ -10,12 +10,15 @@ from fsdp_migrate.codemods import (
     class_checks,
     clip_grad_norm,
     constructor,
+    direct_forward,
+    fsdp_modules,
     imports,
     names,
     no_sync,
     optimizer_order,
     state_dict,
     state_dict_type,
+    summon_full_params,
     wrapped_module,
 )
 from fsdp_migrate.codemods.rule import Rule
@@ -30,6 +33,9 @@ CODEMODS = (
     state_dict,
     state_dict_type,
     optimizer_order,
+    summon_full_params,
+    fsdp_modules,
+    direct_forward,
     by_hand,
 )
 

@@ -33,6 +33,7 @@ from .policies import (
 )
 from .precision import cast_buffers
 from .shard import shard_model
+from .summon import summon_full_params
 from .sync import broadcast_module_states
 
 __all__ = [
@@ -66,6 +67,7 @@ __all__ = [
     "plan_units",
     "shard_model",
     "size_based_auto_wrap_policy",
+    "summon_full_params",
     "transformer_auto_wrap_policy",
     "wrap",
 ]

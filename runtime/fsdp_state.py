@@ -51,3 +51,13 @@ def parameters_of(unit: FSDPModule) -> Iterator[Any]:
     """FSDP2's records of the parameters that ``unit`` manages."""
     for group in parameter_groups(unit):
         yield from getattr(group, "fsdp_params", [])
+
+
+def initialize(unit: FSDPModule) -> None:
+    """Makes ``unit`` a root, and what is below it part of that, unless a forward did so already.
+
+    FSDP1's ``summon_full_params`` does the same with its ``_lazy_init``.
+    """
+    lazy_init = getattr(unit._get_fsdp_state(), "_lazy_init", None)
+    if lazy_init is not None:
+        lazy_init()

@@ -23,6 +23,7 @@ import torch
 import torch._dynamo  # FSDP2 imports it at first use: once here instead of once a rank
 import torch.distributed as dist
 
+from . import summon  # noqa: F401  (registers its checks)
 from .cases import COMPARISONS, FAULTS
 from .checks import CHECKS
 from .train import Case, compare, run_fsdp1, run_ours

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from . import summon  # noqa: F401  (registers its checks)
 from .cases import COMPARISONS, FAULTS
 from .checks import CHECKS
 from .train import Case, differences

@@ -1,0 +1,160 @@
+"""Whole parameters for a while: FSDP1's ``summon_full_params``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from .fsdp_state import initialize, units_of
+from .materialize import own_modules
+
+
+@contextlib.contextmanager
+def summon_full_params(
+    module: nn.Module,
+    recurse: bool = True,
+    writeback: bool = True,
+    rank0_only: bool = False,
+    offload_to_cpu: bool = False,
+    with_grads: bool = False,
+) -> Iterator[None]:
+    """Inside, the parameters of ``module`` are whole and in their own dtype, as under FSDP1.
+
+    FSDP2's ``unshard()`` does less: it casts to ``param_dtype``, forgets changes and does not
+    recurse. A module without sharded parts is left as it is. A forward inside gathers the sharded
+    parameters as always and does not see changes made inside. Must be called by all ranks.
+
+    Args:
+        module: a model, or a part of one.
+        recurse: also the parameters of the units below ``module``.
+        writeback: keep what is changed inside. Where nothing is sharded (NO_SHARD, one rank),
+            changes stay anyway, as FSDP1's do.
+        rank0_only: only the first rank of each shard group sees whole parameters.
+        offload_to_cpu: whole parameters are on the CPU.
+        with_grads: gradients are whole, too.
+
+    Raises:
+        NotImplementedError: for what FSDP1 refuses as well (``_unshard_param_utils.py``):
+            ``rank0_only`` with ``writeback``, and ``with_grads`` with ``offload_to_cpu``.
+    """
+    if rank0_only and writeback:
+        raise NotImplementedError(
+            "rank0_only=True with writeback=True: pass writeback=False, or summon on all ranks"
+        )
+    if with_grads and offload_to_cpu:
+        raise NotImplementedError("with_grads=True with offload_to_cpu=True: pass one of them")
+    units = units_of(module) if recurse else [module] if isinstance(module, FSDPModule) else []
+    for unit in units:
+        initialize(unit)
+        unit.reshard()
+    # Parameter by parameter, a collective each: every rank gathers, even one that keeps its shards.
+    summoned = [
+        one
+        for one in (_summon(*place, offload_to_cpu, with_grads) for place in _places(units))
+        if not (rank0_only and one.mesh_rank != 0)
+    ]
+    for one in summoned:
+        one.show()
+    try:
+        yield
+    finally:
+        for unit in units:  # a forward inside may have left parameters gathered
+            unit.reshard()
+        for one in summoned:
+            one.restore()
+            if writeback:
+                one.write_back(with_grads)
+
+
+@dataclass(frozen=True)
+class _Summoned:
+    """One sharded parameter, the whole one that stands for it, and where."""
+
+    sharded: nn.Parameter
+    whole: nn.Parameter
+    places: list[tuple[nn.Module, str]]
+
+    @property
+    def mesh_rank(self) -> int:
+        """This rank's place among those that share the parameter's shards."""
+        assert isinstance(self.sharded, DTensor)
+        mesh = self.sharded.device_mesh
+        return mesh.get_local_rank(mesh.ndim - 1)
+
+    def show(self) -> None:
+        for owner, name in self.places:
+            owner._parameters[name] = self.whole
+
+    def restore(self) -> None:
+        for owner, name in self.places:
+            owner._parameters[name] = self.sharded
+
+    @torch.no_grad()
+    def write_back(self, with_grads: bool) -> None:
+        _take_shard(self.sharded, self.whole)
+        if with_grads and self.sharded.grad is not None and self.whole.grad is not None:
+            _take_shard(self.sharded.grad, self.whole.grad)
+
+
+def _places(
+    units: list[FSDPModule],
+) -> Iterator[tuple[nn.Parameter, list[tuple[nn.Module, str]]]]:
+    """Every sharded parameter of the units with the modules and names that it is found under."""
+    for unit in units:
+        assert isinstance(unit, nn.Module)
+        found: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
+        for owner in own_modules(unit, ()):
+            for name, parameter in owner.named_parameters(recurse=False, remove_duplicate=False):
+                if isinstance(parameter, DTensor):
+                    found.setdefault(parameter, []).append((owner, name))
+        yield from found.items()
+
+
+def _summon(
+    sharded: nn.Parameter,
+    places: list[tuple[nn.Module, str]],
+    offload_to_cpu: bool,
+    with_grads: bool,
+) -> _Summoned:
+    whole = nn.Parameter(_gather(sharded, offload_to_cpu), sharded.requires_grad)
+    if with_grads and sharded.grad is not None:
+        whole.grad = _gather(sharded.grad, offload_to_cpu)
+    return _Summoned(sharded, whole, places)
+
+
+def _gather(tensor: torch.Tensor, offload_to_cpu: bool) -> torch.Tensor:
+    """The whole tensor; gathered on the mesh's device, as the backend may know no other."""
+    assert isinstance(tensor, DTensor)
+    with torch.no_grad():
+        whole = _on_mesh_device(tensor).full_tensor()
+    return whole.cpu() if offload_to_cpu else whole
+
+
+def _on_mesh_device(tensor: DTensor) -> DTensor:
+    mesh, local = tensor.device_mesh, tensor.to_local()
+    if local.device.type == mesh.device_type:
+        return tensor
+    local = local.to(torch.device(mesh.device_type, torch.accelerator.current_device_index()))
+    return DTensor.from_local(
+        local,
+        mesh,
+        tensor.placements,
+        run_check=False,
+        shape=tensor.shape,
+        stride=tensor.stride(),
+    )
+
+
+def _take_shard(sharded: torch.Tensor, whole: torch.Tensor) -> None:
+    """Copies this rank's part of ``whole``."""
+    assert isinstance(sharded, DTensor)
+    own = distribute_tensor(
+        whole.detach(), sharded.device_mesh, sharded.placements, src_data_rank=None
+    )
+    sharded.to_local().copy_(own.to_local())
