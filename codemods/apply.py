@@ -11,8 +11,9 @@ import libcst as cst
 
 from fsdp_migrate.codemods.edit.comments import as_lines, with_leading_comments
 from fsdp_migrate.codemods.edit.imports import insert_imports
+from fsdp_migrate.codemods.edit.moves import enclose, move_behind
 from fsdp_migrate.codemods.edit.statements import ensure_body, parse_statements, replace_statement
-from fsdp_migrate.codemods.rule import Edit, Edited
+from fsdp_migrate.codemods.rule import Edit, Edited, Enclose, Move
 from fsdp_migrate.codemods.syntax import Refused as Refused
 from fsdp_migrate.codemods.syntax import SyntaxTree
 from fsdp_migrate.index.module import NEWLINE
@@ -23,10 +24,12 @@ def apply(
     edits: Sequence[Edit],
     names: Sequence[tuple[str, str]] = (),
     line_length: int = 88,
+    places: Sequence[Move | Enclose] = (),
 ) -> str:
     """The file's text after its edits.
 
     Args:
+        places: statements that go elsewhere, after all other edits of theirs.
         names: (module, name) pairs to import where no import statement is edited for them.
 
     Raises:
@@ -36,7 +39,7 @@ def apply(
     for edit in edits:
         by_node.setdefault(edit.node, []).append(edit)
     _check_overlaps(tree, by_node)
-    module = tree.module.visit(_Applier(tree, by_node, line_length))
+    module = tree.module.visit(_Applier(tree, by_node, line_length, places))
     assert isinstance(module, cst.Module)
     if names:
         module = insert_imports(module, names, line_length)
@@ -59,16 +62,27 @@ def _check_overlaps(tree: SyntaxTree, by_node: dict[cst.CSTNode, list[Edit]]) ->
 
 class _Applier(cst.CSTTransformer):
     def __init__(
-        self, tree: SyntaxTree, edits: dict[cst.CSTNode, list[Edit]], line_length: int
+        self,
+        tree: SyntaxTree,
+        edits: dict[cst.CSTNode, list[Edit]],
+        line_length: int,
+        places: Sequence[Move | Enclose],
     ) -> None:
         super().__init__()
         self.tree = tree
         self.line_length = line_length
         self.edits = edits
-        self.above = set(
-            edits
-        )  # nodes at or above an edit: there is nothing to do below the others
-        for node in edits:
+        self.moves = [place for place in places if isinstance(place, Move)]
+        self.managers: dict[cst.CSTNode, list[str]] = {}
+        for place in places:
+            if isinstance(place, Enclose):
+                self.managers.setdefault(place.node, []).append(place.manager)
+        # What statements have become that move, or that others move behind.
+        ends = {node for move in self.moves for node in (move.node, move.behind)}
+        self.ends: dict[cst.CSTNode, list[cst.BaseStatement]] = {node: [] for node in ends}
+        touched = [*edits, *self.managers, *ends]
+        self.above = set(touched)  # at or above an edit: there is nothing to do below the others
+        for node in touched:
             while (parent := tree.parents.get(node)) is not None:
                 self.above.add(parent)
                 node = parent
@@ -133,6 +147,12 @@ class _Applier(cst.CSTTransformer):
             if not _starts_blank(statements[0]):
                 lines = [cst.EmptyLine(indent=False), *getattr(statements[0], "leading_lines", ())]
                 statements[0] = statements[0].with_changes(leading_lines=lines)
+        if original in self.managers:
+            module, indent = self.tree.module, self._indent(original)
+            managers = self.managers[original]
+            statements = [enclose(statements, managers, module, self.line_length, indent)]
+        if original in self.ends:
+            self.ends[original] = statements
         return cst.FlattenSentinel(statements)
 
     def _fitted(self, original: cst.CSTNode, updated: cst.BaseStatement) -> list[cst.BaseStatement]:
@@ -165,9 +185,21 @@ class _Applier(cst.CSTTransformer):
         comments = self.carried.pop(original, [])
         if comments:
             updated = updated.with_changes(footer=[*as_lines(comments), *updated.footer])
+        for behind in dict.fromkeys(m.behind for m in self.moves):
+            if self.tree.parents[behind] is original:
+                nodes = [m.node for m in self.moves if m.behind is behind]
+                updated = updated.with_changes(body=self._moved(updated, nodes, behind))
         if isinstance(updated, cst.IndentedBlock):
             return ensure_body(updated)
         return _without_leading_blanks(original, updated)
+
+    def _moved(
+        self, block: cst.IndentedBlock | cst.Module, nodes: list[cst.CSTNode], behind: cst.CSTNode
+    ) -> list[cst.CSTNode]:
+        """The statements of a block, some of them behind another."""
+        moving = {id(statement) for node in nodes for statement in self.ends[node]}
+        in_order = [statement for statement in block.body if id(statement) in moving]
+        return move_behind(block.body, in_order, self.ends[behind][-1])
 
 
 def _without_leading_blanks(original: cst.CSTNode, updated: cst.Module) -> cst.Module:

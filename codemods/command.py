@@ -48,9 +48,11 @@ class FileCommand(CodemodCommand):
         needs = [need for draft in drafts for need in draft.needs]
         planned = imports.plan(context, gone, needs, whole=False)
         edits = [edit for draft in drafts for edit in draft.edits]
-        if not edits:
+        places = [place for draft in drafts for place in draft.places]
+        if not edits and not places:
             return tree
-        after = apply(context.syntax, [*edits, *planned.edits], planned.insert)
+        edits += planned.edits
+        after = apply(context.syntax, edits, planned.insert, places=places)
         return cst.parse_module(after, config=tree.config_for_parsing)
 
 

@@ -88,6 +88,31 @@ class Edit:
     whole: bool = False
 
 
+@dataclass(frozen=True, eq=False)
+class Move:
+    """A statement goes behind a later one of its block, with its comments and with the edits in it.
+
+    Attributes:
+        node, behind: the two statements as they were parsed.
+    """
+
+    node: cst.CSTNode
+    behind: cst.CSTNode
+
+
+@dataclass(frozen=True, eq=False)
+class Enclose:
+    """What becomes of a statement stands in a `with`; several for one statement share it.
+
+    Attributes:
+        node: the statement as it was parsed.
+        manager: the context manager, as source.
+    """
+
+    node: cst.CSTNode
+    manager: str
+
+
 @dataclass(frozen=True)
 class Need:
     """A name that an edit uses and the file must import.
@@ -111,7 +136,7 @@ class Draft:
         sites: the constructors of the models concerned; empty if it concerns no model in particular.
         silent: left behind on a migrated model, the construct would go on running and do something else. It keeps its
             model from being migrated.
-        edits, needs: the change, and the names that it uses.
+        edits, places, needs: the change, where statements go, and the names that both use.
         gone: code that the edits take away: nothing in it counts as a use any more.
         mark: the statement gets a comment with the rule's code when the rest of its model is migrated.
     """
@@ -125,6 +150,7 @@ class Draft:
     safe: bool = True
     silent: bool = False
     edits: tuple[Edit, ...] = ()
+    places: tuple[Move | Enclose, ...] = ()
     needs: tuple[Need, ...] = ()
     gone: tuple[ast.AST, ...] = ()
     mark: bool = False

@@ -146,7 +146,7 @@ class _Migration:
 
         A comment on the line of an argument keeps the whole call: an argument is not dropped unheard.
         """
-        if not draft.edits:
+        if not draft.edits and not draft.places:
             argument = bool(draft.sites) and draft.action is not Action.MANUAL
             return argument and _is_silenced(context.module, draft)
         return (not draft.safe and not self.options.unsafe) or not self.is_shown(context, draft)
@@ -169,10 +169,12 @@ class _Migration:
         drafts += planned.drafts
         edits = [edit for draft in drafts for edit in draft.edits]
         edits = [] if module in self.broken else [*edits, *planned.edits]
+        places = [place for draft in drafts for place in draft.places] if edits else []
+        after = None
         if edits:
             edits += self.marks(context, drafts, edits)
-        insert = planned.insert
-        after = apply(context.syntax, edits, insert, context.line_length) if edits else None
+            insert = planned.insert
+            after = apply(context.syntax, edits, insert, context.line_length, places)
         findings = [_finding(module, draft) for draft in drafts if self.is_shown(context, draft)]
         return findings, after
 
@@ -186,7 +188,14 @@ class _Migration:
         reason = reasons[0] if reasons else "this rewrite is switched off"
         message = f"stays: {reason}; then: {draft.message}"
         return replace(
-            draft, action=Action.MANUAL, message=message, edits=(), needs=(), gone=(), mark=False
+            draft,
+            action=Action.MANUAL,
+            message=message,
+            edits=(),
+            places=(),
+            needs=(),
+            gone=(),
+            mark=False,
         )
 
     def marks(

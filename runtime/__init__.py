@@ -32,6 +32,7 @@ from .policies import (
     transformer_auto_wrap_policy,
 )
 from .precision import cast_buffers
+from .remap import remap_optimizer
 from .shard import shard_model
 from .summon import summon_full_params
 from .sync import broadcast_module_states
@@ -65,6 +66,7 @@ __all__ = [
     "lambda_auto_wrap_policy",
     "no_sync",
     "plan_units",
+    "remap_optimizer",
     "shard_model",
     "size_based_auto_wrap_policy",
     "summon_full_params",

@@ -32,6 +32,7 @@ from .plan import Unit, has_forward, plan_units
 from .precision import cast_own_buffers, mixed_precision_policy, run_in_full_precision
 from .prefetch import disable_backward_prefetch, prefetch_in_forward_order
 from .sync import broadcast_over_mesh
+from .ties import check_ties
 
 
 @dataclass(frozen=True)
@@ -95,8 +96,8 @@ def shard_model(
     """Shards ``module`` in place as ``FullyShardedDataParallel(module, ...)`` did, and returns it.
 
     The arguments are FSDP1's, in its order and with its defaults; torch's own option objects are
-    accepted as well as those of this package. Create the optimizer afterwards: sharding replaces
-    the parameters. Must be called by all ranks of the default process group.
+    accepted as well as those of this package. Create the optimizer afterwards, as sharding replaces
+    the parameters, or use :func:`remap_optimizer`. Must be called by all ranks of the default process group.
 
     Three things differ from FSDP1. A parameter that takes no part in a step has no gradient, where
     FSDP1 gave it zeros (which weight decay and momentum act on). Hybrid sharding over one rank
@@ -132,8 +133,8 @@ def shard_model(
             ``process_group``.
 
     Raises:
-        ValueError: an argument has no equivalent in FSDP2, or does not fit another one. The message
-            names it.
+        ValueError: an argument has no equivalent in FSDP2, or does not fit another one, or two units
+            share a parameter. The message names it.
     """
     options = UnitOptions(
         tuple(process_group) if isinstance(process_group, list) else process_group,
@@ -166,6 +167,7 @@ def shard_model(
             if isinstance(submodule, tuple(options.mixed_precision._module_classes_to_ignore)):
                 run_in_full_precision(submodule)
     boundaries = {unit.module for unit in units} | ignored.modules
+    check_ties(module, (own_modules(unit.module, boundaries) for unit in units), ignored.parameters)
     buffer_dtypes: list[tuple[list[nn.Module], torch.dtype]] = []
     synced: set[torch.Tensor] = set()
     for unit in units:
