@@ -11,6 +11,7 @@ import ast
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from fsdp_migrate.codemods import current_device
 from fsdp_migrate.codemods.arguments import (
     auto_wrap_policy,
     backward_prefetch,
@@ -179,6 +180,9 @@ def plan(context: Context, call: ast.Call) -> Plan:
         translation = _TRANSLATORS[name](constructor)
         if translation is not None:
             translations[name] = _keeping_effects(constructor, name, translation)
+    on_device = current_device.translate(constructor)
+    if on_device is not None:
+        translations["current device"] = on_device
     return Plan(constructor, translations)
 
 
@@ -233,6 +237,16 @@ def _of_call(context: Context, planned: Plan) -> Iterator[Draft]:
             message = "passed on to shard_model, which takes FSDP1's values"
         yield Draft(
             translation.rule, argument.node, action, message, _construct(context, argument), sites
+        )
+    on_device = planned.translations.get("current device")
+    if plain is not None and on_device is not None:
+        yield Draft(
+            on_device.rule,
+            constructor.call,
+            Action.REWRITE,
+            on_device.message,
+            "FSDP(...)",
+            sites,
         )
     for translation in planned.needs_runtime:
         if not any(planned.translations.get(name) is translation for name in constructor.arguments):

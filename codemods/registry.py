@@ -10,6 +10,7 @@ from fsdp_migrate.codemods import (
     class_checks,
     clip_grad_norm,
     constructor,
+    current_device,
     direct_forward,
     fsdp_modules,
     imports,
@@ -43,7 +44,7 @@ CODEMODS = (
 @cache
 def all_rules() -> list[Rule]:
     """Every rule, in the order of codes."""
-    modules = (*CODEMODS, *arguments.MODULES, names, imports)
+    modules = (*CODEMODS, *arguments.MODULES, current_device, names, imports)
     return sorted((rule for module in modules for rule in module.RULES), key=lambda rule: rule.code)
 
 

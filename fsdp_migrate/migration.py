@@ -168,10 +168,10 @@ class _Migration:
         planned = imports.plan(context, _gone(drafts), needs, whole=module not in held)
         drafts += planned.drafts
         edits = [edit for draft in drafts for edit in draft.edits]
-        edits = [] if module in self.broken else [*edits, *planned.edits]
-        places = [place for draft in drafts for place in draft.places] if edits else []
+        edits += planned.edits
+        places = [place for draft in drafts for place in draft.places]
         after = None
-        if edits:
+        if (edits or places) and module not in self.broken:
             edits += self.marks(context, drafts, edits)
             insert = planned.insert
             after = apply(context.syntax, edits, insert, context.line_length, places)

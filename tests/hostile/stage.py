@@ -338,8 +338,17 @@ class Stage:
         Module.module = property(self.inner)  # type: ignore[attr-defined]
 
         def optimizer(parameters: Any, *_: object, **__: object) -> object:
-            self.optimizers.append(list(parameters))
-            return SimpleNamespace(step=lambda: None)
+            held = list(parameters)
+            self.optimizers.append(held)
+            return SimpleNamespace(step=lambda: None, param_groups=[{"params": held}])
+
+        @contextlib.contextmanager
+        def remap_optimizer(optimizer: Any, model: Module) -> Iterator[None]:
+            before = {id(p): index for index, p in enumerate(model.parameters())}
+            yield
+            after = list(model.parameters())
+            held = optimizer.param_groups[0]["params"]
+            held[:] = [after[before[id(p)]] if id(p) in before else p for p in held]
 
         def make_mesh(kind: str, shape: tuple[int, ...], mesh_dim_names: object = None) -> str:
             events.append(f"mesh {shape}")
@@ -370,6 +379,7 @@ class Stage:
             shard_model=self.fsdp1(2),
             no_sync=no_sync,
             clip_grad_norm_=clip,
+            remap_optimizer=remap_optimizer,
             **vocabulary,
             **vars(wrap),
         )
