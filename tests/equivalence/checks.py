@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import math
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +27,7 @@ from fsdp_migrate import runtime
 from fsdp_migrate.runtime import shard_model
 
 from .models import Block, ConvNet, Tied, Transformer
+from .train import TORCH, fsdp1_on_cpu
 
 CHECKS: dict[str, tuple[tuple[int, ...], Callable[[], Any]]] = {}
 
@@ -378,3 +380,97 @@ def parts_sharded_before_are_left_alone() -> None:
     shard_model(model)
     assert model.blocks[0].mlp[0].weight.device_mesh == mesh
     forward(model).sum().backward()
+
+
+def grouped(model: nn.Module) -> torch.optim.Optimizer:
+    """Weight decay for matrices only, by shapes that FSDP1's shards no longer have."""
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    rest = [p for p in model.parameters() if p.ndim < 2]
+    return torch.optim.AdamW([{"params": matrices}, {"params": rest, "weight_decay": 0}], lr=0.01)
+
+
+def trained(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """The losses of some steps under a schedule."""
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    losses = []
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss = model(*Tied.batch(generator)).square().mean()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.detach())
+    return losses
+
+
+def under_fsdp1(use_orig_params: bool) -> list[torch.Tensor]:
+    """An optimizer that is older than the sharding."""
+    torch.manual_seed(0)
+    model = Tied()
+    optimizer = grouped(model)
+    with fsdp1_on_cpu():
+        policy = TORCH.ModuleWrapPolicy({Block})
+        sharded = TORCH.FullyShardedDataParallel(
+            model,
+            auto_wrap_policy=policy,
+            device_id=torch.device("cpu"),
+            use_orig_params=use_orig_params,
+        )
+        losses = trained(sharded, optimizer)
+    del sharded
+    gc.collect()
+    return losses
+
+
+def under_shard_model(order: str, **options: Any) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    model = Tied()
+    policy = runtime.ModuleWrapPolicy({Block})
+    if order == "moved":
+        shard_model(model, auto_wrap_policy=policy, **options)
+        return trained(model, grouped(model))
+    optimizer = grouped(model)
+    with runtime.remap_optimizer(optimizer if order == "remapped" else None, model):
+        shard_model(model, auto_wrap_policy=policy, **options)
+    return trained(model, optimizer)
+
+
+@check(2)
+def an_optimizer_built_first_trains_as_under_fsdp1() -> None:
+    theirs = under_fsdp1(use_orig_params=True)
+    assert all(map(torch.equal, theirs, under_shard_model("moved")))
+    assert all(map(torch.equal, theirs, under_shard_model("remapped")))
+    assert not all(map(torch.equal, theirs, under_shard_model("dead")))
+
+
+@check(2)
+def an_optimizer_built_first_trained_nothing_under_flat_fsdp1() -> None:
+    theirs = under_fsdp1(use_orig_params=False)
+    assert all(map(torch.equal, theirs, under_shard_model("dead")))
+
+
+@check(2)
+def a_tie_between_units_is_refused() -> None:
+    for classes in ({nn.Embedding}, {nn.Linear}):
+        model = Tied()
+        policy = runtime.ModuleWrapPolicy(classes)
+        with pytest.raises(ValueError, match="one parameter in two units"):
+            shard_model(model, auto_wrap_policy=policy)
+        assert not units(model)
+
+
+@check(2)
+def compiling_first_or_last_trains_the_same() -> None:
+    losses = []
+    for when in ("never", "first", "last"):
+        torch.manual_seed(0)
+        model: nn.Module = Transformer()
+        if when == "first":
+            model = torch.compile(model, backend="eager")
+        shard_model(model, auto_wrap_policy=runtime.ModuleWrapPolicy({Block}))
+        assert len(units(model)) == 3
+        if when == "last":
+            model = torch.compile(model, backend="eager")
+        losses.append(trained(model, grouped(model)))
+    assert all(all(map(torch.equal, losses[0], other)) for other in losses[1:])
