@@ -111,7 +111,7 @@ class _Mover:
             moving |= more
         in_order = [statement for statement in above if statement in moving]
         staying = [s for s in above[first:] if s not in moving]
-        if not all(self._may_move(s, bound) for s in in_order):
+        if not all(self._may_move(s, bound) and not self._sets(s) for s in in_order):
             return None
         if self._by_identity(in_order) and not self._all_made_here(read - bound):
             return None
@@ -131,7 +131,8 @@ class _Mover:
         return statement if isinstance(statement, ast.stmt) else None
 
     def _facts(self, statement: ast.stmt) -> _Facts:
-        reads, binds = set(), set()
+        reads: set[str] = set()
+        binds: set[str] = set()
         for node in ast.walk(statement):
             if isinstance(node, ast.Name | ast.Attribute) and not self._is_link(node):
                 name = dotted(node)
@@ -142,7 +143,7 @@ class _Mover:
                 binds |= {(a.asname or a.name).split(".")[0] for a in node.names}
         binds |= self._filled({statement})
         inner = comprehension_names(statement)
-        return _Facts(frozenset(reads - inner), frozenset(binds - inner))
+        return _Facts(_without(reads, inner), _without(binds, inner))
 
     def _is_link(self, node: ast.AST) -> bool:
         """Whether a name is only a part of a dotted one."""
@@ -188,6 +189,16 @@ class _Mover:
         )
 
     # what moves
+
+    def _sets(self, statement: ast.stmt) -> bool:
+        """Whether a statement sets an attribute of a parameter or of the model: it freezes them, perhaps."""
+        loops = _loop_names(statement)
+        return any(
+            isinstance(node, ast.Attribute)
+            and isinstance(node.ctx, ast.Store)
+            and (dotted(node).split(".")[0] in loops or self._names_model(node))
+            for node in ast.walk(statement)
+        )
 
     def _may_move(self, statement: ast.stmt, bound: set[str]) -> bool:
         """Whether a statement does nothing but bind names, of values that are made without effects."""
@@ -378,6 +389,10 @@ def _meet(some: set[str] | frozenset[str], others: set[str] | frozenset[str]) ->
         for one in some
         for other in others
     )
+
+
+def _without(names: set[str], inner: set[str]) -> frozenset[str]:
+    return frozenset(name for name in names if name.split(".")[0] not in inner)
 
 
 def _ends(target: ast.expr) -> set[str]:
