@@ -20,5 +20,6 @@ What they share:
     syntax     from positions in the facts to LibCST nodes
     apply      all edits of a file in one pass; `mark` adds comments at what is left by hand
     edit/      editors for call arguments, imports and statements that keep every comment
+    coverage   every construct as a line of a program: the table of docs/coverage.md is made from it
     command    each codemod as a command of LibCST's own runner
 """

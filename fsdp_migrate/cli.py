@@ -154,7 +154,13 @@ def explain(code: str) -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help="Write a page for each rule into FOLDER instead: the documentation is made so.",
 )
-def rules(pages: Path | None) -> None:
+@click.option(
+    "--coverage",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the table of all constructs, with what becomes of each, to FILE instead.",
+)
+def rules(pages: Path | None, coverage: Path | None) -> None:
     """List all rules."""
     from fsdp_migrate.codemods.registry import all_rules
 
@@ -162,6 +168,11 @@ def rules(pages: Path | None) -> None:
         from fsdp_migrate.views.pages import write_pages
 
         write_pages(pages, all_rules())
+    if coverage is not None:
+        from fsdp_migrate.views.coverage import write_coverage
+
+        write_coverage(coverage)
+    if pages is not None or coverage is not None:
         return
     from fsdp_migrate.views.explain import render_rules
     from fsdp_migrate.views.terminal import write_text

@@ -1,0 +1,347 @@
+"""Every construct of FSDP1, as a line of a program: what the table of coverage is made from.
+
+A row is code and nothing else. What becomes of it, and by which rule, is asked of the tool itself (`views/coverage.py`), so
+the table cannot say what the tool does not do. Only where no rule speaks of a construct does its row say why.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from fsdp_migrate.index.names import KINDS, PACKAGE, Kind
+
+
+@dataclass(frozen=True)
+class Row:
+    """One construct.
+
+    Attributes:
+        code: the construct, as a program writes it.
+        same: why there is nothing to do, where no rule speaks of it.
+        missing: what goes wrong, where a rule should speak of it and none does.
+    """
+
+    code: str
+    same: str = ""
+    missing: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Constructs that stand in the same place of a program.
+
+    Attributes:
+        place: the statement around a construct, with `ROW` for the construct itself.
+        before: the statements in front of it.
+    """
+
+    title: str
+    rows: tuple[Row, ...]
+    place: str = "ROW"
+    before: str = ""
+
+    def program(self, row: Row) -> tuple[str, int]:
+        """A whole module that uses a construct, and the line on which its statement begins."""
+        statement = self.place.replace("ROW", row.code)
+        head = "\n".join([*imports(f"{self.before}\n{statement}"), self.before])
+        return f"{head}\n{statement}\n", head.count("\n") + 2
+
+
+_OTHERS = {
+    "Attention": "from model import Attention",
+    "Block": "from model import Block",
+    "dist": "import torch.distributed as dist",
+    "init_device_mesh": "from torch.distributed.device_mesh import init_device_mesh",
+    "nn": "from torch import nn",
+    "partial": "from functools import partial",
+    "torch": "import torch",
+}
+_SUBMODULES = {Kind.POLICY: ".wrap", Kind.WRAP: ".wrap", Kind.SCALER: ".sharded_grad_scaler"}
+
+
+def imports(code: str) -> list[str]:
+    """The import statements that a piece of a program needs."""
+    used = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
+    lines = [line for name, line in _OTHERS.items() if name in used]
+    if "FSDP" in used:
+        lines.append(f"from {PACKAGE} import FullyShardedDataParallel as FSDP")
+    for name, kind in KINDS.items():
+        if name in used:
+            lines.append(f"from {PACKAGE}{_SUBMODULES.get(kind, '')} import {name}")
+    return lines
+
+
+def _rows(*codes: str | Row) -> tuple[Row, ...]:
+    return tuple(Row(code) if isinstance(code, str) else code for code in codes)
+
+
+_ARGUMENT = """\
+model = FSDP(
+    model,
+    ROW,
+)"""
+_POLICY = """\
+model = FSDP(
+    model,
+    auto_wrap_policy=ROW,
+)"""
+_MESH_2D = 'init_device_mesh("cuda", (2, 4), mesh_dim_names=("replicate", "shard"))'
+_BF16 = "param_dtype=torch.bfloat16"
+
+SECTIONS = (
+    Section(
+        "Names",
+        _rows(
+            "model = FSDP(model)",
+            "model = FSDP(model, **options)",
+            "shard = partial(FSDP, sharding_strategy=strategy)",
+            "class Sharded(FSDP):\n    pass",
+            "if isinstance(model, FSDP):\n    pass",
+            "def train(model: FSDP):\n    pass",
+            "if type(model) is FSDP:\n    pass",
+            'WRAPPERS = {"fsdp": FSDP}',
+            "strategy = ShardingStrategy.FULL_SHARD",
+            "strategy = ShardingStrategy[args.strategy]",
+            "prefetch = BackwardPrefetch.BACKWARD_PRE",
+            "precision = MixedPrecision(param_dtype=torch.bfloat16)",
+            "offload = CPUOffload(offload_params=True)",
+            "kind = StateDictType.FULL_STATE_DICT",
+            "kind = StateDictType.SHARDED_STATE_DICT",
+            "kind = StateDictType.LOCAL_STATE_DICT",
+            "StateDictSettings(state_dict_type=kind, state_dict_config=config, optim_state_dict_config=optim_config)",
+            "config = StateDictConfig(offload_to_cpu=True)",
+            "config = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)",
+            "config = ShardedStateDictConfig(offload_to_cpu=True, _use_dtensor=True)",
+            "config = LocalStateDictConfig(offload_to_cpu=True)",
+            "config = OptimStateDictConfig(offload_to_cpu=True)",
+            "config = FullOptimStateDictConfig(offload_to_cpu=True, rank0_only=True)",
+            "config = ShardedOptimStateDictConfig(offload_to_cpu=True, _use_dtensor=True)",
+            "config = LocalOptimStateDictConfig(offload_to_cpu=False)",
+            "key_type = OptimStateKeyType.PARAM_NAME",
+            "key_type = OptimStateKeyType.PARAM_ID",
+            "scaler = ShardedGradScaler()",
+        ),
+    ),
+    Section(
+        "Private names",
+        _rows(
+            f"from {PACKAGE} import FlatParameter\nisinstance(parameter, FlatParameter)",
+            f"from {PACKAGE}.fully_sharded_data_parallel import FlatParamHandle\nuse(FlatParamHandle)",
+            f"from {PACKAGE}.fully_sharded_data_parallel import TrainingState\nuse(TrainingState)",
+            f"from {PACKAGE}.fully_sharded_data_parallel import HandleTrainingState\nuse(HandleTrainingState)",
+            f"from {PACKAGE}._runtime_utils import _lazy_init\n_lazy_init(model, model)",
+            f"from {PACKAGE}._common_utils import clean_tensor_name\nname = clean_tensor_name(name)",
+            f"from {PACKAGE}._common_utils import _is_fsdp_flattened\n_is_fsdp_flattened(parameter)",
+            f"from {PACKAGE}._common_utils import _get_module_fsdp_state\n_get_module_fsdp_state(module)",
+            f"from {PACKAGE}._fsdp_extensions import _set_fsdp_extensions\n_set_fsdp_extensions(extensions)",
+            f"from {PACKAGE}.wrap import _recursive_wrap\n_recursive_wrap(model, policy, FSDP, set(), set())",
+            Row(
+                "from torch.distributed.tensor.parallel.fsdp import DTensorExtensions\nuse(DTensorExtensions)",
+                same="acts on FSDP1 alone: fully_shard takes the mesh of two-dimensional parallelism by itself",
+            ),
+        ),
+    ),
+    Section(
+        "Policies",
+        _rows(
+            "None",
+            "ModuleWrapPolicy({Block, Attention})",
+            "partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})",
+            "partial(lambda_auto_wrap_policy, lambda_fn=lambda m: isinstance(m, Block))",
+            "partial(lambda_auto_wrap_policy, lambda_fn=decide)",
+            "partial(size_based_auto_wrap_policy, min_num_params=100_000)",
+            "partial(size_based_auto_wrap_policy, min_num_params=100, force_leaf_modules={Block})",
+            "partial(size_based_auto_wrap_policy, min_num_params=100, exclude_wrap_modules={Block})",
+            "size_based_auto_wrap_policy",
+            "default_auto_wrap_policy",
+            "CustomPolicy(decide)",
+            "always_wrap_policy",
+            "partial(_module_wrap_policy, module_classes={Block})",
+            "partial(_or_policy, policies=[by_class, by_lambda])",
+            "build_policy(config)",
+        ),
+        _POLICY,
+    ),
+    Section(
+        "Wrapping by hand",
+        _rows(
+            "with enable_wrap(wrapper_cls=FSDP, process_group=group):\n    layer = wrap(layer)",
+            "layer = wrap(layer)",
+            "layer = FSDP(layer, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)",
+            Row(
+                "from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (\n"
+                "    apply_activation_checkpointing,\n)\napply_activation_checkpointing(model)",
+                same="not a part of FSDP1; works with fully_shard in any order",
+            ),
+        ),
+    ),
+    Section(
+        "Methods and attributes",
+        _rows(
+            "model.module",
+            "model._fsdp_wrapped_module",
+            "model.forward(batch)",
+            Row("model(batch)", same="the model is called as before"),
+            Row("model[0]", same="the model is the module itself, so no proxy is needed"),
+            "model.check_is_root()",
+            "FSDP.fsdp_modules(model)",
+            "FSDP.fsdp_modules(model, root_only=True)",
+            "with FSDP.summon_full_params(model, writeback=False):\n    pass",
+            Row(
+                "model.apply(initialize)",
+                missing="the function gets DTensors; under FSDP1 it got whole parameters, and drew other random numbers",
+            ),
+            Row(
+                "for name, parameter in model.named_parameters():\n    print(name)",
+                same="the names have no prefix under either",
+            ),
+            Row("model.named_buffers()", same="the names have no prefix under either"),
+            Row("torch.optim.AdamW(model.parameters())", same="an optimizer takes DTensors"),
+            Row(
+                "sum(p.numel() for p in model.parameters())",
+                missing="counts whole parameters; under FSDP1 a rank counted its own shard",
+            ),
+            Row(
+                "decayed = [p for p in model.parameters() if p.ndim > 1]",
+                missing="a parameter has its own shape; under FSDP1 the shards had one dimension",
+            ),
+            "with model.no_sync():\n    loss.backward()",
+            "model.clip_grad_norm_(1.0)",
+            "norm = model.clip_grad_norm_(1.0, norm_type=2.0)",
+            'norm = model.clip_grad_norm_(1.0, norm_type=float("inf"))',
+            "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+            "model.register_comm_hook(state, hook)",
+            "FSDP.optim_state_dict(model, optimizer)",
+            "FSDP.optim_state_dict_to_load(model, optimizer, saved)",
+            "FSDP.full_optim_state_dict(model, optimizer)",
+            "FSDP.sharded_optim_state_dict(model, optimizer)",
+            "FSDP.shard_full_optim_state_dict(saved, model, optim=optimizer)",
+            "FSDP.scatter_full_optim_state_dict(saved, model, optim=optimizer)",
+            "FSDP.flatten_sharded_optim_state_dict(saved, model, optimizer)",
+            "FSDP.rekey_optim_state_dict(saved, OptimStateKeyType.PARAM_ID, model)",
+            Row(
+                "model.to(device)",
+                same="moves the shards; fully_shard has moved the model already",
+            ),
+            'hasattr(model, "no_sync")',
+            'type(model).__name__ == "FullyShardedDataParallel"',
+            *(
+                Row(f"model.{name}", missing="AttributeError under FSDP2")
+                for name in ("params", "rank", "world_size", "forward_prefetch")
+            ),
+            *(
+                f"model.{name}"
+                for name in (
+                    "process_group",
+                    "sharding_strategy",
+                    "mixed_precision",
+                    "cpu_offload",
+                    "compute_device",
+                    "backward_prefetch",
+                    "limit_all_gathers",
+                    "training_state",
+                    "_handle",
+                    "_flat_param",
+                    "_all_handles",
+                    "_is_root",
+                    "_has_params",
+                )
+            ),
+            "model._handle.reshard(True)",
+            "model._unshard()",
+            "model._reset_lazy_init()",
+        ),
+        before="model = FSDP(model)",
+    ),
+    Section(
+        "State dicts",
+        _rows(
+            "state = model.state_dict()",
+            "model.load_state_dict(saved)",
+            *(
+                f"with FSDP.state_dict_type(model, StateDictType.{kind}):\n    state = model.state_dict()"
+                for kind in (
+                    "FULL_STATE_DICT",
+                    "FULL_STATE_DICT, FullStateDictConfig(offload_to_cpu=True, rank0_only=True)",
+                    "FULL_STATE_DICT, FullStateDictConfig(offload_to_cpu=True, rank0_only=False)",
+                    "FULL_STATE_DICT, FullStateDictConfig(offload_to_cpu=False, rank0_only=True)",
+                    "SHARDED_STATE_DICT",
+                    "SHARDED_STATE_DICT, ShardedStateDictConfig(offload_to_cpu=True)",
+                    "LOCAL_STATE_DICT",
+                )
+            ),
+            "with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):\n    model.load_state_dict(saved)",
+            "with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):\n    model.load_state_dict(saved)",
+            "FSDP.set_state_dict_type(model, StateDictType.FULL_STATE_DICT)",
+            "FSDP.get_state_dict_type(model)",
+        ),
+        before="model = FSDP(model)",
+    ),
+    Section(
+        "Constructor arguments",
+        _rows(
+            "process_group=None",
+            "process_group=dist.group.WORLD",
+            "process_group=group",
+            "process_group=(shard_group, replicate_group), sharding_strategy=ShardingStrategy.HYBRID_SHARD",
+            "sharding_strategy=None",
+            "sharding_strategy=ShardingStrategy.FULL_SHARD",
+            "sharding_strategy=ShardingStrategy.SHARD_GRAD_OP",
+            "sharding_strategy=ShardingStrategy.NO_SHARD",
+            "sharding_strategy=ShardingStrategy.HYBRID_SHARD",
+            f"sharding_strategy=ShardingStrategy.HYBRID_SHARD, device_mesh={_MESH_2D}",
+            f"sharding_strategy=ShardingStrategy._HYBRID_SHARD_ZERO2, device_mesh={_MESH_2D}",
+            "sharding_strategy=ShardingStrategy.HYBRID_SHARD, device_mesh=mesh",
+            "sharding_strategy=STRATEGIES[args.strategy]",
+            "cpu_offload=None",
+            "cpu_offload=CPUOffload(offload_params=True)",
+            "cpu_offload=CPUOffload(offload_params=False)",
+            "cpu_offload=CPUOffload()",
+            "cpu_offload=offload",
+            "auto_wrap_policy=ModuleWrapPolicy({Block})",
+            "fsdp_auto_wrap_policy=ModuleWrapPolicy({Block})",
+            "backward_prefetch=BackwardPrefetch.BACKWARD_PRE",
+            "backward_prefetch=BackwardPrefetch.BACKWARD_POST",
+            "backward_prefetch=None",
+            "backward_prefetch=prefetch",
+            "mixed_precision=None",
+            "mixed_precision=MixedPrecision()",
+            "mixed_precision=precision",
+            f"mixed_precision=MixedPrecision({_BF16})",
+            f"mixed_precision=MixedPrecision({_BF16}, reduce_dtype=torch.float32)",
+            f"mixed_precision=MixedPrecision({_BF16}, buffer_dtype=torch.bfloat16)",
+            f"mixed_precision=MixedPrecision({_BF16}, keep_low_precision_grads=False)",
+            f"mixed_precision=MixedPrecision({_BF16}, keep_low_precision_grads=True)",
+            f"mixed_precision=MixedPrecision({_BF16}, cast_forward_inputs=True)",
+            f"mixed_precision=MixedPrecision({_BF16}, cast_root_forward_inputs=False)",
+            f"mixed_precision=MixedPrecision({_BF16}, _module_classes_to_ignore=())",
+            f"mixed_precision=MixedPrecision({_BF16}), auto_wrap_policy=ModuleWrapPolicy({{Block}})",
+            "ignored_modules=None",
+            "ignored_modules=[model.embedding]",
+            "param_init_fn=None",
+            "param_init_fn=initialize",
+            "device_id=None",
+            "device_id=torch.cuda.current_device()",
+            "device_id=rank",
+            'device_id=torch.device("cpu")',
+            "sync_module_states=False",
+            "sync_module_states=True",
+            "forward_prefetch=False",
+            "forward_prefetch=True",
+            "limit_all_gathers=True",
+            "limit_all_gathers=False",
+            "use_orig_params=True",
+            "use_orig_params=False",
+            "ignored_states=None",
+            "ignored_states=[model.head.weight]",
+            "ignored_parameters=[model.head.weight]",
+            "device_mesh=None",
+            'device_mesh=init_device_mesh("cuda", (8,))',
+            'device_mesh=mesh["dp"]',
+            "device_mesh=mesh",
+            "unknown=True",
+        ),
+        _ARGUMENT,
+    ),
+)
