@@ -26,10 +26,8 @@ class Block(nn.Module):
         self.norm = nn.LayerNorm(dim)
         self.attn = Attention(dim)
         self.mlp = nn.Sequential(nn.Linear(dim, 2 * dim), nn.GELU(), nn.Linear(2 * dim, dim))
-        self.seen_dtypes: list[torch.dtype] = []
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        self.seen_dtypes.append(mask.dtype)
         x = x + self.attn(self.norm(x), cos)
         return x + self.mlp(x) * mask.to(x.dtype)
 

@@ -26,10 +26,21 @@ import torch.distributed as dist
 from . import summon  # noqa: F401  (registers its checks)
 from .cases import COMPARISONS, FAULTS
 from .checks import CHECKS
-from .train import Case, compare, run_fsdp1, run_ours
+from .programs import FAULTS as PROGRAM_FAULTS
+from .programs import PROGRAMS, Program
+from .train import (
+    Case,
+    compare,
+    fsdp1_on_cpu,
+    full_fsdp1,
+    full_fsdp2,
+    run_fsdp1,
+    run_ours,
+    run_source,
+)
 
 
-def run_rank(rank: int, ranks: int, folder: Path) -> None:
+def run_rank(rank: int, ranks: int, folder: Path, migrated: Path) -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / "store"), ranks)
     timeout = timedelta(seconds=60)
@@ -41,6 +52,15 @@ def run_rank(rank: int, ranks: int, folder: Path) -> None:
         if ranks == 2:
             fault = dataclasses.replace(case, **changes)
             _record(folder, rank, f"fault-{name}", partial(_compare, case, fault))
+    for program in PROGRAMS:
+        if ranks in program.case.ranks:
+            source = (migrated / f"{program.name}.py").read_text()
+            _record(folder, rank, program.name, partial(_compare_program, program, source))
+    for name, fault in PROGRAM_FAULTS.items():
+        if ranks == 2:
+            source = fault.plant((migrated / f"{fault.program.name}.py").read_text())
+            run = partial(_compare_program, fault.program, source)
+            _record(folder, rank, f"program-fault-{name}", run)
     for name, (at, check) in CHECKS.items():
         if ranks in at:
             _record(folder, rank, name, check)
@@ -48,6 +68,14 @@ def run_rank(rank: int, ranks: int, folder: Path) -> None:
 
 def _compare(theirs: Case, ours: Case) -> dict[str, Any]:
     return compare(run_fsdp1(theirs), run_ours(ours))
+
+
+def _compare_program(program: Program, migrated: str) -> dict[str, Any]:
+    original = program.source.replace(*program.fsdp1)
+    with fsdp1_on_cpu():  # nor can FSDP2 pin memory without a device
+        theirs = run_source(program.case, original, full_fsdp1)
+        ours = run_source(program.case, migrated, full_fsdp2)
+    return compare(theirs, ours)
 
 
 def _record(folder: Path, rank: int, name: str, run: Any) -> None:
@@ -62,14 +90,14 @@ def _record(folder: Path, rank: int, name: str, run: Any) -> None:
         os._exit(1)
 
 
-def main(ranks: int, folder: Path) -> None:
+def main(ranks: int, folder: Path, migrated: Path) -> None:
     gc.freeze()  # what is imported is never garbage; it makes every later collection fast
     children = []
     for rank in range(ranks):
         child = os.fork()
         if child == 0:
             try:
-                run_rank(rank, ranks, folder)
+                run_rank(rank, ranks, folder, migrated)
             except BaseException:
                 traceback.print_exc()
             sys.stdout.flush()
@@ -81,4 +109,4 @@ def main(ranks: int, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    main(int(sys.argv[1]), *map(Path, sys.argv[2:]))

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fsdp_migrate import runtime
 
-from .models import Transformer
+from .models import Block, Transformer
 
 # What a case takes its options from: torch's names for FSDP1, this project's for shard_model.
 TORCH = SimpleNamespace(**{**vars(fsdp), **vars(wrap)})
@@ -52,6 +52,10 @@ class Case:
     clip_grad_norm_: Callable[..., torch.Tensor] = runtime.clip_grad_norm_
     bitwise: bool = True  # at two ranks in float32
     tolerance: float = 1e-6  # relative to the largest value, otherwise
+
+
+# The whole parameters and buffers of a model, by name.
+Full = Callable[[nn.Module], tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]]
 
 
 @dataclass
@@ -99,11 +103,12 @@ def train(
     model: nn.Module,
     no_sync: Callable[[nn.Module], Any],
     clip: Callable[..., torch.Tensor],
-    full: Callable[[nn.Module], tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]],
+    full: Full,
 ) -> Run:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     generator = torch.Generator().manual_seed(100 + dist.get_rank())
     losses, norms = [], []
+    seen = see_dtypes(model)
     counter = CollectiveCounter()
     with counter:
         for _ in range(case.steps):
@@ -118,9 +123,21 @@ def train(
                 norms.append(clip(model, case.clip, case.norm_type))
             optimizer.step()
     parameters, buffers = full(model)
-    seen = [str(d) for m in model.modules() for d in vars(m).get("seen_dtypes", [])]
     kind = type(norms[0]).__name__ if norms else ""
     return Run(losses, norms, parameters, buffers, dict(counter.counts), seen, kind)
+
+
+def see_dtypes(model: nn.Module) -> list[str]:
+    """What the blocks' masks will be cast to: grows with every forward. The models themselves must not store it."""
+    seen: list[str] = []
+
+    def see(block: nn.Module, args: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+        seen.append(str(args[-1].dtype))
+
+    for module in model.modules():
+        if isinstance(module, Block):
+            module.register_forward_hook(see)
+    return seen
 
 
 def full_fsdp1(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
@@ -146,7 +163,7 @@ def full_fsdp2(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, tor
 
 @contextlib.contextmanager
 def fsdp1_on_cpu() -> Iterator[None]:
-    """FSDP1 insists on an accelerator to broadcast and to offload; on the CPU neither needs one."""
+    """FSDP1 insists on an accelerator, more so to broadcast and to offload; on the CPU none of it needs one."""
     check = _init_utils._check_module_states_for_sync_module_states
     pin_memory, synchronize = (
         torch.Tensor.pin_memory,
@@ -155,9 +172,19 @@ def fsdp1_on_cpu() -> Iterator[None]:
     _init_utils._check_module_states_for_sync_module_states = lambda states: None
     torch.Tensor.pin_memory = lambda self, *args, **kwargs: self
     torch.cpu.Stream.synchronize = lambda self: None
+    construct, current_device = FSDP.__init__, torch.cuda.current_device
+
+    def construct_on_cpu(self: FSDP, *args: Any, **kwargs: Any) -> None:
+        if kwargs.get("device_id") is None:
+            kwargs["device_id"] = torch.device("cpu")
+        construct(self, *args, **kwargs)
+
+    FSDP.__init__ = construct_on_cpu
+    torch.cuda.current_device = lambda: torch.device("cpu")
     try:
         yield
     finally:
+        FSDP.__init__, torch.cuda.current_device = construct, current_device
         _init_utils._check_module_states_for_sync_module_states = check
         torch.Tensor.pin_memory = pin_memory
         if synchronize is None:
@@ -168,7 +195,7 @@ def fsdp1_on_cpu() -> Iterator[None]:
 
 def run_fsdp1(case: Case) -> Run:
     with fsdp1_on_cpu():
-        options = {"device_id": torch.device("cpu"), **case.options(TORCH), **case.fsdp1}
+        options = {**case.options(TORCH), **case.fsdp1}
         model = build(case)
         _name_to_module(model, options)
         model = case.theirs(model, **options)
@@ -187,6 +214,24 @@ def run_ours(case: Case) -> Run:
     del model
     gc.collect()
     return run
+
+
+def run_source(case: Case, source: str, full: Full) -> Run:
+    """Runs a program: its function ``run(train)`` hands over a model, with its own ways to accumulate and to clip."""
+    torch.manual_seed(dist.get_rank() if case.rank_seeds else 0)
+    runs: list[Run] = []
+
+    def hand_over(model: nn.Module, no_sync: Any, clip: Any) -> None:
+        runs.append(
+            train(case, model, lambda model: no_sync(), lambda model, *limit: clip(*limit), full)
+        )
+
+    names: dict[str, Any] = {}
+    exec(compile(source, case.name, "exec"), names)
+    names["run"](hand_over)
+    names.clear()
+    gc.collect()  # before the process group goes, or the process may abort
+    return runs[0]
 
 
 def _name_to_module(model: nn.Module, options: dict[str, Any]) -> None:

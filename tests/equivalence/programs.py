@@ -1,0 +1,494 @@
+"""Small FSDP1 programs as users write them, each with the form that the codemod must give its constructor.
+
+A program is run as it is, and as the codemod leaves it; both train by the same loop. A plain form that becomes a call of
+`shard_model` unnoticed would still train the same, so the form is a part of what is tested.
+
+Not here: HYBRID_SHARD on a mesh of shape (n, 1), where FSDP1 never reduces over the replicas (pytorch#154888), and devices
+by number, which need a GPU. Nor a unit that is used twice in one forward: FSDP2 gathers it once more in backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fsdp_migrate.codemods.coverage import imports
+from fsdp_migrate.engine import analyse
+
+from . import models
+from .train import Case
+
+PLAIN, RUNTIME = "plain", "runtime"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program and its training.
+
+    Attributes:
+        source: a module with a function ``run(train)``, which wraps a model and trains it.
+        form: what the constructor becomes: plain PyTorch, or `shard_model`.
+        case: the training; of the case's own model only the batches are used.
+        fsdp1: a part of the source and what FSDP1 is run with instead, where the CPU does not do for FSDP1.
+    """
+
+    source: str
+    form: str
+    case: Case
+    fsdp1: tuple[str, str] = ("", "")
+
+    @property
+    def name(self) -> str:
+        return self.case.name
+
+
+_TEMPLATE = """\
+{imports}
+from equivalence.models import {models}
+
+{top}
+def run(train):
+{body}
+    return train(
+        model,
+        lambda: model.no_sync(),
+        lambda limit, kind: model.clip_grad_norm_(limit, kind),
+    )
+"""
+
+
+def program(
+    name: str,
+    arguments: str = "",
+    form: str = PLAIN,
+    *,
+    top: str = "",
+    body: str = "model = MODEL()\nmodel = FSDP(model, ARGUMENTS)",
+    model: type[Any] = models.Transformer,
+    fsdp1: tuple[str, str] = ("", ""),
+    **training: Any,
+) -> Program:
+    """A program whose function ``run`` has the statements of ``body``."""
+    body = body.replace("MODEL", model.__name__).replace(
+        ", ARGUMENTS", f", {arguments}" * bool(arguments)
+    )
+    code = f"{top}\n{body}"
+    used = [cls for cls in ("Attention", "Block", model.__name__) if cls in code]
+    own = ("Block", "Attention", "model")
+    lines = [line for line in imports(code) if not any(line.endswith(f" {n}") for n in own)]
+    source = _TEMPLATE.format(
+        imports="\n".join(lines),
+        models=", ".join(used),
+        top=f"{top}\n" if top else "",
+        body="\n".join(f"    {line}" for line in body.splitlines()),
+    )
+    case = Case(f"program-{name}", model=model, **{"ranks": (2,), **training})
+    return Program(source, form, case, fsdp1)
+
+
+def migrate(folder: Path) -> dict[str, str]:
+    """What the codemod makes of each program, by name. Each is a project of its own, with the models that it imports."""
+    library = folder / "equivalence" / "models.py"
+    library.parent.mkdir(parents=True)
+    library.write_text(Path(models.__file__).read_text())
+    sources = {}
+    for each in PROGRAMS:
+        file = folder / f"{each.name}.py"
+        file.write_text(each.source)
+        report = analyse([file, library])
+        assert not report.errors, report.errors
+        sources[each.name] = next(c.after.decode() for c in report.changes if c.path == file)
+    return sources
+
+
+def form(migrated: str) -> str:
+    """What the constructor became; "" if it stands as it was."""
+    if "shard_model(" in migrated:
+        return RUNTIME
+    return PLAIN if "fully_shard(" in migrated else ""
+
+
+_CLASSES = "auto_wrap_policy=ModuleWrapPolicy({Block})"
+_BF16 = "param_dtype=torch.bfloat16"
+_BF16_FP32 = f"{_BF16}, reduce_dtype=torch.float32"
+_BOTH = {"ranks": (2, 4)}
+_GROUPS = """\
+shard_group, _ = dist.new_subgroups(2)
+pairs = [dist.new_group(list(range(start, dist.get_world_size(), 2))) for start in range(2)]
+replicate_group = pairs[dist.get_rank() % 2]
+model = MODEL()
+model = FSDP(model, ARGUMENTS)"""
+_META = """\
+with torch.device("meta"):
+    model = MODEL()
+model = FSDP(model, ARGUMENTS)"""
+_RANK_0 = """\
+if dist.get_rank() == 0:
+    model = MODEL()
+else:
+    with torch.device("meta"):
+        model = MODEL()
+model = FSDP(model, ARGUMENTS)"""
+_INITIALIZE = """\
+def initialize(module):
+    module.to_empty(device="cpu", recurse=False)
+    with torch.no_grad():
+        for tensor in [*module.parameters(recurse=False), *module.buffers(recurse=False)]:
+            tensor.uniform_(-0.3, 0.3)
+"""
+_STRATEGIES = """\
+STRATEGIES = {
+    "zero3": ShardingStrategy.FULL_SHARD,
+    "zero2": ShardingStrategy.SHARD_GRAD_OP,
+    "ddp": ShardingStrategy.NO_SHARD,
+}
+"""
+
+
+def _mesh(names: bool) -> str:
+    named = ', mesh_dim_names=("replicate", "shard")' if names else ""
+    return f'init_device_mesh("cpu", (dist.get_world_size() // 2, 2){named})'
+
+
+def _strategy(name: str, more: str = _CLASSES) -> str:
+    return f"sharding_strategy=ShardingStrategy.{name}, {more}"
+
+
+def _plain() -> Iterator[Program]:
+    yield program("default", **_BOTH)
+    # strategies and meshes
+    yield program("full-shard", _strategy("FULL_SHARD"), **_BOTH)
+    yield program("shard-grad-op", _strategy("SHARD_GRAD_OP"), **_BOTH)
+    yield program("strategy-none", f"sharding_strategy=None, {_CLASSES}")
+    yield program(
+        "positional", "None, ShardingStrategy.SHARD_GRAD_OP, None, ModuleWrapPolicy({Block})"
+    )
+    for name, label in [("HYBRID_SHARD", "hybrid"), ("_HYBRID_SHARD_ZERO2", "hybrid-zero2")]:
+        mesh = f"{_CLASSES}, device_mesh={_mesh(names=True)}"
+        yield program(label, _strategy(name, mesh), **_BOTH)
+    whole = 'device_mesh=init_device_mesh("cpu", (dist.get_world_size(),))'
+    yield program("mesh", f"{_CLASSES}, {whole}", **_BOTH)
+    yield program(
+        "mesh-of-a-mesh",
+        _strategy("SHARD_GRAD_OP", f'{_CLASSES}, device_mesh=mesh["dp"]'),
+        body='mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))\n'
+        "model = MODEL()\nmodel = FSDP(model, ARGUMENTS)",
+        ranks=(4,),
+    )
+    yield program("world-group", f"process_group=dist.group.WORLD, {_CLASSES}")
+    # policies
+    yield program("policy-none", "auto_wrap_policy=None")
+    yield program("policy-nested", "auto_wrap_policy=ModuleWrapPolicy({Block, Attention})")
+    yield program(
+        "policy-transformer",
+        "auto_wrap_policy=partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})",
+    )
+    yield program(
+        "policy-lambda",
+        "auto_wrap_policy=partial(\n"
+        "lambda_auto_wrap_policy, lambda_fn=lambda m: isinstance(m, (nn.Linear, Block)))",
+    )
+    yield program(
+        "policy-bound-to-a-name",
+        "auto_wrap_policy=policy",
+        body="policy = ModuleWrapPolicy({Block})\nmodel = MODEL()\nmodel = FSDP(model, ARGUMENTS)",
+    )
+    yield program("tied", _CLASSES, model=models.Tied, **_BOTH)
+    yield program(
+        "frozen",
+        f"{_CLASSES}, use_orig_params=True",
+        body="model = MODEL()\nmodel.embed.weight.requires_grad_(False)\nmodel = FSDP(model, ARGUMENTS)",
+    )
+    yield program(
+        "by-hand",
+        body="model = MODEL()\nfor index, block in enumerate(model.blocks):\n"
+        "    model.blocks[index] = FSDP(block)\nmodel = FSDP(model)",
+    )
+    # mixed precision
+    for label, fields in {
+        "bf16": _BF16,
+        "bf16-fp32": _BF16_FP32,
+        "fp16": "param_dtype=torch.float16, reduce_dtype=torch.float16",
+        "reduce-only": "reduce_dtype=torch.bfloat16",
+        "nothing": "",
+        "keep-false": f"{_BF16_FP32}, keep_low_precision_grads=False",
+        "cast-both": f"{_BF16_FP32}, cast_forward_inputs=True",
+        "cast-children": f"{_BF16_FP32}, cast_forward_inputs=True, cast_root_forward_inputs=False",
+        "positional": "torch.bfloat16, torch.float32",
+    }.items():
+        yield program(f"mixed-{label}", f"mixed_precision=MixedPrecision({fields}), {_CLASSES}")
+        yield program(f"mixed-{label}-one-unit", f"mixed_precision=MixedPrecision({fields})")
+    yield program(
+        "mixed-bound-to-a-name",
+        f"mixed_precision=precision, {_CLASSES}",
+        body=f"precision = MixedPrecision({_BF16_FP32})\nmodel = MODEL()\nmodel = FSDP(model, ARGUMENTS)",
+        **_BOTH,
+    )
+    yield program(
+        "mixed-buffer-dtype-without-buffers",
+        f"mixed_precision=MixedPrecision({_BF16_FP32}, buffer_dtype=torch.bfloat16),\n"
+        "auto_wrap_policy=ModuleWrapPolicy({nn.Sequential})",
+        model=models.Stack,
+    )
+    # what changes no number
+    yield program(
+        "neutral-none",
+        f"{_CLASSES}, process_group=None, cpu_offload=None, mixed_precision=None, ignored_modules=None,\n"
+        "param_init_fn=None, device_id=None, ignored_states=None, device_mesh=None",
+    )
+    yield program(
+        "neutral-false",
+        f"{_CLASSES}, cpu_offload=CPUOffload(offload_params=False), sync_module_states=False,\n"
+        "forward_prefetch=False, limit_all_gathers=False, use_orig_params=False,\n"
+        "backward_prefetch=BackwardPrefetch.BACKWARD_POST",
+    )
+    yield program(
+        "neutral-true",
+        f"{_CLASSES}, cpu_offload=CPUOffload(), limit_all_gathers=True, use_orig_params=True,\n"
+        "backward_prefetch=BackwardPrefetch.BACKWARD_PRE, device_id=torch.cuda.current_device()",
+    )
+    # Offloading changes no number. FSDP1's own goes wrong without a device to copy from.
+    yield program(
+        "offload",
+        f"{_CLASSES}, cpu_offload=CPUOffload(offload_params=True)",
+        fsdp1=("CPUOffload(offload_params=True)", "None"),
+    )
+    # the training loop
+    for label, name in [("full-shard", "FULL_SHARD"), ("shard-grad-op", "SHARD_GRAD_OP")]:
+        yield program(f"no-sync-{label}", _strategy(name), micro_batches=3, **_BOTH)
+    yield program(
+        "no-sync-bf16", f"mixed_precision=MixedPrecision({_BF16}), {_CLASSES}", micro_batches=3
+    )
+    for label, kind in [("l2", 2.0), ("inf", float("inf"))]:
+        clip = {"clip": 0.05, "norm_type": kind, "bitwise": False}
+        yield program(f"clip-{label}", _CLASSES, **clip, **_BOTH)
+    mesh = f"{_CLASSES}, device_mesh={_mesh(names=True)}"
+    yield program(
+        "no-sync-and-clip-hybrid",
+        _strategy("_HYBRID_SHARD_ZERO2", mesh),
+        micro_batches=3,
+        clip=0.05,
+        bitwise=False,
+        **_BOTH,
+    )
+
+
+def _runtime() -> Iterator[Program]:
+    # strategies, groups and meshes
+    for label in ("zero3", "zero2", "ddp"):
+        yield program(
+            f"strategy-from-a-dict-{label}",
+            f"sharding_strategy=STRATEGIES[KIND], {_CLASSES}",
+            RUNTIME,
+            top=f'{_STRATEGIES}\n\nKIND = "{label}"\n',
+            **_BOTH,
+        )
+    yield program("no-shard", _strategy("NO_SHARD"), RUNTIME, **_BOTH)
+    yield program("no-sync-no-shard", _strategy("NO_SHARD"), RUNTIME, micro_batches=3)
+    yield program(
+        "clip-no-shard", _strategy("NO_SHARD"), RUNTIME, clip=0.05, bitwise=False, **_BOTH
+    )
+    for name, label in [("HYBRID_SHARD", "hybrid"), ("_HYBRID_SHARD_ZERO2", "hybrid-zero2")]:
+        mesh = f"{_CLASSES}, device_mesh={_mesh(names=False)}"
+        yield program(f"{label}-unnamed-mesh", _strategy(name, mesh), RUNTIME, **_BOTH)
+        groups = f"{_CLASSES}, process_group=(shard_group, replicate_group)"
+        yield program(f"{label}-groups", _strategy(name, groups), RUNTIME, body=_GROUPS, **_BOTH)
+    yield program("group", f"process_group=dist.new_group(), {_CLASSES}", RUNTIME)
+    yield program(
+        "half-group", f"process_group=dist.new_subgroups(2)[0], {_CLASSES}", RUNTIME, ranks=(4,)
+    )
+    yield program(
+        "options-from-a-dict",
+        "**options",
+        RUNTIME,
+        body="options = dict(sharding_strategy=ShardingStrategy.SHARD_GRAD_OP,\n"
+        f"    mixed_precision=MixedPrecision({_BF16_FP32}), {_CLASSES})\n"
+        "model = MODEL()\nmodel = FSDP(model, ARGUMENTS)",
+    )
+    # policies
+    returned = "def choose():\n    return POLICY\n"
+    for label, policy in {
+        "module-wrap": "ModuleWrapPolicy([Block, Attention])",
+        "transformer": "partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})",
+        "size-based": "partial(size_based_auto_wrap_policy, min_num_params=1000)",
+        "lambda": "partial(lambda_auto_wrap_policy, lambda_fn=lambda m: isinstance(m, nn.Linear))",
+        "custom": "CustomPolicy(lambda m: isinstance(m, (Block, nn.LayerNorm)))",
+        "custom-dict": "CustomPolicy(lambda m: isinstance(m, Block) and\n"
+        "        {'sharding_strategy': ShardingStrategy.SHARD_GRAD_OP})",
+        "or": "partial(_or_policy, policies=[\n"
+        "        partial(lambda_auto_wrap_policy, lambda_fn=lambda m: isinstance(m, nn.Linear)),\n"
+        "        partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})])",
+        "always": "always_wrap_policy",
+    }.items():
+        yield program(
+            f"policy-returned-{label}",
+            "auto_wrap_policy=choose()",
+            RUNTIME,
+            top=returned.replace("POLICY", policy),
+        )
+    yield program("policy-size-based", "auto_wrap_policy=size_based_auto_wrap_policy", RUNTIME)
+    # mixed precision
+    for label, fields in {
+        "buffers": f"{_BF16_FP32}, buffer_dtype=torch.bfloat16",
+        "buffers-only": "buffer_dtype=torch.float64",
+    }.items():
+        precision = f"mixed_precision=MixedPrecision({fields})"
+        yield program(f"mixed-{label}", f"{precision}, {_CLASSES}", RUNTIME)
+        yield program(f"mixed-{label}-one-unit", precision, RUNTIME)
+    size = "auto_wrap_policy=partial(size_based_auto_wrap_policy, min_num_params=300)"
+    for label, fields in {
+        "bf16": _BF16,
+        "bf16-fp32": _BF16_FP32,
+        "buffers": f"{_BF16_FP32}, buffer_dtype=torch.bfloat16",
+    }.items():
+        yield program(
+            f"batch-norm-{label}",
+            f"mixed_precision=MixedPrecision({fields}), {size}",
+            RUNTIME,
+            model=models.ConvNet,
+        )
+    yield program(
+        "batch-norm-ignored-by-nobody",
+        f"mixed_precision=MixedPrecision({_BF16_FP32}, _module_classes_to_ignore=(nn.LayerNorm,)),\n{_CLASSES}",
+        RUNTIME,
+    )
+    yield program(
+        "mixed-chosen",
+        f"mixed_precision=precision, {_CLASSES}",
+        RUNTIME,
+        body=f"precision = MixedPrecision({_BF16_FP32}) if dist.is_initialized() else None\n"
+        "model = MODEL()\nmodel = FSDP(model, ARGUMENTS)",
+    )
+    # ignored
+    yield program(
+        "ignored-modules", f"ignored_modules=[model.blocks[0].mlp], {_CLASSES}", RUNTIME, **_BOTH
+    )
+    yield program(
+        "ignored-states",
+        f"ignored_states=[model.head.weight], {_CLASSES}, use_orig_params=True",
+        RUNTIME,
+    )
+    # initialization
+    for label, more in {
+        "": {},
+        "-no-shard": {"ranks": (2,)},
+        "-batch-norm": {"model": models.ConvNet},
+    }.items():
+        strategy = "sharding_strategy=ShardingStrategy.NO_SHARD, " * (label == "-no-shard")
+        policy = size if label == "-batch-norm" else _CLASSES
+        arguments = f"{strategy}sync_module_states=True, {policy}"
+        yield program(f"sync{label}", arguments, RUNTIME, rank_seeds=True, **{**_BOTH, **more})
+    yield program(
+        "sync-hybrid",
+        _strategy(
+            "HYBRID_SHARD", f"{_CLASSES}, device_mesh={_mesh(names=True)}, sync_module_states=True"
+        ),
+        RUNTIME,
+        rank_seeds=True,
+        **_BOTH,
+    )
+    yield program(
+        "meta-param-init-fn",
+        f"param_init_fn=initialize, {_CLASSES}",
+        RUNTIME,
+        top=_INITIALIZE,
+        body=_META,
+        **_BOTH,
+    )
+    yield program(
+        "meta-reset-parameters",
+        "auto_wrap_policy=ModuleWrapPolicy({nn.Sequential})",
+        RUNTIME,
+        body=_META,
+        model=models.Stack,
+    )
+    yield program(
+        "meta-but-rank-0",
+        "sync_module_states=True,\n"
+        'param_init_fn=lambda m: m.to_empty(device=torch.device("cpu"), recurse=False),\n'
+        f"{_CLASSES}",
+        RUNTIME,
+        body=_RANK_0,
+        rank_seeds=True,
+        **_BOTH,
+    )
+    # prefetching, the device, and places
+    yield program("forward-prefetch", f"forward_prefetch=True, {_CLASSES}", RUNTIME)
+    yield program("backward-prefetch-none", f"backward_prefetch=None, {_CLASSES}", RUNTIME)
+    yield program("device", f'device_id=torch.device("cpu"), {_CLASSES}', RUNTIME)
+    yield program(
+        "inside-an-expression",
+        _CLASSES,
+        RUNTIME,
+        body="models = [FSDP(MODEL(), ARGUMENTS)]\nmodel = models[0]",
+    )
+
+
+PROGRAMS = [*_plain(), *_runtime()]
+_BY_NAME = {each.name.removeprefix("program-"): each for each in PROGRAMS}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A mistake that a codemod could make: a part of a migrated program, what stands there instead, what must differ."""
+
+    program: Program
+    right: str
+    wrong: str
+    expected: str
+
+    def plant(self, migrated: str) -> str:
+        """The migrated program with the mistake in it."""
+        assert self.right in migrated, migrated
+        return migrated.replace(self.right, self.wrong)
+
+
+def _fault(program: str, right: str, wrong: str, expected: str, **training: Any) -> Fault:
+    return Fault(_BY_NAME[program], right, wrong, expected)
+
+
+FAULTS = {
+    "root-resharded": _fault(
+        "full-shard",
+        "fully_shard(model)",
+        "fully_shard(model, reshard_after_forward=True)",
+        "collectives",
+    ),
+    "units-resharded": _fault(
+        "shard-grad-op", "(module, reshard_after_forward=False)", "(module)", "collectives"
+    ),
+    "nested-units-lost": _fault("policy-nested", "(Block, Attention)", "Block", "collectives"),
+    "inputs-cast-in-every-unit": _fault(
+        "mixed-bound-to-a-name",
+        "replace(precision, cast_forward_inputs=False)",
+        "precision",
+        "dtypes",
+    ),
+    "reduced-in-low-precision": _fault(
+        "mixed-bf16-fp32-one-unit", "torch.float32", "torch.bfloat16", "parameters"
+    ),
+    "no-input-cast": _fault(
+        "mixed-cast-children",
+        "reduce_dtype=torch.float32",
+        "reduce_dtype=torch.float32, cast_forward_inputs=False",
+        "dtypes",
+    ),
+    "mesh-turned-round": _fault("hybrid", "// 2, 2)", "// 1, 1)", "collectives"),
+    "mesh-lost": _fault("no-shard", "ShardingStrategy.NO_SHARD", "None", "collectives"),
+    "broadcast-lost": _fault("sync", "sync_module_states=True, ", "", "losses"),
+    "buffers-not-cast": _fault(
+        "mixed-buffers", ", buffer_dtype=torch.bfloat16", "", "buffer_dtypes"
+    ),
+    "nothing-ignored": _fault(
+        "ignored-modules", "ignored_modules=[model.blocks[0].mlp], ", "", "losses"
+    ),
+    "synced-every-time": _fault(
+        "no-sync-full-shard",
+        "lambda: no_sync(model)",
+        "lambda: __import__('contextlib').nullcontext()",
+        "collectives",
+    ),
+    "clipped-to-another-norm": _fault("clip-l2", "limit, kind)", "2 * limit, kind)", "parameters"),
+}
