@@ -202,12 +202,16 @@ _ATTRIBUTES = frozenset(
         "_reset_lazy_init",
         "_unshard",
         "process_group",
+        "rank",
+        "world_size",
         "sharding_strategy",
         "mixed_precision",
         "cpu_offload",
         "compute_device",
         "backward_prefetch",
+        "forward_prefetch",
         "limit_all_gathers",
+        "params",
         "training_state",
     }
 )

@@ -188,10 +188,7 @@ SECTIONS = (
             "FSDP.fsdp_modules(model)",
             "FSDP.fsdp_modules(model, root_only=True)",
             "with FSDP.summon_full_params(model, writeback=False):\n    pass",
-            Row(
-                "model.apply(initialize)",
-                missing="the function gets DTensors; under FSDP1 it got whole parameters, and drew other random numbers",
-            ),
+            "model.apply(initialize)",
             Row(
                 "for name, parameter in model.named_parameters():\n    print(name)",
                 same="the names have no prefix under either",
@@ -227,19 +224,19 @@ SECTIONS = (
             'hasattr(model, "no_sync")',
             'type(model).__name__ == "FullyShardedDataParallel"',
             *(
-                Row(f"model.{name}", missing="AttributeError under FSDP2")
-                for name in ("params", "rank", "world_size", "forward_prefetch")
-            ),
-            *(
                 f"model.{name}"
                 for name in (
                     "process_group",
+                    "rank",
+                    "world_size",
                     "sharding_strategy",
                     "mixed_precision",
                     "cpu_offload",
                     "compute_device",
                     "backward_prefetch",
+                    "forward_prefetch",
                     "limit_all_gathers",
+                    "params",
                     "training_state",
                     "_handle",
                     "_flat_param",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from fsdp_migrate.codemods import (
+    apply_to_modules,
     arguments,
     by_hand,
     class_checks,
@@ -37,6 +38,7 @@ CODEMODS = (
     summon_full_params,
     fsdp_modules,
     direct_forward,
+    apply_to_modules,
     by_hand,
 )
 

@@ -49,7 +49,7 @@ def summon_full_params(
         )
     if with_grads and offload_to_cpu:
         raise NotImplementedError("with_grads=True with offload_to_cpu=True: pass one of them")
-    units = units_of(module) if recurse else [module] if isinstance(module, FSDPModule) else []
+    units = [unit for unit in units_of(module) if recurse or id(unit) == id(module)]
     for unit in units:
         initialize(unit)
         unit.reshard()

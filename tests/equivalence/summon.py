@@ -207,3 +207,22 @@ def summon_restores_after_an_error_and_refuses_what_fsdp1_refuses() -> None:
     plain = Transformer()
     with runtime.summon_full_params(plain):
         assert {n: p.shape for n, p in plain.named_parameters()} == SHAPES
+
+
+def draw(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        nn.init.xavier_normal_(module.weight)
+
+
+@check(2)
+def a_function_is_applied_to_whole_parameters() -> None:
+    with fsdp1_on_cpu():
+        model = theirs(auto_wrap_policy=blocks)
+        torch.manual_seed(1)
+        model.apply(draw)
+        expected = full_fsdp1(model)[0]
+    model = ours(auto_wrap_policy=blocks)
+    torch.manual_seed(1)
+    with runtime.summon_full_params(model):
+        model.apply(draw)
+    same(expected, full_fsdp2(model)[0])
