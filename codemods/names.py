@@ -82,7 +82,7 @@ RULES = (OPTION, OTHER_USE)
 
 _CLASS = "FullyShardedDataParallel"
 _IN_RUNTIME = {Kind.OPTION, Kind.POLICY, Kind.STATE_DICT}
-_NOT_IN_RUNTIME = {"OptimStateKeyType", "default_auto_wrap_policy", "_module_wrap_policy"}
+_NOT_IN_RUNTIME = {"OptimStateKeyType"}
 
 
 def moves(name: str) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import auto
 
-from .options import NamedOption
+from .options import NamedOption, equals_torchs
 
 
 class StateDictType(NamedOption):
@@ -28,6 +28,7 @@ class StateDictType(NamedOption):
     SHARDED_STATE_DICT = auto()
 
 
+@equals_torchs
 @dataclass
 class StateDictConfig:
     """``offload_to_cpu``: put the values on the CPU."""
@@ -35,6 +36,7 @@ class StateDictConfig:
     offload_to_cpu: bool = False
 
 
+@equals_torchs
 @dataclass
 class FullStateDictConfig(StateDictConfig):
     """``rank0_only``: an empty dict on every rank but 0.
@@ -45,11 +47,13 @@ class FullStateDictConfig(StateDictConfig):
     rank0_only: bool = False
 
 
+@equals_torchs
 @dataclass
 class LocalStateDictConfig(StateDictConfig):
     """Goes with ``LOCAL_STATE_DICT``, which FSDP2 does not have."""
 
 
+@equals_torchs
 @dataclass
 class ShardedStateDictConfig(StateDictConfig):
     """``_use_dtensor``: DTensor rather than ShardedTensor values; FSDP2 has DTensors only."""
@@ -57,6 +61,7 @@ class ShardedStateDictConfig(StateDictConfig):
     _use_dtensor: bool = False
 
 
+@equals_torchs
 @dataclass
 class OptimStateDictConfig:
     """``offload_to_cpu``: put the values on the CPU. True by default, unlike for models."""
@@ -64,6 +69,7 @@ class OptimStateDictConfig:
     offload_to_cpu: bool = True
 
 
+@equals_torchs
 @dataclass
 class FullOptimStateDictConfig(OptimStateDictConfig):
     """``rank0_only``: an empty dict on every rank but 0."""
@@ -71,6 +77,7 @@ class FullOptimStateDictConfig(OptimStateDictConfig):
     rank0_only: bool = False
 
 
+@equals_torchs
 @dataclass
 class LocalOptimStateDictConfig(OptimStateDictConfig):
     """Goes with ``LOCAL_STATE_DICT``, which FSDP2 does not have."""
@@ -78,6 +85,7 @@ class LocalOptimStateDictConfig(OptimStateDictConfig):
     offload_to_cpu: bool = False
 
 
+@equals_torchs
 @dataclass
 class ShardedOptimStateDictConfig(OptimStateDictConfig):
     """``_use_dtensor``: DTensor rather than ShardedTensor values; FSDP2 has DTensors only."""
@@ -85,6 +93,7 @@ class ShardedOptimStateDictConfig(OptimStateDictConfig):
     _use_dtensor: bool = False
 
 
+@equals_torchs
 @dataclass
 class StateDictSettings:
     """A state-dict type with the configurations for model and optimizer."""

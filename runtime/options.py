@@ -9,17 +9,27 @@ their class.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum, auto
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+Options = TypeVar("Options")
+
 
 class NamedOption(Enum):
-    """An enum whose members equal those of torch's enum of the same name, and hash like them."""
+    """An enum whose members equal those of torch's enum of the same name, and hash like them.
+
+    ``ShardingStrategy(member)`` takes torch's member as well as its value. What is not seen through
+    is the class: torch's members are no instances of this enum, nor ``in`` it.
+    """
+
+    @classmethod
+    def _missing_(cls, value: object) -> NamedOption | None:
+        return next((member for member in cls if member == value), None)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Enum):
@@ -28,6 +38,21 @@ class NamedOption(Enum):
 
     def __hash__(self) -> int:
         return hash(self._name_)
+
+
+def equals_torchs(cls: type[Options]) -> type[Options]:
+    """Makes objects of a dataclass equal torch's of the same class name with the same fields."""
+
+    def equal(self: Any, other: object) -> bool:
+        if type(self).__name__ != type(other).__name__ or not is_dataclass(other):
+            return NotImplemented
+        names = [field.name for field in fields(self)]
+        if names != [field.name for field in fields(other)]:
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in names)
+
+    cls.__eq__ = equal  # type: ignore[assignment]
+    return cls
 
 
 class ShardingStrategy(NamedOption):
@@ -76,6 +101,7 @@ class BackwardPrefetch(NamedOption):
     BACKWARD_POST = auto()
 
 
+@equals_torchs
 @dataclass
 class MixedPrecision:
     """Dtypes for computation and communication; the sharded parameters keep their own dtype.
@@ -104,6 +130,7 @@ class MixedPrecision:
     _module_classes_to_ignore: Sequence[type[nn.Module]] = (_BatchNorm,)
 
 
+@equals_torchs
 @dataclass
 class CPUOffload:
     """Where sharded parameters live.

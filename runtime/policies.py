@@ -82,6 +82,16 @@ def transformer_auto_wrap_policy(
     return recurse or isinstance(module, tuple(transformer_layer_cls))
 
 
+def _module_wrap_policy(
+    module: nn.Module,
+    recurse: bool,
+    nonwrapped_numel: int,
+    module_classes: Iterable[type[nn.Module]],
+) -> bool:
+    """:class:`ModuleWrapPolicy` as a function."""
+    return recurse or isinstance(module, tuple(module_classes))
+
+
 def lambda_auto_wrap_policy(
     module: nn.Module,
     recurse: bool,
@@ -133,3 +143,6 @@ vars(size_based_auto_wrap_policy).update(
     FORCE_LEAF_MODULES={nn.MultiheadAttention},
     EXCLUDE_WRAP_MODULES={nn.ModuleList, nn.ModuleDict},
 )
+
+# The name of torch 1.11.
+default_auto_wrap_policy = size_based_auto_wrap_policy

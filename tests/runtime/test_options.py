@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import enum
 import inspect
+import pickle
 from typing import Any
 
 import pytest
@@ -54,6 +57,23 @@ def test_enum_members_equal_torchs_and_only_those(name: str) -> None:
     assert next(iter(ours)) != next(iter(ours)).name
 
 
+@pytest.mark.parametrize("name", ENUMS)
+def test_enums_are_used_in_every_way_that_programs_use_them(name: str) -> None:
+    theirs, ours = getattr(api, name), getattr(runtime, name)
+    assert list(ours.__members__) == list(theirs.__members__)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert isinstance(mine, enum.Enum)
+        assert ours[other.name] is ours(other.value) is ours(other) is getattr(ours, other.name)
+        assert pickle.loads(pickle.dumps(mine)) is copy.deepcopy(mine) is mine
+        assert other in {mine: 0}
+        assert other in (mine,)
+        assert mine in {other: 0}
+        assert [f"{mine}", f"{mine!r}", format(mine)] == [f"{other}", f"{other!r}", format(other)]
+    for wrong in ("ANOTHER", 99, None, object()):
+        with pytest.raises(ValueError, match="is not a valid"):
+            ours(wrong)
+
+
 def test_members_of_different_enums_differ() -> None:
     assert runtime.StateDictType.FULL_STATE_DICT != runtime.ShardingStrategy.FULL_SHARD
 
@@ -76,6 +96,48 @@ def test_dataclass_repr_and_comparison(name: str) -> None:
     first = dataclasses.fields(ours)[0].name
     assert ours(**{first: "other"}) != ours()
     assert repr(ours("x")) == repr(theirs("x"))
+
+
+def samples(module: Any, name: str) -> list[Any]:
+    """The defaults, and an object in which every field has a value of its own."""
+    cls = getattr(module, name)
+    if name == "StateDictSettings":
+        type_ = module.StateDictType.FULL_STATE_DICT
+        return [cls(type_, module.FullStateDictConfig(), module.FullOptimStateDictConfig())]
+    return [cls(), cls(*range(len(dataclasses.fields(cls))))]
+
+
+@pytest.mark.parametrize("name", DATACLASSES)
+def test_dataclasses_are_used_in_every_way_that_programs_use_them(name: str) -> None:
+    for mine, other in zip(samples(runtime, name), samples(api, name), strict=True):
+        assert mine == other
+        assert other == mine
+        assert copy.deepcopy(mine) == pickle.loads(pickle.dumps(mine)) == mine
+        assert repr(mine) == repr(other)
+        first = dataclasses.fields(mine)[0].name
+        changed = dataclasses.replace(mine, **{first: "changed"})
+        assert changed != mine
+        assert changed != other
+        assert other != changed
+        assert changed == dataclasses.replace(other, **{first: "changed"})
+        assert list(vars(mine)) == list(vars(other))
+        assert type(mine).__hash__ is type(other).__hash__
+        assert type(mine).__match_args__ == type(other).__match_args__
+
+
+@pytest.mark.parametrize("name", DATACLASSES)
+def test_dataclasses_take_torchs_arguments(name: str) -> None:
+    theirs, ours = (inspect.signature(getattr(m, name)).parameters for m in (api, runtime))
+    assert list(ours) == list(theirs)
+    for parameter, given in ours.items():
+        assert given.kind is theirs[parameter].kind
+        assert given.default == theirs[parameter].default
+
+
+def test_configurations_of_different_classes_differ() -> None:
+    assert runtime.StateDictConfig() != runtime.FullStateDictConfig()
+    assert runtime.StateDictConfig() != api.ShardedStateDictConfig()
+    assert runtime.CPUOffload() != False  # noqa: E712
 
 
 def test_state_dict_settings() -> None:

@@ -29,6 +29,7 @@ ARGUMENTS: dict[str, list[dict[str, Any]]] = {
         {"transformer_layer_cls": {nn.Module}},
         {"transformer_layer_cls": set()},
     ],
+    "_module_wrap_policy": [{"module_classes": {nn.Linear, nn.Sequential}}],
     "lambda_auto_wrap_policy": [{"lambda_fn": lambda m: isinstance(m, nn.Sequential)}],
     "size_based_auto_wrap_policy": [
         {},
