@@ -31,11 +31,12 @@ def plain_form(context: Context, planned: Plan) -> Form | None:
     merged = planned.merged()
     name, needs = context.name(PACKAGE, "fully_shard", constructor.call.func)
     edits = [*merged.edits]
+    spent = [context.module.statement(binding.target) for binding in merged.spent]
     if shape.statement is None:
         edits.append(_inline_edit(context, planned, merged, name))
+        edits += [_removal(context, statement) for statement in spent]
     else:
         lines = _lines(context, constructor, merged, shape, name)
-        spent = [context.module.statement(binding.target) for binding in merged.spent]
         edits.append(_statement_edit(context, shape.statement, lines, spent))
         edits += [context.removal(statement) for statement in spent]
     gone = (constructor.call.func, *merged.gone)
@@ -67,7 +68,8 @@ def _shape(context: Context, planned: Plan) -> _Shape | None:
     call, model = constructor.call, constructor.model
     assert model is not None
     source = context.source(model)
-    needs_loop = planned.merged().units is not None or planned.merged().setup
+    merged = planned.merged()
+    needs_loop = merged.units is not None or merged.setup or merged.prepare
     inline = _Shape(None, None, False, source)
     nested = any(
         isinstance(n, ast.Call) and n in context.plans for n in ast.walk(call) if n is not call
@@ -107,6 +109,9 @@ def _lines(
 ) -> list[str]:
     """The statements of the plain form, as source."""
     lines = [shape.first] if shape.first else []
+    if merged.prepare is not None:
+        function, arguments = merged.prepare
+        lines.append(f"{function}({shape.model}{arguments})")
     lines += merged.setup
     shared = _arguments(merged.shared)
     child, root = _arguments(merged.child), _arguments(merged.root)
@@ -155,6 +160,15 @@ def _statement_edit(
         return Statements([with_leading_comments(first, lost), *rest])
 
     return Edit(node, apply, whole=True)
+
+
+def _removal(context: Context, statement: ast.stmt) -> Edit:
+    """A statement goes away, and leaves its comments where it stood."""
+    return Edit(
+        context.syntax.statement(statement),
+        lambda updated: Statements(orphans=tuple(comments_in(updated))),
+        whole=True,
+    )
 
 
 def _take(placed: Counter[str], comment: str) -> bool:

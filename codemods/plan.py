@@ -48,6 +48,8 @@ _LOOPS = (
     ast.DictComp,
     ast.GeneratorExp,
 )
+# Contexts of other libraries that build models on the meta device.
+_ON_META = frozenset({"init_empty_weights", "init_on_device", "deferred_init", "skip_init"})
 # Spellings of torch 1.11 to 2.0.
 FORMER_NAMES = {
     "fsdp_auto_wrap_policy": "auto_wrap_policy",
@@ -94,6 +96,7 @@ class Plain:
             the root's.
         units: which modules are units of their own, if any but the root is.
         setup: statements in front.
+        prepare: a call in front that is given the model: the function, and its further arguments as source.
         edits: changes elsewhere, such as a `MixedPrecision(...)` bound to a name further up.
         spent: assignments that have no other use and go away.
         gone: code that goes away with the edits.
@@ -104,6 +107,7 @@ class Plain:
     root: dict[str, str] = field(default_factory=dict)
     units: Units | None = None
     setup: tuple[str, ...] = ()
+    prepare: tuple[str, str] | None = None
     needs: tuple[Need, ...] = ()
     edits: tuple[Edit, ...] = ()
     spent: tuple[Assigned, ...] = ()
@@ -335,9 +339,21 @@ class Constructor:
     @cached_property
     def on_meta(self) -> bool:
         """Whether the program mentions the meta device where the model can be built."""
+        return self._mentions_meta(self.context.module)
+
+    @cached_property
+    def on_meta_anywhere(self) -> bool:
+        """Whether a file that hangs together with this one mentions the meta device."""
+        around = self.context.project.connected(self.context.module)
+        return any(self._mentions_meta(module) for module in around)
+
+    @staticmethod
+    def _mentions_meta(module: Module) -> bool:
         return any(
-            isinstance(node, ast.Constant) and node.value == "meta"
-            for node in ast.walk(self.context.module.tree)
+            (isinstance(node, ast.Constant) and node.value == "meta")
+            or (isinstance(node, ast.alias) and node.name in _ON_META)
+            or (isinstance(node, ast.Attribute) and node.attr in _ON_META)
+            for node in ast.walk(module.tree)
         )
 
 
@@ -384,11 +400,39 @@ class Plan:
             root=_merge([p.root for p in parts]),
             units=next((p.units for p in parts if p.units), None),
             setup=tuple(line for p in parts for line in p.setup),
+            prepare=next((p.prepare for p in parts if p.prepare), None),
             needs=tuple(need for p in parts for need in p.needs),
             edits=tuple(edit for p in parts for edit in p.edits),
             spent=tuple(binding for p in parts for binding in p.spent),
             gone=tuple(node for p in parts for node in p.gone),
         )
+
+
+def is_argument(context: Context, load: ast.Name) -> bool:
+    """Whether a name is an argument of one of FSDP1's constructors."""
+    parents = context.module.parents
+    around = parents[load]
+    if isinstance(around, ast.keyword):
+        around = parents[around]
+    return (
+        isinstance(around, ast.Call)
+        and around.func is not load
+        and context.fsdp1(around.func) == "FullyShardedDataParallel"
+    )
+
+
+def spent_with(
+    constructor: Constructor, made: Origin
+) -> tuple[tuple[Assigned, ...], tuple[ast.AST, ...]]:
+    """What goes away with an argument: the assignments that made it and have no other use, and the object itself."""
+    context = constructor.context
+    alone = all(
+        context.is_only_use(name) and context.stands_alone(context.module.statement(name.target))
+        for name in made.names
+    )
+    if not alone or made.module is not context.module or made.node is None:
+        return (), ()
+    return made.names, (made.node,)
 
 
 def without_effect(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
+
+BUCKET_BYTES = 250 * 1024 * 1024  # FSDP1's PARAM_BROADCAST_BUCKET_SIZE (``_init_utils.py``)
 
 
 def broadcast_module_states(
@@ -26,7 +29,7 @@ def broadcast_module_states(
     are included.
 
     Args:
-        module: a model on the same kind of device on every rank, not sharded yet.
+        module: a model on the same kind of device on every rank, no part of it sharded yet.
         process_group: the ranks; the first of them has the values. None: all ranks.
         device: where to communicate, for a model on the CPU with a backend that cannot send from
             there. None: where the tensors are.
@@ -58,8 +61,11 @@ def broadcast_tensors(
     group: dist.ProcessGroup | None,
     device: torch.device | str | int | None = None,
 ) -> None:
-    """Broadcasts ``tensors`` in place from the first rank of ``group``."""
-    pending = []
+    """Broadcasts ``tensors`` in place from the first rank of ``group``.
+
+    A bucket at a time is on its way, so that a model on the CPU need not fit on ``device`` whole.
+    """
+    pending: list[_Sending] = []
     source = 0 if group is None else dist.get_global_rank(group, 0)
     for tensor in tensors:
         local = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
@@ -70,7 +76,22 @@ def broadcast_tensors(
             )
         sent = local.to(device if device is not None else local.device).contiguous()
         work = dist.broadcast(sent, src=source, group=group, async_op=True)
-        pending.append((work, local, sent))
+        pending.append(_Sending(work, local, sent))
+        if sum(sending.sent.nbytes for sending in pending) >= BUCKET_BYTES:
+            _finish(pending)
+            pending = []
+    _finish(pending)
+
+
+class _Sending(NamedTuple):
+    """A tensor on its way: ``sent`` is ``local`` itself, or a copy where it can be sent from."""
+
+    work: dist.Work | None
+    local: torch.Tensor
+    sent: torch.Tensor
+
+
+def _finish(pending: Iterable[_Sending]) -> None:
     for work, local, sent in pending:
         if work is not None:
             work.wait()

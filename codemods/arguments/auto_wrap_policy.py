@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 
-from fsdp_migrate.codemods.plan import Constructor, Plain, Translation, Units
+from fsdp_migrate.codemods.plan import Constructor, Plain, Translation, Units, is_argument
 from fsdp_migrate.codemods.rule import Example, Rule
 from fsdp_migrate.index.module import Assigned, Defined, Imported
 from fsdp_migrate.index.project import Definition, External, Meaning, Project
@@ -166,21 +166,8 @@ def _only_for_constructors(constructor: Constructor, name: Assigned) -> bool:
     if not isinstance(name.target, ast.Name) or context.is_read_elsewhere(name):
         return False
     return all(
-        _is_argument(constructor, load) or _is_renamed(constructor, load)
+        is_argument(context, load) or _is_renamed(constructor, load)
         for load in context.readers(name)
-    )
-
-
-def _is_argument(constructor: Constructor, load: ast.Name) -> bool:
-    """Whether a name is an argument of one of FSDP1's constructors."""
-    parents = constructor.context.module.parents
-    around = parents[load]
-    if isinstance(around, ast.keyword):
-        around = parents[around]
-    return (
-        isinstance(around, ast.Call)
-        and around.func is not load
-        and constructor.context.fsdp1(around.func) == "FullyShardedDataParallel"
     )
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ast
 
-from fsdp_migrate.codemods.plan import Constructor, Plain, Translation
+from fsdp_migrate.codemods.plan import Constructor, Plain, Translation, spent_with
 from fsdp_migrate.codemods.rule import Example, Rule
 from fsdp_migrate.index.names import PACKAGE
+from fsdp_migrate.index.values import Origin
 
 RULE = Rule(
     "FSDP201",
@@ -72,26 +73,32 @@ def translate(constructor: Constructor) -> Translation | None:
         return Translation(
             RULE, "None offloads nothing, as does FSDP2's default", Plain(), in_runtime=False
         )
-    offload = offloads(constructor, value)
-    if offload is None:
+    made = constructor.origin(value)
+    offload = offloads(constructor, made)
+    if made is None or offload is None:
         return Translation(RULE, "whether to offload is known only when the program runs")
+    spent, gone = spent_with(constructor, made)
     if not offload:
-        return Translation(
-            RULE, "nothing is offloaded, which is FSDP2's default", Plain(gone=(value,))
-        )
+        message = "nothing is offloaded, which is FSDP2's default"
+        return Translation(RULE, message, Plain(spent=spent, gone=gone))
     name, needs = constructor.context.name(PACKAGE, "CPUOffloadPolicy", constructor.call.func)
     return Translation(
         RULE,
         "CPUOffload(offload_params=True) is CPUOffloadPolicy() in every unit",
-        Plain(shared={"offload_policy": f"{name}()"}, needs=needs, gone=(value,)),
+        Plain(shared={"offload_policy": f"{name}()"}, needs=needs, spent=spent, gone=gone),
     )
 
 
-def offloads(constructor: Constructor, value: ast.expr) -> bool | None:
-    """Whether a `CPUOffload(...)` written in place offloads; None if that cannot be seen."""
-    if not isinstance(value, ast.Call) or constructor.context.fsdp1(value.func) != "CPUOffload":
+def offloads(constructor: Constructor, made: Origin | None) -> bool | None:
+    """Whether a `CPUOffload(...)` in sight, which nothing else can change, offloads; None if that cannot be seen."""
+    if made is None or not isinstance(made.node, ast.Call):
         return None
-    given = [*value.args, *(keyword.value for keyword in value.keywords)]
+    context, call = constructor.context, made.node
+    if context.project.fsdp1(call.func, made.module) != "CPUOffload":
+        return None
+    if made.names and not (made.module is context.module and context.is_only_use(made.names[0])):
+        return None
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
     if not given:
         return False
     return bool(given[0].value) if isinstance(given[0], ast.Constant) else None

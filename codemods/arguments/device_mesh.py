@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import ast
 
-from fsdp_migrate.codemods.plan import Constructor, Plain, Translation, enclosed
-from fsdp_migrate.codemods.rule import Example, Rule
-from fsdp_migrate.index.values import origins
+import libcst as cst
+
+from fsdp_migrate.codemods.edit.arguments import ArgumentEdits
+from fsdp_migrate.codemods.plan import Constructor, Plain, Translation, enclosed, is_argument
+from fsdp_migrate.codemods.rule import Edit, Example, Rule
+from fsdp_migrate.index.values import Origin, origins
 
 GROUP = Rule(
     "FSDP106",
@@ -128,21 +131,68 @@ def _has_one_dimension(constructor: Constructor, value: ast.expr) -> bool:
     made = constructor.origin(value)
     if made is None:
         return False
-    node = made.node
-    if isinstance(node, ast.Subscript):
-        return isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
-    if not isinstance(node, ast.Call):
+    if isinstance(made.node, ast.Subscript):
+        return isinstance(made.node.slice, ast.Constant) and isinstance(made.node.slice.value, str)
+    return _dimensions(constructor, made) == 1
+
+
+def named_mesh(constructor: Constructor, value: ast.expr) -> tuple[Edit, ...] | None:
+    """What gives the two dimensions of a mesh names, nothing if they have some; None if the mesh cannot be seen.
+
+    `fully_shard` takes no mesh of two dimensions without names. They change nothing else about a mesh.
+    """
+    made = constructor.origin(value)
+    if made is None:
+        return None
+    if isinstance(made.node, ast.Subscript):
+        return () if _is_pair_of_names(made.node.slice) else None
+    if _dimensions(constructor, made) != 2:
+        return None
+    assert isinstance(made.node, ast.Call)
+    given = [keyword.value for keyword in made.node.keywords if keyword.arg == "mesh_dim_names"]
+    if any(keyword.arg is None for keyword in made.node.keywords):
+        return None
+    if given:
+        names = constructor.origin(given[0])
+        return () if names is not None and isinstance(names.node, ast.Tuple | ast.List) else None
+    if not _is_for_this_call(constructor, made):
+        return None
+    pair = cst.parse_expression('("replicate", "shard")')
+    edits = ArgumentEdits(add=(("mesh_dim_names", pair),))
+    context = constructor.context
+    return (context.edit_call(made.node, edits, context.source(made.node.func)),)
+
+
+def _is_for_this_call(constructor: Constructor, made: Origin) -> bool:
+    """Whether a mesh is bound to a name of this file that no other constructor is given."""
+    context = constructor.context
+    if made.module is not context.module or len(made.names) != 1:
         return False
-    function = constructor.context.project.dotted(node.func, made.module)
-    given = [k.value for k in node.keywords if k.arg == "mesh_shape"]
-    shape = node.args[1] if len(node.args) > 1 else next(iter(given), None)
+    readers = context.readers(made.names[0])
+    return sum(is_argument(context, load) for load in readers) == 1
+
+
+def _is_pair_of_names(index: ast.expr) -> bool:
+    """Whether an index takes two dimensions of a larger mesh: `mesh["replicate", "shard"]`."""
     return (
-        bool(function)
-        and function <= INIT_DEVICE_MESH
-        and isinstance(shape, ast.Tuple | ast.List)
-        and len(shape.elts) == 1
-        and not isinstance(shape.elts[0], ast.Starred)
+        isinstance(index, ast.Tuple)
+        and len(index.elts) == 2
+        and all(isinstance(e, ast.Constant) and isinstance(e.value, str) for e in index.elts)
     )
+
+
+def _dimensions(constructor: Constructor, made: Origin) -> int | None:
+    """How many dimensions `init_device_mesh(...)` makes; None if it is another expression or its shape is out of sight."""
+    if not isinstance(made.node, ast.Call):
+        return None
+    function = constructor.context.project.dotted(made.node.func, made.module)
+    given = [k.value for k in made.node.keywords if k.arg == "mesh_shape"]
+    shape = made.node.args[1] if len(made.node.args) > 1 else next(iter(given), None)
+    if not function or not function <= INIT_DEVICE_MESH:
+        return None
+    if not isinstance(shape, ast.Tuple | ast.List):
+        return None
+    return None if any(isinstance(e, ast.Starred) for e in shape.elts) else len(shape.elts)
 
 
 def mesh_argument(constructor: Constructor, value: ast.expr, **more: str) -> Plain:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 
-from fsdp_migrate.codemods.arguments.device_mesh import HYBRID, INIT_DEVICE_MESH, mesh_argument
+from fsdp_migrate.codemods.arguments.device_mesh import HYBRID, mesh_argument, named_mesh
 from fsdp_migrate.codemods.plan import Constructor, Plain, Translation
 from fsdp_migrate.codemods.rule import Example, Rule
 
@@ -189,27 +189,27 @@ def translate(constructor: Constructor) -> Translation:
 
 def _hybrid(constructor: Constructor, member: str, gone: tuple[ast.expr, ...]) -> Translation:
     mesh = constructor.value("device_mesh")
-    if (
-        mesh is None
-        or not constructor.is_none("process_group")
-        or not _has_names(constructor, mesh)
-    ):
-        return Translation(
-            HYBRID_SHARD, f"{member} needs a mesh with named dimensions, which shard_model builds"
-        )
+    if mesh is None or constructor.is_none("device_mesh"):
+        return Translation(HYBRID_SHARD, _without_mesh(constructor, member))
+    named = named_mesh(constructor, mesh)
+    if named is None or not constructor.is_none("process_group"):
+        message = f"{member} needs a mesh with named dimensions, which shard_model builds"
+        return Translation(HYBRID_SHARD, message)
     zero2 = {"reshard_after_forward": "False"} if member == "_HYBRID_SHARD_ZERO2" else {}
     plain = mesh_argument(constructor, mesh, **zero2)
-    return Translation(
-        HYBRID_SHARD,
-        f"{member} is the two-dimensional mesh that is already given as device_mesh",
-        replace(plain, gone=gone),
+    message = f"{member} is the two-dimensional mesh that is already given as device_mesh"
+    if named:
+        message += ", whose dimensions get names"
+    return Translation(HYBRID_SHARD, message, replace(plain, edits=named, gone=gone))
+
+
+def _without_mesh(constructor: Constructor, member: str) -> str:
+    """What becomes of a hybrid strategy that is given no mesh."""
+    if not constructor.is_none("process_group"):
+        return f"{member} over a pair of groups becomes a mesh of these groups, which shard_model builds"
+    if not constructor.is_none("auto_wrap_policy") or constructor.splat:
+        return f"{member} shards over the devices of a node: a mesh that shard_model builds"
+    return (
+        f"FSDP1 raises ValueError for {member} without a group, a mesh or a policy, and so does shard_model: "
+        "give it device_mesh"
     )
-
-
-def _has_names(constructor: Constructor, mesh: ast.expr) -> bool:
-    made = constructor.origin(mesh)
-    if made is None or not isinstance(made.node, ast.Call):
-        return False
-    function = constructor.context.project.dotted(made.node.func, made.module)
-    named = any(keyword.arg == "mesh_dim_names" for keyword in made.node.keywords)
-    return named and bool(function) and function <= INIT_DEVICE_MESH
