@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.fsdp as fsdp
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from fsdp_migrate.runtime import shard_model
+from fsdp_migrate import runtime
+from fsdp_migrate.runtime import broadcast_module_states, shard_model
 
 from .models import Attention, Block, ConvNet, Stack, Tied
 from .train import Case
@@ -88,6 +90,7 @@ POLICIES = {
     "size-based-leaf": lambda api: partial(
         api.size_based_auto_wrap_policy, min_num_params=500, force_leaf_modules={Block}
     ),
+    "module-function": lambda api: partial(api._module_wrap_policy, module_classes={Block}),
     "lambda": lambda_policy,
     "custom": lambda api: api.CustomPolicy(lambda m: isinstance(m, (Block, nn.LayerNorm))),
     "custom-dict": custom_with_dict,
@@ -178,6 +181,68 @@ BY_HAND: dict[str, Any] = {
 }
 
 
+def broadcast_first(model: nn.Module, **options: Any) -> nn.Module:
+    """What the codemods write for ``sync_module_states=True`` where all is known."""
+    broadcast_module_states(model, device=torch.device("cpu"))
+    for module in reversed(list(model.modules())):
+        if isinstance(module, Block):
+            fully_shard(module)
+    return fully_shard(model)
+
+
+def parts_apart(shard: Any, api: Any) -> Any:
+    """Each part with arguments of its own, as programs that wrap by hand may have them."""
+    low = {"param_dtype": BF16}
+
+    def wrap(model: nn.Module, **options: Any) -> nn.Module:
+        first, second = model.blocks
+        model.blocks[0] = shard(
+            first,
+            sharding_strategy=api.ShardingStrategy.SHARD_GRAD_OP,
+            backward_prefetch=None,
+            mixed_precision=api.MixedPrecision(**low, cast_forward_inputs=True),
+            **options,
+        )
+        model.blocks[1] = shard(
+            second,
+            mixed_precision=api.MixedPrecision(**low, reduce_dtype=FP32),
+            **options,
+        )
+        return shard(
+            model, mixed_precision=api.MixedPrecision(**low, buffer_dtype=BF16), **options
+        )
+
+    return wrap
+
+
+PARTS_APART: dict[str, Any] = {
+    "ours": parts_apart(shard_model, runtime),
+    "theirs": parts_apart(FSDP, fsdp),
+}
+
+
+def custom_with_precision(api: Any) -> dict[str, Any]:
+    """Units that differ from the root in their types."""
+    low = api.MixedPrecision(param_dtype=BF16, reduce_dtype=FP32, cast_forward_inputs=True)
+
+    def decide(module: nn.Module) -> bool | dict[str, Any]:
+        if isinstance(module, Attention):
+            return {"mixed_precision": low, "sharding_strategy": api.ShardingStrategy.NO_SHARD}
+        return {"mixed_precision": low} if isinstance(module, Block) else False
+
+    return {
+        "auto_wrap_policy": api.CustomPolicy(decide),
+        "mixed_precision": api.MixedPrecision(param_dtype=BF16, buffer_dtype=BF16),
+    }
+
+
+def transpose(model: nn.Module) -> None:
+    """A parameter that is not contiguous."""
+    weight = model.head.weight
+    weight.data = weight.data.t().contiguous().t()
+    assert not weight.is_contiguous()
+
+
 def offloaded(api: Any) -> dict[str, Any]:
     return {
         "cpu_offload": api.CPUOffload(offload_params=True),
@@ -235,6 +300,9 @@ COMPARISONS = [
         ranks=(2,),
         **BY_HAND,
     ),
+    Case("by-hand-parts-apart", ranks=(2,), **PARTS_APART),
+    Case("policy-custom-precision", custom_with_precision, ranks=(2,)),
+    Case("not-contiguous", policy(POLICIES["transformer"]), prepare=transpose, ranks=(2,)),
     # mixed precision
     *[Case(f"mixed-{name}", mixed(**fields), ranks=(2,)) for name, fields in MIXED.items()],
     *[
@@ -267,6 +335,12 @@ COMPARISONS = [
     Case("tied", policy(POLICIES["transformer"]), Tied),
     # initialization
     Case("sync", policy(POLICIES["transformer"], sync_module_states=True), rank_seeds=True),
+    Case(
+        "sync-plain",
+        policy(POLICIES["transformer"], sync_module_states=True),
+        rank_seeds=True,
+        ours=broadcast_first,
+    ),
     Case(
         "sync-batch-norm",
         policy(POLICIES["lambda"], sync_module_states=True),
@@ -339,6 +413,13 @@ COMPARISONS = [
     ),
     # Offloading changes no number. FSDP1's own goes wrong without a device to copy from.
     Case("offload", offloaded, fsdp1={"use_orig_params": True, "cpu_offload": None}, ranks=(2,)),
+    Case(
+        "offload-meta",
+        lambda api: {**offloaded(api), "param_init_fn": initialize},
+        fsdp1={"use_orig_params": True, "cpu_offload": None},
+        meta="all",
+        ranks=(2,),
+    ),
     Case(
         "clip-offload",
         offloaded,
