@@ -14,10 +14,13 @@ from fsdp_migrate.codemods import (
     current_device,
     direct_forward,
     fsdp_modules,
+    full_precision_eval,
     imports,
     names,
     no_sync,
+    offload_backend,
     optimizer_order,
+    scalar_parameters,
     state_dict,
     state_dict_type,
     summon_full_params,
@@ -39,6 +42,9 @@ CODEMODS = (
     fsdp_modules,
     direct_forward,
     apply_to_modules,
+    offload_backend,
+    full_precision_eval,
+    scalar_parameters,
     by_hand,
 )
 

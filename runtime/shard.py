@@ -148,6 +148,7 @@ def shard_model(
     )
     ignored = resolve_ignored(module, ignored_modules, ignored_states)
     _check(module, options, auto_wrap_policy)
+    _check_parameters(module, ignored)
     device = compute_device(
         (p for p in module.parameters() if p not in ignored.parameters), device_id, device_mesh
     )
@@ -218,6 +219,20 @@ def _check(module: nn.Module, options: UnitOptions, policy: Any) -> None:
             "FSDP_USE_FULL_PREC_IN_EVAL=1 has no equivalent in FSDP2: evaluation runs in "
             "mixed_precision.param_dtype",
             stacklevel=3,
+        )
+
+
+def _check_parameters(module: nn.Module, ignored: Ignored) -> None:
+    """``fully_shard`` says the same, but when some of the units are sharded already."""
+    scalars = [
+        name
+        for name, parameter in module.named_parameters()
+        if parameter.ndim == 0 and parameter not in ignored.parameters
+    ]
+    if scalars:
+        raise ValueError(
+            f"{', '.join(scalars)}: a parameter of no dimension, which FSDP1 flattened with the "
+            "others, cannot be sharded: give it the shape (1,), or pass it in ignored_states"
         )
 
 

@@ -208,9 +208,7 @@ def parts_apart(shard: Any, api: Any) -> Any:
             mixed_precision=api.MixedPrecision(**low, reduce_dtype=FP32),
             **options,
         )
-        return shard(
-            model, mixed_precision=api.MixedPrecision(**low, buffer_dtype=BF16), **options
-        )
+        return shard(model, mixed_precision=api.MixedPrecision(**low, buffer_dtype=BF16), **options)
 
     return wrap
 

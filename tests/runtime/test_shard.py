@@ -127,6 +127,25 @@ def test_meta_module_without_reset_parameters() -> None:
         shard_model(model, param_init_fn="zeros")
 
 
+def test_parameters_of_no_dimension() -> None:
+    class Clip(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.towers = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+            self.scale = nn.Parameter(torch.ones([]))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.towers[1](self.towers[0](x)) * self.scale
+
+    model = Clip()
+    with pytest.raises(ValueError, match=r"^scale: a parameter of no dimension"):
+        shard_model(model, auto_wrap_policy=runtime.ModuleWrapPolicy({nn.Linear}))
+    assert not any(isinstance(m, FSDPModule) for m in model.modules())
+    shard_model(model, ignored_states=[model.scale])
+    model(torch.ones(1, 2)).sum().backward()
+    assert model.scale.grad is not None
+
+
 def test_ignoring_the_model_itself_warns() -> None:
     model = Transformer()
     with pytest.warns(UserWarning, match="none of its parameters is sharded"):
