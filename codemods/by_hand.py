@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fsdp_migrate.codemods import tensor_parallel
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
@@ -281,7 +282,7 @@ def _private(context: Context) -> Iterator[Draft]:
             path = alias.name
             if isinstance(statement, ast.ImportFrom):
                 path = f"{statement.module}.{alias.name}"
-            if is_private(path):
+            if is_private(path) and path not in tensor_parallel.NAMES:
                 message = "a private part of FSDP1, gone with it: find a public counterpart"
                 name = path.rpartition(".")[2]
                 yield Draft(PRIVATE, alias, Action.MANUAL, message, name)

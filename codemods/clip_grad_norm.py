@@ -166,7 +166,7 @@ def _of_torch(context: Context) -> Iterator[Draft]:
             continue
         message = "clips by the norm over all ranks now; under FSDP1 each rank clipped by the norm of its own shards"
         construct = f"{context.source(call.func)}(...)"
-        if isinstance(context.module.parents[call], ast.Expr):
+        if isinstance(context.module.parents[call], ast.Expr) and not _is_offloaded(context, sites):
             yield Draft(LOCAL_NORM, call, Action.MANUAL, message, construct, sites)
             continue
         name, needs = context.name(RUNTIME, "clip_grad_norm_", use=call)
@@ -174,6 +174,12 @@ def _of_torch(context: Context) -> Iterator[Draft]:
         yield Draft(
             LOCAL_NORM, call, Action.RUNTIME, message, construct, sites, edits=(edit,), needs=needs
         )
+
+
+def _is_offloaded(context: Context, sites: frozenset[Site]) -> bool:
+    """Whether gradients may be on the CPU, where torch's function has no backend to sum norms over NCCL."""
+    plans = [context.plans.get(site.call) for site in sites if site.call is not None]
+    return any(plan and not plan.constructor.is_none("cpu_offload") for plan in plans)
 
 
 def _is_other_branch(context: Context, call: ast.Call) -> bool:

@@ -248,6 +248,16 @@ def _of_call(context: Context, planned: Plan) -> Iterator[Draft]:
             "FSDP(...)",
             sites,
         )
+    for name, translation in planned.translations.items():
+        if translation.note and name not in constructor.arguments:
+            yield Draft(
+                translation.rule,
+                constructor.call,
+                Action.REWRITE,
+                translation.message,
+                f"{name} left out",
+                sites,
+            )
     for translation in planned.needs_runtime:
         if not any(planned.translations.get(name) is translation for name in constructor.arguments):
             message = translation.message

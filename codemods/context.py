@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from fsdp_migrate.codemods.edit.arguments import ArgumentEdits, edit_call
+from fsdp_migrate.codemods.edit.comments import comments_in
 from fsdp_migrate.codemods.rule import Edit, Edited, Need, Statements
 from fsdp_migrate.codemods.syntax import SyntaxTree
 from fsdp_migrate.index.models import Models, Site
@@ -161,9 +162,13 @@ class Context:
         except LookupError:
             return False
 
-    def removal(self, statement: ast.stmt) -> Edit:
-        """A statement goes away; whoever takes it away places its comments."""
-        return Edit(self.syntax.statement(statement), lambda updated: Statements(), whole=True)
+    def removal(self, statement: ast.stmt, *, comments_stay: bool = False) -> Edit:
+        """A statement goes away; its comments stay where it stood, or whoever takes it away places them."""
+
+        def apply(updated: cst.CSTNode) -> Statements:
+            return Statements(orphans=tuple(comments_in(updated)) if comments_stay else ())
+
+        return Edit(self.syntax.statement(statement), apply, whole=True)
 
     def only_fsdp1(self, expression: ast.expr) -> bool:
         """Whether a model is FSDP1's wherever it is wrapped: no file on its way uses DistributedDataParallel."""

@@ -34,7 +34,7 @@ def plain_form(context: Context, planned: Plan) -> Form | None:
     spent = [context.module.statement(binding.target) for binding in merged.spent]
     if shape.statement is None:
         edits.append(_inline_edit(context, planned, merged, name))
-        edits += [_removal(context, statement) for statement in spent]
+        edits += [context.removal(statement, comments_stay=True) for statement in spent]
     else:
         lines = _lines(context, constructor, merged, shape, name)
         edits.append(_statement_edit(context, shape.statement, lines, spent))
@@ -160,15 +160,6 @@ def _statement_edit(
         return Statements([with_leading_comments(first, lost), *rest])
 
     return Edit(node, apply, whole=True)
-
-
-def _removal(context: Context, statement: ast.stmt) -> Edit:
-    """A statement goes away, and leaves its comments where it stood."""
-    return Edit(
-        context.syntax.statement(statement),
-        lambda updated: Statements(orphans=tuple(comments_in(updated))),
-        whole=True,
-    )
 
 
 def _take(placed: Counter[str], comment: str) -> bool:

@@ -132,6 +132,7 @@ class Translation:
         plain: None if plain PyTorch cannot express it.
         in_runtime: whether `shard_model` is given the argument; False if it means nothing under FSDP2.
         refused: nothing sound can be written at all.
+        note: worth a finding even where the argument is left out.
     """
 
     rule: Rule
@@ -139,6 +140,7 @@ class Translation:
     plain: Plain | None = None
     in_runtime: bool = True
     refused: bool = False
+    note: bool = False
 
 
 class Constructor:

@@ -10,6 +10,7 @@ from fsdp_migrate.codemods import (
     by_hand,
     class_checks,
     clip_grad_norm,
+    composable,
     constructor,
     current_device,
     direct_forward,
@@ -24,6 +25,7 @@ from fsdp_migrate.codemods import (
     state_dict,
     state_dict_type,
     summon_full_params,
+    tensor_parallel,
     wrapped_module,
 )
 from fsdp_migrate.codemods.rule import Rule
@@ -45,6 +47,8 @@ CODEMODS = (
     offload_backend,
     full_precision_eval,
     scalar_parameters,
+    composable,
+    tensor_parallel,
     by_hand,
 )
 

@@ -52,7 +52,7 @@ class Clip(nn.Module):
         self.logit_scale = nn.Parameter(torch.ones([]) * 2.6593)
 
 
-# fsdp-migrate: FSDP218 by hand: sharding raises ValueError for parameters of no dimension, give them one as torch.ones(1) has: logit_scale (example.py:9)
+# fsdp-migrate: FSDP218 by hand: fully_shard refuses parameters of no dimension, give them the shape (1,): logit_scale
 model = fully_shard(Clip())
 """,
             message="logit_scale",
@@ -104,15 +104,12 @@ def find(context: Context) -> Iterator[Draft]:
     plans = [plan for plan in context.plans.values() if _is_here(context, plan)]
     if not plans:
         return
-    found = sorted(
-        (where.shown, line, name)
-        for where in context.project.connected(context.module)
-        for name, line in _scalars(context, where)
-    )
+    around = sorted(context.project.connected(context.module), key=lambda module: module.shown)
+    found = [target for where in around for target in _scalars(context, where)]
     if not found:
         return
-    names = ", ".join(f"{name} ({path}:{line})" for path, line, name in found)
-    message = f"sharding raises ValueError for parameters of no dimension, give them one as torch.ones(1) has: {names}"
+    names = ", ".join(dict.fromkeys(found))
+    message = f"fully_shard refuses parameters of no dimension, give them the shape (1,): {names}"
     for plan in plans:
         yield Draft(
             RULE,
@@ -133,15 +130,15 @@ def _is_here(context: Context, plan: Plan) -> bool:
     )
 
 
-def _scalars(context: Context, module: Module) -> Iterator[tuple[str, int]]:
-    """The targets, with their lines, to which a file assigns scalar parameters."""
+def _scalars(context: Context, module: Module) -> Iterator[str]:
+    """What a file assigns scalar parameters to."""
     for call in module.calls:
         statement = module.parents[call]
         if not isinstance(statement, ast.Assign) or not call.args:
             continue
         function = context.project.dotted(call.func, module)
         if function and function <= _PARAMETER and _is_scalar(context, module, call.args[0]):
-            yield ast.unparse(statement.targets[0]).removeprefix("self."), call.lineno
+            yield ast.unparse(statement.targets[0]).removeprefix("self.")
 
 
 def _is_scalar(context: Context, module: Module, value: ast.expr) -> bool:

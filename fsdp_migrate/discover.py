@@ -21,7 +21,7 @@ from fsdp_migrate.source import shown_path
 _FOREIGN = frozenset({".venv", "node_modules", "site-packages", "__pycache__"})
 # Without git's list, also what is rarely a source folder.
 _BUILT = frozenset({"build", "dist", "venv"})
-_WORDS = (b"fsdp", b"fullyshardeddataparallel")
+_WORDS = (b"fsdp", b"fullyshardeddataparallel", b"torch.distributed._composable")
 
 
 @dataclass

@@ -21,6 +21,7 @@ from fsdp_migrate.codemods.mark import mark
 from fsdp_migrate.codemods.plan import Plan
 from fsdp_migrate.codemods.registry import CODEMODS
 from fsdp_migrate.codemods.rule import Draft, Edit
+from fsdp_migrate.discover import mentions_fsdp
 from fsdp_migrate.findings import Action, Finding, Problem
 from fsdp_migrate.index.models import Models
 from fsdp_migrate.index.module import NEWLINE, Module
@@ -41,7 +42,7 @@ def migrate(sources: Mapping[Module, Source], options: Options, report: Report) 
     contexts = {
         module: Context(module, project, models, plans, line_length(module.path))
         for module in project.modules
-        if "fsdp" in module.text.lower() or module in models.reached
+        if mentions_fsdp(sources[module].data) or module in models.reached
     }
     for module, call in models.constructors:
         plans[call] = constructor.plan(contexts[module], call)
