@@ -69,8 +69,9 @@ LOCAL_NORM = Rule(
     "torch.nn.utils.clip_grad_norm_ on an FSDP1 model clipped by each rank's own norm",
     """FSDP1's parameters are local shards: `torch.nn.utils.clip_grad_norm_(model.parameters(), c)` computed a norm of its own
 on every rank and clipped by it; `model.clip_grad_norm_` was the right call. FSDP2's parameters are DTensors and the same line
-computes the norm over all ranks. That is what was meant, and it changes the training. Where the result is used, it goes to the
-runtime's function, which returns a plain tensor.""",
+computes the norm over all ranks. That is what was meant, and it changes the training. Where the result is used, it goes to
+the runtime's function, which returns a plain tensor; where the model is offloaded as well, since that function sums on the
+GPU.""",
     (
         Example(
             "result unused",
@@ -108,6 +109,24 @@ fully_shard(model)
 norm = fsdp_clip_grad_norm_(model.parameters(), 1.0)
 """,
             message="over all ranks",
+        ),
+        Example(
+            "gradients on the CPU, where torch's function needs a backend",
+            """\
+import torch
+from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel as FSDP
+
+model = FSDP(model, cpu_offload=CPUOffload(offload_params=True))
+torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+""",
+            """\
+import torch
+from fsdp_migrate.runtime import clip_grad_norm_
+from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+
+fully_shard(model, offload_policy=CPUOffloadPolicy())
+clip_grad_norm_(model.parameters(), 1.0)
+""",
         ),
     ),
 )

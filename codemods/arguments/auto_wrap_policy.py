@@ -74,6 +74,45 @@ def build():
     return fully_shard(model)
 """,
         ),
+        Example(
+            "a test of the class",
+            """\
+import functools
+
+from model import Block
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import lambda_auto_wrap_policy
+
+model = FSDP(
+    model,
+    auto_wrap_policy=functools.partial(
+        lambda_auto_wrap_policy, lambda_fn=lambda m: isinstance(m, Block)
+    ),
+)
+""",
+            """\
+from model import Block
+from torch.distributed.fsdp import fully_shard
+
+for module in reversed(list(model.modules())):
+    if module is not model and isinstance(module, Block):
+        fully_shard(module)
+fully_shard(model)
+""",
+        ),
+        Example(
+            "None",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model, auto_wrap_policy=None)
+""",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+""",
+        ),
     ),
 )
 RUNTIME_POLICY = Rule(
@@ -115,6 +154,145 @@ model = FSDP(model, auto_wrap_policy=build_policy(config))
 from fsdp_migrate.runtime import shard_model
 
 model = shard_model(model, auto_wrap_policy=build_policy(config))
+""",
+        ),
+        Example(
+            "units with arguments of their own",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+from torch.distributed.fsdp.wrap import CustomPolicy
+
+
+def decide(module):
+    if isinstance(module, Experts):
+        return {"sharding_strategy": ShardingStrategy.SHARD_GRAD_OP}
+    return isinstance(module, Block)
+
+
+model = FSDP(model, auto_wrap_policy=CustomPolicy(decide))
+""",
+            """\
+from fsdp_migrate.runtime import CustomPolicy, ShardingStrategy, shard_model
+
+
+def decide(module):
+    if isinstance(module, Experts):
+        return {"sharding_strategy": ShardingStrategy.SHARD_GRAD_OP}
+    return isinstance(module, Block)
+
+
+model = shard_model(model, auto_wrap_policy=CustomPolicy(decide))
+""",
+        ),
+        Example(
+            "one policy or the other",
+            """\
+import functools
+
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import (
+    _or_policy,
+    lambda_auto_wrap_policy,
+    transformer_auto_wrap_policy,
+)
+
+is_trained = functools.partial(
+    lambda_auto_wrap_policy,
+    lambda_fn=lambda m: getattr(m, "weight", None) is not None and m.weight.requires_grad,
+)
+is_layer = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Layer})
+model = FSDP(
+    model, auto_wrap_policy=functools.partial(_or_policy, policies=[is_trained, is_layer])
+)
+""",
+            """\
+import functools
+
+from fsdp_migrate.runtime import (
+    _or_policy,
+    lambda_auto_wrap_policy,
+    shard_model,
+    transformer_auto_wrap_policy,
+)
+
+is_trained = functools.partial(
+    lambda_auto_wrap_policy,
+    lambda_fn=lambda m: getattr(m, "weight", None) is not None and m.weight.requires_grad,
+)
+is_layer = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Layer})
+model = shard_model(
+    model, auto_wrap_policy=functools.partial(_or_policy, policies=[is_trained, is_layer])
+)
+""",
+        ),
+        Example(
+            "everything, and a policy of one's own",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import always_wrap_policy
+
+
+def is_unit(module, recurse, nonwrapped_numel):
+    return recurse or nonwrapped_numel > 1000
+
+
+encoder = FSDP(encoder, auto_wrap_policy=always_wrap_policy)
+decoder = FSDP(decoder, auto_wrap_policy=is_unit)
+""",
+            """\
+from fsdp_migrate.runtime import always_wrap_policy, shard_model
+
+
+def is_unit(module, recurse, nonwrapped_numel):
+    return recurse or nonwrapped_numel > 1000
+
+
+encoder = shard_model(encoder, auto_wrap_policy=always_wrap_policy)
+decoder = shard_model(decoder, auto_wrap_policy=is_unit)
+""",
+        ),
+        Example(
+            "a container, which has no forward",
+            """\
+import torch.nn as nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({nn.ModuleList}))
+""",
+            """\
+import torch.nn as nn
+from fsdp_migrate.runtime import ModuleWrapPolicy, shard_model
+
+model = shard_model(model, auto_wrap_policy=ModuleWrapPolicy({nn.ModuleList}))
+""",
+        ),
+        Example(
+            "classes that are known when the program runs",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({type(model.layers[0])}))
+""",
+            """\
+from fsdp_migrate.runtime import ModuleWrapPolicy, shard_model
+
+model = shard_model(model, auto_wrap_policy=ModuleWrapPolicy({type(model.layers[0])}))
+""",
+        ),
+        Example(
+            "the spelling of torch 1.11",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import default_auto_wrap_policy
+
+model = FSDP(model, fsdp_auto_wrap_policy=default_auto_wrap_policy)
+""",
+            """\
+from fsdp_migrate.runtime import default_auto_wrap_policy, shard_model
+
+model = shard_model(model, auto_wrap_policy=default_auto_wrap_policy)
 """,
         ),
     ),

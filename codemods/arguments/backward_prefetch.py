@@ -39,6 +39,35 @@ from fsdp_migrate.runtime import shard_model
 model = shard_model(model, backward_prefetch=None)
 """,
         ),
+        Example(
+            "after the gradients",
+            """\
+from torch.distributed.fsdp import BackwardPrefetch, FullyShardedDataParallel as FSDP
+
+model = FSDP(model, backward_prefetch=BackwardPrefetch.BACKWARD_POST)
+""",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+""",
+            message="one unit earlier",
+        ),
+        Example(
+            "chosen when the program runs",
+            """\
+from torch.distributed.fsdp import BackwardPrefetch, FullyShardedDataParallel as FSDP
+
+prefetch = BackwardPrefetch.BACKWARD_PRE if args.prefetch else None
+model = FSDP(model, backward_prefetch=prefetch)
+""",
+            """\
+from fsdp_migrate.runtime import BackwardPrefetch, shard_model
+
+prefetch = BackwardPrefetch.BACKWARD_PRE if args.prefetch else None
+model = shard_model(model, backward_prefetch=prefetch)
+""",
+        ),
     ),
 )
 RULES = (RULE,)

@@ -59,6 +59,41 @@ from fsdp_migrate.runtime import CPUOffload, shard_model
 model = shard_model(model, cpu_offload=CPUOffload(offload_params=args.offload))
 """,
         ),
+        Example(
+            "bound to a name, None, or the default",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, CPUOffload
+
+offload = CPUOffload(offload_params=True)
+encoder = FSDP(encoder, cpu_offload=offload)
+decoder = FSDP(decoder, cpu_offload=CPUOffload())
+head = FSDP(head, cpu_offload=None)
+""",
+            """\
+from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+
+fully_shard(encoder, offload_policy=CPUOffloadPolicy())
+fully_shard(decoder)
+fully_shard(head)
+""",
+        ),
+        Example(
+            "an object with another use",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, CPUOffload
+
+offload = CPUOffload(offload_params=True)
+model = FSDP(model, cpu_offload=offload)
+print(offload)
+""",
+            """\
+from fsdp_migrate.runtime import shard_model, CPUOffload
+
+offload = CPUOffload(offload_params=True)
+model = shard_model(model, cpu_offload=offload)
+print(offload)
+""",
+        ),
     ),
 )
 RULES = (RULE,)

@@ -45,6 +45,51 @@ from fsdp_migrate.runtime import shard_model
 model = shard_model(model, device_id=rank)
 """,
         ),
+        Example(
+            "a device that the program makes current",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+torch.cuda.set_device(local_rank)
+model = FSDP(model, device_id=torch.device("cuda", local_rank))
+""",
+            """\
+import torch
+from torch.distributed.fsdp import fully_shard
+
+torch.cuda.set_device(local_rank)
+fully_shard(model)
+""",
+        ),
+        Example(
+            "None",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model, device_id=None)
+""",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+""",
+        ),
+        Example(
+            "the CPU, where a machine may have a GPU",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model, device_id=torch.device("cpu"))
+""",
+            """\
+import torch
+from fsdp_migrate.runtime import shard_model
+
+model = shard_model(model, device_id=torch.device("cpu"))
+""",
+        ),
     ),
 )
 RULES = (RULE,)

@@ -51,6 +51,19 @@ from torch.distributed.fsdp import fully_shard
 fully_shard(model)
 """,
         ),
+        Example(
+            "a group that can be None",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model, process_group=group if parallel else None)
+""",
+            """\
+from fsdp_migrate.runtime import shard_model
+
+model = shard_model(model, process_group=group if parallel else None)
+""",
+        ),
     ),
 )
 MESH = Rule(
@@ -72,6 +85,54 @@ model = FSDP(model, device_mesh=mesh["dp"])
 from torch.distributed.fsdp import fully_shard
 
 fully_shard(model, mesh=mesh["dp"])
+""",
+        ),
+        Example(
+            "a shape of one number, or None",
+            """\
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+encoder = FSDP(encoder, device_mesh=init_device_mesh("cuda", (world_size,)))
+decoder = FSDP(decoder, device_mesh=None)
+""",
+            """\
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(encoder, mesh=init_device_mesh("cuda", (world_size,)))
+fully_shard(decoder)
+""",
+        ),
+        Example(
+            "two dimensions, and a strategy that shards over one",
+            """\
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+mesh = init_device_mesh("cuda", (2, 4))
+model = FSDP(model, device_mesh=mesh)
+""",
+            """\
+from torch.distributed.device_mesh import init_device_mesh
+from fsdp_migrate.runtime import shard_model
+
+mesh = init_device_mesh("cuda", (2, 4))
+model = shard_model(model, device_mesh=mesh)
+""",
+            message="refuses",
+        ),
+        Example(
+            "a shape that is out of sight",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model, device_mesh=build_mesh(config))
+""",
+            """\
+from fsdp_migrate.runtime import shard_model
+
+model = shard_model(model, device_mesh=build_mesh(config))
 """,
         ),
     ),

@@ -39,6 +39,19 @@ from fsdp_migrate.runtime import shard_model
 model = shard_model(model, forward_prefetch=True)
 """,
         ),
+        Example(
+            "known only when the program runs",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model, forward_prefetch=config.forward_prefetch)
+""",
+            """\
+from fsdp_migrate.runtime import shard_model
+
+model = shard_model(model, forward_prefetch=config.forward_prefetch)
+""",
+        ),
     ),
 )
 RULES = (RULE,)

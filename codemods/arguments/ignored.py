@@ -25,6 +25,47 @@ from fsdp_migrate.runtime import shard_model
 model = shard_model(model, ignored_modules=[model.head])
 """,
         ),
+        Example(
+            "parameters, under the older name",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model, ignored_parameters=[model.scale, model.shift])
+""",
+            """\
+from fsdp_migrate.runtime import shard_model
+
+model = shard_model(model, ignored_states=[model.scale, model.shift])
+""",
+        ),
+        Example(
+            "None",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model, ignored_modules=None, ignored_states=None)
+""",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+""",
+        ),
+        Example(
+            "a value that can be None",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+ignored = [model.head] if freeze else None
+model = FSDP(model, ignored_states=ignored)
+""",
+            """\
+from fsdp_migrate.runtime import shard_model
+
+ignored = [model.head] if freeze else None
+model = shard_model(model, ignored_states=ignored)
+""",
+        ),
     ),
 )
 RULES = (RULE,)

@@ -25,6 +25,20 @@ from torch.distributed.fsdp import fully_shard
 fully_shard(model)
 """,
         ),
+        Example(
+            "an expression that does more than give a value",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model, limit_all_gathers=options.pop("limit_all_gathers"))
+""",
+            """\
+from fsdp_migrate.runtime import shard_model
+
+model = shard_model(model, limit_all_gathers=options.pop("limit_all_gathers"))
+""",
+            message="stays",
+        ),
     ),
 )
 RULES = (RULE,)

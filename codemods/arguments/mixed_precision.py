@@ -9,7 +9,7 @@ written only for models that are seen to have none.
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import libcst as cst
 
@@ -96,6 +96,90 @@ def build():
     return model
 """,
         ),
+        Example(
+            "no type at all, or None",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
+
+encoder = FSDP(encoder, mixed_precision=MixedPrecision())
+decoder = FSDP(decoder, mixed_precision=None)
+""",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(encoder)
+fully_shard(decoder)
+""",
+        ),
+        Example(
+            "chosen when the program runs",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
+
+precision = None
+if torch.cuda.is_bf16_supported():
+    precision = MixedPrecision(param_dtype=torch.bfloat16)
+model = FSDP(model, mixed_precision=precision)
+""",
+            """\
+import torch
+from fsdp_migrate.runtime import MixedPrecision, shard_model
+
+precision = None
+if torch.cuda.is_bf16_supported():
+    precision = MixedPrecision(param_dtype=torch.bfloat16)
+model = shard_model(model, mixed_precision=precision)
+""",
+        ),
+        Example(
+            "one of a table",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
+
+PRECISIONS = {
+    "bf16": MixedPrecision(param_dtype=torch.bfloat16),
+    "fp32": None,
+}
+model = FSDP(model, mixed_precision=PRECISIONS[args.precision])
+""",
+            """\
+import torch
+from fsdp_migrate.runtime import MixedPrecision, shard_model
+
+PRECISIONS = {
+    "bf16": MixedPrecision(param_dtype=torch.bfloat16),
+    "fp32": None,
+}
+model = shard_model(model, mixed_precision=PRECISIONS[args.precision])
+""",
+        ),
+        Example(
+            "inputs that are cast in every unit, or nowhere",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
+
+model = FSDP(
+    model,
+    mixed_precision=MixedPrecision(
+        param_dtype=torch.float16, cast_root_forward_inputs=False
+    ),
+)
+""",
+            """\
+import torch
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+fully_shard(
+    model,
+    mp_policy=MixedPrecisionPolicy(
+        param_dtype=torch.float16, cast_forward_inputs=False
+    ),
+)
+""",
+        ),
     ),
 )
 BUFFERS = Rule(
@@ -122,6 +206,43 @@ from fsdp_migrate.runtime import MixedPrecision, shard_model
 bf16 = MixedPrecision(param_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16)
 model = shard_model(model, mixed_precision=bf16)
 """,
+        ),
+        Example(
+            "a model that is seen to have none",
+            """\
+import torch
+import torch.nn as nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+
+model = Net()
+model = FSDP(
+    model,
+    mixed_precision=MixedPrecision(param_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16),
+)
+""",
+            """\
+import torch
+import torch.nn as nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+
+model = Net()
+fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+""",
+            quiet=True,
         ),
     ),
 )
@@ -213,6 +334,15 @@ class _Policy:
             return self.call.args[position]
         return next((k.value for k in self.call.keywords if k.arg == field), None)
 
+    @property
+    def casts(self) -> bool:
+        """Whether a type is given at all."""
+        given = [self.value(field) for field in ("param_dtype", "reduce_dtype", "buffer_dtype")]
+        return any(
+            value is not None and not (isinstance(value, ast.Constant) and value.value is None)
+            for value in given
+        )
+
     def flag(self, field: str, default: bool) -> bool | None:
         value = self.value(field)
         if value is None:
@@ -247,7 +377,7 @@ def translate(constructor: Constructor) -> Translation | None:
         or policy.value("_module_classes_to_ignore") is not None
     ):
         return Translation(POLICY, "what is cast is known only when the program runs")
-    if constructor.may_be_nested:
+    if constructor.may_be_nested and policy.casts:
         message = (
             "another constructor may wrap this model: shard_model casts inputs at the root only"
         )
@@ -263,7 +393,12 @@ def translate(constructor: Constructor) -> Translation | None:
             "FSDP2 does not cast buffers; the model may have some, and shard_model casts them",
         )
     # FSDP1 casts at the root for either flag (`_runtime_utils.py`, `_root_pre_forward` and `_pre_forward`).
-    return _plain(constructor, policy, inputs=inputs, root_inputs=root_inputs or inputs)
+    plain = _plain(constructor, policy, inputs=inputs, root_inputs=root_inputs or inputs)
+    return (
+        replace(plain, message=f"{plain.message}; the model has no buffers to cast")
+        if cast
+        else plain
+    )
 
 
 def _policy(constructor: Constructor, value: ast.expr) -> _Policy | None:
@@ -328,8 +463,8 @@ def _plain(
         )
     child = bound
     if has_units and inputs != root_inputs:
-        replace, more = context.name("dataclasses", "replace", use=constructor.call)
-        child = f"{replace}({bound}, cast_forward_inputs={inputs})"
+        replace_, more = context.name("dataclasses", "replace", use=constructor.call)
+        child = f"{replace_}({bound}, cast_forward_inputs={inputs})"
         needs = (*needs, *more)
     return Translation(
         POLICY,

@@ -26,6 +26,38 @@ from fsdp_migrate.runtime import shard_model
 model = shard_model(model, param_init_fn=init)
 """,
         ),
+        Example(
+            "None",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model, param_init_fn=None)
+""",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+""",
+        ),
+        Example(
+            "a function on some ranks",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(
+    model,
+    param_init_fn=lambda m: m.to_empty(device=device, recurse=False) if rank != 0 else None,
+)
+""",
+            """\
+from fsdp_migrate.runtime import shard_model
+
+model = shard_model(
+    model,
+    param_init_fn=lambda m: m.to_empty(device=device, recurse=False) if rank != 0 else None,
+)
+""",
+        ),
     ),
 )
 META = Rule(
@@ -53,6 +85,27 @@ from model import Net
 from fsdp_migrate.runtime import shard_model
 
 with torch.device("meta"):
+    model = Net()
+model = shard_model(model)
+""",
+        ),
+        Example(
+            "built on the meta device by another library",
+            """\
+from accelerate import init_empty_weights
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+with init_empty_weights():
+    model = Net()
+model = FSDP(model)
+""",
+            """\
+from accelerate import init_empty_weights
+from model import Net
+from fsdp_migrate.runtime import shard_model
+
+with init_empty_weights():
     model = Net()
 model = shard_model(model)
 """,

@@ -129,6 +129,74 @@ model = shard_model(
 )
 """,
         ),
+        Example(
+            "a mesh without names",
+            """\
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+mesh = init_device_mesh("cuda", (nodes, 8))
+model = FSDP(
+    model, sharding_strategy=ShardingStrategy._HYBRID_SHARD_ZERO2, device_mesh=mesh
+)
+""",
+            """\
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+mesh = init_device_mesh("cuda", (nodes, 8), mesh_dim_names=("replicate", "shard"))
+fully_shard(model, mesh=mesh, reshard_after_forward=False)
+""",
+            message="get names",
+        ),
+        Example(
+            "two dimensions of a larger mesh",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+model = FSDP(
+    model,
+    sharding_strategy=ShardingStrategy.HYBRID_SHARD,
+    device_mesh=mesh["replicate", "shard"],
+)
+""",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model, mesh=mesh["replicate", "shard"])
+""",
+        ),
+        Example(
+            "a pair of groups",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+model = FSDP(
+    model, (shard_group, replicate_group), ShardingStrategy.HYBRID_SHARD
+)
+""",
+            """\
+from fsdp_migrate.runtime import ShardingStrategy, shard_model
+
+model = shard_model(
+    model, (shard_group, replicate_group), ShardingStrategy.HYBRID_SHARD
+)
+""",
+        ),
+        Example(
+            "neither mesh nor group nor policy",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+model = FSDP(model, sharding_strategy=ShardingStrategy.HYBRID_SHARD)
+""",
+            """\
+from fsdp_migrate.runtime import ShardingStrategy, shard_model
+
+model = shard_model(model, sharding_strategy=ShardingStrategy.HYBRID_SHARD)
+""",
+            message="FSDP1 raises ValueError",
+        ),
     ),
 )
 DYNAMIC = Rule(
@@ -150,6 +218,56 @@ model = FSDP(model, sharding_strategy=config.strategy)
 from fsdp_migrate.runtime import shard_model
 
 model = shard_model(model, sharding_strategy=config.strategy)
+""",
+        ),
+        Example(
+            "one of two",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+model = FSDP(
+    model,
+    sharding_strategy=ShardingStrategy.SHARD_GRAD_OP
+    if args.zero2
+    else ShardingStrategy.FULL_SHARD,
+)
+""",
+            """\
+from fsdp_migrate.runtime import ShardingStrategy, shard_model
+
+model = shard_model(
+    model,
+    sharding_strategy=ShardingStrategy.SHARD_GRAD_OP
+    if args.zero2
+    else ShardingStrategy.FULL_SHARD,
+)
+""",
+        ),
+        Example(
+            "by its name, with comparisons",
+            """\
+import argparse
+
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--strategy", choices=[s.name for s in ShardingStrategy])
+strategy = ShardingStrategy[parser.parse_args().strategy]
+if strategy is not ShardingStrategy.NO_SHARD:
+    print("sharded", strategy in (ShardingStrategy.FULL_SHARD, ShardingStrategy.HYBRID_SHARD))
+model = FSDP(model, sharding_strategy=strategy)
+""",
+            """\
+import argparse
+
+from fsdp_migrate.runtime import ShardingStrategy, shard_model
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--strategy", choices=[s.name for s in ShardingStrategy])
+strategy = ShardingStrategy[parser.parse_args().strategy]
+if strategy is not ShardingStrategy.NO_SHARD:
+    print("sharded", strategy in (ShardingStrategy.FULL_SHARD, ShardingStrategy.HYBRID_SHARD))
+model = shard_model(model, sharding_strategy=strategy)
 """,
         ),
     ),

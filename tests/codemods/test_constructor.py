@@ -26,10 +26,37 @@ class Seen(nn.Module):
         self.a = nn.Sequential(nn.Linear(8, 8))
 
 """
+HYBRID = "sharding_strategy=ShardingStrategy.HYBRID_SHARD"
 BF16 = "mixed_precision=MixedPrecision(param_dtype=torch.bfloat16)"
 
 RUNTIME = {
     "mesh of two dimensions": "mesh = init_device_mesh('cuda', (2, 4))\nmodel = FSDP(model, device_mesh=mesh)\n",
+    "hybrid mesh without names for two constructors": (
+        f"mesh = init_device_mesh('cuda', (2, 4))\na = FSDP(a, device_mesh=mesh, {HYBRID})\n"
+        f"b = FSDP(b, device_mesh=mesh, {HYBRID})\n"
+    ),
+    "hybrid mesh without names in the call": f"model = FSDP(m, {HYBRID}, device_mesh=init_device_mesh('cuda', (2, 4)))\n",
+    "hybrid mesh of one dimension": f"mesh = init_device_mesh('cuda', (8,))\nmodel = FSDP(m, {HYBRID}, device_mesh=mesh)\n",
+    "hybrid mesh whose names are out of sight": (
+        f"mesh = init_device_mesh('cuda', (2, 4), mesh_dim_names=names)\nmodel = FSDP(m, {HYBRID}, device_mesh=mesh)\n"
+    ),
+    "hybrid mesh that can be None": (
+        f"mesh = init_device_mesh('cuda', (2, 4)) if many else None\nmodel = FSDP(m, {HYBRID}, device_mesh=mesh)\n"
+    ),
+    "offload in a condition": "model = FSDP(model, cpu_offload=CPUOffload(True) if low else None)\n",
+    "offload by a flag": "model = FSDP(model, cpu_offload=CPUOffload(offload_params=low))\n",
+    "offload changed on the way": "c = CPUOffload()\nc.offload_params = True\nmodel = FSDP(model, cpu_offload=c)\n",
+    "broadcast of a model that may be on meta": (
+        "with torch.device('meta'):\n    model = Net()\nmodel = FSDP(model, sync_module_states=True)\n"
+    ),
+    "broadcast in a loop": "for m in models:\n    FSDP(m, sync_module_states=True)\n",
+    "broadcast inside an expression": "train(FSDP(model, sync_module_states=True))\n",
+    "broadcast over a mesh": "model = FSDP(model, device_mesh=mesh['dp'], sync_module_states=True)\n",
+    "broadcast of replicas": (
+        "model = FSDP(model, sharding_strategy=ShardingStrategy.NO_SHARD, sync_module_states=True)\n"
+    ),
+    "broadcast without what is ignored": "model = FSDP(model, ignored_modules=[model.a], sync_module_states=True)\n",
+    "broadcast to a device that nobody made current": "model = FSDP(model, device_id=r, sync_module_states=True)\n",
     "mesh of a shape out of sight": "model = FSDP(model, device_mesh=init_device_mesh('cuda', shape))\n",
     "mesh of two names": "model = FSDP(model, device_mesh=mesh['a', 'b'])\n",
     "mixed precision in a loop": f"for m in models:\n    m = FSDP(m, {BF16})\n",
@@ -64,6 +91,11 @@ RUNTIME = {
 }
 PLAIN = {
     "mesh of one dimension": "mesh = init_device_mesh('cuda', (8,))\nmodel = FSDP(model, device_mesh=mesh)\n",
+    "hybrid mesh without names": f"mesh = init_device_mesh('cuda', (2, 4))\nmodel = FSDP(m, {HYBRID}, device_mesh=mesh)\n",
+    "hybrid mesh of two names": f"model = FSDP(m, {HYBRID}, device_mesh=mesh['a', 'b'])\n",
+    "offload by a name inside an expression": "c = CPUOffload(True)\ntrain(FSDP(model, cpu_offload=c))\n",
+    "no types by a name inside an expression": "c = MixedPrecision()\ntrain(FSDP(model, mixed_precision=c))\n",
+    "no types twice": "a = FSDP(a, mixed_precision=MixedPrecision())\nb = FSDP(b)\n",
     "mesh of one name": "model = FSDP(model, device_mesh=mesh['dp'])\n",
     "mixed precision in a function called once": f"def wrap(m):\n    return FSDP(m, {BF16})\na = wrap(a)\n",
     "nothing put in from outside": (
@@ -95,6 +127,39 @@ def test_becomes_plain(text: str) -> None:
     _, after = analyse(HEAD + text)
     assert "fully_shard(" in after
     assert "shard_model" not in after
+    assert not _unbound(after), "an import went away with a use still there"
+
+
+def _unbound(text: str) -> set[str]:
+    """FSDP1's options that are used and not imported."""
+    tree = ast.parse(text)
+    imported = {
+        a.asname or a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names
+    }
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    return (
+        used & {"CPUOffload", "MixedPrecision", "ShardingStrategy", "ModuleWrapPolicy"}
+    ) - imported
+
+
+@pytest.mark.parametrize(
+    ("device", "sent_from"),
+    [
+        ("", ""),
+        ("device_id=None, ", ""),
+        ("device_id=torch.cuda.current_device(), ", ", device=torch.cuda.current_device()"),
+    ],
+)
+def test_broadcast_goes_by_the_device_that_fsdp1_moved_to(device: str, sent_from: str) -> None:
+    _, after = analyse(f"{HEAD}model = FSDP(model, {device}sync_module_states=True)\n")
+    assert f"\nbroadcast_module_states(model{sent_from})\nfully_shard(model)\n" in after
+
+
+def test_names_of_a_mesh_are_given_once() -> None:
+    text = f"{HEAD}mesh = init_device_mesh('cuda', (2, 4))\nmodel = FSDP(m, {HYBRID}, device_mesh=mesh)\nprint(mesh)\n"
+    _, after = analyse(text)
+    assert after.count('mesh_dim_names=("replicate", "shard")') == 1
+    assert analyse(after)[1] == after
 
 
 @pytest.mark.parametrize(

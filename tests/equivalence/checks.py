@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from fsdp_migrate import runtime
-from fsdp_migrate.runtime import shard_model
+from fsdp_migrate.runtime import shard_model, sync
 
 from .models import Block, ConvNet, Tied, Transformer
 from .train import TORCH, fsdp1_on_cpu
@@ -225,6 +225,22 @@ def left_over_gradients_are_discarded() -> None:
         dropped = leftovers(mixed_precision, discard=True, leave=True)
         assert all(map(torch.equal, clean, dropped))
         assert not all(map(torch.equal, clean, kept)), "zero_grad() does it: not needed any more"
+
+
+@check(2)
+def broadcast_goes_in_buckets() -> None:
+    """Smaller ones than any tensor, as many as fit, and all in one."""
+    for size in (1, 2000, sync.BUCKET_BYTES):
+        torch.manual_seed(dist.get_rank())
+        model = Transformer()
+        for buffer in model.buffers():
+            buffer.add_(dist.get_rank())
+        kept, sync.BUCKET_BYTES = sync.BUCKET_BYTES, size
+        runtime.broadcast_module_states(model, device="cpu", ignored_parameters=[model.head.weight])
+        sync.BUCKET_BYTES = kept
+        states = [p for p in model.parameters() if p is not model.head.weight]
+        assert all(same_on_all_ranks(state.detach()) for state in [*states, *model.buffers()])
+        assert not same_on_all_ranks(model.head.weight.detach())
 
 
 def cast_model() -> nn.Module:
