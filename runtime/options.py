@@ -43,7 +43,7 @@ class NamedOption(Enum):
 def equals_torchs(cls: type[Options]) -> type[Options]:
     """Makes objects of a dataclass equal torch's of the same class name with the same fields."""
 
-    def equal(self: Any, other: object) -> bool:
+    def equal(self: Any, other: object) -> Any:
         if type(self).__name__ != type(other).__name__ or not is_dataclass(other):
             return NotImplemented
         names = [field.name for field in fields(self)]
@@ -51,7 +51,7 @@ def equals_torchs(cls: type[Options]) -> type[Options]:
             return NotImplemented
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
-    cls.__eq__ = equal  # type: ignore[assignment]
+    cls.__eq__ = equal  # type: ignore[method-assign]
     return cls
 
 

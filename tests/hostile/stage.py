@@ -259,6 +259,9 @@ class Stage:
 
         return wrap
 
+    def broadcast(self, module: Module, *, device: object = None) -> None:
+        self.events.append("broadcast")
+
     def fully_shard(
         self,
         module: Module,
@@ -377,6 +380,7 @@ class Stage:
         )
         runtime = SimpleNamespace(
             shard_model=self.fsdp1(2),
+            broadcast_module_states=self.broadcast,
             no_sync=no_sync,
             clip_grad_norm_=clip,
             remap_optimizer=remap_optimizer,
