@@ -98,25 +98,6 @@ root = model.check_is_root()
         ),
     ),
 )
-WRAP = Rule(
-    "FSDP153",
-    "enable-wrap",
-    "enable_wrap and wrap become calls of fully_shard",
-    """`wrap(m)` inside `enable_wrap(wrapper_cls=FSDP, ...)` is `fully_shard(m, ...)`, and nothing outside of it.""",
-    (
-        Example(
-            "a context",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.fsdp.wrap import enable_wrap, wrap
-
-with enable_wrap(wrapper_cls=FSDP):
-    layer = wrap(layer)
-""",
-            message="fully_shard",
-        ),
-    ),
-)
 SCALER = Rule(
     "FSDP351",
     "sharded-grad-scaler",
@@ -153,7 +134,7 @@ _lazy_init(model, model)
         ),
     ),
 )
-RULES = (OPTIM_STATE, COMM_HOOK, OTHER_METHOD, WRAP, SCALER, PRIVATE)
+RULES = (OPTIM_STATE, COMM_HOOK, OTHER_METHOD, SCALER, PRIVATE)
 
 _GET = "get_optimizer_state_dict"
 _SET = "set_optimizer_state_dict"
@@ -224,10 +205,7 @@ def find(context: Context) -> Iterator[Draft]:
         yield from _attribute(context, attribute)
     for reference in context.references():
         name = context.fsdp1(reference)
-        if name in {"enable_wrap", "wrap"}:
-            message = "shard the module with fully_shard: children first, the model last"
-            yield Draft(WRAP, reference, Action.MANUAL, message, name, silent=True)
-        elif name == "ShardedGradScaler":
+        if name == "ShardedGradScaler":
             message = (
                 "works with FSDP2 as it is; torch.amp.GradScaler does as well, by keyword arguments"
             )

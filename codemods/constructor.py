@@ -29,6 +29,7 @@ from fsdp_migrate.codemods.arguments import (
 )
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.indirect import DYNAMIC
 from fsdp_migrate.codemods.plain_form import plain_form
 from fsdp_migrate.codemods.plan import (
     SIGNATURE,
@@ -97,43 +98,6 @@ fully_shard(model, reshard_after_forward=False)
         ),
     ),
 )
-DYNAMIC = Rule(
-    "FSDP004",
-    "dynamic-constructor",
-    "a call whose arguments are not in sight goes to shard_model",
-    """`FSDP(model, **options)` gives arguments that no analysis can bind. `shard_model` has FSDP1's signature, so it takes
-the call's place as it stands.
-
-`functools.partial(FSDP, ...)` is left alone, with the files that it is in: what it makes when it is called is not known to be
-a model, so its checkpoints and optimizers would go on as under FSDP1, and nothing would say so. Write a function instead:
-`def shard(model): return shard_model(model, ...)`, with `shard_model` from `fsdp_migrate.runtime`.""",
-    (
-        Example(
-            "arguments from a dictionary",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model, **options)
-""",
-            """\
-from fsdp_migrate.runtime import shard_model
-
-model = shard_model(model, **options)
-""",
-        ),
-        Example(
-            "a partial application",
-            """\
-from functools import partial
-
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-shard = partial(FSDP, sharding_strategy=strategy)
-""",
-            message="a function that calls shard_model",
-        ),
-    ),
-)
 UNKNOWN = Rule(
     "FSDP019",
     "unknown-argument",
@@ -151,7 +115,7 @@ model = FSDP(model, mesh=mesh)
         ),
     ),
 )
-RULES = (CONSTRUCTOR, DYNAMIC, UNKNOWN)
+RULES = (CONSTRUCTOR, UNKNOWN)
 
 _TRANSLATORS: dict[str, Callable[[Constructor], Translation | None]] = {
     "process_group": device_mesh.translate_group,
@@ -173,8 +137,10 @@ _TRANSLATORS: dict[str, Callable[[Constructor], Translation | None]] = {
 
 
 def plan(context: Context, call: ast.Call) -> Plan:
-    """What becomes of one constructor call."""
+    """What becomes of one constructor call. What a call of something else makes, `shard_model` reads when it runs."""
     constructor = Constructor(context, call)
+    if constructor.maker is not None:
+        return Plan(constructor, {})
     translations = {}
     for name in SIGNATURE[1:]:
         translation = _TRANSLATORS[name](constructor)
@@ -199,11 +165,10 @@ def _keeping_effects(constructor: Constructor, name: str, translation: Translati
 
 
 def find(context: Context) -> Iterator[Draft]:
-    """The constructor calls of a file, their arguments, and partial applications."""
+    """The constructor calls of a file, and their arguments."""
     for module, call in context.models.constructors:
-        if module is context.module:
+        if module is context.module and context.models.maker(call) is None:
             yield from _of_call(context, context.plans[call])
-    yield from _partials(context)
 
 
 def _of_call(context: Context, planned: Plan) -> Iterator[Draft]:
@@ -332,24 +297,6 @@ def _refused(context: Context, planned: Plan) -> Iterator[Draft]:
 def _construct(context: Context, argument: Argument) -> str:
     source = " ".join(context.source(argument.value).split())
     return f"{argument.name}={source if len(source) <= 40 else source[:37] + '...'}"
-
-
-def _partials(context: Context) -> Iterator[Draft]:
-    for call in context.module.calls:
-        if not call.args or context.project.dotted(call.func, context.module) != {
-            "functools.partial"
-        }:
-            continue
-        if context.fsdp1(call.args[0]) != "FullyShardedDataParallel":
-            continue
-        yield Draft(
-            DYNAMIC,
-            call,
-            Action.MANUAL,
-            "the models that a partial application makes cannot be followed: replace it by a function that calls shard_model",
-            "partial(FSDP, ...)",
-            silent=True,
-        )
 
 
 Command = command(find, __doc__ or "")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from fsdp_migrate.codemods import enable_wrap
 from fsdp_migrate.codemods.context import RUNTIME, Context, block_of
 from fsdp_migrate.codemods.edit.import_statement import name_and_local
 from fsdp_migrate.codemods.edit.imports import (
@@ -293,7 +294,8 @@ def _decide(
         return Draft(RULE, alias, Action.REWRITE, "nothing uses it any more", name)
     if not from_torch:
         return None  # the file that it comes from decides
-    if moves(name) and whole:
+    moving = moves(name) or enable_wrap.moves(context.project, context.module, name)
+    if moving and whole:
         statement.move[local] = (RUNTIME, name)
         return Draft(RULE, alias, Action.RUNTIME, f"{name} stays, and comes from {RUNTIME}", name)
     reason = "still in use" if binding in used else "others may import it from here"

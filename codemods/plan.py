@@ -152,8 +152,11 @@ class Constructor:
         self.site = next(site for site in context.models.sites(call) if site.call is call)
         self.arguments: dict[str, Argument] = {}
         self.unknown: list[ast.keyword] = []
-        self.splat = any(isinstance(a, ast.Starred) for a in call.args) or any(
-            keyword.arg is None for keyword in call.keywords
+        self.maker = context.models.maker(call)
+        self.splat = (  # arguments that are not in sight
+            self.maker is not None
+            or any(isinstance(a, ast.Starred) for a in call.args)
+            or any(keyword.arg is None for keyword in call.keywords)
         )
         self._bind()
 

@@ -14,9 +14,11 @@ from fsdp_migrate.codemods import (
     constructor,
     current_device,
     direct_forward,
+    enable_wrap,
     fsdp_modules,
     full_precision_eval,
     imports,
+    indirect,
     names,
     no_sync,
     offload_backend,
@@ -33,6 +35,8 @@ from fsdp_migrate.codemods.rule import Rule
 # The codemods that look at files by themselves; those of arguments are asked by `constructor`.
 CODEMODS = (
     constructor,
+    indirect,
+    enable_wrap,
     class_checks,
     wrapped_module,
     no_sync,

@@ -9,8 +9,11 @@ from functools import partial
 from typing import Any
 
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 
-_wrapper: ContextVar[Callable[..., nn.Module] | None] = ContextVar("wrapper", default=None)
+from .shard import shard_model
+
+_wrapper: ContextVar[partial[nn.Module] | None] = ContextVar("wrapper", default=None)
 
 
 @contextmanager
@@ -30,6 +33,17 @@ def enable_wrap(*, wrapper_cls: Callable[..., nn.Module], **wrapper_kwargs: Any)
 
 
 def wrap(module: nn.Module, **wrap_overrides: Any) -> nn.Module:
-    """``module`` wrapped as :func:`enable_wrap` says; outside of it, ``module`` itself."""
+    """``module`` wrapped as :func:`enable_wrap` says; outside of it, ``module`` itself.
+
+    A module that is sharded already is returned as it is: a second wrapper of FSDP1's held no
+    parameters and changed no number. Arguments of its own, or a policy, are given to
+    ``shard_model``, which refuses them there.
+    """
     wrapper = _wrapper.get()
-    return module if wrapper is None else wrapper(module, **wrap_overrides)
+    if wrapper is None:
+        return module
+    has_policy = wrapper.keywords.get("auto_wrap_policy") is not None
+    sharded = wrapper.func is shard_model and isinstance(module, FSDPModule)
+    if sharded and not wrap_overrides and not has_policy:
+        return module
+    return wrapper(module, **wrap_overrides)

@@ -84,7 +84,13 @@ def share_a_loop(module: Module, statement: ast.AST, load: ast.AST) -> bool:
         for n in module.ancestors(statement)
         if isinstance(n, ast.For | ast.AsyncFor | ast.While)
     }
-    return any(id(node) in around for node in module.ancestors(load))
+    child = load
+    for node in module.ancestors(load):
+        # What a loop runs over is read once, before the first time round.
+        if id(node) in around and child is not getattr(node, "iter", None):
+            return True
+        child = node
+    return False
 
 
 def reaches(module: Module, scope: Scope, name: str, statement: ast.AST, load: ast.Name) -> bool:

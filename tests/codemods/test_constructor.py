@@ -214,8 +214,7 @@ def test_braces_of_the_program_stay() -> None:
     assert "model = Net({'a': 1})\n" in after
 
 
-def test_partial_application_is_left_alone() -> None:
+def test_partial_application_of_no_call() -> None:
     text = f"{HEAD}from functools import partial\nwrap = partial(FSDP, use_orig_params=True)\nmodel = FSDP(model)\n"
-    report, after = analyse(text)
-    assert "wrap = partial(FSDP, use_orig_params=True)\nmodel = FSDP(model)\n" in after
-    assert any("calls shard_model" in finding.message for finding in report.findings)
+    _, after = analyse(text)
+    assert "wrap = partial(shard_model, use_orig_params=True)\nfully_shard(model)\n" in after
