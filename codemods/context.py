@@ -240,6 +240,10 @@ class Context:
 
     def references(self) -> list[ast.expr]:
         """Every name or attribute of the file that stands for an FSDP1 name, in source order."""
+        return self._references
+
+    @cached_property
+    def _references(self) -> list[ast.expr]:
         found: list[ast.expr] = []
         candidates: list[ast.expr] = [
             name for loads in self.module.loads.values() for name in loads

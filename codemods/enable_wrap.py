@@ -147,7 +147,11 @@ def find(context: Context) -> Iterator[Draft]:
             yield Draft(RULE, reference, Action.MANUAL, problem, name, sites, silent=held)
             continue
         assert isinstance(call, ast.Call)
+        if call in context.plans:
+            yield of_call(context, context.plans[call], RULE, "wrap")
         edits, needs, gone = _moved(context, reference, name)
+        if call in context.plans and not edits:
+            continue  # the call has been spoken of
         message = f"{name} comes from {RUNTIME}, where it means the same"
         sites = _all_sites(context)
         yield Draft(
@@ -163,8 +167,6 @@ def find(context: Context) -> Iterator[Draft]:
         )
         if name == "enable_wrap":
             yield from _wrapper(context, call, sites)
-        elif call in context.plans:
-            yield of_call(context, context.plans[call], RULE, "wrap")
 
 
 def moves(project: Project, module: Module, name: str) -> bool:

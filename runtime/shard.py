@@ -106,7 +106,7 @@ def shard_model(
 
     Args:
         module: the model, or a part of it that is called by itself. Parts may be sharded before the
-            whole.
+            whole. A container such as ModuleList stays as it is; its parameters must be in units.
         process_group: the ranks to shard over; for the hybrid strategies the pair (shard group,
             replicate group). None: all ranks.
         sharding_strategy: a :class:`ShardingStrategy`, torch's, or a member's name. None:
@@ -169,6 +169,7 @@ def shard_model(
                 run_in_full_precision(submodule)
     boundaries = {unit.module for unit in units} | ignored.modules
     check_ties(module, (own_modules(unit.module, boundaries) for unit in units), ignored.parameters)
+    roots = _roots_of(module, units, own_modules(module, boundaries), ignored)
     buffer_dtypes: list[tuple[list[nn.Module], torch.dtype]] = []
     synced: set[torch.Tensor] = set()
     for unit in units:
@@ -180,29 +181,49 @@ def shard_model(
             device_mesh=unit_options.device_mesh,
         )
         materialize(own, device, unit_options.param_init_fn, ignored.parameters)
-        _shard_unit(unit, own, unit_options, mesh, device, ignored, synced)
+        is_root = unit.module in roots
+        _shard_unit(unit, own, unit_options, mesh, device, ignored, synced, is_root=is_root)
+        if is_root and unit_options.mixed_precision is not None:
+            _roots[unit.module] = unit_options.mixed_precision
         buffer_dtype = getattr(unit_options.mixed_precision, "buffer_dtype", None)
         if buffer_dtype is not None:
             buffer_dtypes.append((own, buffer_dtype))
 
-    _become_inner(inner_units)
-    if options.mixed_precision is not None:
-        _roots[module] = options.mixed_precision
-    if buffer_dtypes:
-        _cast_buffers_at_first_forward(module, buffer_dtypes)
-    if forward_prefetch:
-        prefetch_in_forward_order(module)
+    if module in roots:
+        _become_inner(inner_units)
+    for root in roots:
+        inside = set(root.modules())
+        dtypes = [(own, dtype) for own, dtype in buffer_dtypes if own[0] in inside]
+        if dtypes:
+            _cast_buffers_at_first_forward(root, dtypes)
+        if forward_prefetch:
+            prefetch_in_forward_order(root)
     return module
+
+
+def _roots_of(
+    module: nn.Module, units: list[Unit], own: list[nn.Module], ignored: Ignored
+) -> list[nn.Module]:
+    """The units that are called from outside: ``module``, or the outermost ones in a container.
+
+    A container such as ModuleList is never called, so nothing would gather what it holds itself.
+    FSDP1 let it be wrapped, with a warning, and trained if all parameters were in units below.
+    """
+    if has_forward(module):
+        return [module]
+    left = [p for m in own for p in m.parameters(recurse=False) if p not in ignored.parameters]
+    if left:
+        raise ValueError(
+            f"module is a {type(module).__name__}, which has no forward to gather its parameters "
+            "for: shard each of its children"
+        )
+    below = {id(m) for unit in units[:-1] for m in unit.module.modules() if m is not unit.module}
+    return [unit.module for unit in units[:-1] if id(unit.module) not in below]
 
 
 def _check(module: nn.Module, options: UnitOptions, policy: Any) -> None:
     if isinstance(module, FSDPModule):
         raise ValueError("module is sharded already: call shard_model once for each module")
-    if not has_forward(module):
-        raise ValueError(
-            f"module is a {type(module).__name__}, which has no forward to gather its parameters "
-            "for: shard each of its children"
-        )
     if policy is not None and units_of(module):
         raise ValueError(
             "auto_wrap_policy was given for a model of which a part is sharded already: shard "
@@ -244,8 +265,9 @@ def _shard_unit(
     device: torch.device,
     ignored: Ignored,
     synced: set[torch.Tensor],
+    *,
+    is_root: bool,
 ) -> None:
-    is_root = unit.name == ""
     parameters = {
         p: None for m in own for p in m.parameters(recurse=False) if p not in ignored.parameters
     }

@@ -48,6 +48,9 @@ class Arguments:
             return False  # **value
         function, shift = self.callee(call, module)
         if function is not None:
+            heir = self._heir(call, module)
+            if heir is not None:
+                return self._to_base(heir, function, shift, position, keyword, module, label)
             if any(isinstance(a, ast.Starred) for a in call.args[:position]):
                 return False
             return self._to_parameter(module, function, shift, position, keyword, path, label)
@@ -237,13 +240,50 @@ class Arguments:
         return method, 0 if static else 1
 
     def _method(self, function: ast.Attribute, module: Module) -> Definition | None:
+        heir = self._heir_of(function, module)
+        if heir is not None:
+            return self._above(heir, function.attr)
+        owner = self.instances.class_of(function.value, module)
+        return self.project.method(owner, function.attr) if owner is not None else None
+
+    def _heir(self, call: ast.Call, module: Module) -> Definition | None:
+        """The class in whose method `super().method(...)` is called."""
+        return self._heir_of(call.func, module) if isinstance(call.func, ast.Attribute) else None
+
+    def _heir_of(self, function: ast.Attribute, module: Module) -> Definition | None:
         receiver = function.value
         if isinstance(receiver, ast.Call) and isinstance(receiver.func, ast.Name):
             around = module.enclosing_class(function)
             if receiver.func.id == "super" and around is not None:
-                return self._above(Definition(module, around), function.attr)
-        owner = self.instances.class_of(receiver, module)
-        return self.project.method(owner, function.attr) if owner is not None else None
+                return Definition(module, around)
+        return None
+
+    def _to_base(
+        self,
+        heir: Definition,
+        function: Definition,
+        shift: int,
+        position: int | None,
+        keyword: str | None,
+        module: Module,
+        label: Label,
+    ) -> bool:
+        """`super().__init__(model)`, where the base class keeps it: in `heir`'s instances, and not in its siblings'."""
+        assert not isinstance(function.node, ast.ClassDef)
+        positional = [a.arg for a in [*function.node.args.posonlyargs, *function.node.args.args]]
+        if position is not None:
+            keyword = dict(enumerate(positional)).get(position + shift)
+        for node in ast.walk(function.node):
+            if (
+                isinstance(node, ast.Assign)
+                and isinstance(node.value, ast.Name)
+                and node.value.id == keyword
+            ):
+                for target in node.targets:
+                    if isinstance(target, ast.Attribute):
+                        held = Held(module, None, (), label)
+                        self.bindings.bind_inherited(heir, target.attr, held)
+        return False
 
     def _above(self, cls: Definition, name: str) -> Definition | None:
         """The method that `super().name` means."""

@@ -195,6 +195,13 @@ class Bindings:
             elif self.instances.related(cls, holder):
                 self.add(where, load, held.path, held.label)
 
+    def bind_inherited(self, cls: Definition, name: str, held: Held) -> None:
+        """An attribute that a base class keeps for a class: read in the class, above it or below it."""
+        for where, load in self.uses.attributes.get(name, ()):
+            holder = self.instances.class_of(load.value, where)
+            if holder is not None and self.instances.related(cls, holder):
+                self.add(where, load, held.path, held.label)
+
     def _miss(self, where: Module, load: ast.Attribute, label: Label) -> None:
         """An attribute of the same name, read of something unknown: it may be what is followed."""
         if maker_of(label) is not None and not self.project.meanings(load.value, where):

@@ -72,6 +72,6 @@ class Instances:
 
     def related(self, one: Definition, other: Definition) -> bool:
         """Whether one object can be an instance of both classes."""
-        if self.family(one) & self.family(other):
+        if one in self.family(other) or other in self.family(one):
             return True
         return any({one, other} <= family for family in self._mixed)

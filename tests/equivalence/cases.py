@@ -19,7 +19,7 @@ from fsdp_migrate import runtime
 from fsdp_migrate.runtime import broadcast_module_states, shard_model
 
 from .models import Attention, Block, ConvNet, Stack, Tied
-from .train import Case
+from .train import TORCH, Case
 
 
 def strategy(name: str, **more: Any) -> Any:
@@ -241,6 +241,45 @@ def transpose(model: nn.Module) -> None:
     assert not weight.is_contiguous()
 
 
+def wrap_annotated(model: nn.Module, api: Any, shard: Any, **options: Any) -> nn.Module:
+    """Blocks and the model by `wrap`, once or twice, in `enable_wrap`."""
+    with api.enable_wrap(wrapper_cls=shard, **options):
+        for index, block in enumerate(model.blocks):
+            block.attn = api.wrap(block.attn, sharding_strategy=api.ShardingStrategy.SHARD_GRAD_OP)
+            model.blocks[index] = api.wrap(api.wrap(block))
+        return api.wrap(model)
+
+
+ANNOTATED: dict[str, Any] = {
+    "ours": lambda model, **options: wrap_annotated(model, runtime, shard_model, **options),
+    "theirs": lambda model, **options: wrap_annotated(model, TORCH, FSDP, **options),
+}
+
+
+def wrap_containers(model: nn.Module, shard: Any, inner: Any, **options: Any) -> nn.Module:
+    """A container whose parts are units already, or become so by a policy."""
+    model.blocks = shard(model.blocks, **{**options, "auto_wrap_policy": inner})
+    return shard(model, **options)
+
+
+def containers(api: Any, shard: Any, by_policy: bool) -> Any:
+    def wrapped(model: nn.Module, **options: Any) -> nn.Module:
+        if by_policy:
+            return wrap_containers(model, shard, api.ModuleWrapPolicy({Block}), **options)
+        for index, block in enumerate(model.blocks):
+            model.blocks[index] = shard(block, **options)
+        return wrap_containers(model, shard, None, **options)
+
+    return wrapped
+
+
+def in_container(by_policy: bool) -> dict[str, Any]:
+    return {
+        "ours": containers(runtime, shard_model, by_policy),
+        "theirs": containers(TORCH, FSDP, by_policy),
+    }
+
+
 def offloaded(api: Any) -> dict[str, Any]:
     return {
         "cpu_offload": api.CPUOffload(offload_params=True),
@@ -301,6 +340,21 @@ COMPARISONS = [
     Case("by-hand-parts-apart", ranks=(2,), **PARTS_APART),
     Case("policy-custom-precision", custom_with_precision, ranks=(2,)),
     Case("not-contiguous", policy(POLICIES["transformer"]), prepare=transpose, ranks=(2,)),
+    Case("annotated", ranks=(2,), **ANNOTATED),
+    Case(
+        "annotated-mixed-precision",
+        mixed(param_dtype=BF16, reduce_dtype=FP32, wrapped=False),
+        ranks=(2,),
+        **ANNOTATED,
+    ),
+    *[
+        Case(f"container-{label}{suffix}", options, ranks=(2,), **in_container(by_policy))
+        for label, by_policy in [("by-hand", False), ("policy", True)]
+        for suffix, options in [
+            ("", lambda api: {}),
+            ("-mixed", mixed(**MIXED["buffers"], wrapped=False)),
+        ]
+    ],
     # mixed precision
     *[Case(f"mixed-{name}", mixed(**fields), ranks=(2,)) for name, fields in MIXED.items()],
     *[
