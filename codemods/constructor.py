@@ -15,6 +15,7 @@ from fsdp_migrate.codemods import current_device
 from fsdp_migrate.codemods.arguments import (
     auto_wrap_policy,
     backward_prefetch,
+    container,
     cpu_offload,
     device_id,
     device_mesh,
@@ -149,6 +150,9 @@ def plan(context: Context, call: ast.Call) -> Plan:
     on_device = current_device.translate(constructor)
     if on_device is not None:
         translations["current device"] = on_device
+    unit = container.translate(constructor)
+    if unit is not None:
+        translations["container"] = unit
     return Plan(constructor, translations)
 
 

@@ -13,7 +13,7 @@ from fsdp_migrate.findings import Action
 from fsdp_migrate.index.models import Site
 from fsdp_migrate.index.module import Imported, Module
 from fsdp_migrate.index.names import fsdp1_name
-from fsdp_migrate.index.project import Definition, External, Project
+from fsdp_migrate.index.project import Definition, External, Meaning, Project
 
 _HEADER = (
     "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
@@ -139,8 +139,8 @@ def find(context: Context) -> Iterator[Draft]:
         name = context.fsdp1(reference)
         assert name is not None
         call = context.module.parents[reference]
-        called = isinstance(call, ast.Call) and call.func is reference
-        problem = why or _problem(context, reference, call if called else None)
+        called = call if isinstance(call, ast.Call) and call.func is reference else None
+        problem = why or _problem(context, reference, called)
         if problem:
             sites = _all_sites(context)
             held = silent or not why
@@ -204,15 +204,20 @@ def _class(project: Project, expression: ast.expr, module: Module) -> str:
     if project.fsdp1(expression, module) == _CLASS:
         return _CLASS
     meanings = project.meanings(expression, module)
-    other = [m for m in meanings if isinstance(m, External) and fsdp1_name(m.dotted) is None]
-    other += [m for m in meanings if isinstance(m, Definition) and _is_other(project, m)]
-    return "another" if meanings and len(other) == len(meanings) else "unknown"
+    other = bool(meanings) and all(_is_other(project, meaning) for meaning in meanings)
+    return "another" if other else "unknown"
 
 
-def _is_other(project: Project, made: Definition) -> bool:
-    """Whether a class of the project has nothing of FSDP1's in it; a function may do anything."""
-    return isinstance(made.node, ast.ClassDef) and not any(
-        isinstance(base, External) and fsdp1_name(base.dotted) for base in project.bases(made)
+def _is_other(project: Project, made: Meaning) -> bool:
+    """Whether a class has nothing of FSDP1's in it; a function of the project may do anything."""
+    if isinstance(made, External):
+        return fsdp1_name(made.dotted) is None
+    return (
+        isinstance(made, Definition)
+        and isinstance(made.node, ast.ClassDef)
+        and not any(
+            isinstance(base, External) and fsdp1_name(base.dotted) for base in project.bases(made)
+        )
     )
 
 

@@ -6,6 +6,7 @@ A module says how plain PyTorch expresses the argument, or why only the runtime 
 from fsdp_migrate.codemods.arguments import (
     auto_wrap_policy,
     backward_prefetch,
+    container,
     cpu_offload,
     device_id,
     device_mesh,
@@ -22,6 +23,7 @@ from fsdp_migrate.codemods.arguments import (
 MODULES = (
     auto_wrap_policy,
     backward_prefetch,
+    container,
     cpu_offload,
     device_id,
     device_mesh,

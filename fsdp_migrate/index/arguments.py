@@ -85,7 +85,7 @@ class Arguments:
             return self._set_attribute(module, call, path, label)
         if names & _LOOKING:
             return True
-        if any(_TRANSPARENT.get(name) == position for name in names):
+        if any(name in _TRANSPARENT and _TRANSPARENT[name] == position for name in names):
             self.add(module, call, path, label)
             return True
         if names & {"functools.partial", "map"} and position == 0 and not path:

@@ -128,3 +128,143 @@ def test_through_a_re_export_and_a_star() -> None:
 )
 def test_look_alikes_are_something_else(line: str) -> None:
     assert reached(main=f"{line}\nm = FSDP(m)\nm.probe()\n") == set()
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        # containers
+        pytest.param(
+            "ms = {'a': FSDP(m), 'b': n}\nms['a'].probe()\nms['b'].probe()",
+            {"main:ms['a']:3"},
+            id="dictionary",
+        ),
+        pytest.param(
+            "ms = [FSDP(m) for m in ms]\nfor m in ms:\n    m.probe()",
+            {"main:m:4"},
+            id="comprehension and loop",
+        ),
+        pytest.param(
+            "ms = {k: FSDP(m) for k, m in x}\nfor k, m in ms.items():\n    m.probe()\n    k.probe()",
+            {"main:m:4"},
+            id="items of a dictionary comprehension",
+        ),
+        pytest.param(
+            "ms = {'a': FSDP(m)}\nfor m in ms:\n    m.probe()", set(), id="keys of a dictionary"
+        ),
+        pytest.param(
+            "ms = dict(a=FSDP(m))\nfor m in list(ms.values()):\n    m.probe()",
+            {"main:m:4"},
+            id="values",
+        ),
+        pytest.param(
+            "ms = [FSDP(m)]\nfor (i, m), o in zip(enumerate(ms), x):\n    m.probe()\n    o.probe()",
+            {"main:m:4"},
+            id="zip and enumerate",
+        ),
+        pytest.param("ms = []\nms.append(FSDP(m))\nms[0].probe()", {"main:ms[0]:4"}, id="append"),
+        pytest.param("ms = []\nms += [FSDP(m)]\nms[0].probe()", {"main:ms[0]:4"}, id="extended"),
+        pytest.param(
+            "ms = torch.nn.ModuleList([FSDP(m) for m in x])\nms.probe()\nms[0].probe()",
+            {"main:ms[0]:4"},
+            id="module list",
+        ),
+        pytest.param(
+            "net = torch.nn.Sequential(FSDP(a), b)\nnet[0].probe()\nnet[1].probe()",
+            {"main:net[0]:3"},
+            id="sequential",
+        ),
+        pytest.param(
+            "net = torch.nn.Sequential(*[FSDP(a) for a in x])\nnet[1].probe()",
+            {"main:net[1]:3"},
+            id="sequential of a list",
+        ),
+        pytest.param(
+            "[m.probe() for m in [FSDP(m)]]\nm.probe()", {"main:m:2"}, id="inside a comprehension"
+        ),
+        pytest.param(
+            "class T:\n    def __init__(self):\n        self.ms = {}\n        self.ms['a'] = FSDP(m)\n"
+            "    def go(self, k):\n        self.ms[k].probe()",
+            {"main:self.ms[k]:7"},
+            id="dictionary in an attribute",
+        ),
+        pytest.param(
+            "ms = x\nfor k in ms:\n    ms[k].probe()\n    ms[k] = FSDP(ms[k])\nms['a'].probe()",
+            {"main:ms['a']:6"},
+            id="each element once",
+        ),
+        pytest.param(
+            "def f(*a, **k):\n    a[0].probe()\n    k['n'].probe()\nf(FSDP(m), n=FSDP(m))",
+            {"main:a[0]:3", "main:k['n']:4"},
+            id="packed arguments",
+        ),
+        # classes
+        pytest.param(
+            "from dataclasses import dataclass\n@dataclass\nclass S:\n    step: int\n    net: object\n"
+            "s = S(1, FSDP(m))\ns.net.probe()\ns.step.probe()",
+            {"main:s.net:8"},
+            id="field by position",
+        ),
+        pytest.param(
+            "class T:\n    net = FSDP(m)\n    def go(self):\n        self.net.probe()\nT.net.probe()",
+            {"main:self.net:5", "main:T.net:6"},
+            id="class attribute",
+        ),
+        pytest.param(
+            "class B:\n    def __init__(self, m):\n        self.m = m\n    def go(self):\n        self.m.probe()\n"
+            "class T(B):\n    def __init__(self):\n        super().__init__(FSDP(x))\n"
+            "class U(B):\n    def go(self):\n        self.m.probe()",
+            {"main:self.m:6"},
+            id="kept by a base class, for one class and not its sibling",
+        ),
+        # makers
+        pytest.param(
+            "from functools import partial\nf = partial(FSDP, x=1)\nm = f(m)\nm.probe()",
+            {"main:m:5"},
+            id="partial",
+        ),
+        pytest.param(
+            "from functools import partial\ndef g():\n    return partial(partial(FSDP), x=1)\nm = g()(m)\nm.probe()",
+            {"main:m:6"},
+            id="partial of a partial from a function",
+        ),
+        pytest.param(
+            "from functools import partial\nclass T:\n    def __init__(self):\n        self.f = partial(FSDP)\n"
+            "    def go(self):\n        m = self.f(x)\n        m.probe()",
+            {"main:m:8"},
+            id="partial in an attribute",
+        ),
+        pytest.param(
+            "def build(f):\n    m = f(x)\n    m.probe()\nbuild(lambda m: FSDP(m))",
+            {"main:m:4"},
+            id="lambda as an argument",
+        ),
+        pytest.param(
+            "def build(f):\n    m = f(x)\n    m.probe()\ndef w(m):\n    return FSDP(m)\nbuild(w)",
+            {"main:m:4"},
+            id="function as an argument",
+        ),
+        pytest.param(
+            "from torch.distributed.fsdp.wrap import enable_wrap, wrap\nwith enable_wrap(wrapper_cls=FSDP):\n"
+            "    m = wrap(m)\nm.probe()",
+            {"main:m:5"},
+            id="wrap",
+        ),
+        pytest.param(
+            "from torch.distributed.fsdp.wrap import enable_wrap, wrap\nwith enable_wrap(wrapper_cls=Other):\n"
+            "    m = wrap(m)\nm.probe()",
+            set(),
+            id="wrap by another class",
+        ),
+    ],
+)
+def test_indirectly(body: str, expected: set[str]) -> None:
+    assert reached(main=IMPORT + body) == expected
+
+
+def test_partial_across_files() -> None:
+    wrapping = (
+        IMPORT + "from functools import partial\ndef wrapper(x):\n    return partial(FSDP, x=x)\n"
+    )
+    main = "import wrapping\nfrom wrapping import *\na = wrapping.wrapper(1)(m)\na.probe()\nb = wrapper(2)(m)\nb.probe()\n"
+    assert reached(wrapping=wrapping, main=main) == {"main:a:4", "main:b:6"}
