@@ -232,8 +232,13 @@ class _Binder:
 
     def __init__(self, module: Module) -> None:
         self.module = module
+        self.declared: list[tuple[ast.Global | ast.Nonlocal, Scope]] = []
 
     def run(self) -> None:
+        self.walk()
+        self.redirect()
+
+    def walk(self) -> None:
         stack: list[tuple[ast.AST, Scope]] = [(self.module.tree, self.module.scope)]
         while stack:  # a stack, not recursion: generated code nests deeply
             node, scope = stack.pop()
@@ -282,14 +287,18 @@ class _Binder:
             for target in node.targets:
                 _bind_opaque(scope, target, node)
         elif isinstance(node, ast.Global | ast.Nonlocal):
-            self.redirect(node, scope)
+            scope.elsewhere.update(node.names)
+            self.declared.append((node, scope))
         return scope
 
-    def redirect(self, node: ast.Global | ast.Nonlocal, scope: Scope) -> None:
-        """A name declared global is bound by two scopes: what it holds is anybody's guess."""
-        scope.elsewhere.update(node.names)
-        for name in node.names:
-            self.module.scope.bind(name, Opaque(node))
+    def redirect(self) -> None:
+        """A name declared global or nonlocal is bound by two scopes: what it holds is anybody's guess."""
+        for node, scope in self.declared:
+            for name in node.names:
+                is_global = isinstance(node, ast.Global)
+                owner = self.module.scope if is_global else _function_around(scope, name)
+                for binding in (Opaque(node), *scope.bindings.get(name, ())):
+                    owner.bind(name, binding)
 
     def bind_import(self, node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
         self.module.imports.append(node)
@@ -315,6 +324,17 @@ def absolute(node: ast.ImportFrom, module: str, is_package: bool) -> str:
     keep = len(parts) - node.level + (1 if is_package else 0)
     base = parts[: max(keep, 0)]
     return ".".join([*base, *([node.module] if node.module else [])])
+
+
+def _function_around(scope: Scope, name: str) -> Scope:
+    """The scope that `nonlocal name` means."""
+    outer = scope.parent
+    while outer is not None and outer.parent is not None:
+        is_function = not isinstance(outer.node, ast.ClassDef)
+        if is_function and name in outer.bindings and name not in outer.elsewhere:
+            return outer
+        outer = outer.parent
+    return scope
 
 
 def _bind_parameters(node: FunctionNode, scope: Scope) -> None:

@@ -78,15 +78,13 @@ class Project:
         self._set_outside = frozenset(self._outside_stores())
 
     def _outside_stores(self) -> Iterator[tuple[Module, str]]:
-        """The names of modules that `module.NAME = value` binds from outside."""
+        """The names of modules that `module.NAME = value` or `setattr(module, "NAME", value)` binds from outside."""
         for module in self.modules:
-            for attribute in module.attributes:
-                if isinstance(attribute.ctx, ast.Load):
-                    continue
-                for owner in self.meanings(attribute.value, module):
-                    inside = self.inside(owner, module)
+            for owner, name in _attribute_stores(module):
+                for meaning in self.meanings(owner, module):
+                    inside = self.inside(meaning, module)
                     if inside is not None:
-                        yield inside, attribute.attr
+                        yield inside, name
 
     def is_set_outside(self, module: Module, name: str) -> bool:
         """Whether anybody assigns a top-level name of a module from outside: what it holds is anybody's guess."""
@@ -125,10 +123,13 @@ class Project:
         )
 
     def dotted(self, expression: ast.expr, module: Module) -> frozenset[str]:
-        """The external dotted paths that a name can mean: `FSDP` is `torch.distributed.fsdp.FullyShardedDataParallel`."""
-        return frozenset(
-            m.dotted for m in self.meanings(expression, module) if isinstance(m, External)
-        )
+        """The external dotted paths that a name can mean: `FSDP` is `torch.distributed.fsdp.FullyShardedDataParallel`.
+
+        `?` is among them where the name can be something else as well.
+        """
+        found = set(self._meanings(expression, module, module.scope_of(expression), 0))
+        paths = {meaning.dotted for meaning in found if isinstance(meaning, External)}
+        return frozenset(paths | {"?"} if 0 < len(paths) < len(found) else paths)
 
     def fsdp1(self, expression: ast.expr, module: Module, scope: Scope | None = None) -> str | None:
         """The FSDP1 name that an expression stands for, if nothing but FSDP1 can be meant (a `None` fallback aside)."""
@@ -323,6 +324,18 @@ class Project:
                 yield from self.module_name(name, inside, depth + 1)
         elif inside is None and names.fsdp1_name(f"{source}.{name}"):
             yield External(f"{source}.{name}")
+
+
+def _attribute_stores(module: Module) -> Iterator[tuple[ast.expr, str]]:
+    """The objects of which a file sets an attribute, with its name."""
+    for attribute in module.attributes:
+        if not isinstance(attribute.ctx, ast.Load):
+            yield attribute.value, attribute.attr
+    for call in module.calls:
+        if isinstance(call.func, ast.Name) and call.func.id == "setattr" and len(call.args) == 3:
+            owner, name, _ = call.args
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                yield owner, name.value
 
 
 def is_fallback(value: ast.expr) -> bool:

@@ -11,10 +11,13 @@ import builtins
 import contextlib
 import dataclasses
 import functools
+import importlib
+import runpy
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
-from types import SimpleNamespace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -74,6 +77,13 @@ class Norm(Module):
 class Net(Module):
     def __init__(self, *_: object) -> None:
         super().__init__(Block(Norm(), Block()), Norm(), Block(Norm()), Block())
+
+
+class Replicated(Module):
+    """What DistributedDataParallel gives."""
+
+    def __init__(self, module: Module, **_: object) -> None:
+        super().__init__(module)
 
 
 class Strategy(Enum):
@@ -374,6 +384,10 @@ class Stage:
             fully_shard=self.fully_shard,
             FSDPModule=FSDPModule,
             wrap=wrap,
+            api=SimpleNamespace(**vocabulary),
+            fully_sharded_data_parallel=SimpleNamespace(
+                FullyShardedDataParallel=FSDP, **vocabulary
+            ),
             MixedPrecisionPolicy=MixedPrecisionPolicy,
             CPUOffloadPolicy=lambda: True,
             **vocabulary,
@@ -393,7 +407,11 @@ class Stage:
             StateDictOptions=lambda **_: None,
         )
         nn = SimpleNamespace(
-            Module=Module, utils=SimpleNamespace(clip_grad_norm_=clip), Linear=Norm
+            Module=Module,
+            Linear=Norm,
+            Sequential=Net,
+            utils=SimpleNamespace(clip_grad_norm_=clip),
+            parallel=SimpleNamespace(DistributedDataParallel=Replicated),
         )
         distributed = SimpleNamespace(
             fsdp=fsdp,
@@ -404,6 +422,7 @@ class Stage:
             nn=nn,
             distributed=distributed,
             optim=SimpleNamespace(SGD=optimizer, AdamW=optimizer),
+            __version__="2.13.0",
             bfloat16="bf16",
             float32="f32",
             save=lambda *_: None,
@@ -428,6 +447,45 @@ def decide(policy: Any, module: Module) -> bool:
     if isinstance(policy, functools.partial):
         return bool(policy.func(module, **policy.keywords))
     return bool(policy(module))
+
+
+def modules(parts: Mapping[str, Any], above: str = "") -> dict[str, ModuleType]:
+    """The torch of a stage as modules, by their full names, for Python's own import to find."""
+    found: dict[str, ModuleType] = {}
+    for name, part in parts.items():
+        if isinstance(part, SimpleNamespace):
+            module = found[f"{above}{name}"] = ModuleType(f"{above}{name}")
+            below = modules(vars(part), f"{above}{name}.")
+            module.__dict__.update(
+                {
+                    **vars(part),
+                    **{
+                        n.rpartition(".")[2]: m
+                        for n, m in below.items()
+                        if n.count(".") == f"{above}{name}".count(".") + 1
+                    },
+                }
+            )
+            found |= below
+    return found
+
+
+def record_script(folder: Path, script: str) -> dict[str, Any]:
+    """What a script does, run from its folder or from the project's: Python itself finds what it imports."""
+    stage = Stage({})
+    path = [str((folder / script).parent), str(folder), *sys.path]
+
+    def load(_: str) -> None:
+        runpy.run_path(str(folder / script), run_name="__main__")
+
+    stage.load = load  # type: ignore[method-assign]
+    importlib.invalidate_caches()
+    with (
+        mock.patch.dict(sys.modules, modules(stage.parts)),
+        mock.patch.object(sys, "path", path),
+        mock.patch.object(sys, "dont_write_bytecode", True),
+    ):
+        return stage.record(script)
 
 
 def record(files: Mapping[str, str] | str, main: str = "main") -> dict[str, Any]:
