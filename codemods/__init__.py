@@ -7,7 +7,9 @@ The constructs:
     class_checks, wrapped_module            the class in tests and annotations; model.module
     no_sync, clip_grad_norm                 the training loop
     state_dict, state_dict_type             checkpoints
+    possible_uses                           methods of what may be a model
     optimizer_order                         an optimizer that is built too early
+    dynamic_names                           FSDP1 reached by a string
     by_hand                                 what is found and explained, and left to people
     names, imports                          names that stay, and the imports of them all; these run last
 

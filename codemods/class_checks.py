@@ -62,6 +62,27 @@ def save(model: "Optional[FSDPModule]") -> None: ...
 """,
         ),
         Example(
+            "a pattern",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def name(model):
+    match model:
+        case FSDP():
+            return "sharded"
+""",
+            """\
+from torch.distributed.fsdp import FSDPModule
+
+
+def name(model):
+    match model:
+        case FSDPModule():
+            return "sharded"
+""",
+        ),
+        Example(
             "one class among several",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel
@@ -264,9 +285,11 @@ def _asks_for_none(context: Context, reference: ast.expr) -> bool:
 
 
 def _is_test(context: Context, reference: ast.expr) -> bool:
-    """Whether a reference is the class, or one of the classes, of an isinstance or issubclass test."""
+    """Whether a reference is the class, or one of the classes, of an isinstance or issubclass test, or of `case FSDP():`."""
     node: ast.AST = reference
     parent = context.module.parents[node]
+    if isinstance(parent, ast.MatchClass):
+        return not (parent.patterns or parent.kwd_patterns)
     while isinstance(parent, ast.Tuple) or (
         isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.BitOr)
     ):

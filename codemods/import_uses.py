@@ -14,7 +14,7 @@ _RESPELLED = frozenset({"FullyShardedDataParallel", "MixedPrecision", "CPUOffloa
 
 
 def used_imports(context: Context, gone: Collection[ast.AST]) -> set[Imported]:
-    """The imports that a reference, a `del` or an annotation in quotes still goes through."""
+    """The imports that a reference, a `del`, an annotation in quotes or code in a string still goes through."""
     module = context.module
     used: set[Imported] = set()
     for name, loads in module.loads.items():
@@ -22,9 +22,9 @@ def used_imports(context: Context, gone: Collection[ast.AST]) -> set[Imported]:
             if load in gone or any(parent in gone for parent in dotted_around(context, load)):
                 continue
             used |= imports_behind(context, name, module.scope_of(load))
-    for string, annotation in module.quoted:
+    for string, code in [*module.quoted, *module.executed]:
         if string not in gone:
-            for node in ast.walk(annotation):
+            for node in ast.walk(code):
                 if isinstance(node, ast.Name):
                     used |= imports_behind(context, node.id, module.scope_of(string))
     for scope in module.scopes.values():
@@ -67,9 +67,27 @@ def is_respelled(context: Context, load: ast.Name, elsewhere: Collection[ast.exp
     )
 
 
-def is_spare(binding: Imported) -> bool:
+def is_spare(context: Context, binding: Imported) -> bool:
+    """Whether an import can go with its last use: of `functools`, of FSDP1's modules, of files that only define something."""
     whole = isinstance(binding.statement, ast.Import) and binding.alias.asname is not None
-    return binding.module == "functools" or (whole and binding.module.startswith(PACKAGE))
+    if binding.module == "functools" or (whole and binding.module.startswith(PACKAGE)):
+        return True
+    if isinstance(binding.statement, ast.Import) and not whole and "." in binding.module:
+        return False  # `import package.module` binds the package, as others may
+    read = [
+        found
+        for found in context.project.imported_by(binding.statement, context.module)
+        if found.name.rpartition(".")[2] in {*binding.module.split("."), binding.member}
+    ]
+    return bool(read) and all(_only_defines(found.tree) for found in read)
+
+
+def _only_defines(tree: ast.Module) -> bool:
+    """Whether a file's top level calls nothing for what the call does."""
+    return not any(
+        isinstance(statement, ast.Expr) and not isinstance(statement.value, ast.Constant)
+        for statement in tree.body
+    )
 
 
 def dotted_around(context: Context, load: ast.expr) -> Iterator[ast.expr]:

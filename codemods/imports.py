@@ -190,19 +190,18 @@ def plan(
     insert = _place(context, statements, needs)
     _gather(context, statements)
     fallbacks = list(_fallbacks(context, statements, needs))
-    spare = _spare(context, gone, used, needs)
-    for statement in spare:
-        if isinstance(statement.node, ast.Import):
-            drafts += [
-                Draft(RULE, alias, Action.REWRITE, "nothing uses it any more", alias.name)
-                for alias in statement.node.names
-                if alias.name.startswith(PACKAGE)
-            ]
+    for statement, binding in _spare(context, gone, used, needs):
+        known = [other for other in statements if other.node is statement.node]
+        statements += [] if known else [statement]
+        (known or [statement])[0].drop.add(binding.alias.asname or binding.alias.name)
+        if binding.module != "functools":
+            message = "nothing uses it any more"
+            drafts.append(Draft(RULE, binding.alias, Action.REWRITE, message, binding.alias.name))
     for binding, _ in fallbacks:
         construct = context.source(context.module.statement(binding.target))
         message = "the fallback is for the name that is imported now"
         drafts.append(Draft(RULE, binding.target, Action.REWRITE, message, construct))
-    edits = [*_edits(context, [*statements, *spare]), *(edit for _, edit in fallbacks)]
+    edits = [*_edits(context, statements), *(edit for _, edit in fallbacks)]
     return ImportPlan(drafts, edits, insert)
 
 
@@ -251,11 +250,10 @@ def _modules_in_use(context: Context, gone: Collection[ast.AST]) -> Iterator[Dra
 
 def _spare(
     context: Context, gone: Collection[ast.AST], used: set[Imported], needs: Collection[Need]
-) -> list[_Statement]:
-    """Imports of whole modules whose every use went away: FSDP1's own, and `functools`, which policies needed."""
+) -> Iterator[tuple[_Statement, Imported]]:
+    """Imports whose every use went away: FSDP1's modules, `functools`, which policies needed, and the project's values."""
     module = context.module
     elsewhere = {need.at for need in needs if need.module == RUNTIME}
-    found: dict[ast.AST, _Statement] = {}
     for local, bindings in module.scope.bindings.items():
         loads = module.loads.get(local, ())
         if (
@@ -267,12 +265,9 @@ def _spare(
         ):
             continue
         for binding in bindings:
-            if isinstance(binding, Imported) and is_spare(binding) and binding not in used:
-                statement = found.setdefault(
-                    binding.statement, _Statement(binding.statement, module.scope)
-                )
-                statement.drop.add(local)
-    return list(found.values())
+            if isinstance(binding, Imported) and binding not in used:
+                if is_spare(context, binding):
+                    yield _Statement(binding.statement, module.scope), binding
 
 
 def _decide(

@@ -14,6 +14,7 @@ from fsdp_migrate.codemods import (
     constructor,
     current_device,
     direct_forward,
+    dynamic_names,
     enable_wrap,
     fsdp_modules,
     full_precision_eval,
@@ -23,6 +24,7 @@ from fsdp_migrate.codemods import (
     no_sync,
     offload_backend,
     optimizer_order,
+    possible_uses,
     scalar_parameters,
     state_dict,
     state_dict_type,
@@ -43,6 +45,7 @@ CODEMODS = (
     clip_grad_norm,
     state_dict,
     state_dict_type,
+    possible_uses,
     optimizer_order,
     summon_full_params,
     fsdp_modules,
@@ -53,6 +56,7 @@ CODEMODS = (
     scalar_parameters,
     composable,
     tensor_parallel,
+    dynamic_names,
     by_hand,
 )
 

@@ -18,7 +18,6 @@ from fsdp_migrate.codemods.edit.arguments import ArgumentEdits, edit_call
 from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Need, Rule
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.models import Site
-from fsdp_migrate.index.module import Opaque, Parameter
 from fsdp_migrate.index.names import fsdp1_member
 
 BARE = Rule(
@@ -69,68 +68,14 @@ fully_shard(model)
         ),
     ),
 )
-POSSIBLE = Rule(
-    "FSDP020",
-    "possible-use",
-    "a state dict of something that may be an FSDP1 model",
-    """The analysis follows every FSDP1 model forwards, but not through containers, unknown functions and attributes of unknown
-objects. A state-dict call on something that cannot be told to be no model is listed, so that nobody saves the shards of one
-rank unawares. `get_model_state_dict` and `set_model_state_dict` are right for plain models as well.""",
-    (
-        Example(
-            "an object that cannot be told",
-            """\
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-
-def save(trainer, path):
-    torch.save(trainer.model.state_dict(), path)
-
-
-model = FSDP(model)
-""",
-            """\
-import torch
-from torch.distributed.fsdp import fully_shard
-
-
-def save(trainer, path):
-    # fsdp-migrate: FSDP020 by hand: if this is the FSDP1 model, get_model_state_dict
-    torch.save(trainer.model.state_dict(), path)
-
-
-fully_shard(model)
-""",
-            message="get_model_state_dict",
-        ),
-    ),
-)
-RULES = (BARE, POSSIBLE)
+RULES = (BARE,)
 
 _CALLS = {"state_dict": 0, "load_state_dict": 1}  # and how many arguments they have
-
-# Words in names of what has a state dict and is no model.
-_OTHERS = (
-    "optim",
-    "opt",
-    "sched",
-    "scaler",
-    "loader",
-    "sampler",
-    "dataset",
-    "iterator",
-    "tokenizer",
-    "metric",
-    "generator",
-)
 
 
 def find(context: Context) -> Iterator[Draft]:
     """State-dict calls on FSDP1 models, outside of contexts that give them a type."""
     yield from _not_called(context)
-    around = context.project.connected(context.module)
-    near_constructor = any(module in around for module, _ in context.models.constructors)
     for call in context.module.calls:
         function = call.func
         if not isinstance(function, ast.Attribute) or function.attr not in _CALLS:
@@ -140,11 +85,6 @@ def find(context: Context) -> Iterator[Draft]:
         sites = context.models.sharded(function.value, context.module)
         if sites:
             yield from _bare(context, call, function, sites)
-        elif near_constructor and _may_be_model(context, function.value):
-            message = "if this is the FSDP1 model, "
-            message += "get" if function.attr == "state_dict" else "set"
-            message += "_model_state_dict"
-            yield Draft(POSSIBLE, call, Action.MANUAL, message, context.source(function), mark=True)
 
 
 def _not_called(context: Context) -> Iterator[Draft]:
@@ -160,36 +100,6 @@ def _not_called(context: Context) -> Iterator[Draft]:
             yield Draft(
                 BARE, attribute, Action.MANUAL, message, construct, sites, silent=True, mark=True
             )
-
-
-def _may_be_model(context: Context, receiver: ast.expr) -> bool:
-    """Whether nothing says that a receiver is no FSDP1 model: its name, its class, or where its value was made."""
-    last = receiver.attr if isinstance(receiver, ast.Attribute) else getattr(receiver, "id", "")
-    if any(word in last.lower() for word in _OTHERS) or last in {"self", "super"}:
-        return False
-    if isinstance(receiver, ast.Call):
-        return not (isinstance(receiver.func, ast.Name) and receiver.func.id == "super")
-    if isinstance(receiver, ast.Attribute):
-        if isinstance(receiver.value, ast.Name) and receiver.value.id == "self":
-            return False  # what the class's own methods store there is followed
-        return context.models.class_of(receiver.value, context.module) is None
-    if isinstance(receiver, ast.Name):
-        return _is_unseen(context, receiver)
-    return True
-
-
-def _is_unseen(context: Context, name: ast.Name) -> bool:
-    """Whether a name's value comes from where the analysis cannot look: a loop, or a parameter that no known call fills."""
-    module = context.module
-    found = module.lookup(name.id, module.scope_of(name))
-    if found is None:
-        return False
-    for binding in found[1]:
-        if isinstance(binding, Parameter) and not context.models.callers_of(binding.function):
-            return True
-        if isinstance(binding, Opaque) and isinstance(binding.node, ast.For | ast.comprehension):
-            return True
-    return False
 
 
 def is_in_context(context: Context, call: ast.Call) -> bool:

@@ -51,6 +51,14 @@ fully_shard(model)
 config = model.module.config
 """,
         ),
+        Example(
+            "a model that nobody can follow",
+            """\
+def unwrap(module):
+    return module._fsdp_wrapped_module
+""",
+            message="no `._fsdp_wrapped_module`",
+        ),
     ),
 )
 RULES = (RULE,)
@@ -64,10 +72,11 @@ def find(context: Context) -> Iterator[Draft]:
         if attribute.attr not in _INNER or _is_unwrapped(context, attribute.value):
             continue
         sites = context.sites(attribute.value)
-        if not sites or not isinstance(attribute.ctx, ast.Load):
+        own = attribute.attr == "_fsdp_wrapped_module"  # nothing but FSDP1's wrapper has it
+        if not (sites or own) or not isinstance(attribute.ctx, ast.Load):
             continue
         construct = f".{attribute.attr}"
-        if context.only_fsdp1(attribute.value):
+        if sites and context.only_fsdp1(attribute.value):
             node = context.syntax.find(attribute, cst.Attribute)
             yield Draft(
                 RULE,
@@ -83,7 +92,7 @@ def find(context: Context) -> Iterator[Draft]:
                 RULE,
                 attribute,
                 Action.MANUAL,
-                "a model sharded by FSDP2 has no `.module`: ask for it where the model may be something else",
+                f"a model sharded by FSDP2 has no `.{attribute.attr}`: ask for it where the model may be something else",
                 construct,
                 sites,
                 mark=True,

@@ -143,6 +143,36 @@ class Module:
                     continue
         return found
 
+    @cached_property
+    def executed(self) -> list[tuple[ast.Constant, ast.AST]]:
+        """The strings that are read as code, `eval("FSDP")` and `globals()["FSDP"]`, with the code that each holds."""
+        strings = [
+            call.args[0] for call in self.calls if call.args and _is_name(call.func, "eval", "exec")
+        ]
+        for call in self.calls:
+            around = self.parents[call]
+            if _is_name(call.func, "globals", "locals", "vars") and isinstance(
+                around, ast.Subscript
+            ):
+                strings.append(around.slice)
+        found: list[tuple[ast.Constant, ast.AST]] = []
+        for string in strings:
+            if isinstance(string, ast.Constant) and isinstance(string.value, str):
+                try:
+                    found.append((string, ast.parse(string.value)))
+                except (SyntaxError, ValueError):
+                    continue
+        return found
+
+    @cached_property
+    def is_rewritten(self) -> bool:
+        """Whether code of this file may give its top-level names other values by `exec(...)` or `globals()[...] = ...`."""
+        return any(
+            _is_name(call.func, "exec")
+            or (_is_name(call.func, "globals") and _may_store(self.parents[call]))
+            for call in self.calls
+        )
+
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
         """The nodes around `node`, innermost first."""
         while (parent := self.parents.get(node)) is not None:
@@ -190,6 +220,17 @@ class Module:
             if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
                 return parent
         return None
+
+
+def _is_name(expression: ast.expr, *names: str) -> bool:
+    return isinstance(expression, ast.Name) and expression.id in names
+
+
+def _may_store(use: ast.AST) -> bool:
+    """Whether something is done with a dictionary but looking up."""
+    if isinstance(use, ast.Subscript):
+        return not isinstance(use.ctx, ast.Load)
+    return not (isinstance(use, ast.Attribute) and use.attr in {"get", "items", "keys", "values"})
 
 
 def _outside(scope_node: ast.AST, child: ast.AST) -> bool:

@@ -91,6 +91,11 @@ def fsdp1_member(dotted: str) -> tuple[str, str] | None:
     return None if name is None else (name, member)
 
 
+def is_module(dotted: str) -> bool:
+    """Whether a dotted path is FSDP1's package or a public module of it."""
+    return dotted in _PUBLIC_PATHS
+
+
 def is_private(dotted: str) -> bool:
     """Whether a dotted path leads into the private modules of FSDP1, which have no counterpart in FSDP2."""
     if not dotted.startswith(f"{PACKAGE}.") or dotted in _BY_PATH:

@@ -288,6 +288,8 @@ class Project:
         elif isinstance(binding, Defined):
             yield Definition(module, binding.node)
         elif isinstance(binding, Assigned) and not binding.path:
+            if scope is module.scope and module.is_rewritten:
+                yield Unseen()
             if isinstance(binding.value, ast.Name | ast.Attribute):
                 if not _same(binding.value, name):
                     yield from self._meanings(binding.value, module, scope, depth + 1)

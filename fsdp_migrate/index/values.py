@@ -81,6 +81,8 @@ def _of_name(
             yield Origin(expression, module, trail)  # a builtin, or a name from a star import
         return
     where, bindings = found
+    if where is module.scope and module.is_rewritten:
+        yield Origin(None, module, trail)
     for binding in bindings:
         if isinstance(binding, Assigned):
             value = element(binding)
@@ -126,7 +128,7 @@ def _constant(
     for where, name in _definers(project, expression, module):
         bindings = where.scope.bindings.get(name, [])
         if len(bindings) == 1 and isinstance(bindings[0], Assigned) and where is not module:
-            return where, bindings[0]
+            return None if where.is_rewritten else (where, bindings[0])
     return None
 
 
