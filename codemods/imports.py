@@ -197,10 +197,10 @@ def plan(
         if binding.module != "functools":
             message = "nothing uses it any more"
             drafts.append(Draft(RULE, binding.alias, Action.REWRITE, message, binding.alias.name))
-    for binding, _ in fallbacks:
-        construct = context.source(context.module.statement(binding.target))
+    for fallback, _ in fallbacks:
+        construct = context.source(context.module.statement(fallback.target))
         message = "the fallback is for the name that is imported now"
-        drafts.append(Draft(RULE, binding.target, Action.REWRITE, message, construct))
+        drafts.append(Draft(RULE, fallback.target, Action.REWRITE, message, construct))
     edits = [*_edits(context, statements), *(edit for _, edit in fallbacks)]
     return ImportPlan(drafts, edits, insert)
 
