@@ -23,6 +23,7 @@ def python_files(folder: Path) -> dict[str, Path]:
 
 def test_there_are_cases() -> None:
     assert {"mnist", "transformer", "meta_init", "finetune", "hybrid"} <= set(CASES)
+    assert {"policies", "strategies", "groups", "precision", "rank0_loading"} <= set(CASES)
 
 
 @pytest.mark.parametrize("case", CASES)

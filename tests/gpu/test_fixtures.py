@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,17 +17,25 @@ else:
     import tomli as tomllib
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
-CASES = sorted(folder.parent.name for folder in FIXTURES.glob("*/case.toml"))
+CASES = {
+    file.parent.name: tomllib.loads(file.read_text("utf-8"))
+    for file in sorted(FIXTURES.glob("*/case.toml"))
+}
+RUNS = [
+    pytest.param(case, {**settings, **run}, id=" ".join([case, *run.get("arguments", ())]))
+    for case, settings in CASES.items()
+    for run in settings.get("runs", [{}])
+]
 
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_original_and_migrated_train_the_same(case: str) -> None:
+@pytest.mark.parametrize(("case", "settings"), RUNS)
+def test_original_and_migrated_train_the_same(case: str, settings: dict[str, Any]) -> None:
     torch = pytest.importorskip("torch")
-    settings = tomllib.loads((FIXTURES / case / "case.toml").read_text("utf-8"))
     devices = torch.cuda.device_count()
-    if devices == 0 or (case == "hybrid" and devices < settings["ranks"]):
+    grouped = settings["ranks"] > 2  # only the whole number of ranks can be split into groups
+    if devices == 0 or (grouped and devices < settings["ranks"]):
         pytest.skip(f"{case} needs more than {devices} GPUs")
     verdict = verify(
         FIXTURES / case / "original" / settings["entry"],
