@@ -136,10 +136,7 @@ SECTIONS = (
             f"from {PACKAGE}._common_utils import _get_module_fsdp_state\n_get_module_fsdp_state(module)",
             f"from {PACKAGE}._fsdp_extensions import _set_fsdp_extensions\n_set_fsdp_extensions(extensions)",
             f"from {PACKAGE}.wrap import _recursive_wrap\n_recursive_wrap(model, policy, FSDP, set(), set())",
-            Row(
-                "from torch.distributed.tensor.parallel.fsdp import DTensorExtensions\nuse(DTensorExtensions)",
-                same="acts on FSDP1 alone: fully_shard takes the mesh of two-dimensional parallelism by itself",
-            ),
+            "from torch.distributed.tensor.parallel.fsdp import DTensorExtensions\nuse(DTensorExtensions)",
         ),
     ),
     Section(

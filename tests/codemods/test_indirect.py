@@ -59,12 +59,6 @@ HELD = {
     ),
     "wrap by a function": "with enable_wrap(wrapper_cls=shard):\n    m = wrap(m)\n",
     "wrap alone": "m = wrap(m)\n",
-    "optimizer before a partial": (
-        "f = partial(FSDP)\nopt = torch.optim.SGD(model.parameters(), 0.1)\nmodel = f(model)\n"
-    ),
-    "optimizer before wrap": (
-        "opt = torch.optim.SGD(model.parameters(), 0.1)\nwith enable_wrap(wrapper_cls=FSDP):\n    model = wrap(model)\n"
-    ),
     "a subclass": "class Mine(FSDP): pass\nmodel = Mine(model)\n",
 }
 
@@ -75,6 +69,22 @@ def test_nothing_is_rewritten(text: str) -> None:
     _, after = analyse(text)
     assert after.count("other = FSDP(other)\nother.clip_grad_norm_(1.0)\n") == 1
     assert "fsdp_migrate" not in after
+
+
+OPTIMIZER_FIRST = {
+    "f = partial(FSDP)\nopt = SGD(model.parameters(), 0.1)\nmodel = f(model)\n": (
+        "model = f(model)\nopt = SGD(model.parameters(), 0.1)\n"
+    ),
+    "opt = SGD(model.parameters(), 0.1)\nwith enable_wrap(wrapper_cls=FSDP):\n    model = wrap(model)\n": (
+        "with remap_optimizer(opt, model):\n        model = wrap(model)\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("text", OPTIMIZER_FIRST)
+def test_an_optimizer_built_first_follows(text: str) -> None:
+    _, after = analyse(f"from torch.optim import SGD\n{HEAD}{text}")
+    assert OPTIMIZER_FIRST[text] in after
 
 
 LOOK_ALIKES = [
