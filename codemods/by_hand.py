@@ -199,6 +199,11 @@ _ATTRIBUTES = frozenset(
 )
 
 
+def is_of_wrapper(name: str) -> bool:
+    """Whether a method or attribute is one of FSDP1's wrapper, which an FSDP2 model does not have."""
+    return name in _METHODS or name in _REWRITTEN or name in _ATTRIBUTES
+
+
 def find(context: Context) -> Iterator[Draft]:
     """Methods and attributes of FSDP1 models and of the class, and FSDP1 names, that nothing rewrites."""
     for attribute in context.module.attributes:
@@ -210,24 +215,7 @@ def find(context: Context) -> Iterator[Draft]:
                 "works with FSDP2 as it is; torch.amp.GradScaler does as well, by keyword arguments"
             )
             yield Draft(SCALER, reference, Action.MANUAL, message, name)
-    yield from _asked_for(context)
     yield from _private(context)
-
-
-def _asked_for(context: Context) -> Iterator[Draft]:
-    """`hasattr(model, "no_sync")`, `getattr(model, "clip_grad_norm_")`: questions whose answer changes."""
-    for call in context.module.calls:
-        if not (isinstance(call.func, ast.Name) and call.func.id in {"hasattr", "getattr"}):
-            continue
-        if len(call.args) < 2 or not isinstance(call.args[1], ast.Constant):
-            continue
-        name, sites = call.args[1].value, context.sites(call.args[0])
-        if sites and (name in _METHODS or name in _REWRITTEN or name in _ATTRIBUTES):
-            message = f"an FSDP2 model has no `{name}`: the answer is another now"
-            construct = context.source(call)
-            yield Draft(
-                OTHER_METHOD, call, Action.MANUAL, message, construct, sites, silent=True, mark=True
-            )
 
 
 def _attribute(context: Context, attribute: ast.Attribute) -> Iterator[Draft]:

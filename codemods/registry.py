@@ -7,6 +7,7 @@ from functools import cache
 from fsdp_migrate.codemods import (
     apply_to_modules,
     arguments,
+    asked_for,
     by_hand,
     class_checks,
     clip_grad_norm,
@@ -25,7 +26,6 @@ from fsdp_migrate.codemods import (
     offload_backend,
     optimizer_order,
     possible_uses,
-    scalar_parameters,
     state_dict,
     state_dict_type,
     summon_full_params,
@@ -53,10 +53,10 @@ CODEMODS = (
     apply_to_modules,
     offload_backend,
     full_precision_eval,
-    scalar_parameters,
     composable,
     tensor_parallel,
     dynamic_names,
+    asked_for,
     by_hand,
 )
 

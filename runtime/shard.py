@@ -252,8 +252,8 @@ def _check_parameters(module: nn.Module, ignored: Ignored) -> None:
     ]
     if scalars:
         raise ValueError(
-            f"{', '.join(scalars)}: a parameter of no dimension, which FSDP1 flattened with the "
-            "others, cannot be sharded: give it the shape (1,), or pass it in ignored_states"
+            f"{', '.join(scalars)}: a parameter of no dimension cannot be sharded (nor could FSDP1): "
+            "give it the shape (1,), or pass it in ignored_states"
         )
 
 

@@ -11,7 +11,7 @@ import pytest
 from fsdp_migrate.verify import verify
 from fsdp_migrate.verify.launch import Launcher
 
-# Gradients are clipped only where the model has FSDP1's method: an FSDP2 model trains on, unclipped.
+# Gradients are clipped only where the model has an attribute of FSDP1: an FSDP2 model trains on, unclipped.
 PROGRAM = """\
 import torch
 import torch.distributed as dist
@@ -30,7 +30,7 @@ def train(rank):
         loss = model(torch.full((2, 4), step + rank + 1.0)).square().mean()
         optimizer.zero_grad()
         loss.backward()
-        if hasattr(model, "clip_grad_norm_"):
+        if hasattr(model, "sharding_strategy"):
             torch.nn.utils.clip_grad_value_(model.parameters(), 0.01)
         optimizer.step()
     dist.destroy_process_group()
@@ -39,7 +39,7 @@ def train(rank):
 if __name__ == "__main__":
     mp.start_processes(train, nprocs=2, start_method="fork")
 """
-MARKED = "        # fsdp-migrate: FSDP366 by hand: an FSDP2 model has no `clip_grad_norm_`"
+MARKED = "        # fsdp-migrate: FSDP367 by hand: an FSDP2 model has no `sharding_strategy`"
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_what_would_fail_silently_holds_its_model(
     result = real_cli(str(program))
     assert program.read_text() == before
     assert result.code == 0, result.err
-    assert "FSDP366 at" in result.text + result.err
+    assert "FSDP367 at" in result.text + result.err
 
 
 @pytest.mark.ranks
@@ -79,7 +79,7 @@ def test_partial_migrates_all_the_same_and_marks_what_verify_then_finds(
     assert verdict.first is not None
     assert (verdict.first.what, verdict.first.step) == ("gradient norm", 1)
 
-    repaired = after.replace('if hasattr(model, "clip_grad_norm_"):', "if True:")
+    repaired = after.replace('if hasattr(model, "sharding_strategy"):', "if True:")
     assert repaired != after
     copy.write_text(repaired)
     assert verify(program, copy, launcher=Launcher.PYTHON, device="cpu").equal

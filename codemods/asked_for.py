@@ -1,0 +1,175 @@
+"""`hasattr(model, "no_sync")`, `getattr(model, "no_sync", nullcontext)`: a model that is asked whether it is FSDP1's.
+
+An FSDP2 model has none of the wrapper's methods, so the answer would turn round without an error: gradients are synchronised
+after every micro-batch, or not clipped any more. For the methods that the runtime has as functions, the question becomes one
+for `FSDPModule` as well.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp_migrate.codemods.by_hand import is_of_wrapper
+from fsdp_migrate.codemods.command import command
+from fsdp_migrate.codemods.context import RUNTIME, Context
+from fsdp_migrate.codemods.edit.comments import comments_in, missing
+from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Need, Rule
+from fsdp_migrate.findings import Action
+from fsdp_migrate.index.models import Site
+from fsdp_migrate.index.names import PACKAGE
+
+RULE = Rule(
+    "FSDP367",
+    "asked-for-method",
+    "a question for a method of FSDP1's wrapper is one for FSDPModule",
+    """`hasattr(model, "clip_grad_norm_")` is false for an FSDP2 model, and `getattr` gives its default, without an error.
+`isinstance(model, FSDPModule)` comes first where the runtime has a function in the method's place (`no_sync`,
+`clip_grad_norm_`); other models are asked as before. Questions for other methods and attributes of the wrapper are left to be
+done by hand.""",
+    (
+        Example(
+            "a context with a default",
+            """\
+from contextlib import nullcontext
+
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+context = getattr(model, "no_sync", nullcontext)
+""",
+            """\
+from contextlib import nullcontext
+from functools import partial
+
+from fsdp_migrate.runtime import no_sync
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+fully_shard(model)
+context = (
+    partial(no_sync, model)
+    if isinstance(model, FSDPModule)
+    else getattr(model, "no_sync", nullcontext)
+)
+""",
+        ),
+        Example(
+            "a condition",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+if clip and hasattr(model, "clip_grad_norm_"):
+    model.clip_grad_norm_(1.0)
+""",
+            """\
+from fsdp_migrate.runtime import clip_grad_norm_
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+fully_shard(model)
+if clip and (isinstance(model, FSDPModule) or hasattr(model, "clip_grad_norm_")):
+    clip_grad_norm_(model.parameters(), 1.0)
+""",
+        ),
+        Example(
+            "an attribute that nothing replaces",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+if hasattr(model, "sharding_strategy"):
+    print("sharded")
+""",
+            message="the answer is another now",
+        ),
+        Example(
+            "unwrapping, which goes on working",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+inner = getattr(model, "module", model)
+""",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+inner = getattr(model, "module", model)
+""",
+            quiet=True,
+        ),
+    ),
+)
+RULES = (RULE,)
+
+_FUNCTIONS = frozenset({"no_sync", "clip_grad_norm_"})
+# Parents under which a condition or a choice needs no parentheses.
+_LOOSE = (ast.If, ast.While, ast.Assign, ast.AnnAssign, ast.Return, ast.keyword, ast.Call)
+
+
+def find(context: Context) -> Iterator[Draft]:
+    """`hasattr` and `getattr` of FSDP1 models."""
+    for call in context.module.calls:
+        if not (isinstance(call.func, ast.Name) and call.func.id in {"hasattr", "getattr"}):
+            continue
+        if len(call.args) < 2 or call.keywords or not isinstance(call.args[1], ast.Constant):
+            continue
+        model, name, sites = call.args[0], call.args[1].value, context.sites(call.args[0])
+        if not sites or not isinstance(name, str) or not is_of_wrapper(name):
+            continue
+        if name in _FUNCTIONS and _is_dotted(model):
+            yield _rewritten(context, call, name, sites)
+            continue
+        message = f"an FSDP2 model has no `{name}`: the answer is another now"
+        construct = context.source(call)
+        yield Draft(RULE, call, Action.MANUAL, message, construct, sites, silent=True, mark=True)
+
+
+def _rewritten(context: Context, call: ast.Call, name: str, sites: frozenset[Site]) -> Draft:
+    model = ast.unparse(call.args[0])
+    kind, needs = context.name(PACKAGE, "FSDPModule", use=call)
+    is_sharded = f"isinstance({model}, {kind})"
+    loose = isinstance(context.module.parents[call], _LOOSE)
+    if isinstance(call.func, ast.Name) and call.func.id == "hasattr":
+        edit = _edit(context, call, f"{is_sharded} or CALL", loose)
+    else:
+        function, more = context.name(RUNTIME, name, use=call)
+        partial, and_more = _partial(context, call)
+        needs = (*needs, *more, *and_more)
+        edit = _edit(
+            context, call, f"{partial}({function}, {model}) if {is_sharded} else CALL", loose
+        )
+    message = (
+        f"`{name}` of an FSDP2 model is a function of the runtime; other models are asked as before"
+    )
+    return Draft(
+        RULE, call, Action.RUNTIME, message, context.source(call), sites, edits=(edit,), needs=needs
+    )
+
+
+def _partial(context: Context, call: ast.Call) -> tuple[str, tuple[Need, ...]]:
+    spelled = context.spelled("functools.partial", call)
+    return (spelled, ()) if spelled else context.name("functools", "partial", use=call)
+
+
+def _edit(context: Context, call: ast.Call, form: str, loose: bool) -> Edit:
+    """The form with the call as it stands in the place of `CALL`."""
+
+    def apply(updated: cst.CSTNode) -> Edited:
+        assert isinstance(updated, cst.Call)
+        code = form.replace("CALL", cst.Module([]).code_for_node(updated))
+        made = cst.parse_expression(code if loose else f"({code})")
+        return Edited(made, tuple(missing(comments_in(updated), comments_in(made))))
+
+    return Edit(context.syntax.find(call, cst.Call), apply)
+
+
+def _is_dotted(node: ast.expr) -> bool:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name)
+
+
+Command = command(find, __doc__ or "")
