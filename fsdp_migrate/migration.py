@@ -31,7 +31,7 @@ from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
 from fsdp_migrate.style import line_length
 
-_SILENCED = re.compile(r"#\s*fsdp-migrate:\s*ignore(?:\[([A-Za-z0-9,\s]*)\])?")
+_SILENCED = re.compile(r"#\s*fsdp-migrate:\s*ignore\b(?:\[([A-Za-z0-9,\s]*)\])?")
 
 
 def migrate(sources: Mapping[Module, Source], options: Options, report: Report) -> None:

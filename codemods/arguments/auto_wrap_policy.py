@@ -268,6 +268,32 @@ model = shard_model(model, auto_wrap_policy=ModuleWrapPolicy({nn.ModuleList}))
 """,
         ),
         Example(
+            "a container of one's own",
+            """\
+import torch.nn as nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+
+class Layers(nn.ModuleList):
+    pass
+
+
+model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Layers}))
+""",
+            """\
+import torch.nn as nn
+from fsdp_migrate.runtime import ModuleWrapPolicy, shard_model
+
+
+class Layers(nn.ModuleList):
+    pass
+
+
+model = shard_model(model, auto_wrap_policy=ModuleWrapPolicy({Layers}))
+""",
+        ),
+        Example(
             "classes that are known when the program runs",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -442,16 +468,19 @@ def _if_classes(
         meanings = constructor.context.project.meanings(element, made.module)
         if not isinstance(element, ast.Name | ast.Attribute) or not meanings:
             return None
-        if not all(_may_be_unit(meaning) for meaning in meanings):
+        if not all(_are_units(constructor.context.project, meaning) for meaning in meanings):
             return None
     return elements or None
 
 
-def _may_be_unit(meaning: Meaning) -> bool:
-    """Whether something is a class whose modules `fully_shard` takes; an import is taken for one."""
+def _are_units(project: Project, meaning: Meaning) -> bool:
+    """Whether something is a class whose modules `fully_shard` takes, no container; an import is taken for one."""
     if isinstance(meaning, External):
-        return meaning.dotted.rpartition(".")[2] not in _CONTAINERS
-    return isinstance(meaning, Definition) and isinstance(meaning.node, ast.ClassDef)
+        return meaning not in _MODULE and meaning.dotted.rpartition(".")[2] not in _CONTAINERS
+    if not isinstance(meaning, Definition) or not isinstance(meaning.node, ast.ClassDef):
+        return False
+    above = (base for base in project.bases(meaning) if isinstance(base, External))
+    return all(base.dotted.rpartition(".")[2] not in _CONTAINERS for base in above)
 
 
 def _visible(constructor: Constructor, made: Origin) -> bool:
