@@ -21,6 +21,9 @@ FOLDER = "FSDP_MIGRATE_RECORD"
 DEVICE = "FSDP_MIGRATE_DEVICE"
 """Environment variable: `cpu` or `cuda`, the kind of device that the program is meant to use."""
 
+CANONICAL = "FSDP_MIGRATE_CANONICAL"
+"""Environment variable: `1` for sums over ranks that do not depend on the layout (`canonical`)."""
+
 
 def start() -> None:
     """Arrange for the recorder to be installed as soon as the program has imported torch."""
@@ -33,6 +36,10 @@ def start() -> None:
     seeds.install()
     if os.environ.get(DEVICE) == "cpu":
         cpu.install()
+    if os.environ.get(CANONICAL):
+        from . import canonical
+
+        canonical.install()
     # First of all exit handlers, hence the last to run; a process that never imports torch has
     # nothing to write.
     departure = leaving.install()

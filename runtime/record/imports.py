@@ -20,8 +20,7 @@ class _Watcher(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        callbacks = _waiting.get(fullname)
-        if not callbacks:
+        if not _waited_for(fullname):
             return None
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
@@ -42,10 +41,18 @@ def _call_back(loader: Any, name: str) -> None:
         # importlib.resources).
         del loader.exec_module
         execute(module)
-        for callback in _waiting.pop(name, []):
+        for callback in [*_waiting.pop(name, []), *_waiting.get(_any_package(name), [])]:
             callback(module)
 
     loader.exec_module = exec_module
+
+
+def _waited_for(name: str) -> bool:
+    return name in _waiting or _any_package(name) in _waiting
+
+
+def _any_package(name: str) -> str:
+    return f"*.{name.rpartition('.')[2]}"
 
 
 def install() -> None:
@@ -54,7 +61,10 @@ def install() -> None:
 
 
 def after(name: str, callback: Callback) -> None:
-    """Call `callback` with the module `name` once it is imported, at once if it is already."""
+    """Call `callback` with the module `name` once it is imported, at once if it is already.
+
+    A name as `*.clip` means every module of that name that will be imported, in any package.
+    """
     module = sys.modules.get(name)
     if module is not None:
         callback(module)

@@ -1,0 +1,183 @@
+"""Reductions over a process group: an exchange, then one sum on each rank that needs it.
+
+They are replaced in `ProcessGroup`, below every spelling of `torch.distributed`: `reduce_scatter`,
+`reduce_scatter_tensor`, coalesced and asynchronous calls all come here.
+
+An average is the sum, rounded, and then divided by the number of ranks. FSDP1 divides by two
+factors instead, before and after the sum; the first is a power of two, so dividing by it loses
+nothing, and the quotient is rounded once in both: they are the same bits at any number of ranks.
+(With HYBRID_SHARD only where the number of shards is a power of two: FSDP2 averages twice.)
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+def install() -> None:
+    """Replace the reductions of `ProcessGroup`; each name only in the torch versions that have it."""
+    if not dist.is_available():
+        return
+    for make, names in (
+        (_all_reduce, ("allreduce", "allreduce_coalesced")),
+        (_reduce, ("reduce",)),
+        (_reduce_scatter, ("reduce_scatter",)),
+        (_reduce_scatter_whole, ("_reduce_scatter_base", "reduce_scatter_single")),
+        (
+            _reduce_scatter_wholes,
+            ("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced"),
+        ),
+    ):
+        for name in names:
+            original = getattr(dist.ProcessGroup, name, None)
+            if original is not None:
+                setattr(dist.ProcessGroup, name, functools.wraps(original)(make(original)))
+
+
+Method = Callable[..., Any]
+
+
+def _all_reduce(original: Method) -> Method:
+    def all_reduce(group: Any, tensors: Any, options: Any = dist.ReduceOp.SUM, *rest: Any) -> Any:
+        operation = _operation(options)
+        listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        if not _adds(operation, listed):
+            return original(group, tensors, options, *rest)
+        for tensor in listed:
+            tensor.copy_(_sum(_gather(group, tensor), operation).view_as(tensor))
+        return _Done(listed)
+
+    return all_reduce
+
+
+def _reduce(original: Method) -> Method:
+    def reduce(group: Any, tensors: Any, options: Any, *rest: Any) -> Any:
+        operation = _operation(options)
+        if not hasattr(options, "rootRank") or not _adds(operation, tensors):
+            return original(group, tensors, options, *rest)
+        for tensor in tensors:
+            parts = _gather(group, tensor)
+            if group.rank() == options.rootRank:
+                tensor.copy_(_sum(parts, operation).view_as(tensor))
+        return _Done(list(tensors))
+
+    return reduce
+
+
+def _reduce_scatter(original: Method) -> Method:
+    def reduce_scatter(group: Any, outputs: Any, inputs: Any, *options: Any) -> Any:
+        operation = _operation(*options)
+        listed = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
+        lists = [inputs] if isinstance(outputs, torch.Tensor) else list(inputs)
+        if not _adds(operation, listed):
+            return original(group, outputs, inputs, *options)
+        for output, parts in zip(listed, lists, strict=True):
+            # The parts may differ in size, and then an exchange of equal parts is none: every rank
+            # gets all of all.
+            whole = torch.cat([part.reshape(-1) for part in parts])
+            start = sum(part.numel() for part in parts[: group.rank()])
+            mine = [part[start : start + output.numel()] for part in _gather(group, whole)]
+            output.copy_(_sum(mine, operation).view_as(output))
+        return _Done(listed)
+
+    return reduce_scatter
+
+
+def _reduce_scatter_whole(original: Method) -> Method:
+    def reduce_scatter(group: Any, output: Any, whole: Any, *options: Any) -> Any:
+        operation = _operation(*options)
+        if not _adds(operation, [output]):
+            return original(group, output, whole, *options)
+        output.copy_(_sum(_exchange(group, whole), operation).view_as(output))
+        return _Done([output])
+
+    return reduce_scatter
+
+
+def _reduce_scatter_wholes(original: Method) -> Method:
+    def reduce_scatter(group: Any, outputs: Any, wholes: Any, *options: Any) -> Any:
+        operation = _operation(*options)
+        if not _adds(operation, outputs):
+            return original(group, outputs, wholes, *options)
+        for output, whole in zip(outputs, wholes, strict=True):
+            output.copy_(_sum(_exchange(group, whole), operation).view_as(output))
+        return _Done(list(outputs))
+
+    return reduce_scatter
+
+
+def _operation(options: Any = dist.ReduceOp.SUM, *_: Any) -> Any:
+    return getattr(options, "reduceOp", options)
+
+
+def _adds(operation: Any, tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether this is a sum of numbers that are rounded: other results know no order."""
+    # `in` would compare the other way round, and then two equal operations are not.
+    adds = operation == dist.ReduceOp.SUM or operation == dist.ReduceOp.AVG
+    adds = adds or _factor(operation) is not None
+    return adds and all(tensor.is_floating_point() for tensor in tensors)
+
+
+def _factor(operation: Any) -> Any:
+    """What `PREMUL_SUM` multiplies with, which gloo refuses otherwise."""
+    if operation != dist.ReduceOp.PREMUL_SUM or not hasattr(operation, "__getstate__"):
+        return None
+    state = operation.__getstate__()
+    return state[1] if isinstance(state, tuple) and len(state) > 1 else None
+
+
+def _gather(group: Any, tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensor of every rank, flat, in the order of the ranks."""
+    mine = tensor.detach().contiguous().view(-1)
+    parts = [torch.empty_like(mine) for _ in range(group.size())]
+    group.allgather([parts], [mine]).wait()
+    return parts
+
+
+def _exchange(group: Any, whole: torch.Tensor) -> list[torch.Tensor]:
+    """This rank's part of every rank's tensor, in the order of the ranks."""
+    mine = whole.detach().contiguous().view(-1)
+    received = torch.empty_like(mine)
+    group.alltoall_base(received, mine, [], []).wait()
+    return list(received.view(group.size(), -1))
+
+
+def _sum(parts: Sequence[torch.Tensor], operation: Any) -> torch.Tensor:
+    total = torch.zeros_like(parts[0], dtype=torch.float64)
+    factor = _factor(operation)
+    for part in parts:
+        total += part if factor is None else part * factor
+    result = total.to(parts[0].dtype)
+    return result.div_(len(parts)) if operation == dist.ReduceOp.AVG else result
+
+
+class _Done(dist.Work if dist.is_available() else object):  # type: ignore[misc]
+    """The work of a reduction that is over."""
+
+    def __init__(self, results: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.results = results
+
+    def wait(self, timeout: Any = None) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def is_success(self) -> bool:
+        return True
+
+    def synchronize(self) -> None: ...
+
+    def result(self) -> list[torch.Tensor]:
+        return self.results
+
+    def get_future(self) -> Any:
+        future: Any = torch.futures.Future()
+        future.set_result(self.results)
+        return future
