@@ -11,6 +11,7 @@ from enum import Enum
 from pathlib import Path
 
 from fsdp_migrate.verify.folders import Program
+from fsdp_migrate.verify.recording import Recording
 
 _RANK_VARIABLES = (
     "RANK",
@@ -21,6 +22,8 @@ _RANK_VARIABLES = (
     "MASTER_ADDR",
     "MASTER_PORT",
 )
+
+_PLAIN = Recording()
 
 _SITECUSTOMIZE = '''\
 """Starts the recorder of fsdp-migrate, then runs the sitecustomize that this one hides."""
@@ -108,12 +111,15 @@ def command(
     return [*line, str(program.script), *arguments]
 
 
-def environment(program: Program, device: str, records: Path, start: Path) -> dict[str, str]:
+def environment(
+    program: Program, device: str, records: Path, start: Path, recording: Recording = _PLAIN
+) -> dict[str, str]:
     """The environment of a program: the user's, with the recorder and without what changes a run.
 
     Args:
         records: the folder that the recorder writes to.
         start: an empty folder for the module that starts it.
+        recording: what else the recorder does.
     """
     recorder = _recorder()
     start.joinpath("sitecustomize.py").write_text(
@@ -122,8 +128,9 @@ def environment(program: Program, device: str, records: Path, start: Path) -> di
     values = {
         name: value
         for name, value in os.environ.items()
-        if name not in _RANK_VARIABLES and not name.startswith("TORCHELASTIC_")
+        if name not in _RANK_VARIABLES and not name.startswith(("TORCHELASTIC_", "FSDP_MIGRATE_"))
     }
+    values.update(recording.variables())
     values["FSDP_MIGRATE_RECORD"] = str(records)
     values["FSDP_MIGRATE_DEVICE"] = device
     values["PYTHONPATH"] = os.pathsep.join(

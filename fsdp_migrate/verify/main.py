@@ -12,10 +12,13 @@ from fsdp_migrate.verify.compare import compare
 from fsdp_migrate.verify.errors import Unverifiable
 from fsdp_migrate.verify.folders import Program, copy_program
 from fsdp_migrate.verify.launch import Launcher
+from fsdp_migrate.verify.recording import Recording
 from fsdp_migrate.verify.verdict import Verdict
 
 TOLERANCE = 1e-6
 TIMEOUT = 600.0
+
+_PLAIN = Recording()
 
 
 def verify(
@@ -100,6 +103,7 @@ def run_program(
     device: str,
     timeout: float,
     folder: Path,
+    recording: Recording = _PLAIN,
 ) -> records.Run:
     """Run one program and read its records; `folder` is for what the run needs and leaves."""
     place = folder / program.name
@@ -108,7 +112,7 @@ def run_program(
     outcome = processes.run(
         launch.command(program, launcher, ranks, list(arguments), place / "logs"),
         program.folder,
-        launch.environment(program, device, place / "records", place / "start"),
+        launch.environment(program, device, place / "records", place / "start", recording),
         place / "output",
         timeout,
     )

@@ -1,4 +1,5 @@
-"""The last parameters of two runs, put together from the ranks' parts, against each other."""
+"""The last values of two runs against each other: parameters, put together from the ranks' parts,
+and the buffers of each rank."""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ def max_difference(original: Run, migrated: Run) -> tuple[float | None, str]:
     """The largest difference of two elements; None, with the reason, where it cannot be told."""
     wholes: list[dict[str, Any]] = []
     for name, run in (("original", original), ("migrated", migrated)):
-        whole, problem = _whole(run)
+        values, problem = _last(run)
         if problem:
             return None, f"last parameters of the {name} program: {problem}"
-        wholes.append(whole)
+        wholes.append(values)
     one, other = wholes
     odd = sorted(one.keys() ^ other.keys())
     if odd:
@@ -24,31 +25,65 @@ def max_difference(original: Run, migrated: Run) -> tuple[float | None, str]:
     for name, value in one.items():
         if value.shape != other[name].shape:
             return None, f"last parameters: {name} has another shape"
-        apart = _apart(value, other[name])
-        if math.isnan(apart) or apart > largest:
-            largest = apart
+        distance = apart(value, other[name])
+        if math.isnan(distance) or distance > largest:
+            largest = distance
         if math.isnan(largest):
             break
     return largest, ""
 
 
-def _whole(run: Run) -> tuple[dict[str, Any], str]:
+def buffers_difference(original: Run, migrated: Run) -> tuple[float, str]:
+    """The largest difference of two elements of the last buffers, and the buffer's name and rank.
+
+    Buffers that only one program has are left out: FSDP2 needs none of FSDP1's, and may keep its
+    own.
+    """
+    import torch
+
+    largest, place = 0.0, ""
+    for one, other in zip(original.ranks, migrated.ranks, strict=False):
+        if one.parameters is None or other.parameters is None:
+            continue
+        files = [torch.load(rank.parameters, weights_only=True) for rank in (one, other)]
+        for name, value in files[0]["buffers"].items():
+            found = files[1]["buffers"].get(name)
+            if found is None:
+                continue
+            distance = apart(value, found) if value.shape == found.shape else math.inf
+            if math.isnan(distance) or distance > largest:
+                largest, place = distance, f"{name} on rank {one.rank}"
+            if math.isnan(largest):
+                return largest, place
+    return largest, place
+
+
+def _last(run: Run) -> tuple[dict[str, Any], str]:
     """Every parameter of a run by its name, or what is missing."""
     import torch
 
-    whole: dict[str, Any] = {}
-    missing: dict[str, int] = {}
+    parts = []
     for rank in run.ranks:
         if rank.parameters is None:
             told = [problem for problem in rank.problems if "parameters" in problem]
             return {}, told[0] if told else f"rank {rank.rank} wrote none"
-        for part in torch.load(rank.parameters, weights_only=True):
-            name, value = part["name"], part["value"]
-            if name not in whole:
-                whole[name] = torch.empty(part["shape"], dtype=value.dtype)
-                missing[name] = whole[name].numel()
-            _place(whole[name], part["offsets"], part["flat"], value)
-            missing[name] -= value.numel()
+        parts.append(torch.load(rank.parameters, weights_only=True)["parameters"])
+    return whole(parts)
+
+
+def whole(ranks: list[list[dict[str, Any]]]) -> tuple[dict[str, Any], str]:
+    """Every parameter by its name, put together from the ranks' parts, or what is missing."""
+    import torch
+
+    whole: dict[str, Any] = {}
+    missing: dict[str, int] = {}
+    for part in (part for parts in ranks for part in parts):
+        name, value = part["name"], part["value"]
+        if name not in whole:
+            whole[name] = torch.empty(part["shape"], dtype=value.dtype)
+            missing[name] = whole[name].numel()
+        _place(whole[name], part["offsets"], part["flat"], value)
+        missing[name] -= value.numel()
     broken = [name for name, count in missing.items() if count]
     return whole, f"the ranks' parts of {broken[0]} do not make a whole" if broken else ""
 
@@ -61,7 +96,8 @@ def _place(whole: Any, offsets: list[int], flat: bool, value: Any) -> None:
     target.copy_(value)
 
 
-def _apart(one: Any, other: Any) -> float:
+def apart(one: Any, other: Any) -> float:
+    """The largest difference of two elements of tensors of one shape; NaN is equal to NaN."""
     one, other = one.double(), other.double()
     same = (one == other) | (one.isnan() & other.isnan())
     differences = (one - other).abs().masked_fill(same, 0.0)

@@ -21,6 +21,11 @@ class Rank:
         learning_rates: for each step, the rate of each parameter group.
         parameters: the file with its parts of the last parameters, if it wrote one.
         problems: what could not be recorded, and why.
+        collective_bytes: for each kind of collective, the bytes that it gathered or reduced.
+        start: the file with its parts of the first values, if it wrote one.
+        start_problem: why it did not.
+        aligned: the first values that it took over from the other program.
+        output: what it printed, where the launcher parts it from the others.
     """
 
     rank: int
@@ -34,14 +39,29 @@ class Rank:
     step_seconds: list[float] = field(default_factory=list)
     parameters: Path | None = None
     problems: list[str] = field(default_factory=list)
+    collective_bytes: dict[str, int] = field(default_factory=dict)
+    start: Path | None = None
+    start_problem: str = ""
+    aligned: list[str] = field(default_factory=list)
+    output: str = ""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a program on all its ranks, in order."""
+    """One run of a program on all its ranks, in order.
+
+    Attributes:
+        output: what the launcher printed, and under a plain `python` the ranks, too.
+    """
 
     ranks: list[Rank]
     seconds: float
+    output: str = ""
+
+    @property
+    def aligned(self) -> list[str]:
+        """The first values that were taken over from the other program, on any rank."""
+        return list(dict.fromkeys(name for rank in self.ranks for name in rank.aligned))
 
     @property
     def steps(self) -> int:
@@ -93,7 +113,7 @@ def read_ranks(folder: Path) -> list[Rank]:
 
 
 def _rank(path: Path, data: dict[str, Any]) -> Rank:
-    parameters = path.with_suffix(".pt")
+    parameters, start = path.with_suffix(".pt"), path.with_suffix(".start.pt")
     times = data["step_times"]
     return Rank(
         rank=data["rank"],
@@ -107,6 +127,10 @@ def _rank(path: Path, data: dict[str, Any]) -> Rank:
         step_seconds=[after - before for before, after in itertools.pairwise(times)],
         parameters=parameters if parameters.exists() else None,
         problems=data["problems"],
+        collective_bytes=data["collective_bytes"],
+        start=start if start.exists() else None,
+        start_problem=data["start_problem"],
+        aligned=data["aligned"],
     )
 
 

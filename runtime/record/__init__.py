@@ -24,22 +24,29 @@ DEVICE = "FSDP_MIGRATE_DEVICE"
 CANONICAL = "FSDP_MIGRATE_CANONICAL"
 """Environment variable: `1` for sums over ranks that do not depend on the layout (`canonical`)."""
 
+EMULATE = "FSDP_MIGRATE_EMULATE"
+"""Environment variable: the number of CUDA devices to emulate on the CPU (`emulate`)."""
+
+WORKERS = "FSDP_MIGRATE_WORKERS"
+"""Environment variable: the number of workers of each DataLoader (`workers`)."""
+
+ALIGN = "FSDP_MIGRATE_ALIGN"
+"""Environment variable: which first values to take from `START`: `all`, or `drawn` (`start`)."""
+
+START = "FSDP_MIGRATE_START"
+"""Environment variable: the file with the other program's first values."""
+
 
 def start() -> None:
     """Arrange for the recorder to be installed as soon as the program has imported torch."""
     folder = os.environ.get(FOLDER)
     if not folder:
         return
-    from . import cpu, imports, leaving, seeds
+    from . import imports, leaving, seeds
 
     imports.install()
     seeds.install()
-    if os.environ.get(DEVICE) == "cpu":
-        cpu.install()
-    if os.environ.get(CANONICAL):
-        from . import canonical
-
-        canonical.install()
+    _change()
     # First of all exit handlers, hence the last to run; a process that never imports torch has
     # nothing to write.
     departure = leaving.install()
@@ -51,3 +58,24 @@ def start() -> None:
         stacks.install(folder)
 
     imports.after("torch", record)
+
+
+def _change() -> None:
+    """What is asked for beyond watching, each a package or module of its own."""
+    settings = os.environ
+    if settings.get(DEVICE) == "cpu":
+        from . import cpu
+
+        cpu.install()
+    if settings.get(EMULATE):
+        from . import emulate
+
+        emulate.install(int(settings[EMULATE]))
+    if settings.get(WORKERS):
+        from . import workers
+
+        workers.install(int(settings[WORKERS]))
+    if settings.get(CANONICAL):
+        from . import canonical
+
+        canonical.install()

@@ -1,7 +1,8 @@
-"""What this process holds of each of an optimizer's parameters, by name, and who holds the same.
+"""What this process holds of a program's parameters and buffers, by name, and who holds the same.
 
-Found by one look at all live modules when an optimizer first steps: that needs no hook into any
-wrapper, works for every way of wrapping, and costs the program some milliseconds once.
+Found by one look at all live modules, when a model is first called and when an optimizer first
+steps: that needs no hook into any wrapper, works for every way of wrapping, and costs the program
+some milliseconds once.
 """
 
 from __future__ import annotations
@@ -16,11 +17,19 @@ from . import layouts
 
 
 class Census:
-    """What is known of the parameters of all optimizers that stepped."""
+    """What is known of some parameters, and of the buffers of the models that they belong to.
+
+    Attributes:
+        parts: what this process holds, by name and place.
+        first: those of them that this process is the first to hold.
+        complete: whether every parameter's name and place is known.
+    """
 
     def __init__(self) -> None:
         self.parts: dict[tuple[str, tuple[int, ...]], layouts.Part] = {}
+        self.first: dict[tuple[str, tuple[int, ...]], layouts.Part] = {}
         self.complete = True
+        self._modules: dict[str, nn.Module] = {}
         self._holdings: dict[int, layouts.Holding] = {}
         # Parameters are known by identity: they must live on, or another could get the same. They
         # are held to the end also because that is when their last values are read.
@@ -32,15 +41,30 @@ class Census:
         if not new:
             return
         self._known.update(new)
-        for root in _roots():
-            for path, module in root.named_modules():
-                self._look_at(layouts.clean(path), module, new, rank, processes)
+        for root in roots():
+            modules = [(layouts.clean(path), module) for path, module in root.named_modules()]
+            for name, module in modules:
+                self._look_at(name, module, new, rank, processes)
+            if any(id(parameter) in new for parameter in root.parameters()):
+                for name, module in modules:
+                    if module._buffers:
+                        self._modules.setdefault(name, module)
         for identity, parameter in new.items():
             if identity not in self._holdings:
                 # It has no module, hence no name: its gradient counts, its last value cannot be
                 # compared.
                 holding = layouts.single("", parameter, processes, rank)
                 self._add([identity], layouts.Holding(holding.replicas, readable=False))
+
+    def buffers(self) -> dict[str, torch.Tensor]:
+        """The buffers as they are now; every process has its own."""
+        found: dict[str, torch.Tensor] = {}
+        for name, module in self._modules.items():
+            for key, buffer in module._buffers.items():
+                if buffer is not None:
+                    local = getattr(buffer, "_local_tensor", buffer)
+                    found.setdefault(layouts.clean(name, key), local)
+        return found
 
     def replicas(self, parameter: torch.Tensor) -> int:
         """How many processes hold the same part of this parameter and its gradient."""
@@ -69,9 +93,11 @@ class Census:
         self.complete = self.complete and holding.readable
         for part in holding.parts:
             self.parts.setdefault((part.name, part.offsets), part)
+            if holding.first:
+                self.first.setdefault((part.name, part.offsets), part)
 
 
-def _roots() -> list[nn.Module]:
+def roots() -> list[nn.Module]:
     """The live modules that no other module contains, those with most parameters first."""
     modules = [
         o

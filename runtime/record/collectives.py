@@ -1,4 +1,4 @@
-"""How many collectives of each kind the program called."""
+"""How many collectives of each kind the program called, and of how many bytes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
+
+import torch
 
 _KINDS = {
     "all_reduce": ("all_reduce", "all_reduce_coalesced"),
@@ -38,31 +40,41 @@ _KINDS = {
 }
 
 
-def install(distributed: Any) -> Counter[str]:
-    """Count calls of `torch.distributed`'s functions; those that do one thing are one kind."""
-    counts: Counter[str] = Counter()
+def install(distributed: Any) -> tuple[Counter[str], Counter[str]]:
+    """Count calls of `torch.distributed`'s functions, and bytes; those that do one thing are one kind.
+
+    The bytes of a call are those of its largest argument: of the whole tensor that is gathered or
+    reduced, in which every rank has a part.
+    """
+    counts, volume = Counter[str](), Counter[str]()
     inside = threading.local()
+
+    def counted(function: Callable[..., Any], kind: str) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            # One function may be written with another: only what the program called counts.
+            if getattr(inside, "call", False):
+                return function(*args, **kwargs)
+            counts[kind] += 1
+            if kind != "objects":
+                volume[kind] += max(map(_bytes, (*args, *kwargs.values())), default=0)
+            inside.call = True
+            try:
+                return function(*args, **kwargs)
+            finally:
+                inside.call = False
+
+        return call
+
     for kind, names in _KINDS.items():
         for name in names:
             function = getattr(distributed, name, None)
             if function is not None:
-                setattr(distributed, name, _counted(function, kind, counts, inside))
-    return counts
+                setattr(distributed, name, counted(function, kind))
+    return counts, volume
 
 
-def _counted(
-    function: Callable[..., Any], kind: str, counts: Counter[str], inside: threading.local
-) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        # One function may be written with another: only what the program called counts.
-        if getattr(inside, "call", False):
-            return function(*args, **kwargs)
-        counts[kind] += 1
-        inside.call = True
-        try:
-            return function(*args, **kwargs)
-        finally:
-            inside.call = False
-
-    return call
+def _bytes(argument: Any) -> int:
+    if isinstance(argument, torch.Tensor):
+        return argument.numel() * argument.element_size()
+    return sum(map(_bytes, argument)) if isinstance(argument, (list, tuple)) else 0

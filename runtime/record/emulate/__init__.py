@@ -1,0 +1,34 @@
+"""CUDA, emulated on the CPU, for programs that ask for nothing else.
+
+The program sees CUDA, torch sees the CPU: what the program says of devices is taken to mean the
+CPU, NCCL to mean gloo, and what asks for the state of a device gets an answer. torch's own code is
+told the truth (`caller`), so that it takes the paths of the CPU. Nothing is changed outside the
+running process.
+
+What it cannot hide: `tensor.device` is `cpu`, there is one stream of random numbers instead of two,
+a copy to the device is none, and autocast has the CPU's lists of operations. Both versions of a
+program run under the same emulation, so that a difference between them is theirs.
+"""
+
+from __future__ import annotations
+
+from .. import imports
+
+
+def install(devices: int) -> None:
+    """Arrange for the emulation of so many devices as soon as the program imports torch."""
+
+    def emulate(_: object) -> None:
+        from . import amp, attention, cuda, device, generators, groups, loading, refused, tensors
+
+        device.install()
+        generators.install()
+        tensors.install()
+        cuda.install(devices)
+        amp.install()
+        attention.install()
+        groups.install()
+        loading.install()
+        refused.install()
+
+    imports.after("torch", emulate)

@@ -1,0 +1,152 @@
+"""`torch.cuda`: what it says of devices, memory and streams."""
+
+from __future__ import annotations
+
+import types
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from . import streams
+from .caller import from_program
+
+NAME = "CUDA emulated on the CPU"
+_CAPABILITY = (8, 0)  # the first with bfloat16
+_MEMORY = 80 << 30
+
+_TYPES = ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool")
+
+
+def install(devices: int) -> None:
+    """Replace what needs a device, or tells of one."""
+    cuda: Any = torch.cuda
+    _device_functions(cuda, devices)
+    _memory_functions(cuda)
+    cuda.Stream = cuda.ExternalStream = streams.Stream
+    cuda.Event = streams.Event
+    cuda.StreamContext = cuda.stream = streams.StreamContext
+    for name in ("current_stream", "default_stream"):
+        setattr(cuda, name, lambda device=None: streams.DEFAULT)
+    cuda.set_stream = _nothing
+    for name in _TYPES:
+        setattr(cuda, f"{name}Tensor", getattr(torch, f"{name}Tensor"))
+    for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
+        setattr(cuda.nvtx, name, lambda *args, **kwargs: 0)
+    cuda.nvtx.range = _Context
+    cuda.profiler.start = cuda.profiler.stop = _nothing
+    cuda.cudart = _Cudart
+    cuda.nccl.version = lambda: (2, 27, 3)
+    # Programs compare it before they use bfloat16; torch's own code asks the build instead.
+    version: Any = torch.version
+    version.cuda = version.cuda or "12.8"
+
+
+def _device_functions(cuda: Any, devices: int) -> None:
+    current = 0
+
+    def set_device(device: Any) -> None:
+        nonlocal current
+        current = _index(device, current)
+
+    def for_program(answer: Any) -> Callable[..., Any]:
+        # torch chooses by it what to run, and must not choose CUDA.
+        def ask(*args: Any, **kwargs: Any) -> Any:
+            return answer if from_program() else type(answer)()
+
+        return ask
+
+    class Device(_Context):
+        """`with torch.cuda.device(index)`."""
+
+        def __init__(self, device: Any) -> None:
+            self.device = device
+            self.before = current
+
+        def __enter__(self) -> None:
+            self.before = current
+            set_device(self.device)
+
+        def __exit__(self, *exception: Any) -> None:
+            set_device(self.before)
+
+    properties = types.SimpleNamespace(
+        name=NAME,
+        major=_CAPABILITY[0],
+        minor=_CAPABILITY[1],
+        total_memory=_MEMORY,
+        multi_processor_count=108,
+        warp_size=32,
+        gcnArchName="",
+    )
+    cuda.is_available = for_program(True)
+    cuda.is_initialized = for_program(True)
+    cuda.device_count = for_program(devices)
+    cuda.current_device = lambda: current
+    cuda.set_device = set_device
+    cuda.device = cuda.device_of = Device
+    cuda.get_device_name = lambda device=None: NAME
+    cuda.get_device_capability = lambda device=None: _CAPABILITY
+    cuda.get_device_properties = lambda device=None: properties
+    cuda.is_bf16_supported = lambda including_emulation=True: True
+    cuda.get_arch_list = lambda: ["sm_80"]
+    cuda.can_device_access_peer = lambda device, peer: True
+    cuda.utilization = lambda device=None: 0
+    for name in ("init", "synchronize", "ipc_collect", "set_sync_debug_mode"):
+        setattr(cuda, name, _nothing)
+
+
+def _memory_functions(cuda: Any) -> None:
+    """The allocator's: nothing is ever held on a device."""
+    replaced: dict[str, Callable[..., Any]] = {
+        "mem_get_info": lambda device=None: (_MEMORY, _MEMORY),
+        "memory_stats": lambda device=None: _Zeros(),
+        "memory_summary": lambda device=None, abbreviated=False: "",
+        "memory_snapshot": lambda mempool_id=None: [],
+    }
+    for kind in ("allocated", "reserved", "cached"):
+        replaced[f"memory_{kind}"] = replaced[f"max_memory_{kind}"] = lambda device=None: 0
+        replaced[f"reset_max_memory_{kind}"] = _nothing
+    for name in (
+        "empty_cache",
+        "reset_peak_memory_stats",
+        "reset_accumulated_memory_stats",
+        "set_per_process_memory_fraction",
+        "_record_memory_history",
+        "_dump_snapshot",
+    ):
+        replaced[name] = _nothing
+    for owner in (cuda, cuda.memory):
+        for name, function in replaced.items():
+            if hasattr(owner, name):
+                setattr(owner, name, function)
+
+
+def _index(device: Any, default: int) -> int:
+    """The index in what names a device; a `torch.device` has none, for it is the CPU."""
+    if isinstance(device, str):
+        device = device.partition(":")[2]
+        return int(device) if device else default
+    return device if isinstance(device, int) else default
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None: ...
+
+
+class _Zeros(OrderedDict[str, int]):
+    def __missing__(self, key: str) -> int:
+        return 0
+
+
+class _Context:
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *exception: Any) -> None: ...
+
+
+class _Cudart:
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        return lambda *args, **kwargs: 0

@@ -1,0 +1,64 @@
+"""What cannot be emulated, said where it is used."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .. import imports
+
+
+class NotEmulated(RuntimeError):
+    """A construct that needs a CUDA device."""
+
+    def __init__(self, construct: str, why: str) -> None:
+        super().__init__(f"{construct} cannot be emulated on the CPU: {why}")
+
+
+def install() -> None:
+    """Replace each such construct by one that raises `NotEmulated`."""
+    cuda: Any = torch.cuda
+    for name in ("CUDAGraph", "graph", "make_graphed_callables"):
+        setattr(cuda, name, _refused(f"torch.cuda.{name}", "it records kernels of a device"))
+    if dist.is_available():
+        nccl: Any = type("ProcessGroupNCCL", (), {})
+        nccl.Options = _refused("ProcessGroupNCCL.Options", "gloo has no such options")
+        vars(dist)["ProcessGroupNCCL"] = nccl
+    imports.after("torch.utils.cpp_extension", _extensions)
+    imports.after("triton.runtime.jit", _triton)
+
+
+def _refused(construct: str, why: str) -> Callable[..., Any]:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise NotEmulated(construct, why)
+
+    return refuse
+
+
+def _extensions(module: Any) -> None:
+    """Kernels that the program compiles; an extension in C++ alone is as good here as anywhere."""
+    why = "its kernels are CUDA's own"
+    module.CUDAExtension = _refused("torch.utils.cpp_extension.CUDAExtension", why)
+    for name in ("load", "load_inline"):
+        original = getattr(module, name)
+
+        @functools.wraps(original)
+        def load(*args: Any, original: Any = original, construct: str = name, **kwargs: Any) -> Any:
+            sources = kwargs.get("sources", args[1] if len(args) > 1 else ())
+            sources = [sources] if isinstance(sources, str) else list(sources)
+            kernels = construct == "load" and any(str(s).endswith((".cu", ".cuh")) for s in sources)
+            if kernels or kwargs.get("cuda_sources") or kwargs.get("with_cuda"):
+                raise NotEmulated(f"torch.utils.cpp_extension.{construct}", why)
+            return original(*args, **kwargs)
+
+        setattr(module, name, load)
+
+
+def _triton(module: Any) -> None:
+    function = getattr(module, "JITFunction", None)
+    if function is not None:
+        function.run = _refused("a Triton kernel", "it is compiled for a device")

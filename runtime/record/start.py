@@ -1,0 +1,113 @@
+"""The first values of a program: what its model holds when it is called for the first time.
+
+They are written for the comparison. A migrated program may then take over the original's: all, or
+only those that cannot be the same for a reason that is no fault (`draws`).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import ALIGN, START, parameters
+from .census import Census, roots
+from .draws import Draws
+from .layouts import Part
+from .ranks import identity
+
+_SHARDED = {"FullyShardedDataParallel", "FSDPModule"}
+
+
+class Start:
+    """Waits for the first call of a sharded model.
+
+    Attributes:
+        aligned: the names of the parameters and buffers that were taken over.
+        problem: why the first values are not known; empty if they are.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.aligned: list[str] = []
+        self.problem = "no sharded model was called"
+        self._folder = folder
+        self._align = os.environ.get(ALIGN, "")
+        self._draws = Draws() if self._align else None
+        self._hook = nn.modules.module.register_module_forward_pre_hook(self._called)
+
+    def _called(self, module: nn.Module, _: Any) -> None:
+        if not _is_sharded(module):
+            return
+        self._hook.remove()
+        # What the recorder does not understand must not end the program: it is said in the record.
+        try:
+            with torch.no_grad():
+                self._look(*identity())
+        except Exception as error:
+            self.problem = f"{type(error).__name__}: {error}"
+        self.close()
+
+    def close(self) -> None:
+        """Wait no longer."""
+        self._hook.remove()
+        if self._draws is not None:
+            self._draws.close()
+
+    def _look(self, rank: int, processes: int) -> None:
+        census = Census()
+        models = [root for root in roots() if any(map(_is_sharded, root.modules()))]
+        census.look([p for model in models for p in model.parameters()], rank, processes)
+        self.problem = parameters.write(
+            census,
+            os.path.join(self._folder, f"process-{os.getpid()}.start.pt"),
+            random=torch.get_rng_state(),
+            # Processes that should hold the same are compared by this.
+            sums=[(*place, _sums(part.read())) for place, part in census.parts.items()],
+        )
+        if self._draws is not None and not self.problem:
+            values = torch.load(os.environ[START], weights_only=True)
+            self._take_over(census, values, rank, self._draws)
+
+    def _take_over(self, census: Census, values: dict[str, Any], rank: int, draws: Draws) -> None:
+        everything = self._align == "all"
+        if not everything and not draws.any_shard:
+            return
+        for part in census.parts.values():
+            local = part.read()
+            whole = values["parameters"].get(part.name)
+            drawn = everything or draws.shard(local)
+            if drawn and whole is not None and tuple(whole.shape) == part.shape:
+                self._copy(part.name, local, _slice(whole, part, local))
+        buffers = values["buffers"][rank] if rank < len(values["buffers"]) else {}
+        for name, buffer in census.buffers().items():
+            value = buffers.get(name)
+            drawn = everything or draws.whole(buffer)
+            if drawn and value is not None and value.shape == buffer.shape:
+                self._copy(name, buffer.detach(), value)
+        if rank < len(values["random"]):
+            # Drawing for shards leaves the generator elsewhere, and dropout would differ.
+            torch.set_rng_state(values["random"][rank])
+
+    def _copy(self, name: str, target: torch.Tensor, value: torch.Tensor) -> None:
+        if not torch.equal(target, value.to(target)):
+            target.copy_(value)
+            self.aligned.append(name)
+
+
+def _is_sharded(module: nn.Module) -> bool:
+    return any(base.__name__ in _SHARDED for base in type(module).__mro__)
+
+
+def _slice(whole: torch.Tensor, part: Part, local: torch.Tensor) -> torch.Tensor:
+    if part.flat:
+        return whole.reshape(-1)[part.offsets[0] :][: local.numel()]
+    for dimension, (start, length) in enumerate(zip(part.offsets, local.shape, strict=True)):
+        whole = whole.narrow(dimension, start, length)
+    return whole
+
+
+def _sums(value: torch.Tensor) -> list[float]:
+    wide = value.detach().double()
+    return [float(wide.sum()), float(wide.square().sum())]
