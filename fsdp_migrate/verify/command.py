@@ -56,7 +56,35 @@ _SCRIPT = click.Path(exists=True, dir_okay=False, path_type=Path)
     type=click.FloatRange(min=0, min_open=True),
     default=TIMEOUT,
     show_default=True,
-    help="Seconds for each of the two runs.",
+    help="Seconds for each of the runs.",
+)
+@click.option(
+    "--canonical/--no-canonical",
+    default=None,
+    help="Sums over ranks and norms in one order, in fp64, in both programs.  [default: on the CPU]",
+)
+@click.option(
+    "--plain/--no-plain",
+    default=True,
+    show_default=True,
+    help="After a canonical comparison run both once more in the backend's own arithmetic, for the "
+    "figures.",
+)
+@click.option(
+    "--align-init/--no-align-init",
+    default=None,
+    help="The migrated program takes over the original's first values.  [default: those that it "
+    "draws at random for sharded tensors]",
+)
+@click.option(
+    "--emulate/--no-emulate",
+    default=None,
+    help="Emulate CUDA on the CPU.  [default: where the program needs it and there is none]",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=0),
+    help="Workers of each DataLoader.  [default: the program's own number]",
 )
 @click.option(
     "--json",
@@ -76,6 +104,11 @@ def verify_command(
     tolerance: float,
     launcher: str,
     timeout: float,
+    canonical: bool | None,
+    plain: bool,
+    align_init: bool | None,
+    emulate: bool | None,
+    workers: int | None,
     json_file: Path | None,
 ) -> None:
     """Run SCRIPT before and after its migration and compare every loss and gradient norm.
@@ -98,6 +131,11 @@ def verify_command(
                 device=device,
                 tolerance=tolerance,
                 timeout=timeout,
+                canonical=canonical,
+                plain=plain,
+                align_init=align_init,
+                emulate=emulate,
+                workers=workers,
                 progress=status.update,
             )
     except Unverifiable as error:

@@ -17,7 +17,7 @@ class Difference:
     """One place where the runs differ.
 
     Attributes:
-        step: the optimizer step, counted from 1.
+        step: the optimizer step, counted from 1; 0 is the start.
         order: within a step: what a program computes first comes first.
         rank: -1 for what all ranks share.
         what: as in `loss` or `gradient norm`.
@@ -31,7 +31,8 @@ class Difference:
     text: str
 
     def __str__(self) -> str:
-        where = f"step {self.step}" + (f" on rank {self.rank}" if self.rank >= 0 else "")
+        where = f"step {self.step}" if self.step else "the start"
+        where += f" on rank {self.rank}" if self.rank >= 0 else ""
         return f"{self.what} differs first at {where}: {self.text}"
 
 

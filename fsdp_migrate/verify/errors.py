@@ -14,7 +14,10 @@ class ProgramFailed(Exception):
         which: `original` or `migrated`.
         reason: one line, as in `rank 1 raised ValueError`.
         details: the last lines of the rank that failed, or where each rank stood.
+        timed_out: whether it did not end in its time.
     """
+
+    timed_out = False
 
     def __init__(self, which: str, reason: str, details: str) -> None:
         super().__init__(f"the {which} program failed: {reason}")

@@ -42,6 +42,11 @@ class Scene:
         """What the launcher printed, and under a plain `python` the ranks, too."""
         return _text(self.folder / "output")
 
+    def printed(self, rank: int) -> str:
+        """What a rank wrote to its standard output; empty where the launcher did not part it."""
+        logs = sorted(self.folder.glob(f"logs/**/{rank}/stdout.log"))
+        return _text(logs[-1]) if logs else ""
+
     def errors(self, rank: int) -> str:
         """What a rank printed, where the launcher parted it."""
         logs = sorted(self.folder.glob(f"logs/**/{rank}/stderr.log"))
@@ -103,7 +108,9 @@ def _late(scene: Scene) -> ProgramFailed:
     if 0 < len(busy) < len(stacks):
         reason += f"; all but {', '.join(busy)} wait in a collective"
     stands = [f"{_name(rank)} stands at\n{_where(stack)}" for rank, stack in stacks]
-    return scene.failed(reason, "\n".join(stands) or scene.output)
+    failure = scene.failed(reason, "\n".join(stands) or scene.output)
+    failure.timed_out = True
+    return failure
 
 
 def _waits(stack: str) -> bool:

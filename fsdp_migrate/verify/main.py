@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fsdp_migrate.verify import failures, launch, migration, parameters, processes, records
+from fsdp_migrate.verify import (
+    emulation,
+    failures,
+    launch,
+    migration,
+    parameters,
+    processes,
+    records,
+    start,
+)
 from fsdp_migrate.verify.compare import compare
-from fsdp_migrate.verify.errors import Unverifiable
+from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
 from fsdp_migrate.verify.folders import Program, copy_program
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.recording import Recording
@@ -32,6 +43,11 @@ def verify(
     device: str = "auto",
     tolerance: float = TOLERANCE,
     timeout: float = TIMEOUT,
+    canonical: bool | None = None,
+    plain: bool = False,
+    align_init: bool | None = None,
+    emulate: bool | None = None,
+    workers: int | None = None,
     progress: Callable[[str], object] = lambda text: None,
 ) -> Verdict:
     """Run a program before and after its migration and compare what they trained.
@@ -46,7 +62,14 @@ def verify(
         arguments: the script's.
         device: `cpu`, `cuda`, or `auto`: CUDA where there is a device for each rank.
         tolerance: relative, of losses and gradient norms; 0 asks for the same bits.
-        timeout: seconds for each of the two runs.
+        timeout: seconds for each of the runs.
+        canonical: whether sums over ranks and norms are done in one order and in fp64 in both
+            programs; if None, on the CPU.
+        plain: after a canonical comparison run both once more with the backend's own arithmetic.
+        align_init: whether the migrated program takes over the original's first values; if None,
+            those that differ because it draws random numbers for sharded tensors.
+        emulate: whether CUDA is emulated on the CPU; if None, where a program asks for it in vain.
+        workers: of each DataLoader; None for the program's own number.
         progress: told what is being done, in a few words.
 
     Raises:
@@ -56,33 +79,124 @@ def verify(
     for script in (original, migrated):
         if script is not None and not script.is_file():
             raise Unverifiable(f"{script}: no such file")
-    launcher = launch.choose(launcher, original)
     device = _device(device, ranks)
-    notes: list[str] = []
+    if emulate and device != "cpu":
+        raise Unverifiable("CUDA is emulated on the CPU: --emulate needs --device cpu")
+    canonical = device == "cpu" if canonical is None else canonical
+    align = {None: "drawn", True: "all", False: ""}[align_init]
+    pair = _Pair(
+        original,
+        migrated,
+        root,
+        ranks,
+        arguments,
+        launch.choose(launcher, original),
+        device,
+        tolerance,
+        timeout,
+        progress,
+        Recording(canonical, ranks if emulate else 0, workers, align),
+        may_emulate=emulate is None and device == "cpu",
+    )
     with tempfile.TemporaryDirectory(prefix="fsdp-migrate-", ignore_cleanup_errors=True) as name:
         folder = Path(name).resolve()
-        before = copy_program("original", original, root, folder / "original" / "copy")
-        after = copy_program("migrated", migrated or original, root, folder / "migrated" / "copy")
-        if migrated is None:
-            progress("migrating a copy")
+        verdict = pair.run(folder / "first")
+        if plain and canonical:
+            progress("once more, with the backend's own arithmetic")
+            emulated = ranks if verdict.emulated else 0
+            recording = replace(pair.recording, canonical=False, emulate=emulated)
+            again = replace(pair, recording=recording, may_emulate=False)
+            try:
+                verdict = replace(verdict, plain=again.run(folder / "plain"))
+            except ProgramFailed as failure:
+                verdict.notes.append(f"no plain figures: {failure}")
+    return verdict
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A program before and after its migration, and how to run both."""
+
+    original: Path
+    migrated: Path | None
+    root: Path | None
+    ranks: int
+    arguments: Sequence[str]
+    launcher: Launcher
+    device: str
+    tolerance: float
+    timeout: float
+    progress: Callable[[str], object]
+    recording: Recording
+    may_emulate: bool
+
+    def run(self, folder: Path) -> Verdict:
+        """Run both in copies below `folder` and compare them."""
+        notes: list[str] = []
+        before = copy_program("original", self.original, self.root, folder / "original" / "copy")
+        after = copy_program(
+            "migrated", self.migrated or self.original, self.root, folder / "migrated" / "copy"
+        )
+        if self.migrated is None:
+            self.progress("migrating a copy")
             notes += migration.migrate(after.root)
-        runs = []
-        for program in (before, after):
-            progress(f"running the {program.name} program on {ranks} ranks ({device})")
-            runs.append(run_program(program, launcher, ranks, arguments, device, timeout, folder))
-        progress("comparing")
-        apart, problem = parameters.max_difference(*runs)
-    notes += [problem] if problem else []
-    notes += _problems(runs, ranks)
-    return Verdict(
-        comparison=compare(runs[0], runs[1], tolerance),
-        tolerance=tolerance,
-        backend=runs[0].ranks[0].backend,
-        max_abs_param_diff=apart,
-        original=runs[0],
-        migrated=runs[1],
-        notes=notes,
-    )
+        one, recording = self._run_original(before, folder)
+        first = start.read(one)
+        saved = first.save(folder / "start.pt")
+        other = self._run(after, replace(recording, start=saved), folder)
+        self.progress("comparing")
+        apart, problem = parameters.max_difference(one, other)
+        buffers, buffer = parameters.buffers_difference(one, other)
+        begun = start.read(other)
+        odd = start.differences(first, begun, set(other.aligned), self.tolerance)
+        notes += [problem] if problem else []
+        notes += start.notes(first, begun, other.aligned, recording.align == "all")
+        notes += _problems([one, other], self.ranks)
+        comparison = compare(one, other, self.tolerance)
+        return Verdict(
+            comparison=replace(comparison, differences=sorted([*odd, *comparison.differences])),
+            tolerance=self.tolerance,
+            backend=one.ranks[0].backend,
+            max_abs_param_diff=apart,
+            original=one,
+            migrated=other,
+            notes=notes,
+            max_abs_buffer_diff=buffers,
+            buffer=buffer,
+            canonical=recording.canonical,
+            emulated=bool(recording.emulate),
+        )
+
+    def _run_original(self, program: Program, folder: Path) -> tuple[records.Run, Recording]:
+        """Run it as it is, unless it asks for CUDA in vain; returns also how it was run."""
+        wants = emulation.wants_cuda(program.root) if self.may_emulate else False
+        emulated = replace(self.recording, emulate=self.ranks)
+        if wants and not emulation.asks_first(program.root):
+            return self._run(program, emulated, folder), emulated
+        try:
+            return self._run(program, self.recording, folder), self.recording
+        except ProgramFailed as failure:
+            if not wants or failure.timed_out:
+                raise
+        self.progress("it needs CUDA: once more, with CUDA emulated")
+        shutil.rmtree(folder / "original")
+        again = copy_program("original", self.original, self.root, folder / "original" / "copy")
+        return self._run(again, emulated, folder), emulated
+
+    def _run(self, program: Program, recording: Recording, folder: Path) -> records.Run:
+        emulated = ", CUDA emulated" if recording.emulate else ""
+        where = f"{self.ranks} ranks ({self.device}{emulated})"
+        self.progress(f"running the {program.name} program on {where}")
+        return run_program(
+            program,
+            self.launcher,
+            self.ranks,
+            self.arguments,
+            self.device,
+            self.timeout,
+            folder,
+            recording,
+        )
 
 
 def _problems(runs: list[records.Run], ranks: int) -> list[str]:
@@ -118,8 +232,13 @@ def run_program(
     )
     found = records.read_ranks(place / "records")
     expected = ranks if launcher is Launcher.TORCHRUN else 0
-    failures.check(failures.Scene(program, outcome, place, expected, found))
-    return records.Run(found, outcome.seconds)
+    scene = failures.Scene(program, outcome, place, expected, found)
+    try:
+        failures.check(scene)
+    except ProgramFailed as failure:
+        raise emulation.explain(failure, bool(recording.emulate)) from None
+    ranks_of = [replace(rank, output=scene.printed(rank.rank)) for rank in found]
+    return records.Run(ranks_of, outcome.seconds, scene.output)
 
 
 def _device(device: str, ranks: int) -> str:

@@ -43,9 +43,10 @@ def buffers_difference(original: Run, migrated: Run) -> tuple[float, str]:
 
     largest, place = 0.0, ""
     for one, other in zip(original.ranks, migrated.ranks, strict=False):
-        if one.parameters is None or other.parameters is None:
+        paths = [rank.parameters for rank in (one, other) if rank.parameters is not None]
+        if len(paths) < 2:
             continue
-        files = [torch.load(rank.parameters, weights_only=True) for rank in (one, other)]
+        files = [torch.load(path, weights_only=True) for path in paths]
         for name, value in files[0]["buffers"].items():
             found = files[1]["buffers"].get(name)
             if found is None:

@@ -78,11 +78,26 @@ def _chosen(rows: int, first: int) -> list[int]:
     return sorted({*range(half), *range(rows - half, rows), *around})
 
 
+def _plain(verdict: Verdict) -> str:
+    comparison, apart = verdict.comparison, verdict.max_abs_param_diff
+    figures = [
+        f"loss {comparison.max_abs_loss:.3g}",
+        f"gradient norm {comparison.max_rel_grad_norm:.3g} relative",
+        *([] if apart is None else [f"last parameters {apart:.3g}"]),
+    ]
+    return f"in {verdict.backend}'s own arithmetic, largest differences: {', '.join(figures)}"
+
+
 def _figures(verdict: Verdict) -> Iterator[str]:
     comparison = verdict.comparison
     yield f"gradient norms: largest relative difference {comparison.max_rel_grad_norm:.3g}"
     if verdict.max_abs_param_diff is not None:
         yield f"last parameters: largest difference {verdict.max_abs_param_diff:.3g}"
+    if verdict.max_abs_buffer_diff:
+        yield f"last buffers: largest difference {verdict.max_abs_buffer_diff:.3g}, {verdict.buffer}"
+    yield f"arithmetic: {verdict.arithmetic}" + (", CUDA emulated" if verdict.emulated else "")
+    if verdict.plain is not None:
+        yield _plain(verdict.plain)
     yield f"time: {verdict.original.seconds:.1f} s and {verdict.migrated.seconds:.1f} s"
     peaks = [
         max((rank.peak_memory_bytes for rank in run.ranks), default=0) / 2**20

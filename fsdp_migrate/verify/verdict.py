@@ -22,6 +22,11 @@ class Verdict:
             where it is not known.
         original, migrated: what was recorded.
         notes: what could not be compared, and what else a reader should know.
+        max_abs_buffer_diff: the largest difference of two elements of the last buffers.
+        buffer: the name of the buffer and the rank where it is.
+        canonical: whether both programs added up over ranks in one order, in fp64.
+        emulated: whether CUDA was emulated on the CPU.
+        plain: the same comparison with the backend's own arithmetic, if it was asked for.
     """
 
     comparison: Comparison
@@ -31,16 +36,28 @@ class Verdict:
     original: Run
     migrated: Run
     notes: list[str] = field(default_factory=list)
+    max_abs_buffer_diff: float = 0.0
+    buffer: str = ""
+    canonical: bool = False
+    emulated: bool = False
+    plain: Verdict | None = None
+
+    @property
+    def arithmetic(self) -> str:
+        """How sums over ranks and norms were done, in one line."""
+        if self.canonical:
+            return "canonical: sums over ranks in rank order and norms, both in fp64"
+        return f"plain: {self.backend}'s own"
 
     @property
     def equal(self) -> bool:
         """Whether every loss, step, learning rate and gradient norm agrees within the tolerance.
 
-        A tolerance of 0 asks for the same last parameters, too. Another says nothing of them:
-        where a gradient is nothing but noise, Adam makes large steps of it.
+        A tolerance of 0 asks for the same last parameters and buffers, too. Another says nothing of
+        them: where a gradient is nothing but noise, Adam makes large steps of it.
         """
         return not self.comparison.differences and not (
-            self.tolerance == 0 and self.max_abs_param_diff
+            self.tolerance == 0 and (self.max_abs_param_diff or self.max_abs_buffer_diff)
         )
 
     @property
@@ -68,8 +85,11 @@ class Verdict:
         largest = f"{self.comparison.max_abs_loss:.3g}"
         if self.first is not None:
             return f"different: {self.first}; largest difference of a loss {largest}"
-        if not self.equal:
+        if not self.equal and self.max_abs_param_diff:
             return f"different: the last parameters, by up to {self.max_abs_param_diff:.3g}"
+        if not self.equal:
+            text = f"{self.max_abs_buffer_diff:.3g} in {self.buffer}"
+            return f"different: the last buffers, by up to {text}"
         within = f"equal within {self.tolerance:.3g} relative"
         how = "bitwise equal" if self.bitwise else within
         ranks = f"{self.ranks} rank" + ("s" if self.ranks != 1 else "")
@@ -91,6 +111,20 @@ class Verdict:
             "max_abs_param_diff": _finite(self.max_abs_param_diff),
             "original": _run(self.original),
             "migrated": _run(self.migrated),
+            "max_abs_buffer_diff": _finite(self.max_abs_buffer_diff),
+            "arithmetic": "canonical" if self.canonical else "plain",
+            "emulated": self.emulated,
+            "aligned": self.migrated.aligned,
+            "plain": self.plain.figures() if self.plain else None,
+        }
+
+    def figures(self) -> dict[str, Any]:
+        """The differences alone."""
+        return {
+            "bitwise": self.bitwise,
+            "max_abs_loss_diff": _finite(self.comparison.max_abs_loss),
+            "max_rel_grad_norm_diff": _finite(self.comparison.max_rel_grad_norm),
+            "max_abs_param_diff": _finite(self.max_abs_param_diff),
         }
 
 
@@ -101,6 +135,7 @@ def _run(run: Run) -> dict[str, Any]:
         "seconds": round(run.seconds, 3),
         "peak_memory_bytes": max((rank.peak_memory_bytes for rank in run.ranks), default=0),
         "collectives": run.ranks[0].collectives if run.ranks else {},
+        "collective_bytes": run.ranks[0].collective_bytes if run.ranks else {},
     }
 
 

@@ -74,11 +74,10 @@ def _operation(name: str) -> Any:
 
 
 def _group(group: Any, tag: str) -> Any:
-    from torch.distributed import _functional_collectives as functional
-    from torch.distributed import distributed_c10d
+    from torch.distributed import _functional_collectives, distributed_c10d
 
+    functional: Any = _functional_collectives
+    groups: Any = distributed_c10d
     resolve = getattr(functional, "_resolve_group", None) or functional._resolve_group_name
     found = resolve(group, tag)
-    if isinstance(found, dist.ProcessGroup):
-        return found
-    return distributed_c10d._resolve_process_group(found)
+    return found if isinstance(found, dist.ProcessGroup) else groups._resolve_process_group(found)

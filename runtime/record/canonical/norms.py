@@ -89,10 +89,13 @@ def _total_norm(
     tensors, norm_type = _list(tensors), float(norm_type)
     if not tensors:
         return torch.tensor(0.0)
-    groups: dict[Any, list[torch.Tensor]] = {}
+    groups: dict[tuple[Any, tuple[int, ...]], list[torch.Tensor]] = {}
     for tensor in map(_reduced, tensors):
         groups.setdefault(_spread(tensor), []).append(tensor)
-    norms = [_over_ranks(_norm(group, norm_type), *key, norm_type) for key, group in groups.items()]
+    norms = [
+        _over_ranks(_norm(group, norm_type), mesh, dimensions, norm_type)
+        for (mesh, dimensions), group in groups.items()
+    ]
     total = _combine(norms, norm_type).to(tensors[0].device)
     if error_if_nonfinite and not torch.isfinite(total):
         raise RuntimeError(

@@ -46,8 +46,9 @@ def _methods() -> None:
     _replace(tensor, "get_device", lambda original: lambda self: (
         torch.cuda.current_device() if from_program() else original(self)
     ))  # fmt: skip
-    for storage in (torch.UntypedStorage, torch.TypedStorage):
-        storage.cuda = lambda self, *args, **kwargs: self  # type: ignore[attr-defined]
+    storages: tuple[Any, ...] = (torch.UntypedStorage, torch.TypedStorage)
+    for storage in storages:
+        storage.cuda = lambda self, *args, **kwargs: self
 
 
 def _modules() -> None:

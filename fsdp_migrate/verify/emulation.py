@@ -1,0 +1,62 @@
+"""Whether a program needs CUDA, and what to say where the emulation of it has an end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from fsdp_migrate.verify.errors import ProgramFailed
+
+_CUDA = re.compile(rb"cuda|nccl", re.IGNORECASE)
+_ASKS = re.compile(rb"cuda\.is_available|accelerator\.is_available|cuda\.device_count")
+
+_NO_CUDA = re.compile(
+    r"not compiled with CUDA|no NVIDIA driver|No CUDA GPUs|torch\.cuda|nccl|invalid device",
+    re.IGNORECASE,
+)
+_MISSING = re.compile(
+    r"No module named '(flash_attn\w*|xformers|apex|bitsandbytes|transformer_engine|triton|amp_C"
+    r"|fused_\w+|deepspeed)"
+)
+_TRITON = re.compile(r"active drivers? \(|triton\.runtime|triton\.compiler")
+_COMPILER = re.compile(r"CUDA_HOME environment variable is not set")
+
+
+def wants_cuda(root: Path) -> bool:
+    """Whether a program's files mention CUDA or NCCL at all."""
+    return any(_CUDA.search(text) for text in _texts(root))
+
+
+def asks_first(root: Path) -> bool:
+    """Whether a program asks if there is a device: then it may well know what to do without."""
+    return any(_ASKS.search(text) for text in _texts(root))
+
+
+def explain(failure: ProgramFailed, emulated: bool) -> ProgramFailed:
+    """The failure with what it has to do with CUDA, if it has."""
+    text = f"{failure.reason}\n{failure.details}"
+    reason = ""
+    if emulated and (missing := _MISSING.search(text)):
+        reason = f"{missing[1]} cannot be emulated on the CPU: its kernels are CUDA's own"
+    elif emulated and _TRITON.search(text):
+        reason = "a Triton kernel cannot be emulated on the CPU: it is compiled for a device"
+    elif emulated and _COMPILER.search(text):
+        reason = "an extension with CUDA kernels cannot be emulated on the CPU"
+    elif emulated and "AssertionError" in failure.reason:
+        reason = f"{failure.reason} (CUDA was emulated: a tensor's device is the CPU)"
+    elif not emulated and _NO_CUDA.search(failure.reason):
+        reason = f"{failure.reason} (there is no CUDA here: --emulate runs it on the CPU)"
+    if not reason:
+        return failure
+    told = ProgramFailed(failure.which, reason, failure.details)
+    told.timed_out = failure.timed_out
+    return told
+
+
+def _texts(root: Path) -> Iterator[bytes]:
+    for path in sorted(root.rglob("*.py")):
+        try:
+            yield path.read_bytes()
+        except OSError:
+            continue
