@@ -76,10 +76,12 @@ def differences(
     """
     if original.problem or migrated.problem:
         return
+    ranks = max(len(original.buffers), 1)
+    # Every rank may have drawn the same numbers for its shard: few are independent.
     odd = [
         (name, text)
         for name, value in original.parameters.items()
-        if (text := _odd(value, migrated.parameters.get(name), name in aligned, tolerance))
+        if (text := _odd(value, migrated.parameters.get(name), name in aligned, tolerance, ranks))
     ]
     if odd:
         yield Difference(0, -1, -1, "first parameters", _first(odd))
@@ -94,7 +96,7 @@ def differences(
         odd = [
             (name, text)
             for name, value in one.items()
-            if (text := _odd(value, other.get(name), name in aligned, tolerance))
+            if (text := _odd(value, other.get(name), name in aligned, tolerance, 1))
         ]
         if odd:
             yield Difference(0, -1, rank, "first buffers", _first(odd))
@@ -120,13 +122,13 @@ def _first(odd: list[tuple[str, str]]) -> str:
     return f"{name}: {text}{others}"
 
 
-def _odd(one: Any, other: Any, aligned: bool, tolerance: float) -> str:
+def _odd(one: Any, other: Any, aligned: bool, tolerance: float, copies: int) -> str:
     if other is None:
         return ""  # another name: the comparison of the last values says it
     if one.shape != other.shape:
         return f"shape {list(one.shape)} against {list(other.shape)}"
     if aligned:
-        return _other_distribution(one, other)
+        return _other_distribution(one, other, one.numel() // copies)
     largest = apart(one, other)
     scale = float(one.double().abs().max()) if one.numel() else 0.0
     if largest > tolerance * scale or math.isnan(largest):
@@ -134,17 +136,24 @@ def _odd(one: Any, other: Any, aligned: bool, tolerance: float) -> str:
     return ""
 
 
-def _other_distribution(one: Any, other: Any) -> str:
-    """Whether two draws have means or spreads that chance does not explain."""
-    one, other = one.double(), other.double()
-    # Every rank may have drawn the same numbers for its shard: few are independent.
-    chance = 6 / math.sqrt(max(one.numel() / 8, 1))
-    if one.numel() < 2 or chance > 1:
+def _other_distribution(one: Any, other: Any, independent: int) -> str:
+    """Whether two draws have means or spreads that chance does not explain.
+
+    Args:
+        independent: how many elements were drawn independently.
+    """
+    if one.numel() < 2 or not one.is_floating_point():
         return ""
-    spreads = float(one.std()), float(other.std())
-    if not abs(spreads[0] - spreads[1]) <= chance * max(spreads):
+    one, other = one.double(), other.double()
+    spreads, means = (
+        (float(one.std()), float(other.std())),
+        (float(one.mean()), float(other.mean())),
+    )
+    if spreads[1] == 0 < spreads[0]:
+        return f"every element is {means[1]:.3g}, the original's are drawn at random"
+    chance = 6 / math.sqrt(max(independent, 1))
+    if chance < 1 and not abs(spreads[0] - spreads[1]) <= chance * max(spreads):
         return f"a standard deviation of {spreads[1]:.3g}, the original's is {spreads[0]:.3g}"
-    means = float(one.mean()), float(other.mean())
     if not abs(means[0] - means[1]) <= chance * max(spreads):
         return f"a mean of {means[1]:.3g}, the original's is {means[0]:.3g}"
     return ""

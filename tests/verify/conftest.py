@@ -10,6 +10,7 @@ import pytest
 from fsdp_migrate.verify.folders import copy_program
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.main import run_program
+from fsdp_migrate.verify.recording import Recording
 from fsdp_migrate.verify.records import Run
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -28,13 +29,21 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunProgram:
     """Run a program: `run("original", "--flat", ranks=4)`. Forked ranks start faster than torchrun's."""
     done: dict[tuple[object, ...], Run] = {}
 
-    def do(name: str, *arguments: str, ranks: int = 2, launcher: Launcher = Launcher.PYTHON) -> Run:
-        key = (name, arguments, ranks, launcher)
+    def do(
+        name: str,
+        *arguments: str,
+        ranks: int = 2,
+        launcher: Launcher = Launcher.PYTHON,
+        recording: Recording = Recording(),  # noqa: B008 (frozen)
+    ) -> Run:
+        key = (name, arguments, ranks, launcher, recording)
         if key not in done:
             folder = tmp_path_factory.mktemp(name)
             program = copy_program(name, PROGRAMS / f"{name}.py", None, folder / "copy")
             all_arguments = [*arguments, "--nproc", str(ranks)]
-            done[key] = run_program(program, launcher, ranks, all_arguments, "cpu", 120, folder)
+            done[key] = run_program(
+                program, launcher, ranks, all_arguments, "cpu", 120, folder, recording
+            )
         return done[key]
 
     return do

@@ -151,6 +151,11 @@ def test_the_json_is_the_contract() -> None:
         "max_abs_param_diff",
         "original",
         "migrated",
+        "max_abs_buffer_diff",
+        "arithmetic",
+        "emulated",
+        "aligned",
+        "plain",
     ]
     assert (data["version"], data["equal"], data["ranks"], data["steps"]) == (1, False, 2, 2)
     assert list(data["original"]) == [
@@ -159,6 +164,7 @@ def test_the_json_is_the_contract() -> None:
         "seconds",
         "peak_memory_bytes",
         "collectives",
+        "collective_bytes",
     ]
     assert data["original"]["losses"] == [[3.0, None], [1.0, 2.0]]
     assert data["max_abs_loss_diff"] == 0.5

@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from task import Block, Model, arguments, launch, train
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 
 def main() -> None:
@@ -17,10 +17,11 @@ def main() -> None:
             "cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("replicate", "shard")
         )
     model = Model()
+    policy = MixedPrecisionPolicy(torch.bfloat16 if args.bf16 else None)
     for module in model.modules():
         if isinstance(module, Block):
-            fully_shard(module, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+            fully_shard(module, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
     if args.fault == "sum":  # one unit adds its gradients instead of averaging them
         model.blocks[1].set_gradient_divide_factor(1.0)
         model.blocks[1].set_force_sum_reduction_for_comms(True)

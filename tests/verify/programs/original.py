@@ -8,6 +8,7 @@ from torch.distributed.fsdp import (
     CPUOffload,
     FullOptimStateDictConfig,
     FullStateDictConfig,
+    MixedPrecision,
     ShardingStrategy,
     StateDictType,
 )
@@ -32,6 +33,7 @@ def main() -> None:
         device_mesh=mesh,
         sync_module_states=True,
         cpu_offload=CPUOffload(args.offload),
+        mixed_precision=MixedPrecision(torch.bfloat16, torch.bfloat16) if args.bf16 else None,
     )
     optimizer = getattr(torch.optim, args.optimizer)(model.parameters(), lr=args.lr)
     train(model, optimizer, args)

@@ -45,6 +45,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--fault", default="")
     parser.add_argument("--offload", action="store_true")
+    parser.add_argument("--clip", type=float, default=0.0)
+    parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--spawn", action="store_true")
     parser.add_argument("--nproc", type=int, default=2)
     return parser.parse_args()
@@ -99,7 +101,17 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, args: argparse.Nam
             if args.fault == "nan" and step == 1:
                 loss = loss * float("nan")
             loss.backward()
+        if args.clip:
+            clip(model, args.clip)
         optimizer.step()
+
+
+def clip(model: nn.Module, most: float) -> None:
+    """FSDP1 has a method for it; of FSDP2's parameters torch's function takes the global norm."""
+    if hasattr(model, "clip_grad_norm_"):
+        model.clip_grad_norm_(most)
+    else:
+        nn.utils.clip_grad_norm_(model.parameters(), most)
 
 
 def trouble(fault: str) -> None:

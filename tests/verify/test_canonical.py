@@ -1,0 +1,84 @@
+"""Canonical arithmetic: a sound migration is the same bit by bit, and a fault is a fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fsdp_migrate.verify import main, parameters
+from fsdp_migrate.verify.compare import compare
+from fsdp_migrate.verify.launch import Launcher
+from fsdp_migrate.verify.recording import Recording
+from fsdp_migrate.verify.records import Run
+
+pytestmark = pytest.mark.ranks
+
+RunProgram = Callable[..., Run]
+
+CANONICAL = Recording(canonical=True)
+CLIP = ("--optimizer", "Adam", "--lr", "0.01", "--clip", "0.05", "--steps", "3")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "arguments"),
+    [(3, (*CLIP, "--bf16")), (3, CLIP), (4, (*CLIP, "--bf16"))],
+    ids=["3 ranks, bf16", "3 ranks", "4 ranks, bf16"],
+)
+def test_the_layout_does_not_show(ranks: int, arguments: tuple[str, ...], run: RunProgram) -> None:
+    one = run("original", *arguments, ranks=ranks, recording=CANONICAL)
+    other = run("migrated", *arguments, ranks=ranks, recording=CANONICAL)
+    comparison = compare(one, other, 0)
+    assert comparison.differences == []
+    assert comparison.bitwise
+    assert parameters.max_difference(one, other) == (0.0, "")
+    assert one.grad_norms[0] == pytest.approx(0.05, rel=1e-2), "it clips"
+
+
+def test_without_it_the_layout_shows(run: RunProgram) -> None:
+    one, other = (run(name, *CLIP, "--bf16", ranks=3) for name in ("original", "migrated"))
+    apart, _ = parameters.max_difference(one, other)
+    assert apart is not None
+    assert apart > 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [("sum", "gradient norm differs first at step 1"), ("lr", "learning rate differs first")],
+)
+def test_a_fault_is_found(fault: str, text: str, run: RunProgram) -> None:
+    arguments = (*CLIP, "--bf16") if fault == "lr" else ("--steps", "3")
+    one = run("original", *arguments, ranks=3, recording=CANONICAL)
+    other = run("migrated", *arguments, "--fault", fault, ranks=3, recording=CANONICAL)
+    texts = [str(difference) for difference in compare(one, other, 0).differences]
+    assert any(found.startswith(text) for found in texts), texts
+    assert any(found.startswith("loss differs first") for found in texts), texts
+
+
+def test_the_program_calls_the_same_collectives(run: RunProgram) -> None:
+    plain = run("migrated", "--steps", "3").ranks[0]
+    canonical = run("migrated", "--steps", "3", recording=CANONICAL).ranks[0]
+    assert plain.collectives == canonical.collectives
+    assert plain.collective_bytes == canonical.collective_bytes
+    whole = 17 * 8 + 17 + 17 * 5 + 5 + 3 * (2 * 17 + 52 * 17 + 52 + 17 * 52 + 17)
+    volume = plain.collective_bytes["reduce_scatter"]
+    assert 3 * 4 * whole <= volume < 3 * 4 * whole * 1.1, "of every parameter, with some padding"
+
+
+def test_the_plain_figures_are_given(programs: Path) -> None:
+    verdict = main.verify(
+        programs / "original.py",
+        programs / "migrated.py",
+        ranks=3,
+        arguments=["--nproc", "3", *CLIP, "--bf16"],
+        launcher=Launcher.PYTHON,
+        device="cpu",
+        tolerance=0,
+        plain=True,
+    )
+    assert verdict.equal, verdict.line()
+    assert verdict.arithmetic.startswith("canonical")
+    assert verdict.plain is not None
+    assert verdict.plain.arithmetic == "plain: gloo's own"
+    assert verdict.to_json()["plain"]["max_abs_param_diff"] > 0

@@ -1,0 +1,159 @@
+"""CUDA on the CPU: programs that ask for nothing else, and what cannot be emulated."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fsdp_migrate.verify import emulation, launch, main
+from fsdp_migrate.verify.errors import ProgramFailed
+from fsdp_migrate.verify.folders import copy_program
+from fsdp_migrate.verify.launch import Launcher
+from fsdp_migrate.verify.recording import Recording
+
+torch = pytest.importorskip("torch")
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA")
+
+
+def without_a_way_out(case: str, version: str, target: Path) -> Path:
+    """A fixture that takes CUDA for granted: it no longer asks whether there is any."""
+    folder = target / version
+    shutil.copytree(FIXTURES / case / version, folder)
+    asked = 0
+    for path in folder.rglob("*.py"):
+        text = path.read_text("utf-8")
+        asked += text.count("torch.cuda.is_available()")
+        path.write_text(text.replace("torch.cuda.is_available()", "True"), "utf-8")
+    assert asked
+    return folder
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    ("case", "entry", "launcher", "arguments"),
+    [
+        ("mnist", "mnist.py", "python", ["--nproc", "2", "--epochs", "1", "--train-size", "256"]),
+        ("transformer", "train.py", "torchrun", ["--steps", "3"]),
+        ("finetune", "finetuning.py", "torchrun", ["--num_epochs", "1"]),
+    ],
+)
+def test_programs_for_cuda_alone_are_verified_without(
+    case: str, entry: str, launcher: str, arguments: list[str], tmp_path: Path
+) -> None:
+    original, migrated = (without_a_way_out(case, v, tmp_path) for v in ("original", "migrated"))
+    verdict = main.verify(
+        original / entry,
+        migrated / entry,
+        arguments=arguments,
+        launcher=Launcher(launcher),
+        device="cpu",
+        tolerance=0,
+    )
+    assert verdict.emulated
+    assert verdict.backend == "gloo"
+    assert verdict.equal, verdict.line()
+    assert verdict.bitwise
+    assert verdict.max_abs_param_diff == 0
+    assert verdict.losses >= 4
+
+
+def emulated(code: str, tmp_path: Path, **how: int) -> subprocess.CompletedProcess[str]:
+    """Run a few lines in an interpreter with the emulation."""
+    script = tmp_path / "train.py"
+    script.write_text(code)
+    for name in ("start", "records"):
+        (tmp_path / name).mkdir()
+    program = copy_program("original", script, None, tmp_path / "copy")
+    places = tmp_path / "records", tmp_path / "start"
+    values = launch.environment(program, "cpu", *places, Recording(**{"emulate": 2, **how}))
+    command = [sys.executable, str(script)]
+    return subprocess.run(command, env=values, capture_output=True, text=True, check=False)
+
+
+PROBES = """
+import io, pickle, torch, torch.nn as nn
+assert torch.cuda.is_available() and torch.cuda.device_count() == 2
+torch.cuda.set_device(1); assert torch.cuda.current_device() == 1
+x = torch.ones(2).to("cuda", non_blocking=True); assert x.is_cuda
+y = x.cpu(); y.add_(1); assert x[0] == 1, "a copy, as from a device"
+torch.randn(2, device="cuda:1").cuda().to(0).to(device="cuda", dtype=torch.half)
+nn.Linear(2, 2, device="cuda").cuda().to(0); nn.Linear(2, 2, device="meta").to_empty(device="cuda")
+with torch.device("meta"): assert nn.Linear(2, 2).weight.is_meta
+a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+a.record(); b.record(); torch.cuda.synchronize(); assert a.elapsed_time(b) >= 0
+with torch.cuda.stream(torch.cuda.Stream()): x.record_stream(torch.cuda.current_stream())
+assert torch.cuda.max_memory_allocated() == torch.cuda.memory_stats()["num_ooms"] == 0
+assert torch.cuda.get_device_properties(0).total_memory and torch.cuda.get_device_capability() >= (8, 0)
+assert torch.cuda.is_bf16_supported() and torch.version.cuda >= "11.0"
+torch.manual_seed(1); z = torch.rand(2); torch.manual_seed(1); torch.cuda.manual_seed_all(7); assert torch.equal(z, torch.rand(2))
+m = torch.ones(2, 2, device="cuda")
+with torch.autocast("cuda", dtype=torch.bfloat16): assert (m @ m).dtype == torch.bfloat16 and torch.is_autocast_enabled()
+with torch.cuda.amp.autocast(): assert (m @ m).dtype == torch.float16
+assert torch.amp.GradScaler().is_enabled() and torch.cuda.amp.GradScaler().is_enabled()
+torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.benchmark = True
+f = io.BytesIO(); torch.save(x, f); f.seek(0); torch.load(f, map_location={"cuda:0": "cuda:1"})
+f.seek(0); torch.load(f, map_location=lambda storage, place: storage.cuda(1))
+torch.rand(2, generator=torch.Generator(device="cuda").manual_seed(1), device="cuda")
+assert isinstance(x.device, torch.device) and pickle.loads(pickle.dumps(torch.device("cuda", 0))) == x.device
+assert torch.cuda.FloatTensor(2).type("torch.cuda.HalfTensor").dtype == torch.half
+def typed(d: torch.device | None = None) -> None: ...
+torch.cuda.nvtx.range_push("a"); torch.cuda.empty_cache(); torch.cuda.cudart().cudaProfilerStart()
+torch.compile(nn.Linear(2, 2).cuda())(m)
+assert sum(1 for _ in torch.utils.data.DataLoader(range(4), num_workers=2, persistent_workers=True)) == 4
+import multiprocessing; assert not multiprocessing.active_children()
+print("done")
+"""
+
+
+def test_what_programs_say_of_cuda(tmp_path: Path) -> None:
+    done = emulated(PROBES, tmp_path, workers=0)
+    assert done.stdout == "done\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "named"),
+    [
+        ("torch.cuda.CUDAGraph()", "torch.cuda.CUDAGraph cannot be emulated"),
+        ("torch.distributed.ProcessGroupNCCL.Options()", "ProcessGroupNCCL.Options cannot"),
+        (
+            "from torch.utils.cpp_extension import load; load('a', ['a.cu'])",
+            "torch.utils.cpp_extension.load cannot be emulated",
+        ),
+    ],
+)
+def test_what_cannot_be_emulated_is_named(code: str, named: str, tmp_path: Path) -> None:
+    done = emulated(f"import torch\n{code}\n", tmp_path)
+    assert done.returncode == 1
+    assert named in done.stderr.splitlines()[-1]
+
+
+def failed(reason: str) -> str:
+    return emulation.explain(ProgramFailed("original", reason, ""), emulated=True).reason
+
+
+def test_a_missing_package_of_kernels_is_named() -> None:
+    missing = "rank 0 raised ModuleNotFoundError: No module named 'flash_attn'"
+    assert failed(missing).startswith("flash_attn cannot be emulated on the CPU")
+    assert "Triton" in failed("rank 0 raised RuntimeError: 0 active drivers ([]). There should")
+    assert failed("rank 0 raised ValueError: no") == "rank 0 raised ValueError: no"
+    native = ProgramFailed("original", "Torch not compiled with CUDA enabled", "")
+    assert "--emulate" in emulation.explain(native, emulated=False).reason
+
+
+def test_which_programs_want_cuda(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    for text, wants, asks in (
+        ("import torch\n", False, False),
+        ("model.cuda()\n", True, False),
+        ("init_process_group('nccl')\n", True, False),
+        ("device = 'cuda' if torch.cuda.is_available() else 'cpu'\n", True, True),
+    ):
+        script.write_text(text)
+        assert (emulation.wants_cuda(tmp_path), emulation.asks_first(tmp_path)) == (wants, asks)

@@ -1,0 +1,78 @@
+"""The first values: what is the same, what is taken over, and what is a fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fsdp_migrate.verify import main, start
+from fsdp_migrate.verify.launch import Launcher
+from fsdp_migrate.verify.start import Start
+from fsdp_migrate.verify.verdict import Verdict
+
+torch = pytest.importorskip("torch")
+
+
+def verify(programs: Path, *arguments: str, align_init: bool | None = None) -> Verdict:
+    return main.verify(
+        programs / "late_original.py",
+        programs / "late_migrated.py",
+        arguments=["--steps", "2", *arguments],
+        launcher=Launcher.PYTHON,
+        device="cpu",
+        tolerance=0,
+        align_init=align_init,
+    )
+
+
+@pytest.mark.ranks
+def test_what_is_drawn_for_shards_is_taken_over(programs: Path) -> None:
+    verdict = verify(programs)
+    assert verdict.equal, verdict.line()
+    assert "shift.shift" in verdict.migrated.aligned
+    assert "blocks.0.up.weight" in verdict.migrated.aligned
+    assert "blocks.0.norm.weight" not in verdict.migrated.aligned
+    assert any("random numbers for sharded tensors" in note for note in verdict.notes)
+
+
+@pytest.mark.ranks
+def test_without_it_the_first_parameter_that_differs_is_named(programs: Path) -> None:
+    verdict = verify(programs, align_init=False)
+    assert "first parameters differs first at the start: enter.weight: by up to" in verdict.line()
+    assert verdict.migrated.aligned == []
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        ("left", "leave.bias: every element is 0.5, the original's are drawn at random"),
+        ("spread", "leave.weight: a standard deviation of"),
+        ("buffer", "first buffers differs first at the start on rank 0: shift.shift"),
+    ],
+)
+def test_a_fault_is_not_taken_for_chance(fault: str, text: str, programs: Path) -> None:
+    assert text in verify(programs, "--fault", fault).line()
+
+
+def of(**parameters: float) -> Start:
+    return Start({name: torch.full((4,), value) for name, value in parameters.items()}, [{}, {}])
+
+
+def test_the_starts_are_compared_by_name() -> None:
+    assert list(start.differences(of(a=1.0, b=2.0), of(b=2.0, a=1.0), set(), 0)) == []
+    (found,) = start.differences(of(a=1.0, b=2.0, c=3.0), of(a=1.0, b=2.5, c=4.0), set(), 0)
+    text = "first parameters differs first at the start: b: by up to 0.5 (and 1 more)"
+    assert str(found) == text
+    assert list(start.differences(of(a=1.0), of(a=1.0 + 1e-6), set(), 1e-4)) == []
+    assert list(start.differences(of(a=1.0), Start(problem="none"), set(), 0)) == []
+    (found,) = start.differences(of(a=1.0), of(a=float("nan")), set(), 1e-4)
+    assert "by up to nan" in str(found)
+
+
+def test_ranks_that_should_hold_the_same_and_do_not() -> None:
+    one, other = of(a=1.0), Start(of(a=1.0).parameters, [], [], {"a": (0, 2)})
+    (found,) = start.differences(one, other, {"a"}, 0)
+    assert "a: rank 0 and rank 2 do not hold the same" in str(found)
+    assert list(start.differences(other, other, set(), 0)) == [], "so it is in the original"
