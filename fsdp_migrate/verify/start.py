@@ -96,7 +96,7 @@ def differences(
         odd = [
             (name, text)
             for name, value in one.items()
-            if (text := _odd(value, other.get(name), name in aligned, tolerance, 1))
+            if (text := _odd(*_alike(value, other.get(name)), name in aligned, tolerance, 1))
         ]
         if odd:
             yield Difference(0, -1, rank, "first buffers", _first(odd))
@@ -120,6 +120,14 @@ def _first(odd: list[tuple[str, str]]) -> str:
     name, text = odd[0]
     others = f" (and {len(odd) - 1} more)" if len(odd) > 1 else ""
     return f"{name}: {text}{others}"
+
+
+def _alike(one: Any, other: Any) -> tuple[Any, Any]:
+    """Two buffers in the narrower type: FSDP1 casts them in the first call, and others before it."""
+    if other is None or not (one.is_floating_point() and other.is_floating_point()):
+        return one, other
+    narrow = min(one.dtype, other.dtype, key=lambda dtype: int(dtype.itemsize))
+    return one.to(narrow), other.to(narrow)
 
 
 def _odd(one: Any, other: Any, aligned: bool, tolerance: float, copies: int) -> str:

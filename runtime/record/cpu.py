@@ -54,7 +54,7 @@ def _device_count(torch: Any) -> None:
     # HYBRID_SHARD without a mesh shards over the devices of one node. The CPU counts as one device,
     # so that FSDP1 would shard over nothing and, with that, not synchronise gradients at all: every
     # local rank stands for a device.
-    count = os.environ.get("LOCAL_WORLD_SIZE", "")
+    count = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("FSDP_MIGRATE_EMULATE", "")
     if count.isdigit():
         torch.cpu.device_count = lambda: int(count)
 

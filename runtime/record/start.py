@@ -67,7 +67,7 @@ class Start:
             sums=[(*place, _sums(part.read())) for place, part in census.parts.items()],
         )
         if self._draws is not None and not self.problem:
-            values = torch.load(os.environ[START], weights_only=True)
+            values = torch.load(os.environ[START], weights_only=True, mmap=True)
             self._take_over(census, values, rank, self._draws)
 
     def _take_over(self, census: Census, values: dict[str, Any], rank: int, draws: Draws) -> None:

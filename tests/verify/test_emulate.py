@@ -62,6 +62,8 @@ def test_programs_for_cuda_alone_are_verified_without(
     assert verdict.bitwise
     assert verdict.max_abs_param_diff == 0
     assert verdict.losses >= 4
+    if launcher == "torchrun":
+        assert all(run.ranks[0].output.strip() for run in (verdict.original, verdict.migrated))
 
 
 def emulated(code: str, tmp_path: Path, **how: int) -> subprocess.CompletedProcess[str]:

@@ -71,6 +71,16 @@ def test_the_starts_are_compared_by_name() -> None:
     assert "by up to nan" in str(found)
 
 
+def test_a_buffer_that_was_cast_before_the_first_call_is_the_same() -> None:
+    third = torch.full((3,), 1 / 3)
+    one, other = Start({}, [{"b": third}]), Start({}, [{"b": third.bfloat16()}])
+    assert list(start.differences(one, other, set(), 0)) == []
+    (found,) = start.differences(one, Start({}, [{"b": third + 1}]), set(), 0)
+    assert str(found).startswith(
+        "first buffers differs first at the start on rank 0: b: by up to 1"
+    )
+
+
 def test_ranks_that_should_hold_the_same_and_do_not() -> None:
     one, other = of(a=1.0), Start(of(a=1.0).parameters, [], [], {"a": (0, 2)})
     (found,) = start.differences(one, other, {"a"}, 0)
