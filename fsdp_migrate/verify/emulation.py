@@ -19,6 +19,7 @@ _MISSING = re.compile(
     r"No module named '(flash_attn\w*|xformers|apex|bitsandbytes|transformer_engine|triton|amp_C"
     r"|fused_\w+|deepspeed)"
 )
+_REFUSED = re.compile(r"NotEmulated: (.+)")
 _TRITON = re.compile(r"active drivers? \(|triton\.runtime|triton\.compiler")
 _COMPILER = re.compile(r"CUDA_HOME environment variable is not set")
 
@@ -37,7 +38,9 @@ def explain(failure: ProgramFailed, emulated: bool) -> ProgramFailed:
     """The failure with what it has to do with CUDA, if it has."""
     text = f"{failure.reason}\n{failure.details}"
     reason = ""
-    if emulated and (missing := _MISSING.search(text)):
+    if emulated and (refused := _REFUSED.search(text)):
+        reason = refused[1]
+    elif emulated and (missing := _MISSING.search(text)):
         reason = f"{missing[1]} cannot be emulated on the CPU: its kernels are CUDA's own"
     elif emulated and _TRITON.search(text):
         reason = "a Triton kernel cannot be emulated on the CPU: it is compiled for a device"

@@ -143,6 +143,8 @@ def failed(reason: str) -> str:
 def test_a_missing_package_of_kernels_is_named() -> None:
     missing = "rank 0 raised ModuleNotFoundError: No module named 'flash_attn'"
     assert failed(missing).startswith("flash_attn cannot be emulated on the CPU")
+    refused = "rank 0 raised _record.emulate.refused.NotEmulated: torch.cuda.CUDAGraph cannot be"
+    assert failed(refused) == "torch.cuda.CUDAGraph cannot be"
     assert "Triton" in failed("rank 0 raised RuntimeError: 0 active drivers ([]). There should")
     assert failed("rank 0 raised ValueError: no") == "rank 0 raised ValueError: no"
     native = ProgramFailed("original", "Torch not compiled with CUDA enabled", "")
