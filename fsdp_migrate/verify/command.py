@@ -8,26 +8,41 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from fsdp_migrate.verify import summary as markdown
 from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.main import TIMEOUT, TOLERANCE, verify
+from fsdp_migrate.verify.nodes import Nodes
+from fsdp_migrate.verify.page import render
 from fsdp_migrate.verify.show import show
 
-_SCRIPT = click.Path(exists=True, dir_okay=False, path_type=Path)
+_PROGRAM = click.Path(exists=True, path_type=Path)
 
 
 @click.command("verify", short_help="Run a program before and after its migration, and compare.")
-@click.argument("script", type=_SCRIPT)
+@click.argument("script", type=_PROGRAM)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option(
     "--migrated",
-    type=_SCRIPT,
+    type=_PROGRAM,
     help="The program after its migration. Without it, the tool migrates a temporary copy.",
+)
+@click.option(
+    "--entry",
+    type=click.Path(path_type=Path),
+    help="The script to run, where SCRIPT is the folder of a repository.",
+)
+@click.option(
+    "--link",
+    "links",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="In a repository, what git ignores and the program reads, as data/: linked into the copies.",
 )
 @click.option(
     "--root",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="The folder that belongs to the script, with all it imports and reads.  [default: its own]",
+    help="The folder that belongs to SCRIPT, with all it imports and reads.  [default: its own]",
 )
 @click.option("--nproc", type=click.IntRange(min=1), default=2, show_default=True, help="Ranks.")
 @click.option(
@@ -86,11 +101,30 @@ _SCRIPT = click.Path(exists=True, dir_okay=False, path_type=Path)
     type=click.IntRange(min=0),
     help="Workers of each DataLoader.  [default: the program's own number]",
 )
+@click.option("--nnodes", type=click.IntRange(min=1), default=1, help="Nodes.  [default: 1]")
+@click.option("--node-rank", type=click.IntRange(min=0), help="This node's number, from 0.")
+@click.option("--rdzv-endpoint", help="host:port where the nodes meet, as torchrun takes it.")
+@click.option("--rdzv-id", default="verify", show_default=True, help="A name for this run.")
+@click.option(
+    "--records",
+    type=click.Path(exists=True, file_okay=False, writable=True, path_type=Path),
+    help="A folder that all nodes share, for their records.",
+)
 @click.option(
     "--json",
     "json_file",
     type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
     help="Write the result to this file; - for standard output, and nothing else there.",
+)
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write an HTML page with the curves, the figures and the diff to this file.",
+)
+@click.option(
+    "--summary",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Append the result as Markdown to this file, as to $GITHUB_STEP_SUMMARY.",
 )
 @click.pass_context
 def verify_command(
@@ -98,24 +132,40 @@ def verify_command(
     script: Path,
     arguments: tuple[str, ...],
     migrated: Path | None,
+    entry: Path | None,
+    links: tuple[Path, ...],
     root: Path | None,
     nproc: int,
     device: str,
     tolerance: float,
     launcher: str,
     timeout: float,
+    nnodes: int,
+    node_rank: int | None,
+    rdzv_endpoint: str | None,
+    rdzv_id: str,
+    records: Path | None,
     canonical: bool | None,
     plain: bool,
     align_init: bool | None,
     emulate: bool | None,
     workers: int | None,
     json_file: Path | None,
+    report: Path | None,
+    summary: Path | None,
 ) -> None:
     """Run SCRIPT before and after its migration and compare every loss and gradient norm.
 
-    Both programs run on temporary copies, unedited; ARGUMENTS after -- are theirs. Exits with 0 if
-    they train the same, 1 if they differ, 2 for wrong usage, 3 if one of them fails.
+    SCRIPT is a file, or the folder of a repository together with --entry. Both programs run on
+    temporary copies, unedited; ARGUMENTS after -- are theirs. Exits with 0 if they train the same,
+    1 if they differ, 2 for wrong usage, 3 if one of them fails.
     """
+    name = (entry or script).name
+    nodes = None
+    if nnodes > 1:
+        if node_rank is None or rdzv_endpoint is None or records is None:
+            raise click.UsageError("--nnodes needs --node-rank, --rdzv-endpoint and --records")
+        nodes = Nodes(nnodes, node_rank, rdzv_endpoint, rdzv_id, records)
     to_stdout = json_file is not None and str(json_file) == "-"
     console = Console(stderr=to_stdout)
     errors = Console(stderr=True)
@@ -124,13 +174,16 @@ def verify_command(
             verdict = verify(
                 script,
                 migrated,
+                entry=entry,
                 root=root,
+                links=links,
                 ranks=nproc,
                 arguments=arguments,
                 launcher=Launcher(launcher),
                 device=device,
                 tolerance=tolerance,
                 timeout=timeout,
+                nodes=nodes,
                 canonical=canonical,
                 plain=plain,
                 align_init=align_init,
@@ -145,10 +198,25 @@ def verify_command(
         errors.print(failure.details, markup=False, highlight=False, soft_wrap=True)
         text = f"fsdp-migrate verify: {failure}"
         errors.print(text, style="bold red", markup=False, highlight=False, soft_wrap=True)
+        if summary is not None:
+            _append(summary, markdown.failed(failure, name))
         context.exit(3)
+    if nodes is not None and nodes.number > 0:
+        # All nodes know the result; the first one tells it.
+        errors.print(f"node {nodes.number}: {verdict.line()}", markup=False, soft_wrap=True)
+        context.exit(0 if verdict.equal else 1)
     if json_file is not None:
         text = json.dumps(verdict.to_json(), indent=2, allow_nan=False)
         with click.open_file(str(json_file), "w", encoding="utf-8") as file:
             file.write(f"{text}\n")
+    if report is not None:
+        report.write_text(render(verdict, name), encoding="utf-8")
+    if summary is not None:
+        _append(summary, markdown.markdown(verdict, name))
     show(verdict, console)
     context.exit(0 if verdict.equal else 1)
+
+
+def _append(file: Path, text: str) -> None:
+    with file.open("a", encoding="utf-8") as summary:
+        summary.write(text)

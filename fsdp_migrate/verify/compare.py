@@ -22,6 +22,7 @@ class Difference:
         rank: -1 for what all ranks share.
         what: as in `loss` or `gradient norm`.
         text: what differs and by how much, in a few words.
+        index: of a loss, which one of the rank's it is, counted from 0.
     """
 
     step: int
@@ -29,6 +30,7 @@ class Difference:
     rank: int
     what: str
     text: str
+    index: int = -1
 
     def __str__(self) -> str:
         where = f"step {self.step}" if self.step else "the start"
@@ -128,7 +130,7 @@ def _losses(one: Rank, other: Rank, tolerance: float) -> Iterator[Difference]:
             several = one.loss_steps.count(step) > 1
             nth = index - one.loss_steps.index(step) + 1
             text = _against(a, b) + (f" (backward {nth} of the step)" if several else "")
-            yield Difference(step, 1, one.rank, "loss", text)
+            yield Difference(step, 1, one.rank, "loss", text, index)
             return
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,11 @@ from fsdp_migrate.verify.processes import Outcome
 from fsdp_migrate.verify.records import Ending, Rank, read_endings
 
 _LINES = 30
+_TAIL, _TAILS = 3, 8
+"""Last lines of a rank, and ranks that are given them."""
+_WIDTH = 200
+"""Of a last line at most: a warning may be a paragraph."""
+_TRACEBACK = re.compile(r"(\[rank\d+\]: ?)?Traceback \(most recent call last\)")
 _TORCHRUN = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s*exitcode\s*:\s*(-?\d+)")
 _TERMINATED, _ABORTED = -15, -6
 
@@ -34,13 +40,28 @@ class Scene:
 
     def failed(self, reason: str, details: str) -> ProgramFailed:
         """The error to raise: paths in the copy are shown relative to it, long texts by their end."""
-        lines = details.replace(f"{self.program.root}/", "").strip().splitlines()
-        return ProgramFailed(self.program.name, reason, "\n".join(lines[-_LINES:]))
+        lines = self._shown(details)[-_LINES:]
+        lines += [line for line in self._tails() if line not in lines]
+        return ProgramFailed(self.program.name, reason, "\n".join(lines))
 
     @property
     def output(self) -> str:
         """What the launcher printed, and under a plain `python` the ranks, too."""
         return _text(self.folder / "output")
+
+    def _tails(self) -> Iterator[str]:
+        """The last lines of every rank, without a second traceback: one rank's end ends the others."""
+        logs = sorted(self.folder.glob("logs/*/attempt_*/*/"), key=lambda log: int(log.name))
+        for log in logs[:_TAILS]:
+            said = _TRACEBACK.split(_text(log / "stderr.log"), maxsplit=1)[0]
+            texts = (_text(log / "stdout.log"), said)
+            lines = [line for text in texts for line in self._shown(text)[-_TAIL:]]
+            if lines:
+                yield f"rank {log.name} said last:"
+                yield from (f"  {line[:_WIDTH]}" for line in lines)
+
+    def _shown(self, text: str) -> list[str]:
+        return text.replace(f"{self.program.root}/", "").strip().splitlines()
 
     def printed(self, rank: int) -> str:
         """What a rank wrote to its standard output; empty where the launcher did not part it."""

@@ -1,11 +1,20 @@
-"""Temporary copies of a program's folder: nothing that a program writes lands in the user's tree."""
+"""Temporary copies of a program's folder: nothing that a program writes there lands in the user's tree.
+
+A script's folder is copied whole; of a repository what git lists, so that data and results which it
+ignores stay where they are: what a program needs of them is linked. A program that writes to an
+absolute path, or to its home folder and the caches there, writes where it always did.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from fsdp_migrate import git
+from fsdp_migrate.verify.errors import Unverifiable
 
 _LEFT_OUT = shutil.ignore_patterns(
     ".git", ".hg", ".svn", "__pycache__", ".venv", ".tox", ".nox", ".mypy_cache", ".ruff_cache"
@@ -21,12 +30,15 @@ class Program:
         root: the copy.
         script: the script in the copy.
         source: the folder that was copied.
+        start: the folder in the copy to run it in; None for the user's working folder if that is
+            in the copy, else the script's.
     """
 
     name: str
     root: Path
     script: Path
     source: Path
+    start: Path | None = None
 
     def inside(self, path: Path) -> Path | None:
         """Where a path of the user's tree is in the copy; None if it is outside."""
@@ -37,8 +49,36 @@ class Program:
 
     @property
     def folder(self) -> Path:
-        """Where to run it: the user's working folder if that is in the copy, else the script's."""
-        return self.inside(Path.cwd()) or self.script.parent
+        """Where to run it."""
+        return self.start or self.inside(Path.cwd()) or self.script.parent
+
+
+def copy(
+    name: str,
+    path: Path,
+    target: Path,
+    *,
+    entry: Path | None = None,
+    root: Path | None = None,
+    links: Sequence[Path] = (),
+) -> Program:
+    """Copy a script with its folder, or a repository.
+
+    Args:
+        path: a script, or a folder: then `entry` is the script in it.
+        root: the folder that belongs to the program, if more than `path` does.
+        links: what is linked into the copy of a repository although git ignores it.
+
+    Raises:
+        Unverifiable: there is no such script, or a link would lead nowhere.
+    """
+    if path.is_dir():
+        if entry is None:
+            raise Unverifiable(f"{path} is a folder: name the script to run with --entry")
+        return _copy_repository(name, path, entry, root, target, links)
+    if entry is not None or links:
+        raise Unverifiable(f"{path} is a script: --entry and --link are for a folder")
+    return copy_program(name, path, root, target)
 
 
 def copy_program(name: str, script: Path, root: Path | None, target: Path) -> Program:
@@ -47,6 +87,8 @@ def copy_program(name: str, script: Path, root: Path | None, target: Path) -> Pr
     Args:
         root: the folder to copy; the script's own if it is None or does not contain the script.
     """
+    if not script.is_file():
+        raise Unverifiable(f"{script}: no such file")
     script = script.resolve()
     source = (root or script.parent).resolve()
     if not script.is_relative_to(source):
@@ -54,6 +96,69 @@ def copy_program(name: str, script: Path, root: Path | None, target: Path) -> Pr
     copy = target / (source.name or "program")
     _copy(source, copy)
     return Program(name, copy, copy / script.relative_to(source), source)
+
+
+def _copy_repository(
+    name: str, path: Path, entry: Path, root: Path | None, target: Path, links: Sequence[Path]
+) -> Program:
+    folder = path.resolve()
+    source = (root or path).resolve()
+    if not folder.is_relative_to(source):
+        source = folder
+    script = _below(folder, entry)
+    if script is None or not script.is_file():
+        raise Unverifiable(f"--entry {entry}: no such file in {folder}")
+    copy = target / (source.name or "program")
+    if not _copy_listed(source, copy):
+        _copy(source, copy)
+    start = copy / folder.relative_to(source)
+    for link in links:
+        _link(link, folder, start)
+    place = start / script.relative_to(folder)
+    if not place.exists():
+        raise Unverifiable(f"--entry {entry}: git ignores it, so it is no part of the repository")
+    return Program(name, copy, place, source, start)
+
+
+def _copy_listed(source: Path, target: Path) -> bool:
+    """Copy what git lists, of nested repositories, too; False where it has no list."""
+    listed = git.listed_files(source)
+    if listed is None:
+        return False
+    files = list(_files(source, listed))
+    for file in files:
+        place = target / file
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source / file, place, follow_symlinks=False)
+    for file in files:
+        _retarget(target / file, (source / file).parent)
+    return True
+
+
+def _files(folder: Path, listed: list[str]) -> Iterator[Path]:
+    for name in listed:
+        path = folder / name
+        if path.is_symlink() or path.is_file():  # else it was deleted, and not committed
+            yield Path(name)
+        elif (path / ".git").exists():
+            nested = git.listed_files(path) or []
+            yield from (Path(name) / file for file in _files(path, nested))
+
+
+def _link(link: Path, folder: Path, start: Path) -> None:
+    goal = _below(folder, link)
+    if goal is None or not goal.exists():
+        raise Unverifiable(f"--link {link}: nothing of that name in {folder}")
+    place = start / goal.relative_to(folder)
+    if not os.path.lexists(place):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(goal)
+
+
+def _below(folder: Path, name: Path) -> Path | None:
+    """A path in a folder; None if it leads out of it. Links are not followed."""
+    path = Path(os.path.normpath(folder / name))
+    return path if path.is_relative_to(folder) else None
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import site
 import sys
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 
@@ -100,12 +101,22 @@ def _spawns(script: Path) -> bool:
 
 
 def command(
-    program: Program, launcher: Launcher, ranks: int, arguments: list[str], logs: Path
+    program: Program,
+    launcher: Launcher,
+    ranks: int,
+    arguments: list[str],
+    logs: Path,
+    nodes: Sequence[str] = ("--standalone",),
 ) -> list[str]:
-    """The command line of a program; below `logs` goes what each rank prints, under torchrun."""
+    """The command line of a program.
+
+    Args:
+        logs: the folder for what each rank prints, under torchrun.
+        nodes: torchrun's options for where the ranks meet.
+    """
     line = [sys.executable]
     if launcher is Launcher.TORCHRUN:
-        line += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        line += ["-m", "torch.distributed.run", *nodes, f"--nproc-per-node={ranks}"]
         # Without the dashes torchrun takes a script's option for an abbreviation of one of its own.
         line += [f"--log-dir={logs}", "--redirects=3", "--"]
     return [*line, str(program.script), *arguments]

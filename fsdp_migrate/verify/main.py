@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -11,18 +12,22 @@ from pathlib import Path
 
 from fsdp_migrate.verify import (
     emulation,
+    environment,
     failures,
+    folders,
     launch,
     migration,
     parameters,
     processes,
     records,
+    sources,
     start,
 )
 from fsdp_migrate.verify.compare import compare
 from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
-from fsdp_migrate.verify.folders import Program, copy_program
+from fsdp_migrate.verify.folders import Program
 from fsdp_migrate.verify.launch import Launcher
+from fsdp_migrate.verify.nodes import Nodes
 from fsdp_migrate.verify.recording import Recording
 from fsdp_migrate.verify.verdict import Verdict
 
@@ -36,13 +41,16 @@ def verify(
     original: Path,
     migrated: Path | None = None,
     *,
+    entry: Path | None = None,
     root: Path | None = None,
+    links: Sequence[Path] = (),
     ranks: int = 2,
     arguments: Sequence[str] = (),
     launcher: Launcher = Launcher.AUTO,
     device: str = "auto",
     tolerance: float = TOLERANCE,
     timeout: float = TIMEOUT,
+    nodes: Nodes | None = None,
     canonical: bool | None = None,
     plain: bool = False,
     align_init: bool | None = None,
@@ -55,14 +63,17 @@ def verify(
     Both run on temporary copies of their folders, one after the other, and are not edited for it.
 
     Args:
-        original: the script with FSDP1.
-        migrated: the script with FSDP2; if None, the tool migrates a copy of the original's folder.
-        root: the folder that belongs to the script; its own folder if None.
-        ranks: processes that torchrun starts; a program that starts its own decides itself.
+        original: the script with FSDP1, or its repository.
+        migrated: the same with FSDP2; if None, the tool migrates a copy of the original's folder.
+        entry: the script to run, where `original` and `migrated` are folders.
+        root: the folder that belongs to the program; the script's own, or the repository, if None.
+        links: in a repository, what git ignores and the program reads: linked, not copied.
+        ranks: processes that torchrun starts on a node; a program that starts its own decides itself.
         arguments: the script's.
         device: `cpu`, `cuda`, or `auto`: CUDA where there is a device for each rank.
         tolerance: relative, of losses and gradient norms; 0 asks for the same bits.
         timeout: seconds for each of the runs.
+        nodes: where every one of several nodes calls this function.
         canonical: whether sums over ranks and norms are done in one order and in fp64 in both
             programs; if None, on the CPU.
         plain: after a canonical comparison run both once more with the backend's own arithmetic.
@@ -76,9 +87,6 @@ def verify(
         Unverifiable: the request cannot be met.
         ProgramFailed: a program did not come to its end.
     """
-    for script in (original, migrated):
-        if script is not None and not script.is_file():
-            raise Unverifiable(f"{script}: no such file")
     device = _device(device, ranks)
     if emulate and device != "cpu":
         raise Unverifiable("CUDA is emulated on the CPU: --emulate needs --device cpu")
@@ -87,16 +95,19 @@ def verify(
     pair = _Pair(
         original,
         migrated,
+        entry,
         root,
+        links,
         ranks,
         arguments,
-        launch.choose(launcher, original),
+        launcher,
         device,
         tolerance,
         timeout,
+        nodes,
         progress,
         Recording(canonical, ranks if emulate else 0, workers, align),
-        may_emulate=emulate is None and device == "cpu",
+        may_emulate=emulate is None and device == "cpu" and nodes is None,
     )
     with tempfile.TemporaryDirectory(prefix="fsdp-migrate-", ignore_cleanup_errors=True) as name:
         folder = Path(name).resolve()
@@ -105,7 +116,7 @@ def verify(
             progress("once more, with the backend's own arithmetic")
             emulated = ranks if verdict.emulated else 0
             recording = replace(pair.recording, canonical=False, emulate=emulated)
-            again = replace(pair, recording=recording, may_emulate=False)
+            again = replace(pair, recording=recording, may_emulate=False, nodes=_once_more(nodes))
             try:
                 verdict = replace(verdict, plain=again.run(folder / "plain"))
             except ProgramFailed as failure:
@@ -119,13 +130,16 @@ class _Pair:
 
     original: Path
     migrated: Path | None
+    entry: Path | None
     root: Path | None
+    links: Sequence[Path]
     ranks: int
     arguments: Sequence[str]
     launcher: Launcher
     device: str
     tolerance: float
     timeout: float
+    nodes: Nodes | None
     progress: Callable[[str], object]
     recording: Recording
     may_emulate: bool
@@ -133,31 +147,36 @@ class _Pair:
     def run(self, folder: Path) -> Verdict:
         """Run both in copies below `folder` and compare them."""
         notes: list[str] = []
-        before = copy_program("original", self.original, self.root, folder / "original" / "copy")
-        after = copy_program(
-            "migrated", self.migrated or self.original, self.root, folder / "migrated" / "copy"
-        )
+        before = self._copy("original", self.original, folder)
+        after = self._copy("migrated", self.migrated or self.original, folder)
+        launcher = launch.choose(self.launcher, before.script)
+        if self.nodes is not None:
+            self.nodes.check()
+            if launcher is not Launcher.TORCHRUN:
+                raise Unverifiable("a program that starts its own processes runs on one node")
+        notes += _stray_arguments(before, self.arguments)
         if self.migrated is None:
             self.progress("migrating a copy")
             notes += migration.migrate(after.root)
+        texts = sources.read(before, after)
         one, recording = self._run_original(before, folder)
         first = start.read(one)
         saved = first.save(folder / "start.pt")
         other = self._run(after, replace(recording, start=saved), folder)
         self.progress("comparing")
-        apart, problem = parameters.max_difference(one, other)
+        apart, problem = parameters.differences(one, other)
         buffers, buffer = parameters.buffers_difference(one, other)
         begun = start.read(other)
         odd = start.differences(first, begun, set(other.aligned), self.tolerance)
         notes += [problem] if problem else []
         notes += start.notes(first, begun, other.aligned, recording.align == "all")
-        notes += _problems([one, other], self.ranks)
+        notes += _problems([one, other], self.ranks * (self.nodes.count if self.nodes else 1))
         comparison = compare(one, other, self.tolerance)
         return Verdict(
             comparison=replace(comparison, differences=sorted([*odd, *comparison.differences])),
             tolerance=self.tolerance,
             backend=one.ranks[0].backend,
-            max_abs_param_diff=apart,
+            parameters=None if problem else apart,
             original=one,
             migrated=other,
             notes=notes,
@@ -165,7 +184,15 @@ class _Pair:
             buffer=buffer,
             canonical=recording.canonical,
             emulated=bool(recording.emulate),
+            sources=texts,
+            environment=environment.describe(
+                self.device, launcher.value, self.ranks, self.arguments
+            ),
         )
+
+    def _copy(self, name: str, path: Path, folder: Path) -> Program:
+        target = folder / name / "copy"
+        return folders.copy(name, path, target, entry=self.entry, root=self.root, links=self.links)
 
     def _run_original(self, program: Program, folder: Path) -> tuple[records.Run, Recording]:
         """Run it as it is, unless it asks for CUDA in vain; returns also how it was run."""
@@ -180,7 +207,7 @@ class _Pair:
                 raise
         self.progress("it needs CUDA: once more, with CUDA emulated")
         shutil.rmtree(folder / "original")
-        again = copy_program("original", self.original, self.root, folder / "original" / "copy")
+        again = self._copy("original", self.original, folder)
         return self._run(again, emulated, folder), emulated
 
     def _run(self, program: Program, recording: Recording, folder: Path) -> records.Run:
@@ -196,7 +223,22 @@ class _Pair:
             self.timeout,
             folder,
             recording,
+            self.nodes,
         )
+
+
+def _once_more(nodes: Nodes | None) -> Nodes | None:
+    """The same nodes for a second pair of runs, whose records are others."""
+    return nodes and replace(nodes, run=f"{nodes.run}-plain")
+
+
+def _stray_arguments(program: Program, arguments: Sequence[str]) -> list[str]:
+    """Arguments by which a program leaves its copy."""
+    return [
+        f"{argument} leads out of the copies: both programs read and write it in place"
+        for argument in arguments
+        if os.path.isabs(path := argument.rpartition("=")[2]) and program.inside(Path(path))
+    ]
 
 
 def _problems(runs: list[records.Run], ranks: int) -> list[str]:
@@ -218,13 +260,16 @@ def run_program(
     timeout: float,
     folder: Path,
     recording: Recording = _PLAIN,
+    nodes: Nodes | None = None,
 ) -> records.Run:
     """Run one program and read its records; `folder` is for what the run needs and leaves."""
     place = folder / program.name
     for name in ("records", "logs", "start"):
         (place / name).mkdir(parents=True)
+    launcher = launch.choose(launcher, program.script)
+    meeting = nodes.options(program.name) if nodes else ["--standalone"]
     outcome = processes.run(
-        launch.command(program, launcher, ranks, list(arguments), place / "logs"),
+        launch.command(program, launcher, ranks, list(arguments), place / "logs", meeting),
         program.folder,
         launch.environment(program, device, place / "records", place / "start", recording),
         place / "output",
@@ -236,9 +281,21 @@ def run_program(
     try:
         failures.check(scene)
     except ProgramFailed as failure:
+        if nodes is not None:
+            nodes.share(program.name, place / "records", failure.reason)
         raise emulation.explain(failure, bool(recording.emulate)) from None
+    if nodes is not None:
+        found = _ranks_of_all(nodes, program.name, place / "records", timeout)
     ranks_of = [replace(rank, output=scene.printed(rank.rank)) for rank in found]
     return records.Run(ranks_of, outcome.seconds, scene.output)
+
+
+def _ranks_of_all(nodes: Nodes, program: str, place: Path, timeout: float) -> list[records.Rank]:
+    """The ranks of all nodes, as soon as each of them has put its records in the shared folder."""
+    nodes.share(program, place)
+    shared = nodes.meet(program, timeout)
+    ranks = [rank for folder in shared for rank in records.read_ranks(folder)]
+    return sorted(ranks, key=lambda rank: rank.rank)
 
 
 def _device(device: str, ranks: int) -> str:
@@ -252,5 +309,8 @@ def _device(device: str, ranks: int) -> str:
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device == "cuda" and count < ranks:
-        raise Unverifiable(f"{ranks} ranks need {ranks} CUDA devices, there are {count}")
+        raise Unverifiable(
+            f"{ranks} ranks need {ranks} CUDA devices, there are {count} (NCCL takes one rank a device): "
+            f"{f'--nproc {count} fits, and ' if count else ''}--device cpu runs on any number"
+        )
     return "cuda" if count >= ranks else "cpu"

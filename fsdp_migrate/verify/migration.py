@@ -10,14 +10,22 @@ from fsdp_migrate.verify.errors import Unverifiable
 def migrate(root: Path) -> list[str]:
     """Migrate the Python files below `root`, a copy, in place; returns warnings, a line each.
 
+    The project's settings hold, as they do for `fsdp-migrate migrate`.
+
     Raises:
         Unverifiable: nothing changes, so there is nothing to compare.
     """
     from fsdp_migrate.discover import discover
     from fsdp_migrate.engine import analyse
     from fsdp_migrate.findings import Action
+    from fsdp_migrate.settings import Options, SettingsError, load_settings
 
-    report = analyse(discover([root]))
+    try:
+        settings = load_settings([root])
+    except SettingsError as error:
+        raise Unverifiable(str(error)) from None
+    options = Options(select=settings.select, ignore=settings.ignore)
+    report = analyse(discover([root], settings.exclude, settings.root), options)
     for change in report.changes:
         change.path.write_bytes(change.after)
     warnings = [f"{problem.path}: {problem.message}" for problem in report.errors]

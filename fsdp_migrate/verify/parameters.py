@@ -11,26 +11,34 @@ from fsdp_migrate.verify.records import Run
 
 def max_difference(original: Run, migrated: Run) -> tuple[float | None, str]:
     """The largest difference of two elements; None, with the reason, where it cannot be told."""
+    distances, problem = differences(original, migrated)
+    if problem:
+        return None, problem
+    values = distances.values()
+    return math.nan if any(map(math.isnan, values)) else max(values, default=0.0), ""
+
+
+def differences(original: Run, migrated: Run) -> tuple[dict[str, float], str]:
+    """The largest difference of two elements of each parameter, in the model's order.
+
+    Nothing, with the reason, where it cannot be told.
+    """
     wholes: list[dict[str, Any]] = []
     for name, run in (("original", original), ("migrated", migrated)):
         values, problem = _last(run)
         if problem:
-            return None, f"last parameters of the {name} program: {problem}"
+            return {}, f"last parameters of the {name} program: {problem}"
         wholes.append(values)
     one, other = wholes
     odd = sorted(one.keys() ^ other.keys())
     if odd:
-        return None, f"last parameters: only one program has {odd[0]} ({len(odd)} such names)"
-    largest = 0.0
+        return {}, f"last parameters: only one program has {odd[0]} ({len(odd)} such names)"
+    distances = {}
     for name, value in one.items():
         if value.shape != other[name].shape:
-            return None, f"last parameters: {name} has another shape"
-        distance = apart(value, other[name])
-        if math.isnan(distance) or distance > largest:
-            largest = distance
-        if math.isnan(largest):
-            break
-    return largest, ""
+            return {}, f"last parameters: {name} has another shape"
+        distances[name] = apart(value, other[name])
+    return distances, ""
 
 
 def buffers_difference(original: Run, migrated: Run) -> tuple[float, str]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 
 from rich.console import Console
 from rich.table import Table
 
+from fsdp_migrate.verify import curves
 from fsdp_migrate.verify.compare import distance
 from fsdp_migrate.verify.records import Run
+from fsdp_migrate.verify.sketch import sketch
 from fsdp_migrate.verify.verdict import Verdict
 
 _ROWS = 24
@@ -19,8 +22,13 @@ _ROWS = 24
 def show(verdict: Verdict, console: Console) -> None:
     """Print a verdict."""
     console.print(_table(verdict))
+    for line in sketch(curves.losses(verdict.original), curves.losses(verdict.migrated)):
+        console.print(line, style="cyan", highlight=False, markup=False, soft_wrap=True)
     for line in _figures(verdict):
         console.print(line, style="dim", highlight=False, markup=False, soft_wrap=True)
+    for cause in verdict.causes[:1]:
+        text = f"likeliest cause: {cause.title}. {cause.advice}"
+        console.print(text, style="yellow", highlight=False, markup=False, soft_wrap=True)
     style = "bold green" if verdict.equal else "bold red"
     console.print(verdict.line(), style=style, highlight=False, soft_wrap=True, markup=False)
 
@@ -45,9 +53,11 @@ def _table(verdict: Verdict) -> Table:
 def _rows(verdict: Verdict) -> Iterator[tuple[str, str, str, str]]:
     one, other = verdict.original, verdict.migrated
     longer = max((*one.ranks, *other.ranks), key=lambda rank: len(rank.losses)).loss_steps
+    several = Counter(longer)
+    seen: Counter[int] = Counter()
     for index, step in enumerate(longer):
-        several = longer.count(step) > 1
-        name = f"{step}.{index - longer.index(step) + 1}" if several else str(step)
+        seen[step] += 1
+        name = f"{step}.{seen[step]}" if several[step] > 1 else str(step)
         losses, others = _at(one, index), _at(other, index)
         apart = [distance(a, b) for a, b in zip(losses, others, strict=False)]
         yield name, _mean(losses), _mean(others), _difference(apart)
@@ -92,7 +102,8 @@ def _figures(verdict: Verdict) -> Iterator[str]:
     comparison = verdict.comparison
     yield f"gradient norms: largest relative difference {comparison.max_rel_grad_norm:.3g}"
     if verdict.max_abs_param_diff is not None:
-        yield f"last parameters: largest difference {verdict.max_abs_param_diff:.3g}"
+        where = f", the first is {next(iter(odd))}" if (odd := verdict.odd_parameters) else ""
+        yield f"last parameters: largest difference {verdict.max_abs_param_diff:.3g}{where}"
     if verdict.max_abs_buffer_diff:
         yield f"last buffers: largest difference {verdict.max_abs_buffer_diff:.3g}, {verdict.buffer}"
     yield f"arithmetic: {verdict.arithmetic}" + (", CUDA emulated" if verdict.emulated else "")

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from fsdp_migrate.verify.causes import Cause, likeliest
 from fsdp_migrate.verify.compare import Comparison, Difference
 from fsdp_migrate.verify.records import Run
+from fsdp_migrate.verify.sources import Sources
+
+_PARAMETERS = 50
+"""Names of parameters in the JSON at most."""
 
 
 @dataclass(frozen=True)
@@ -18,10 +23,12 @@ class Verdict:
         comparison: the differences and how large they are.
         tolerance: relative; 0 asked for the same bits.
         backend: of the original's process group, as in `gloo`.
-        max_abs_param_diff: the largest difference of two elements of the last parameters; None
-            where it is not known.
+        parameters: the largest difference of two elements of each last parameter, in the model's
+            order; None where it is not known.
         original, migrated: what was recorded.
         notes: what could not be compared, and what else a reader should know.
+        sources: what both programs say.
+        environment: where they ran, as names and values for a reader.
         max_abs_buffer_diff: the largest difference of two elements of the last buffers.
         buffer: the name of the buffer and the rank where it is.
         canonical: whether both programs added up over ranks in one order, in fp64.
@@ -32,10 +39,12 @@ class Verdict:
     comparison: Comparison
     tolerance: float
     backend: str
-    max_abs_param_diff: float | None
+    parameters: dict[str, float] | None
     original: Run
     migrated: Run
     notes: list[str] = field(default_factory=list)
+    sources: Sources = field(default_factory=Sources)
+    environment: dict[str, str] = field(default_factory=dict)
     max_abs_buffer_diff: float = 0.0
     buffer: str = ""
     canonical: bool = False
@@ -69,6 +78,24 @@ class Verdict:
     def first(self) -> Difference | None:
         """The first difference; None if there is none."""
         return min(self.comparison.differences, default=None)
+
+    @property
+    def causes(self) -> list[Cause]:
+        """What fits the first difference, the likeliest first."""
+        return likeliest(self.first, self.original, self.migrated, self.sources)
+
+    @property
+    def max_abs_param_diff(self) -> float | None:
+        """The largest difference of two elements of the last parameters; None if not known."""
+        if self.parameters is None:
+            return None
+        values = self.parameters.values()
+        return math.nan if any(map(math.isnan, values)) else max(values, default=0.0)
+
+    @property
+    def odd_parameters(self) -> dict[str, float]:
+        """The last parameters that are not the same to the last bit, in the model's order."""
+        return {name: apart for name, apart in (self.parameters or {}).items() if apart != 0}
 
     @property
     def ranks(self) -> int:
@@ -111,6 +138,13 @@ class Verdict:
             "max_abs_param_diff": _finite(self.max_abs_param_diff),
             "original": _run(self.original),
             "migrated": _run(self.migrated),
+            "first_difference": _difference(self.first),
+            "causes": [asdict(cause) for cause in self.causes],
+            "parameters": {
+                name: _finite(apart) for name, apart in [*self.odd_parameters.items()][:_PARAMETERS]
+            },
+            "notes": self.notes,
+            "environment": self.environment,
             "max_abs_buffer_diff": _finite(self.max_abs_buffer_diff),
             "arithmetic": "canonical" if self.canonical else "plain",
             "emulated": self.emulated,
@@ -126,6 +160,13 @@ class Verdict:
             "max_rel_grad_norm_diff": _finite(self.comparison.max_rel_grad_norm),
             "max_abs_param_diff": _finite(self.max_abs_param_diff),
         }
+
+
+def _difference(first: Difference | None) -> dict[str, Any] | None:
+    if first is None:
+        return None
+    rank = first.rank if first.rank >= 0 else None
+    return {"what": first.what, "step": first.step, "rank": rank, "text": first.text}
 
 
 def _run(run: Run) -> dict[str, Any]:

@@ -46,16 +46,33 @@ def test_development_pins_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [".pre-commit-hooks.yaml", ".pre-commit-config.yaml", "docs/ci/github-workflow.yml"]
+    "name",
+    [
+        ".pre-commit-hooks.yaml",
+        ".pre-commit-config.yaml",
+        "action.yml",
+        "docs/ci/github-workflow.yml",
+    ],
 )
 def test_yaml_is_valid(name: str) -> None:
     assert yaml.safe_load((ROOT / name).read_text("utf-8"))
 
 
-def test_workflow_checks_then_verifies() -> None:
-    workflow: Any = yaml.safe_load((ROOT / "docs/ci/github-workflow.yml").read_text("utf-8"))
-    steps = "\n".join(step.get("run", "") for step in workflow["jobs"]["fsdp"]["steps"])
+def test_action_checks_then_verifies() -> None:
+    action: Any = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
+    steps = "\n".join(step.get("run", "") for step in action["runs"]["steps"])
     assert 0 < steps.index("fsdp-migrate check") < steps.index("fsdp-migrate verify")
+
+
+def test_workflow_gives_the_action_inputs_that_it_has() -> None:
+    action: Any = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
+    workflow: Any = yaml.safe_load((ROOT / "docs/ci/github-workflow.yml").read_text("utf-8"))
+    step = next(
+        s for s in workflow["jobs"]["fsdp"]["steps"] if "fsdp-migrate@" in s.get("uses", "")
+    )
+    assert set(step["with"]) <= set(action["inputs"])
+    required = {name for name, it in action["inputs"].items() if it.get("required")}
+    assert required <= set(step["with"])
 
 
 def test_links_in_the_readme_exist() -> None:

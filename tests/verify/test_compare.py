@@ -34,7 +34,7 @@ def run(*losses: list[float], **how: float) -> Run:
 
 
 def verdict(one: Run, other: Run, tolerance: float = 1e-6) -> Verdict:
-    return Verdict(compare(one, other, tolerance), tolerance, "gloo", 0.0, one, other)
+    return Verdict(compare(one, other, tolerance), tolerance, "gloo", {"w": 0.0}, one, other)
 
 
 def first(comparison: Comparison) -> str:
@@ -128,11 +128,11 @@ def test_distances() -> None:
 
 
 def test_tolerance_zero_asks_for_the_same_last_parameters() -> None:
-    result = replace(verdict(run([3.0]), run([3.0]), 0), max_abs_param_diff=1e-3)
+    result = replace(verdict(run([3.0]), run([3.0]), 0), parameters={"v": 0.0, "w": 1e-3})
     assert not result.equal
     assert result.line() == "different: the last parameters, by up to 0.001"
     assert replace(result, tolerance=1e-6).equal
-    assert replace(result, max_abs_param_diff=None).equal
+    assert replace(result, parameters=None).equal
 
 
 def test_the_json_is_the_contract() -> None:
@@ -151,12 +151,23 @@ def test_the_json_is_the_contract() -> None:
         "max_abs_param_diff",
         "original",
         "migrated",
+        "first_difference",
+        "causes",
+        "parameters",
+        "notes",
+        "environment",
         "max_abs_buffer_diff",
         "arithmetic",
         "emulated",
         "aligned",
         "plain",
     ]
+    assert data["first_difference"] == {
+        "what": "loss",
+        "step": 2,
+        "rank": 1,
+        "text": "2 against 2.5",
+    }
     assert (data["version"], data["equal"], data["ranks"], data["steps"]) == (1, False, 2, 2)
     assert list(data["original"]) == [
         "losses",
@@ -194,4 +205,4 @@ def test_a_long_table_keeps_both_ends_and_the_first_difference() -> None:
     other[149] += 1.0
     steps = [line.split()[0] for line in shown(verdict(run(losses), run(other))) if line.strip()]
     assert {"1", "2", "149", "150", "151", "299", "300", "…"} <= set(steps)
-    assert len(steps) < 45
+    assert len(steps) < 60

@@ -15,11 +15,14 @@ from click.testing import CliRunner
 from fsdp_migrate.discover import Discovered
 from fsdp_migrate.findings import Action, Finding
 from fsdp_migrate.report import Change, Report
+from fsdp_migrate.settings import Options
 from fsdp_migrate.verify import ProgramFailed, parameters
+from fsdp_migrate.verify.causes import likeliest
 from fsdp_migrate.verify.command import verify_command
 from fsdp_migrate.verify.compare import compare
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.records import Run
+from fsdp_migrate.verify.sources import Sources
 
 pytestmark = pytest.mark.ranks
 
@@ -126,10 +129,19 @@ def test_nan_in_both_is_the_same_and_gradients_may_accumulate(run: RunProgram) -
     assert parameters.max_difference(one, other) == (0.0, "")
 
 
+def test_nan_in_one_is_a_difference_from_its_first_step(run: RunProgram) -> None:
+    one, other = run("original"), run("migrated", "--fault", "nan")
+    comparison = compare(one, other, 1e-6)
+    first = comparison.differences[0]
+    assert (first.what, first.step, first.text.split()[-1]) == ("loss", 2, "nan")
+    assert likeliest(first, one, other, Sources())[0].name == "overflow"
+
+
 @pytest.mark.parametrize(
     ("fault", "reason", "launcher"),
     [
         ("crash", "rank 1 raised ValueError: no such thing as a third step", Launcher.TORCHRUN),
+        ("kill", "rank 1 ended by signal 9", Launcher.TORCHRUN),
         ("exit", "rank 1 ended with exit status 7", Launcher.PYTHON),
     ],
 )
@@ -140,6 +152,8 @@ def test_a_program_that_fails(fault: str, reason: str, launcher: Launcher, run: 
     if fault == "crash":
         assert caught.value.details.count("Traceback") == 1
         assert 'raise ValueError("no such thing' in caught.value.details
+        assert "rank 0 said last:\n  step 1 done\n  step 2 done" in caught.value.details
+        assert "rank 1 said last:\n  step 1 done\n  step 2 done" in caught.value.details
 
 
 def test_a_program_that_hangs_ends_with_the_time(programs: Path) -> None:
@@ -153,7 +167,7 @@ def test_a_program_that_hangs_ends_with_the_time(programs: Path) -> None:
         assert time.monotonic() - begin < seconds + 20
         assert result.exit_code == 3, result.output
         assert f"it did not end within {seconds} seconds" in result.output
-        if "rank 1 stands at" in result.output:
+        if "wait in a collective" in result.output:
             break
     assert "all but rank 1 wait in a collective" in result.output
     assert "in trouble" in result.output
@@ -169,7 +183,7 @@ def test_a_copy_is_migrated_where_no_migrated_program_is_named(
 ) -> None:
     before = {path: path.read_bytes() for path in programs.glob("*.py")}
 
-    def analyse(found: Discovered) -> Report:
+    def analyse(found: Discovered, options: Options) -> Report:
         script = next(path for path in found.files if path.name == "original.py")
         assert not script.is_relative_to(programs)
         after = (programs / "migrated.py").read_bytes()

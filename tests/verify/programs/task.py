@@ -3,6 +3,7 @@
 import argparse
 import multiprocessing
 import os
+import signal
 import socket
 import sys
 import time
@@ -104,6 +105,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, args: argparse.Nam
         if args.clip:
             clip(model, args.clip)
         optimizer.step()
+        print(f"step {step + 1} done", flush=True)
 
 
 def clip(model: nn.Module, most: float) -> None:
@@ -119,5 +121,7 @@ def trouble(fault: str) -> None:
         raise ValueError("no such thing as a third step")
     if fault == "exit":
         raise SystemExit(7)
+    if fault == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
     if fault == "hang":
         time.sleep(600)

@@ -1,0 +1,145 @@
+"""The page's tables: ranks, time and memory, collectives, parameters, environment."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+
+from fsdp_migrate.verify.compare import distance
+from fsdp_migrate.verify.records import Rank, Run
+from fsdp_migrate.verify.verdict import Verdict
+
+_ROWS = 64
+"""Of a table at most."""
+
+_RANKS = (
+    "rank",
+    "losses, original",
+    "migrated",
+    "last loss, original",
+    "migrated",
+    "largest difference",
+    "first at step",
+)
+
+
+def sections(verdict: Verdict) -> Iterator[str]:
+    """All tables, each under its heading."""
+    runs = (verdict.original, verdict.migrated)
+    yield "<h2>Ranks</h2>"
+    yield _table(_RANKS, _ranks(verdict), off=5)
+    yield "<h2>Time and memory</h2>"
+    yield _table(("", "original", "migrated"), _costs(*runs))
+    yield "<h2>Collectives of the first rank</h2>"
+    counts = list(_collectives(*runs))
+    header = ("", "original", "migrated", "MiB, original", "migrated")
+    yield _table(header, counts) if counts else _empty("None was recorded.")
+    yield "<h2>Parameters after the last step</h2>"
+    yield _parameters(verdict)
+    yield "<h2>Environment</h2>"
+    facts = {
+        **verdict.environment,
+        "backend": verdict.backend or "none",
+        "arithmetic": verdict.arithmetic,
+        "tolerance": f"{verdict.tolerance:g}, relative",
+    }
+    yield _table(("", ""), facts.items(), kind="plain")
+
+
+def _table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], off: int = -1, kind: str = ""
+) -> str:
+    """A table; in the column `off` what is not zero stands out."""
+    lines = [f'<div class="scroll"><table class="{kind}">']
+    if any(header):
+        cells = "".join(f"<th>{escape(name)}</th>" for name in header)
+        lines.append(f"<tr>{cells}</tr>")
+    rows = list(rows)
+    for row in rows[:_ROWS]:
+        cells = "".join(
+            f"<td{_class(index == off and text not in ('0', '-'))}>{escape(text)}</td>"
+            for index, text in enumerate(row)
+        )
+        lines.append(f"<tr>{cells}</tr>")
+    lines.append("</table></div>")
+    if len(rows) > _ROWS:
+        lines.append(f'<p class="soft">{len(rows) - _ROWS} more rows are left out.</p>')
+    return "\n".join(lines)
+
+
+def _class(stands_out: bool) -> str:
+    return ' class="off"' if stands_out else ""
+
+
+def _empty(text: str) -> str:
+    return f'<p class="empty">{text}</p>'
+
+
+def _ranks(verdict: Verdict) -> Iterator[Sequence[str]]:
+    firsts = {d.rank: d.step for d in sorted(verdict.comparison.differences, reverse=True)}
+    pairs = itertools.zip_longest(verdict.original.ranks, verdict.migrated.ranks)
+    for number, (one, other) in enumerate(pairs):
+        both = (one, other)
+        yield (
+            str(number),
+            *(str(len(rank.losses)) if rank else "-" for rank in both),
+            *(_value(rank.losses[-1]) if rank and rank.losses else "-" for rank in both),
+            _gap(one, other),
+            str(firsts.get(number, "-")),
+        )
+
+
+def _gap(one: Rank | None, other: Rank | None) -> str:
+    pairs = zip(one.losses if one else (), other.losses if other else (), strict=False)
+    apart = [distance(a, b) for a, b in pairs]
+    if not apart:
+        return "-"
+    return "nan" if any(map(math.isnan, apart)) else f"{max(apart):.3g}"
+
+
+def _costs(*runs: Run) -> Iterator[Sequence[str]]:
+    yield ("whole run, s", *(f"{run.seconds:.1f}" for run in runs))
+    yield ("a step, median of the first rank, ms", *map(_step_time, runs))
+    peaks = (max((rank.peak_memory_bytes for rank in run.ranks), default=0) for run in runs)
+    yield (
+        "peak memory of a rank, MiB",
+        *(f"{peak / 2**20:.0f}" if peak else "-" for peak in peaks),
+    )
+
+
+def _step_time(run: Run) -> str:
+    seconds = run.ranks[0].step_seconds if run.ranks else []
+    return f"{1000 * statistics.median(seconds):.1f}" if seconds else "-"
+
+
+def _collectives(*runs: Run) -> Iterator[Sequence[str]]:
+    counts = [run.ranks[0].collectives if run.ranks else {} for run in runs]
+    sizes = [run.ranks[0].collective_bytes if run.ranks else {} for run in runs]
+    for kind in sorted(set().union(*counts)):
+        yield (
+            kind,
+            *(str(count.get(kind, 0)) for count in counts),
+            *(_size(b, kind) for b in sizes),
+        )
+
+
+def _size(sizes: dict[str, int], kind: str) -> str:
+    return f"{sizes[kind] / 2**20:.2f}" if kind in sizes else "-"
+
+
+def _parameters(verdict: Verdict) -> str:
+    if verdict.parameters is None:
+        return _empty("They could not be compared.")
+    odd = verdict.odd_parameters
+    if not odd:
+        return _empty(f"All {len(verdict.parameters)} are the same to the last bit.")
+    rows = [(name, f"{apart:.3g}") for name, apart in odd.items()]
+    text = f"{len(odd)} of {len(verdict.parameters)} differ, in the model's order:"
+    return f"<p>{text}</p>\n" + _table(("parameter", "largest difference"), rows)
+
+
+def _value(value: float) -> str:
+    return f"{value:.8g}"

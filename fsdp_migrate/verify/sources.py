@@ -1,0 +1,71 @@
+"""What both programs say: the diff that is tested, and the words that make a cause possible at all."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fsdp_migrate.verify.folders import Program
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The Python text of both programs.
+
+    Attributes:
+        original, migrated: all files of a program, one after another.
+        diff: a unified diff of the files that differ.
+    """
+
+    original: str = ""
+    migrated: str = ""
+    diff: str = ""
+
+    def uses(self, *words: str) -> bool:
+        """Whether the original has any of these words."""
+        return any(word in self.original for word in words)
+
+    def lost(self, word: str) -> bool:
+        """Whether the migrated program has a word less often."""
+        return self.original.count(word) > self.migrated.count(word)
+
+    def gained(self, word: str) -> bool:
+        """Whether the migrated program has a word more often."""
+        return self.migrated.count(word) > self.original.count(word)
+
+
+def read(before: Program, after: Program) -> Sources:
+    """Read two copies; to be called before the programs run, which may write files of their own."""
+    olds, news = _texts(before), _texts(after)
+    script, other = (str(p.script.relative_to(p.root)) for p in (before, after))
+    if script != other:
+        # Two scripts, maybe of one folder: one stands for the other, and neither is in both.
+        olds.pop(other, None)
+        news.pop(script, None)
+        news[script] = news.pop(other)
+    names = sorted(olds.keys() | news.keys())
+    return Sources(
+        original="\n".join(olds.values()),
+        migrated="\n".join(news.values()),
+        diff="".join(
+            line
+            for name in names
+            for line in _diff(name, olds.get(name, ""), news.get(name, ""))
+            if olds.get(name) != news.get(name)
+        ),
+    )
+
+
+def _texts(program: Program) -> dict[str, str]:
+    return {
+        str(path.relative_to(program.root)): path.read_text(encoding="utf-8", errors="replace")
+        for path in sorted(program.root.rglob("*.py"))
+        if path.is_file()
+    }
+
+
+def _diff(name: str, old: str, new: str) -> Iterator[str]:
+    before, after = old.splitlines(keepends=True), new.splitlines(keepends=True)
+    for line in difflib.unified_diff(before, after, f"a/{name}", f"b/{name}"):
+        yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"

@@ -1,0 +1,41 @@
+"""FSDP1 in single precision: synchronised weights, accumulation under no_sync, clipping."""
+
+import contextlib
+
+import torch
+import torch.distributed as dist
+from parts import Block, Model, arguments, batch, launch
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+
+def main() -> None:
+    args = arguments()
+    dist.init_process_group("gloo")
+    torch.manual_seed(dist.get_rank())  # only the first rank's weights count
+    model = FSDP(
+        Model(),
+        auto_wrap_policy=ModuleWrapPolicy({Block}),
+        device_id=torch.device("cpu"),
+        use_orig_params=True,
+        sync_module_states=True,
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    generator = torch.Generator().manual_seed(100 + dist.get_rank())
+    for _ in range(args.steps):
+        optimizer.zero_grad()
+        for micro in range(args.accumulate):
+            last = micro == args.accumulate - 1
+            with contextlib.nullcontext() if last else model.no_sync():
+                x, target = batch(generator)
+                loss = nn.functional.cross_entropy(model(x), target) / args.accumulate
+                loss.backward()
+        if args.clip:
+            model.clip_grad_norm_(args.clip)
+        optimizer.step()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    launch(main)
