@@ -8,7 +8,8 @@ some milliseconds once.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
+import weakref
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import nn
@@ -29,6 +30,7 @@ class Census:
         self.parts: dict[tuple[str, tuple[int, ...]], layouts.Part] = {}
         self.first: dict[tuple[str, tuple[int, ...]], layouts.Part] = {}
         self.complete = True
+        self._models: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         self._modules: dict[str, nn.Module] = {}
         self._holdings: dict[int, layouts.Holding] = {}
         # Parameters are known by identity: they must live on, or another could get the same. They
@@ -41,14 +43,15 @@ class Census:
         if not new:
             return
         self._known.update(new)
-        for root in roots():
-            modules = [(layouts.clean(path), module) for path, module in root.named_modules()]
+        for root in _in_order(roots(), new):
+            model = self._models.setdefault(root, self._next_model())
+            modules = [
+                (layouts.clean(model, path), module) for path, module in root.named_modules()
+            ]
             for name, module in modules:
                 self._look_at(name, module, new, rank, processes)
-            if any(id(parameter) in new for parameter in root.parameters()):
-                for name, module in modules:
-                    if module._buffers:
-                        self._modules.setdefault(name, module)
+                if module._buffers:
+                    self._modules.setdefault(name, module)
         for identity, parameter in new.items():
             if identity not in self._holdings:
                 # It has no module, hence no name: its gradient counts, its last value cannot be
@@ -69,6 +72,10 @@ class Census:
     def replicas(self, parameter: torch.Tensor) -> int:
         """How many processes hold the same part of this parameter and its gradient."""
         return self._holdings[id(parameter)].replicas
+
+    def _next_model(self) -> str:
+        """What tells the parameters of one model from those of another with the same names."""
+        return f"model {len(self._models) + 1}" if self._models else ""
 
     def _look_at(
         self,
@@ -95,6 +102,22 @@ class Census:
             self.parts.setdefault((part.name, part.offsets), part)
             if holding.first:
                 self.first.setdefault((part.name, part.offsets), part)
+
+
+def _in_order(models: list[nn.Module], wanted: dict[int, torch.Tensor]) -> list[nn.Module]:
+    """Those that have wanted parameters, in the order of these: it is the same in both programs."""
+    places = {identity: place for place, identity in enumerate(wanted)}
+    first = {
+        model: min((places[id(p)] for p in _members(model) if id(p) in places), default=-1)
+        for model in models
+    }
+    return sorted((model for model in models if first[model] >= 0), key=lambda m: first[m])
+
+
+def _members(model: nn.Module) -> Iterator[torch.Tensor]:
+    yield from model.parameters()
+    for module in model.modules():
+        yield from layouts.flat_members(module)
 
 
 def roots() -> list[nn.Module]:

@@ -58,6 +58,9 @@ class Start:
     def _look(self, rank: int, processes: int) -> None:
         census = Census()
         models = [root for root in roots() if any(map(_is_sharded, root.modules()))]
+        if len(models) > 1:  # of those that were not called yet nobody knows which is which
+            self.problem = f"{len(models)} sharded models"
+            return
         census.look([p for model in models for p in model.parameters()], rank, processes)
         self.problem = parameters.write(
             census,

@@ -46,3 +46,20 @@ def test_a_tensor_is_put_together_from_parts() -> None:
         assert problem == ""
         assert torch.equal(whole["w"], expected)
     assert "do not make a whole" in parameters.whole(flat[:1])[1]
+
+
+def test_models_with_the_same_names_are_told_apart() -> None:
+    from fsdp_migrate.runtime.record.census import Census
+
+    larger = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 2))
+    first = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    census = Census()
+    # In the order in which the optimizer has them, whichever model is larger.
+    census.look([*first.parameters(), *larger.parameters()], 0, 1)
+    names = [name for name, _ in census.parts]
+    assert names[:2] == ["0.weight", "0.bias"]
+    assert "model 2.0.weight" in names
+    assert len(names) == 8
+    assert "1.running_mean" in census.buffers()
+    census.look([*larger.parameters()], 0, 1)  # nothing new
+    assert [name for name, _ in census.parts] == names
