@@ -169,7 +169,6 @@ def test_names_of_a_mesh_are_given_once() -> None:
         ("Block", "class Root(Block): ...", True),
         ("nn.Sequential", "class Root(nn.Sequential): ...", True),
         ("nn.Linear", "class Root(nn.LazyLinear): ...", True),
-        ("nn.Module", "class Root(nn.Module): ...", True),
         ("Block", "class Base(nn.Module): ...\nclass Root(Base): ...", False),
         ("Base", "class Base(nn.Module): ...\nclass Root(Base): ...", True),
         ("Block", "class Root(make()): ...", True),
