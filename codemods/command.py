@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import libcst as cst
@@ -46,13 +47,13 @@ class FileCommand(CodemodCommand):
                 self.warn(f"{draft.rule.code}: {draft.construct}: {draft.message}")
         gone = {node for draft in drafts for region in draft.gone for node in ast.walk(region)}
         needs = [need for draft in drafts for need in draft.needs]
-        planned = imports.plan(context, gone, needs, whole=False)
         edits = [edit for draft in drafts for edit in draft.edits]
         places = [place for draft in drafts for place in draft.places]
         if not edits and not places:
             return tree
-        edits += planned.edits
-        after = apply(context.syntax, edits, planned.insert, places=places)
+        written = partial(apply, context.syntax, edits, places=places)
+        planned = imports.plan(context, gone, needs, written, whole=False)
+        after = apply(context.syntax, [*edits, *planned.edits], planned.insert, places=places)
         return cst.parse_module(after, config=tree.config_for_parsing)
 
 

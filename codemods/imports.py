@@ -7,7 +7,7 @@ take the place of those that went.
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import libcst as cst
@@ -169,13 +169,19 @@ class ImportPlan:
 
 
 def plan(
-    context: Context, gone: Collection[ast.AST], needs: Iterable[Need], *, whole: bool
+    context: Context,
+    gone: Collection[ast.AST],
+    needs: Iterable[Need],
+    written: Callable[[], str],
+    *,
+    whole: bool,
 ) -> ImportPlan:
-    """Decides on every import of an FSDP1 name.
+    """Decides on every import of an FSDP1 name, and on others whose last use goes away.
 
     Args:
         gone: nodes that the edits of other codemods take away.
         needs: names that these edits use.
+        written: gives the file's text after these edits.
         whole: every model around is migrated, so options that stay can come from the runtime.
     """
     needs = list(dict.fromkeys(needs))
@@ -190,7 +196,11 @@ def plan(
     insert = _place(context, statements, needs)
     _gather(context, statements)
     fallbacks = list(_fallbacks(context, statements, needs))
-    for statement, binding in _spare(context, gone, used, needs):
+    spare = list(_spare(context, gone, used, needs))
+    read = _names_read(written()) if spare else frozenset()
+    for statement, binding in spare:
+        if (binding.alias.asname or binding.alias.name) in read:
+            continue
         known = [other for other in statements if other.node is statement.node]
         statements += [] if known else [statement]
         (known or [statement])[0].drop.add(binding.alias.asname or binding.alias.name)
@@ -268,6 +278,11 @@ def _spare(
             if isinstance(binding, Imported) and binding not in used:
                 if is_spare(context, binding):
                     yield _Statement(binding.statement, module.scope), binding
+
+
+def _names_read(text: str) -> frozenset[str]:
+    """The names that a program mentions: what went away in one place may have been written anew in another."""
+    return frozenset(node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name))
 
 
 def _decide(

@@ -166,11 +166,17 @@ class _Migration:
         module = context.module
         drafts = [self.settled(context, draft, held) for draft in self.drafts[module]]
         needs = [need for draft in drafts for need in draft.needs]
-        planned = imports.plan(context, _gone(drafts), needs, whole=module not in held)
-        drafts += planned.drafts
         edits = [edit for draft in drafts for edit in draft.edits]
-        edits += planned.edits
         places = [place for draft in drafts for place in draft.places]
+        planned = imports.plan(
+            context,
+            _gone(drafts),
+            needs,
+            lambda: apply(context.syntax, edits, (), context.line_length, places),
+            whole=module not in held,
+        )
+        drafts += planned.drafts
+        edits = [*edits, *planned.edits]
         after = None
         if (edits or places) and module not in self.broken:
             edits += self.marks(context, drafts, edits)
