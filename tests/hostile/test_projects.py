@@ -58,13 +58,12 @@ SAME: dict[str, dict[str, str]] = {
         "main.py": NET
         + "from pkg import *\nmodel = wrap_it(Net())\nassert isinstance(model, FSDP)\nmodel.state_dict()\n",
     },
-    "a class and a type of another file, written anew": {
+    "a class of another file, written anew": {
         "models.py": "from m import Block, Net\n",
-        "types_.py": "import torch\nLOW = torch.bfloat16\n",
         "main.py": FSDP
         + POLICY
-        + "from torch.distributed.fsdp import MixedPrecision\nfrom models import Block, Net\nfrom types_ import LOW\n"
-        + "model = FSDP(Net(), auto_wrap_policy=ModuleWrapPolicy({Block}), mixed_precision=MixedPrecision(LOW))\n",
+        + "from models import Block, Net\nmodel = FSDP(Net(), auto_wrap_policy=ModuleWrapPolicy({Block}))"
+        + SAVE,
     },
     "init exports": {
         "pkg/__init__.py": "from .fsdp import FSDP, wrap_it\n",
