@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -57,7 +57,7 @@ class Unseen:
 
 Meaning = External | Definition | ModuleReference
 
-_DEPTH = 12  # re-export chains longer than this are loops
+_Name = tuple[Scope | Module, str]  # where a name is bound, or of which module, and the name
 
 
 class Project:
@@ -74,8 +74,12 @@ class Project:
         self._components: dict[Module, frozenset[Module]] | None = None
         for module in self.modules:
             self._by_last.setdefault(module.name.rpartition(".")[2], []).append(module)
+        self._known: dict[_Name, tuple[Meaning | Unseen, ...]] = {}
+        self._open: set[_Name] = set()  # names whose meanings are being found
+        self._unsure: list[_Name] | None = None  # found while one led back to itself
         self._set_outside: frozenset[tuple[Module, str]] = frozenset()
         self._set_outside = frozenset(self._outside_stores())
+        self._known.clear()
 
     def _outside_stores(self) -> Iterator[tuple[Module, str]]:
         """The names of modules that `module.NAME = value` or `setattr(module, "NAME", value)` binds from outside."""
@@ -116,9 +120,7 @@ class Project:
         """What a name or dotted name can mean; several where it is imported under `try` or `if`, none if unknown."""
         return frozenset(
             meaning
-            for meaning in self._meanings(
-                expression, module, scope or module.scope_of(expression), 0
-            )
+            for meaning in self._meanings(expression, module, scope or module.scope_of(expression))
             if not isinstance(meaning, Unseen)
         )
 
@@ -127,15 +129,13 @@ class Project:
 
         `?` is among them where the name can be something else as well.
         """
-        found = set(self._meanings(expression, module, module.scope_of(expression), 0))
+        found = set(self._meanings(expression, module, module.scope_of(expression)))
         paths = {meaning.dotted for meaning in found if isinstance(meaning, External)}
         return frozenset(paths | {"?"} if 0 < len(paths) < len(found) else paths)
 
     def fsdp1(self, expression: ast.expr, module: Module, scope: Scope | None = None) -> str | None:
         """The FSDP1 name that an expression stands for, if nothing but FSDP1 can be meant (a `None` fallback aside)."""
-        return _one_name(
-            self._meanings(expression, module, scope or module.scope_of(expression), 0)
-        )
+        return _one_name(self._meanings(expression, module, scope or module.scope_of(expression)))
 
     def fsdp1_at(self, name: str, module: Module) -> str | None:
         """The FSDP1 name that a top-level name of a module stands for, as `fsdp1` decides."""
@@ -220,51 +220,76 @@ class Project:
                     found.append((other, None))
         return found
 
-    def module_name(self, name: str, module: Module, depth: int = 0) -> Iterator[Meaning | Unseen]:
+    def module_name(self, name: str, module: Module) -> tuple[Meaning | Unseen, ...]:
         """What a name at the top level of a module means to those who import it."""
-        if depth > _DEPTH:
-            return
+        return self._once((module, name), lambda: self._of_module(name, module))
+
+    def _once(
+        self, name: _Name, find: Callable[[], Iterable[Meaning | Unseen]]
+    ) -> tuple[Meaning | Unseen, ...]:
+        """What a name means, found once; where it leads back to itself, that adds nothing."""
+        if name in self._known:
+            return self._known[name]
+        if name in self._open:
+            self._unsure = self._unsure or []
+            return ()
+        self._open.add(name)
+        found = self._known[name] = tuple(dict.fromkeys(find()))
+        self._open.remove(name)
+        if self._unsure is not None:
+            self._unsure.append(name)
+            if not self._open:  # what was found inside the loop may lack what is found outside
+                for inner in self._unsure[:-1]:
+                    self._known.pop(inner, None)
+                self._unsure = None
+        return found
+
+    def _of_module(self, name: str, module: Module) -> Iterator[Meaning | Unseen]:
         if self.is_set_outside(module, name):
             yield Unseen()
         bindings = module.scope.bindings.get(name)
         if bindings:
             for binding in bindings:
-                yield from self._binding(binding, module, module.scope, name, depth)
+                yield from self._binding(binding, module, module.scope, name)
             return
         if module.is_package and (child := self.find(f"{module.name}.{name}", module)):
             yield ModuleReference(child.name)
             return
         for source, _ in module.stars:
-            yield from self._from_star(source, name, module, depth)
+            yield from self._from_star(source, name, module)
 
     def _meanings(
-        self, expression: ast.expr, module: Module, scope: Scope, depth: int
+        self, expression: ast.expr, module: Module, scope: Scope
     ) -> Iterator[Meaning | Unseen]:
-        if depth > _DEPTH:
-            return
         if isinstance(expression, ast.Name):
-            found = module.lookup(expression.id, scope)
+            name = expression.id
+            found = module.lookup(name, scope)
             if found is None:
-                yield from self.module_name(expression.id, module, depth + 1)
+                yield from self.module_name(name, module)
                 return
             where, bindings = found
-            if where is module.scope and self.is_set_outside(module, expression.id):
-                yield Unseen()
-            for binding in bindings:
-                yield from self._binding(binding, module, where, expression.id, depth + 1)
+            yield from self._once((where, name), lambda: self._bound(name, module, where, bindings))
         elif isinstance(expression, ast.Attribute):
-            for owner in self._meanings(expression.value, module, scope, depth + 1):
-                yield from self._member(owner, expression.attr, module, depth + 1)
+            for owner in self._meanings(expression.value, module, scope):
+                yield from self._member(owner, expression.attr, module)
         elif isinstance(expression, ast.Constant) and isinstance(expression.value, str):
             try:  # an annotation in quotes
                 quoted = ast.parse(expression.value, mode="eval").body
             except (SyntaxError, ValueError):
                 return
             if isinstance(quoted, ast.Name | ast.Attribute):
-                yield from self._meanings(quoted, module, scope, depth + 1)
+                yield from self._meanings(quoted, module, scope)
+
+    def _bound(
+        self, name: str, module: Module, scope: Scope, bindings: Iterable[Binding]
+    ) -> Iterator[Meaning | Unseen]:
+        if scope is module.scope and self.is_set_outside(module, name):
+            yield Unseen()
+        for binding in bindings:
+            yield from self._binding(binding, module, scope, name)
 
     def _member(
-        self, owner: Meaning | Unseen, attribute: str, module: Module, depth: int
+        self, owner: Meaning | Unseen, attribute: str, module: Module
     ) -> Iterator[Meaning | Unseen]:
         if isinstance(owner, External):
             yield External(f"{owner.dotted}.{attribute}")
@@ -274,17 +299,17 @@ class Project:
             inside = self.inside(owner, module)
             if inside is None:
                 return
-            members = list(self.module_name(attribute, inside, depth))
+            members = list(self.module_name(attribute, inside))
             if members:
                 yield from members
             elif child := self.find(f"{inside.name}.{attribute}", inside):
                 yield ModuleReference(child.name)
 
     def _binding(
-        self, binding: Binding, module: Module, scope: Scope, name: str, depth: int
+        self, binding: Binding, module: Module, scope: Scope, name: str
     ) -> Iterator[Meaning | Unseen]:
         if isinstance(binding, Imported):
-            yield from self._imported(binding, module, depth)
+            yield from self._imported(binding, module)
         elif isinstance(binding, Defined):
             yield Definition(module, binding.node)
         elif isinstance(binding, Assigned) and not binding.path:
@@ -292,15 +317,13 @@ class Project:
                 yield Unseen()
             if isinstance(binding.value, ast.Name | ast.Attribute):
                 if not _same(binding.value, name):
-                    yield from self._meanings(binding.value, module, scope, depth + 1)
+                    yield from self._meanings(binding.value, module, scope)
             elif not is_fallback(binding.value):
                 yield Unseen()
         elif not (isinstance(binding, Opaque) and isinstance(binding.node, ast.Delete)):
             yield Unseen()
 
-    def _imported(
-        self, binding: Imported, module: Module, depth: int
-    ) -> Iterator[Meaning | Unseen]:
+    def _imported(self, binding: Imported, module: Module) -> Iterator[Meaning | Unseen]:
         inside = self.find(binding.module, module)
         if binding.member is None:
             yield ModuleReference(inside.name) if inside else External(binding.module)
@@ -312,18 +335,16 @@ class Project:
                 yield External(f"{binding.module}.{binding.member}")
             return
         if inside is not module or binding.module != module.name:
-            yield from self.module_name(binding.member, inside, depth + 1)
+            yield from self.module_name(binding.member, inside)
         if (child := self.find(f"{inside.name}.{binding.member}", inside)) is not None:
             if binding.member not in inside.scope.bindings:
                 yield ModuleReference(child.name)
 
-    def _from_star(
-        self, source: str, name: str, module: Module, depth: int
-    ) -> Iterator[Meaning | Unseen]:
+    def _from_star(self, source: str, name: str, module: Module) -> Iterator[Meaning | Unseen]:
         inside = self.find(source, module)
         if inside is not None and inside is not module:
             if not name.startswith("_"):
-                yield from self.module_name(name, inside, depth + 1)
+                yield from self.module_name(name, inside)
         elif inside is None and names.fsdp1_name(f"{source}.{name}"):
             yield External(f"{source}.{name}")
 

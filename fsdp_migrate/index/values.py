@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from fsdp_migrate.index.module import Assigned, Imported, Module, Scope
 from fsdp_migrate.index.project import Project
 
-_DEPTH = 12
-
 
 @dataclass(frozen=True, eq=False)
 class Origin:
@@ -29,7 +27,7 @@ class Origin:
 
 def origins(project: Project, expression: ast.expr, module: Module) -> list[Origin]:
     """All expressions that can have made the value of `expression`, following names, imports and conditionals."""
-    return list(_origins(project, expression, module, module.scope_of(expression), (), 0))
+    return list(_Search(project).of(expression, module, module.scope_of(expression), ()))
 
 
 def origin(project: Project, expression: ast.expr, module: Module) -> Origin | None:
@@ -38,67 +36,79 @@ def origin(project: Project, expression: ast.expr, module: Module) -> Origin | N
     return found[0] if len(found) == 1 and found[0].node is not None else None
 
 
-def _origins(
-    project: Project,
-    expression: ast.expr,
-    module: Module,
-    scope: Scope,
-    trail: tuple[Assigned, ...],
-    depth: int,
-) -> Iterator[Origin]:
-    if depth > _DEPTH or _is_set_outside(project, expression, module):
-        yield Origin(None, module, trail)
-    elif isinstance(expression, ast.IfExp):
-        for branch in (expression.body, expression.orelse):
-            yield from _origins(project, branch, module, scope, trail, depth + 1)
-    elif isinstance(expression, ast.NamedExpr):
-        yield from _origins(project, expression.value, module, scope, trail, depth + 1)
-    elif isinstance(expression, ast.Name):
-        yield from _of_name(project, expression, module, scope, trail, depth)
-    elif isinstance(expression, ast.Attribute) and (
-        found := _constant(project, expression, module)
-    ):
-        yield from _origins(project, found[1].value, found[0], found[0].scope, trail, depth + 1)
-    else:
-        yield Origin(expression, module, trail)
+class _Search:
+    """One way back from an expression. A name is followed once; one that leads back to itself is out of sight."""
 
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self._met: set[tuple[Scope, str]] = set()
+        self._open: set[tuple[Scope, str]] = set()
 
-def _of_name(
-    project: Project,
-    expression: ast.Name,
-    module: Module,
-    scope: Scope,
-    trail: tuple[Assigned, ...],
-    depth: int,
-) -> Iterator[Origin]:
-    found = module.lookup(expression.id, scope)
-    if found is None:
-        if constant := _constant(project, expression, module):
-            yield from _origins(
-                project, constant[1].value, constant[0], constant[0].scope, trail, depth + 1
-            )
-        else:
-            yield Origin(expression, module, trail)  # a builtin, or a name from a star import
-        return
-    where, bindings = found
-    if where is module.scope and module.is_rewritten:
-        yield Origin(None, module, trail)
-    for binding in bindings:
-        if isinstance(binding, Assigned):
-            value = element(binding)
-            if value is None:
-                yield Origin(None, module, (*trail, binding))
-            else:
-                yield from _origins(project, value, module, where, (*trail, binding), depth + 1)
-        elif isinstance(binding, Imported):
-            if constant := _constant(project, expression, module):
-                yield from _origins(
-                    project, constant[1].value, constant[0], constant[0].scope, trail, depth + 1
-                )
-            else:
-                yield Origin(expression, module, trail)
-        else:
+    def of(
+        self, expression: ast.expr, module: Module, scope: Scope, trail: tuple[Assigned, ...]
+    ) -> Iterator[Origin]:
+        if _is_set_outside(self.project, expression, module):
             yield Origin(None, module, trail)
+        elif isinstance(expression, ast.IfExp):
+            for branch in (expression.body, expression.orelse):
+                yield from self.of(branch, module, scope, trail)
+        elif isinstance(expression, ast.NamedExpr):
+            yield from self.of(expression.value, module, scope, trail)
+        elif isinstance(expression, ast.Name):
+            yield from self._of_name(expression, module, scope, trail)
+        elif isinstance(expression, ast.Attribute):
+            yield from self._elsewhere(expression, module, trail)
+        else:
+            yield Origin(expression, module, trail)
+
+    def _of_name(
+        self, expression: ast.Name, module: Module, scope: Scope, trail: tuple[Assigned, ...]
+    ) -> Iterator[Origin]:
+        found = module.lookup(expression.id, scope)
+        if found is None:  # a builtin, or a name from a star import
+            yield from self._elsewhere(expression, module, trail)
+            return
+        where, bindings = found
+        name = where, expression.id
+        if name in self._open:
+            yield Origin(None, module, trail)
+        if name in self._met:
+            return
+        self._met.add(name)
+        self._open.add(name)
+        if where is module.scope and module.is_rewritten:
+            yield Origin(None, module, trail)
+        for binding in bindings:
+            if isinstance(binding, Assigned):
+                value = element(binding)
+                if value is None:
+                    yield Origin(None, module, (*trail, binding))
+                else:
+                    yield from self.of(value, module, where, (*trail, binding))
+            elif isinstance(binding, Imported):
+                yield from self._elsewhere(expression, module, trail)
+            else:
+                yield Origin(None, module, trail)
+        self._open.remove(name)
+
+    def _elsewhere(
+        self, expression: ast.expr, module: Module, trail: tuple[Assigned, ...]
+    ) -> Iterator[Origin]:
+        """A name of another file: what made its value there, or the name itself."""
+        found = _constant(self.project, expression, module)
+        if found is None:
+            yield Origin(expression, module, trail)
+            return
+        where, binding = found
+        assert isinstance(binding.target, ast.Name)
+        name = where.scope, binding.target.id
+        if name in self._open:
+            yield Origin(None, module, trail)
+        if name not in self._met:
+            self._met.add(name)
+            self._open.add(name)
+            yield from self.of(binding.value, where, where.scope, trail)
+            self._open.remove(name)
 
 
 def element(binding: Assigned) -> ast.expr | None:
