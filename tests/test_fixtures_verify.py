@@ -83,7 +83,7 @@ def test_a_planted_fault_makes_verify_exit_with_1(fault: str, tmp_path: Path) ->
     broken = tmp_path / "train.py"
     text = migrated.replace(right, wrong).replace("\ndef main(", f"{helper}\ndef main(")
     broken.write_text(text, "utf-8")
-    command = [FSDP_MIGRATE, "verify", original, "--migrated", broken, "--nproc", "2"]
+    command = [FSDP_MIGRATE, "verify", original, "--migrated", broken, "--nproc", "2", "--no-plain"]
     done = subprocess.run(
         [*map(str, command), "--device", "cpu"], capture_output=True, text=True, check=False
     )
@@ -96,6 +96,7 @@ def test_verify_migrates_by_itself_and_exits_with_0() -> None:
     command = [
         FSDP_MIGRATE,
         "verify",
+        "--no-plain",
         original,
         "--nproc",
         "2",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import yaml
 ROOT = Path(__file__).parents[2]
 TRAPS = Path(__file__).parent / "programs" / "traps"
 ACTION: Any = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
+# The runner's step "Install" puts the command on the path.
+TOOL = Path(sys.executable).parent
 STEPS: dict[str, Any] = {step["name"]: step for step in ACTION["runs"]["steps"] if "run" in step}
 
 pytestmark = pytest.mark.ranks
@@ -34,6 +37,7 @@ def step(name: str, temp: Path, **inputs: str) -> subprocess.CompletedProcess[st
         for key, text in STEPS[name]["env"].items()
     }
     environment["GITHUB_STEP_SUMMARY"] = str(temp / "summary.md")
+    environment["PATH"] = os.pathsep.join([str(TOOL), os.environ["PATH"]])
     command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", STEPS[name]["run"]]
     return subprocess.run(
         command, env=os.environ | environment, capture_output=True, text=True, check=False
@@ -58,11 +62,11 @@ def test_a_migrated_repository_passes_and_a_fault_in_it_does_not(
     repository: Path, tmp_path: Path
 ) -> None:
     inputs = {"path": str(repository), "entry": "train.py", "device": "cpu", "before": "v1"}
-    inputs |= {"arguments": "--steps '2'", "options": "--launcher python"}
+    inputs |= {"arguments": "--steps '2'", "options": "--launcher python --no-plain"}
     before = step("Check", tmp_path, path=str(repository), entry="train.py")
     assert before.returncode == 0, before.stderr  # findings, and nothing to be wrong about yet
     assert step("Check", tmp_path, **inputs).returncode == 1  # FSDP1 came back
-    subprocess.run(["fsdp-migrate", "migrate", repository], check=True, capture_output=True)
+    subprocess.run([TOOL / "fsdp-migrate", "migrate", repository], check=True, capture_output=True)
     assert step("Check", tmp_path, **inputs).returncode == 0
 
     done = step("Verify", tmp_path, **inputs)
