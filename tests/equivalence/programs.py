@@ -379,7 +379,8 @@ def _runtime() -> Iterator[Program]:
         strategy = "sharding_strategy=ShardingStrategy.NO_SHARD, " * (label == "-no-shard")
         policy = size if label == "-batch-norm" else _CLASSES
         arguments = f"{strategy}sync_module_states=True, {policy}"
-        yield program(f"sync{label}", arguments, RUNTIME, rank_seeds=True, **{**_BOTH, **more})
+        form = RUNTIME if label else PLAIN
+        yield program(f"sync{label}", arguments, form, rank_seeds=True, **{**_BOTH, **more})
     yield program(
         "sync-hybrid",
         _strategy(
@@ -477,7 +478,7 @@ FAULTS = {
     ),
     "mesh-turned-round": _fault("hybrid", "// 2, 2)", "// 1, 1)", "collectives"),
     "mesh-lost": _fault("no-shard", "ShardingStrategy.NO_SHARD", "None", "collectives"),
-    "broadcast-lost": _fault("sync", "sync_module_states=True, ", "", "losses"),
+    "broadcast-lost": _fault("sync", "    broadcast_module_states(model)\n", "", "losses"),
     "buffers-not-cast": _fault(
         "mixed-buffers", ", buffer_dtype=torch.bfloat16", "", "buffer_dtypes"
     ),
