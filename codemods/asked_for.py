@@ -16,7 +16,8 @@ from fsdp_migrate.codemods.by_hand import is_of_wrapper
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import RUNTIME, Context
 from fsdp_migrate.codemods.edit.comments import comments_in, missing
-from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Need, Rule
+from fsdp_migrate.codemods.expressions import is_dotted
+from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Rule
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.models import Site
 from fsdp_migrate.index.names import PACKAGE
@@ -119,7 +120,7 @@ def find(context: Context) -> Iterator[Draft]:
         model, name, sites = call.args[0], call.args[1].value, context.sites(call.args[0])
         if not sites or not isinstance(name, str) or not is_of_wrapper(name):
             continue
-        if name in _FUNCTIONS and _is_dotted(model):
+        if name in _FUNCTIONS and is_dotted(model):
             yield _rewritten(context, call, name, sites)
             continue
         message = f"an FSDP2 model has no `{name}`: the answer is another now"
@@ -136,7 +137,7 @@ def _rewritten(context: Context, call: ast.Call, name: str, sites: frozenset[Sit
         edit = _edit(context, call, f"{is_sharded} or CALL", loose)
     else:
         function, more = context.name(RUNTIME, name, use=call)
-        partial, and_more = _partial(context, call)
+        partial, and_more = context.partial(call)
         needs = (*needs, *more, *and_more)
         edit = _edit(
             context, call, f"{partial}({function}, {model}) if {is_sharded} else CALL", loose
@@ -149,11 +150,6 @@ def _rewritten(context: Context, call: ast.Call, name: str, sites: frozenset[Sit
     )
 
 
-def _partial(context: Context, call: ast.Call) -> tuple[str, tuple[Need, ...]]:
-    spelled = context.spelled("functools.partial", call)
-    return (spelled, ()) if spelled else context.name("functools", "partial", use=call)
-
-
 def _edit(context: Context, call: ast.Call, form: str, loose: bool) -> Edit:
     """The form with the call as it stands in the place of `CALL`."""
 
@@ -164,12 +160,6 @@ def _edit(context: Context, call: ast.Call, form: str, loose: bool) -> Edit:
         return Edited(made, tuple(missing(comments_in(updated), comments_in(made))))
 
     return Edit(context.syntax.find(call, cst.Call), apply)
-
-
-def _is_dotted(node: ast.expr) -> bool:
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return isinstance(node, ast.Name)
 
 
 Command = command(find, __doc__ or "")

@@ -11,11 +11,13 @@ import libcst as cst
 
 from fsdp_migrate.codemods.edit.arguments import ArgumentEdits, edit_call
 from fsdp_migrate.codemods.edit.comments import comments_in
+from fsdp_migrate.codemods.expressions import values_given
 from fsdp_migrate.codemods.rule import Edit, Edited, Need, Statements
 from fsdp_migrate.codemods.syntax import SyntaxTree
 from fsdp_migrate.index.models import Models, Site
 from fsdp_migrate.index.module import Assigned, Module, Scope
 from fsdp_migrate.index.names import PACKAGE, fsdp1_member, fsdp1_name
+from fsdp_migrate.index.order import block_of
 from fsdp_migrate.index.project import External, ModuleReference, Project
 
 if TYPE_CHECKING:
@@ -75,8 +77,7 @@ class Context:
         call = self.module.parents[attribute]
         if not isinstance(call, ast.Call):
             return frozenset()
-        arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
-        return frozenset(site for argument in arguments for site in self.sites(argument))
+        return frozenset(site for argument in values_given(call) for site in self.sites(argument))
 
     def name(
         self, module: str, name: str, at: ast.expr | None = None, use: ast.AST | None = None
@@ -115,6 +116,11 @@ class Context:
             ast.Name(package, ast.Load()), self.module, self.module.scope_of(at)
         )
         return dotted if meanings == {External(package)} else None
+
+    def partial(self, use: ast.AST) -> tuple[str, tuple[Need, ...]]:
+        """How to write `functools.partial` at a place, and what to import for it."""
+        spelled = self.spelled("functools.partial", use)
+        return (spelled, ()) if spelled else self.name("functools", "partial", use=use)
 
     def free(self, wanted: str, at: ast.AST) -> str:
         """`wanted`, or a longer name that means nothing yet in the function around a place."""
@@ -255,12 +261,3 @@ class Context:
                 if any(fsdp1_name(path) for path in dotted):
                     found.append(node)
         return sorted(found, key=lambda node: (node.lineno, node.col_offset))
-
-
-def block_of(parent: ast.AST, statement: ast.stmt) -> list[ast.stmt]:
-    """The statements among which one stands."""
-    for name in ("body", "orelse", "finalbody"):
-        block = getattr(parent, name, None)
-        if isinstance(block, list) and statement in block:
-            return block
-    return []

@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fsdp_migrate.codemods.plan import Constructor, Plain, Translation, enclosed, is_pure
+from fsdp_migrate.codemods.expressions import enclosed
+from fsdp_migrate.codemods.plan import Constructor, Plain, Translation, is_pure
 from fsdp_migrate.codemods.rule import Example, Rule
 from fsdp_migrate.index.models import SELF_RETURNING
 from fsdp_migrate.index.module import Module

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.expressions import values_given
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.names import FSDP2_NAMES, PACKAGE, fsdp1_name, is_module
@@ -84,7 +85,7 @@ def find(context: Context) -> Iterator[Draft]:
     """Strings and modules that can give an FSDP1 name to somebody."""
     module = context.module
     for call in module.calls:
-        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        given = values_given(call)
         if any(_is_path(context, call.func, value) for value in given) or (
             any(_is_module(context, value) for value in given) and not _is_harmless(context, call)
         ):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from fsdp_migrate.codemods import enable_wrap
-from fsdp_migrate.codemods.context import RUNTIME, Context, block_of
+from fsdp_migrate.codemods.context import RUNTIME, Context
 from fsdp_migrate.codemods.edit.import_statement import name_and_local
 from fsdp_migrate.codemods.edit.imports import (
     ImportEdit,
@@ -36,6 +36,7 @@ from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Need, Rule,
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.module import Assigned, Imported, Scope
 from fsdp_migrate.index.names import PACKAGE, fsdp1_name
+from fsdp_migrate.index.order import block_of
 from fsdp_migrate.index.project import is_fallback
 
 RULE = Rule(

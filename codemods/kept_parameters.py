@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.expressions import values_given
 from fsdp_migrate.index.module import Assigned, Module, Scope
 from fsdp_migrate.index.order import after
 from fsdp_migrate.index.project import Definition
@@ -67,10 +68,8 @@ def kept_from(
         if any(_is_of(function.value, name) for name in names):
             yield from _Follower(context, until).follow(call, (), 0)
         return
-    arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
-    if any(ast.dump(argument) in names for argument in arguments) and _makes_optimizer(
-        context, call, names
-    ):
+    given = any(ast.dump(argument) in names for argument in values_given(call))
+    if given and _makes_optimizer(context, call, names):
         yield Kept(call, (context.module.statement(call),), True)
 
 

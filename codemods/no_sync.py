@@ -97,10 +97,9 @@ def find(context: Context) -> Iterator[Draft]:
         if isinstance(call, ast.Call) and call.func is attribute:
             edit = _called(context, call, name)
         else:
-            partial, more = context.name("functools", "partial", use=attribute)
-            spelled = context.spelled("functools.partial", attribute)
-            edit = _uncalled(context, attribute, name, spelled or partial)
-            needs = needs if spelled else (*needs, *more)
+            partial, more = context.partial(attribute)
+            edit = _uncalled(context, attribute, name, partial)
+            needs = (*needs, *more)
         yield Draft(
             RULE,
             attribute,

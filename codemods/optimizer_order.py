@@ -13,14 +13,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from fsdp_migrate.codemods.command import command
-from fsdp_migrate.codemods.context import RUNTIME, Context
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.expressions import dotted, given_for, shortened
 from fsdp_migrate.codemods.kept_parameters import Kept, kept_above, kept_from, names_of
-from fsdp_migrate.codemods.plan import Plan
-from fsdp_migrate.codemods.rule import Draft, Enclose, Example, Move, Rule
-from fsdp_migrate.codemods.straight_line import dotted, moved_behind
+from fsdp_migrate.codemods.remapping import at_hand, bound_to, optimizers_of, remapped
+from fsdp_migrate.codemods.rule import Draft, Example, Move, Rule
+from fsdp_migrate.codemods.sharding_places import Place, places
+from fsdp_migrate.codemods.straight_line import moved_behind
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.models import Site
-from fsdp_migrate.index.module import Module, Parameter
 from fsdp_migrate.index.order import after
 
 RULE = Rule(
@@ -417,18 +418,13 @@ _BY_HAND = (
     "the old ones"
 )
 _IN_VAIN = "under FSDP1 it trained nothing: use_orig_params=False replaced the parameters as well"
-_OPTIMIZERS = ("optimizer", "optim", "opt")
-# What a program reads of an optimizer.
-_MEMBERS = frozenset(
-    {"param_groups", "state", "step", "zero_grad", "state_dict", "load_state_dict"}
-)
 
 
 def find(context: Context) -> Iterator[Draft]:
     """Parameters that are taken from a model above its constructor, and kept: in an optimizer, as a rule."""
     kept: dict[ast.stmt, list[_Found]] = {}
     for plan in context.plans.values():
-        for place in _places(context, plan):
+        for place in places(context, plan):
             for found in _found(context, place):
                 kept.setdefault(found.kept.chain[0], []).append(found)
     yield from _decide(context, [found for founds in kept.values() for found in founds])
@@ -436,68 +432,14 @@ def find(context: Context) -> Iterator[Draft]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Place:
-    """Where a model, known by an expression, becomes sharded: the constructor, or a call of a function that has it.
-
-    Attributes:
-        function: the function that is called; None at the constructor itself.
-    """
-
-    plan: Plan
-    module: Module
-    call: ast.Call
-    model: ast.expr
-    function: ast.AST | None = None
-
-
-@dataclass(frozen=True, eq=False)
 class _Found:
     """Parameters that are kept from before a model is sharded at a place."""
 
     kept: Kept
-    place: _Place
+    place: Place
 
 
-def _places(context: Context, plan: Plan) -> Iterator[_Place]:
-    constructor = plan.constructor
-    if constructor.model is None:
-        return
-    module = constructor.context.module
-    first = _Place(plan, module, constructor.call, constructor.model)
-    for place in _outwards(context, first, 0):
-        if place.module is context.module:
-            yield place
-
-
-def _outwards(context: Context, place: _Place, depth: int) -> Iterator[_Place]:
-    """The place itself, and the calls of a function that shards what it is given."""
-    yield place
-    module, model = place.module, place.model
-    function = module.enclosing_function(place.call)
-    if depth > 3 or function is None or not isinstance(model, ast.Name):
-        return
-    found = module.lookup(model.id, module.scope_of(model))
-    for binding in found[1] if found else ():
-        if isinstance(binding, Parameter) and binding.function is function:
-            for where, caller in context.models.callers_of(function):
-                given = _given(caller, binding)
-                if given is not None:
-                    outer = _Place(place.plan, where, caller, given, function)
-                    yield from _outwards(context, outer, depth + 1)
-
-
-def _given(call: ast.Call, parameter: Parameter) -> ast.expr | None:
-    """What a call gives for a parameter."""
-    for keyword in call.keywords:
-        if keyword.arg == parameter.argument.arg:
-            return keyword.value
-    position = parameter.position
-    if position is None or position >= len(call.args):
-        return None
-    return call.args[position]
-
-
-def _found(context: Context, place: _Place) -> Iterator[_Found]:
+def _found(context: Context, place: Place) -> Iterator[_Found]:
     module = context.module
     scope = module.scope_of(place.call)
     names = names_of(place.model, module, scope)
@@ -509,7 +451,7 @@ def _found(context: Context, place: _Place) -> Iterator[_Found]:
             yield _Found(kept, place)
 
 
-def _kept_by_init(context: Context, place: _Place) -> Iterator[Kept]:
+def _kept_by_init(context: Context, place: Place) -> Iterator[Kept]:
     """`self.model` wrapped in one method, its parameters kept in `__init__`, which runs first."""
     module = context.module
     method, owner = module.enclosing_function(place.call), module.enclosing_class(place.call)
@@ -527,19 +469,16 @@ def _kept_by_init(context: Context, place: _Place) -> Iterator[Kept]:
         yield from kept_from(context, call, [ast.dump(place.model)])
 
 
-def _is_passed(context: Context, kept: Kept, place: _Place) -> bool:
+def _is_passed(context: Context, kept: Kept, place: Place) -> bool:
     """Whether the optimizer is given to the function that shards the model, which deals with it."""
     if place.function is None or not kept.optimizer:
         return False
-    target = _target(kept)
+    target = bound_to(kept)
     for module in context.models.project.modules:
-        scope = module.scopes.get(place.function)
-        for bindings in scope.bindings.values() if scope else ():
-            for binding in bindings:
-                if isinstance(binding, Parameter) and _is_optimizer(context, module, binding):
-                    given = _given(place.call, binding)
-                    if given is not None and target and dotted(given) == target:
-                        return True
+        for name, position in optimizers_of(module, place.function):
+            given = given_for(place.call, name, position)
+            if given is not None and target and dotted(given) == target:
+                return True
     return False
 
 
@@ -555,9 +494,9 @@ def _decide(context: Context, founds: list[_Found]) -> Iterator[Draft]:
             continue
         done: set[ast.expr] = set()
         for found in together:
-            remapped = _remapped(context, found)
-            if remapped is not None:
-                yield remapped
+            draft = _remapped(context, found)
+            if draft is not None:
+                yield draft
             elif found.kept.node not in done:
                 done.add(found.kept.node)
                 yield _by_hand(context, found)
@@ -607,7 +546,7 @@ def _moves(
     context: Context, founds: list[_Found], moved: list[ast.stmt], anchor: ast.stmt
 ) -> Iterator[Draft]:
     syntax = context.syntax
-    places = tuple(Move(syntax.statement(s), syntax.statement(anchor)) for s in moved)
+    shifts = tuple(Move(syntax.statement(s), syntax.statement(anchor)) for s in moved)
     sites = frozenset(found.place.plan.site for found in founds)
     message = (
         "moves behind the constructor, with what belongs to it: fully_shard replaces the parameters"
@@ -615,8 +554,8 @@ def _moves(
     for node in dict.fromkeys(found.kept.node for found in founds):
         note = _note([found for found in founds if found.kept.node is node])
         construct = _construct(context, node)
-        yield Draft(RULE, node, Action.REWRITE, f"{message}{note}", construct, sites, places=places)
-        places = ()
+        yield Draft(RULE, node, Action.REWRITE, f"{message}{note}", construct, sites, places=shifts)
+        shifts = ()
 
 
 def _note(founds: Iterable[_Found]) -> str:
@@ -632,87 +571,43 @@ def _note(founds: Iterable[_Found]) -> str:
 
 def _remapped(context: Context, found: _Found) -> Draft | None:
     """The constructor in a context that gives the optimizer the sharded parameters; None if it is not at hand there."""
-    target = _target(found.kept)
-    statement = context.module.statement(found.place.call)
-    if (
-        not found.kept.optimizer
-        or target is None
-        or not _is_at_hand(context, found.kept.chain[-1], statement, target)
-    ):
+    optimizer = at_hand(context, found.kept, found.place)
+    if optimizer is None:
         return None
-    note = _note([found])
-    return _enclosed(context, found.place, found.kept.node, target, note)
+    return _enclosed(context, found.place, found.kept.node, optimizer, _note([found]))
+
+
+def _given_optimizers(context: Context) -> Iterator[Draft]:
+    """Functions that shard a model and are given its optimizer as well."""
+    module = context.module
+    for plan in context.plans.values():
+        constructor = plan.constructor
+        function = module.enclosing_function(constructor.call)
+        if constructor.context.module is not module or function is None or not constructor.model:
+            continue
+        place = Place(plan, module, constructor.call, constructor.model)
+        for name, _ in optimizers_of(module, function):
+            draft = _enclosed(context, place, constructor.call, name)
+            if draft is not None:
+                yield draft
 
 
 def _enclosed(
-    context: Context, place: _Place, node: ast.expr, optimizer: str, note: str
+    context: Context, place: Place, node: ast.expr, optimizer: str, note: str = ""
 ) -> Draft | None:
-    statement = context.module.statement(place.call)
-    model = dotted(place.model)
-    if not model or isinstance(place.model, ast.Subscript) or not context.stands_alone(statement):
+    around = remapped(context, place, optimizer)
+    if around is None:
         return None
-    name, needs = context.name(RUNTIME, "remap_optimizer", use=place.call)
-    manager = Enclose(context.syntax.statement(statement), f"{name}({optimizer}, {model})")
-    message = f"remap_optimizer gives it the sharded parameters: fully_shard replaces them{note}"
+    manager, needs = around
     return Draft(
         RULE,
         node,
         Action.RUNTIME,
-        message,
+        f"remap_optimizer gives it the sharded parameters: fully_shard replaces them{note}",
         _construct(context, node),
         frozenset({place.plan.site}),
         places=(manager,),
         needs=needs,
-    )
-
-
-def _target(kept: Kept) -> str | None:
-    """The name that an optimizer is bound to, dotted."""
-    statement = kept.chain[-1]
-    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
-        return None
-    target = statement.targets[0]
-    if statement.value is not kept.node:
-        return None
-    if isinstance(target, ast.Tuple):  # `optimizer, scheduler = build(model)`
-        named = [e for e in target.elts if "optim" in dotted(e).lower()]
-        target = named[0] if len(named) == 1 else target
-    return dotted(target) if isinstance(target, ast.Name | ast.Attribute) else None
-
-
-def _is_at_hand(context: Context, made: ast.stmt, sharded: ast.stmt, target: str) -> bool:
-    """Whether a name holds the optimizer wherever the model is sharded."""
-    module = context.module
-    block = module.parents[made]
-    function = module.enclosing_function(made)
-    if module.enclosing_function(sharded) is not function:  # `__init__` and another method
-        return block is function and target.startswith("self.")
-    if block in module.ancestors(sharded) and _same_branch(block, made, sharded, module):
-        return True
-    parent = module.parents[block] if isinstance(block, ast.If) else None
-    if parent is None or parent not in module.ancestors(sharded) or not isinstance(block, ast.If):
-        return False
-    return _binds(block.body, target) and _binds(block.orelse, target)
-
-
-def _same_branch(block: ast.AST, made: ast.stmt, sharded: ast.stmt, module: Module) -> bool:
-    """Whether what runs the second of two statements below one has run the first: they are not in opposite branches."""
-    inner: ast.AST = sharded
-    while module.parents[inner] is not block:
-        inner = module.parents[inner]
-    return any(
-        made in statements and inner in statements
-        for statements in (getattr(block, name, None) for name in ("body", "orelse", "finalbody"))
-        if isinstance(statements, list)
-    )
-
-
-def _binds(statements: list[ast.stmt], target: str) -> bool:
-    """Whether a block certainly binds a name."""
-    return any(
-        (isinstance(s, ast.Assign) and any(dotted(t) == target for t in s.targets))
-        or (isinstance(s, ast.If) and _binds(s.body, target) and _binds(s.orelse, target))
-        for s in statements
     )
 
 
@@ -725,53 +620,7 @@ def _by_hand(context: Context, found: _Found) -> Draft:
 def _construct(context: Context, node: ast.expr) -> str:
     if isinstance(node, ast.Call):
         return f"{context.source(node.func)}(...)"
-    source = " ".join(context.source(node).split())
-    return source if len(source) <= 40 else f"{source[:37]}..."
-
-
-def _given_optimizers(context: Context) -> Iterator[Draft]:
-    """Functions that shard a model and are given its optimizer as well."""
-    module = context.module
-    for plan in context.plans.values():
-        constructor = plan.constructor
-        function = module.enclosing_function(constructor.call)
-        if constructor.context.module is not module or function is None or not constructor.model:
-            continue
-        place = _Place(plan, module, constructor.call, constructor.model)
-        for name, bindings in module.scopes[function].bindings.items():
-            for binding in bindings:
-                if isinstance(binding, Parameter) and _is_optimizer(context, module, binding):
-                    found = _enclosed(context, place, constructor.call, name, "")
-                    if found is not None:
-                        yield found
-
-
-def _is_optimizer(context: Context, module: Module, parameter: Parameter) -> bool:
-    """Whether a parameter is an optimizer that has been built: by its annotation, or its name and what is read of it."""
-    name, annotation = parameter.argument.arg, parameter.argument.annotation
-    if annotation is not None:
-        words = ast.unparse(annotation).replace("'", "").replace('"', "")
-        kinds = {"Optimizer", "optim.Optimizer", "torch.optim.Optimizer"}
-        return bool(
-            {word.strip() for word in words.replace("Optional[", "").strip("]").split("|")} & kinds
-        )
-    if name.rpartition("_")[2] not in _OPTIMIZERS and name not in _OPTIMIZERS:
-        return False
-    scope = module.scopes[parameter.function]
-    if len(scope.bindings[name]) != 1:
-        return False
-    loads = [n for n in module.loads.get(name, ()) if module.scope_of(n) is scope]
-    return bool(loads) and all(_reads_optimizer(module, load) for load in loads)
-
-
-def _reads_optimizer(module: Module, load: ast.Name) -> bool:
-    """Whether an optimizer can stand where a name is read: it is returned, given on, or one of its members is used."""
-    parent = module.parents[load]
-    if isinstance(parent, ast.Attribute):
-        return parent.attr in _MEMBERS
-    if isinstance(parent, ast.Call):
-        return parent.func is not load
-    return isinstance(parent, ast.Return | ast.Tuple | ast.keyword | ast.Assign | ast.Dict)
+    return shortened(context.source(node))
 
 
 Command = command(find, __doc__ or "")

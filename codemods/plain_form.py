@@ -17,7 +17,8 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.arguments import ArgumentEdits
 from fsdp_migrate.codemods.edit.comments import comments_in, with_leading_comments
 from fsdp_migrate.codemods.edit.statements import parse_statements, replace_statement
-from fsdp_migrate.codemods.plan import Constructor, Form, Plain, Plan, enclosed
+from fsdp_migrate.codemods.expressions import enclosed, is_dotted
+from fsdp_migrate.codemods.plan import Constructor, Form, Plain, Plan
 from fsdp_migrate.codemods.rule import Edit, Statements
 from fsdp_migrate.index.names import PACKAGE
 
@@ -88,7 +89,7 @@ def _shape(context: Context, planned: Plan) -> _Shape | None:
         target = ""
     assert isinstance(statement, ast.stmt)
     returned = isinstance(statement, ast.Return)
-    if _is_dotted(model):
+    if is_dotted(model):
         dotted = ast.unparse(model)  # it may be written over several lines
         keeps = target == dotted or isinstance(statement, ast.Expr)
         return _Shape(statement, None if keeps or returned else target, returned, dotted)
@@ -96,12 +97,6 @@ def _shape(context: Context, planned: Plan) -> _Shape | None:
         return inline
     name = target if isinstance(statement, ast.Assign) else context.free("model", call)
     return _Shape(statement, None, returned, name, f"{name} = {enclosed(source)}")
-
-
-def _is_dotted(node: ast.expr) -> bool:
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return isinstance(node, ast.Name)
 
 
 def _lines(

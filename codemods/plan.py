@@ -493,15 +493,6 @@ def _only_makes(context: Context, function: ast.expr) -> bool:
     return context.means_builtin(function.id, function)
 
 
-def enclosed(source: str) -> str:
-    """The source of an expression as it can stand in a statement: in parentheses where it stood in the call's."""
-    try:
-        ast.parse(source, mode="eval")
-    except SyntaxError:
-        return f"({source})"
-    return source
-
-
 def _merge(parts: Sequence[dict[str, str]]) -> dict[str, str]:
     merged: dict[str, str] = {}
     for part in parts:

@@ -15,6 +15,7 @@ from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.comments import comments_in, with_leading_comments
 from fsdp_migrate.codemods.edit.statements import dedent_body
+from fsdp_migrate.codemods.expressions import values_given
 from fsdp_migrate.codemods.rule import Draft, Edit, Example, Need, Rule, Statements
 from fsdp_migrate.codemods.state_dict import functional, is_plain, static_method
 from fsdp_migrate.findings import Action
@@ -221,7 +222,7 @@ def _model_calls(context: Context, statement: ast.With, model: ast.expr) -> list
 
 def _is_bystander(context: Context, call: ast.Call, model: str) -> bool:
     """Whether a call in the body can have no business with the model's state dict."""
-    arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+    arguments = values_given(call)
     if any(ast.dump(node) == model for argument in arguments for node in ast.walk(argument)):
         return False
     if context.project.dotted(call.func, context.module):

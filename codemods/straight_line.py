@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.expressions import dotted, values_given
 from fsdp_migrate.codemods.kept_parameters import FILLING, TAKING
 from fsdp_migrate.index.module import Imported
 from fsdp_migrate.index.order import block_of
@@ -216,7 +217,7 @@ class _Mover:
                 and isinstance(call.func, ast.Attribute)
                 and call.func.attr in FILLING
                 and _ends(call.func.value) <= bound
-                and all(self._is_value(argument) for argument in _arguments(call))
+                and all(self._is_value(argument) for argument in values_given(call))
             )
         if isinstance(statement, ast.If):
             inner = [*statement.body, *statement.orelse]
@@ -260,7 +261,7 @@ class _Mover:
 
     def _only_makes(self, call: ast.Call) -> bool:
         function = call.func
-        if any(dotted(argument) in self.models for argument in _arguments(call)):
+        if any(dotted(argument) in self.models for argument in values_given(call)):
             return False
         if self._is_builtin(function):
             return True
@@ -313,7 +314,7 @@ class _Mover:
         function = call.func
         if call in self.context.plans or self._is_builtin(function):
             return True
-        given = {dotted(a) for a in _arguments(call)} - {""} - set(self.models)
+        given = {dotted(a) for a in values_given(call)} - {""} - set(self.models)
         if self.context.fsdp1(function) is None and _meet(given, read):
             return False
         if self.context.project.dotted(function, self.module):
@@ -357,20 +358,6 @@ class _Mover:
         return isinstance(parent, ast.FormattedValue)
 
 
-def dotted(node: ast.AST) -> str:
-    """`self.model` of an attribute of names; the container of an element; empty for anything else."""
-    parts: list[str] = []
-    while isinstance(node, ast.Attribute | ast.Subscript):
-        if isinstance(node, ast.Attribute):
-            parts.append(node.attr)
-        else:
-            parts.clear()
-        node = node.value
-    if not isinstance(node, ast.Name):
-        return ""
-    return ".".join([node.id, *reversed(parts)])
-
-
 def comprehension_names(statement: ast.AST) -> set[str]:
     """The names that comprehensions, lambdas and the arguments of functions bind for themselves."""
     names: set[str] = set()
@@ -406,10 +393,6 @@ def _is_place(target: ast.expr) -> bool:
     if isinstance(target, ast.Tuple):
         return all(_is_place(element) for element in target.elts)
     return isinstance(target, ast.Name | ast.Attribute | ast.Subscript) and dotted(target) != ""
-
-
-def _arguments(call: ast.Call) -> list[ast.expr]:
-    return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
 def _loop_names(statement: ast.stmt) -> set[str]:

@@ -6,10 +6,11 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.command import command
-from fsdp_migrate.codemods.context import Context, block_of
+from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.module import Imported
+from fsdp_migrate.index.order import block_of
 
 RULE = Rule(
     "FSDP016",

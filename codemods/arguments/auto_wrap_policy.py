@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 
+from fsdp_migrate.codemods.expressions import given_for
 from fsdp_migrate.codemods.plan import Constructor, Plain, Translation, Units, is_argument
 from fsdp_migrate.codemods.rule import Example, Rule
 from fsdp_migrate.index.module import Assigned, Defined, Imported
@@ -402,24 +403,16 @@ def _classes(constructor: Constructor, made: Origin) -> list[ast.expr] | None:
         return None
     name = constructor.context.project.fsdp1(made.node.func, made.module)
     if name == "ModuleWrapPolicy":
-        return _of_collection(constructor, made, _argument(made.node, 0, "module_classes"))
+        return _of_collection(constructor, made, given_for(made.node, "module_classes", 0))
     dotted = constructor.context.project.dotted(made.node.func, made.module)
     if dotted != {"functools.partial"} or len(made.node.args) != 1:
         return None
     policy = constructor.context.project.fsdp1(made.node.args[0], made.module)
     if policy == "transformer_auto_wrap_policy" and len(made.node.keywords) == 1:
-        return _of_collection(
-            constructor, made, _argument(made.node, None, "transformer_layer_cls")
-        )
+        return _of_collection(constructor, made, given_for(made.node, "transformer_layer_cls"))
     if policy == "lambda_auto_wrap_policy" and len(made.node.keywords) == 1:
-        return _of_lambda(constructor, made, _argument(made.node, None, "lambda_fn"))
+        return _of_lambda(constructor, made, given_for(made.node, "lambda_fn"))
     return None
-
-
-def _argument(call: ast.Call, position: int | None, keyword: str) -> ast.expr | None:
-    if position is not None and position < len(call.args):
-        return call.args[position]
-    return next((k.value for k in call.keywords if k.arg == keyword), None)
 
 
 def _of_collection(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 
+from fsdp_migrate.codemods.expressions import values_given
 from fsdp_migrate.codemods.plan import Constructor, Plain, Translation, spent_with
 from fsdp_migrate.codemods.rule import Example, Rule
 from fsdp_migrate.index.names import PACKAGE
@@ -133,7 +134,7 @@ def offloads(constructor: Constructor, made: Origin | None) -> bool | None:
         return None
     if made.names and not (made.module is context.module and context.is_only_use(made.names[0])):
         return None
-    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    given = values_given(call)
     if not given:
         return False
     return bool(given[0].value) if isinstance(given[0], ast.Constant) else None

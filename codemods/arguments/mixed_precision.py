@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import libcst as cst
 
 from fsdp_migrate.codemods.edit.arguments import ArgumentEdits
+from fsdp_migrate.codemods.expressions import given_for
 from fsdp_migrate.codemods.plan import Constructor, Plain, Translation, is_pure
 from fsdp_migrate.codemods.rule import Edit, Example, Rule
 from fsdp_migrate.index.module import Assigned
@@ -329,10 +330,7 @@ class _Policy:
     name: Assigned | None
 
     def value(self, field: str) -> ast.expr | None:
-        position = FIELDS.index(field)
-        if position < len(self.call.args):
-            return self.call.args[position]
-        return next((k.value for k in self.call.keywords if k.arg == field), None)
+        return given_for(self.call, field, FIELDS.index(field))
 
     @property
     def casts(self) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fsdp_migrate.codemods.context import RUNTIME
-from fsdp_migrate.codemods.plan import Constructor, Plain, Translation, enclosed, is_pure
+from fsdp_migrate.codemods.expressions import enclosed
+from fsdp_migrate.codemods.plan import Constructor, Plain, Translation, is_pure
 from fsdp_migrate.codemods.rule import Example, Rule
 
 RULE = Rule(
