@@ -29,17 +29,11 @@ from fsdp_migrate.codemods.arguments import (
     use_orig_params,
 )
 from fsdp_migrate.codemods.command import command
+from fsdp_migrate.codemods.constructor_call import SIGNATURE, Argument, Constructor
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.indirect import DYNAMIC
 from fsdp_migrate.codemods.plain_form import plain_form
-from fsdp_migrate.codemods.plan import (
-    SIGNATURE,
-    Argument,
-    Constructor,
-    Plan,
-    Translation,
-    is_pure,
-)
+from fsdp_migrate.codemods.plan import Plan, Translation, is_pure
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
 from fsdp_migrate.codemods.runtime_form import runtime_form
 from fsdp_migrate.findings import Action

@@ -9,8 +9,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from fsdp_migrate.codemods.constructor_call import Constructor
 from fsdp_migrate.codemods.expressions import enclosed
-from fsdp_migrate.codemods.plan import Constructor, Plain, Translation, is_pure
+from fsdp_migrate.codemods.plan import Plain, Translation, is_pure
 from fsdp_migrate.codemods.rule import Example, Rule
 from fsdp_migrate.index.models import SELF_RETURNING
 from fsdp_migrate.index.module import Module

@@ -12,9 +12,10 @@ from functools import partial
 import libcst as cst
 
 from fsdp_migrate.codemods.command import command
+from fsdp_migrate.codemods.constructor_call import FORMER_NAMES, SIGNATURE
 from fsdp_migrate.codemods.context import RUNTIME, Context
 from fsdp_migrate.codemods.edit.arguments import ArgumentEdits, edit_call
-from fsdp_migrate.codemods.plan import FORMER_NAMES, SIGNATURE, Plan
+from fsdp_migrate.codemods.plan import Plan
 from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Rule
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.models import Maker, Site

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from fsdp_migrate.codemods.constructor_call import Constructor
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.arguments import ArgumentEdits
 from fsdp_migrate.codemods.edit.comments import comments_in, with_leading_comments
 from fsdp_migrate.codemods.edit.statements import parse_statements, replace_statement
 from fsdp_migrate.codemods.expressions import enclosed, is_dotted
-from fsdp_migrate.codemods.plan import Constructor, Form, Plain, Plan
+from fsdp_migrate.codemods.plan import Form, Plain, Plan
 from fsdp_migrate.codemods.rule import Edit, Statements
 from fsdp_migrate.index.names import PACKAGE
 

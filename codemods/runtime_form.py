@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 
+from fsdp_migrate.codemods.constructor_call import FORMER_NAMES
 from fsdp_migrate.codemods.context import RUNTIME, Context
 from fsdp_migrate.codemods.edit.arguments import ArgumentEdits
-from fsdp_migrate.codemods.plan import FORMER_NAMES, Form, Plan
+from fsdp_migrate.codemods.plan import Form, Plan
 from fsdp_migrate.codemods.rule import Edit
 
 

@@ -9,11 +9,18 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.expressions import dotted, values_given
 from fsdp_migrate.codemods.kept_parameters import FILLING, TAKING
+from fsdp_migrate.codemods.statement_names import (
+    DEFINITIONS,
+    containers,
+    filled,
+    loop_names,
+    meet,
+    names_in,
+)
 from fsdp_migrate.index.module import Imported
 from fsdp_migrate.index.order import block_of
 from fsdp_migrate.index.values import origins
@@ -50,15 +57,6 @@ _STOPPING = (
     ast.Nonlocal,
     ast.Delete,
 )
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-
-
-@dataclass(frozen=True, eq=False)
-class _Facts:
-    """The dotted names that a statement reads and binds."""
-
-    reads: frozenset[str]
-    binds: frozenset[str]
 
 
 def moved_behind(
@@ -85,26 +83,27 @@ class _Mover:
         self.block = block_of(self.module.parents[anchor], anchor)
 
     def moved(self, seeds: Sequence[ast.stmt]) -> list[ast.stmt] | None:
-        moving = {self._member(seed) for seed in seeds}
-        if None in moving or self.anchor in moving:
+        members = [self._member(seed) for seed in seeds]
+        moving = {member for member in members if member is not None}
+        if None in members or self.anchor in moving:
             return None
         end = self.block.index(self.anchor)
         above = self.block[:end]
-        facts = {statement: self._facts(statement) for statement in self.block[: end + 1]}
+        names = {statement: names_in(self.module, statement) for statement in self.block[: end + 1]}
         if not moving <= set(above):
             return None
         while True:
-            first = min(above.index(statement) for statement in moving if statement)
-            bound = {name for s in moving if s for name in facts[s].binds}
-            read = {name for s in moving if s for name in facts[s].reads}
+            first = min(above.index(statement) for statement in moving)
+            bound = {name for s in moving for name in names[s].binds}
+            read = {name for s in moving for name in names[s].reads}
             more = {
                 statement
                 for index, statement in enumerate(above)
                 if statement not in moving
                 and (
-                    (index > first and _meet(facts[statement].reads, bound))
-                    or (_meet(facts[statement].binds, read) and self._of_parameters(statement))
-                    or _meet(facts[statement].binds, self._filled(moving))
+                    (index > first and meet(names[statement].reads, bound))
+                    or (meet(names[statement].binds, read) and self._of_parameters(statement))
+                    or meet(names[statement].binds, filled(moving))
                 )
             }
             if not more:
@@ -116,10 +115,10 @@ class _Mover:
             return None
         if self._by_identity(in_order) and not self._all_made_here(read - bound):
             return None
-        if any(_meet(facts[s].binds, read | bound) and not self._is_model(s) for s in staying):
+        if any(meet(names[s].binds, read | bound) and not self._is_model(s) for s in staying):
             return None
-        rebound = facts[self.anchor].binds - set(self.models)
-        if _meet(rebound, read | bound) or _meet(facts[self.anchor].reads, bound):
+        rebound = names[self.anchor].binds - set(self.models)
+        if meet(rebound, read | bound) or meet(names[self.anchor].reads, bound):
             return None
         if not all(self._may_stay(s, read) for s in [*staying, self.anchor]):
             return None
@@ -131,43 +130,9 @@ class _Mover:
             statement = self.module.parents.get(statement)
         return statement if isinstance(statement, ast.stmt) else None
 
-    def _facts(self, statement: ast.stmt) -> _Facts:
-        reads: set[str] = set()
-        binds: set[str] = set()
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Name | ast.Attribute) and not self._is_link(node):
-                name = dotted(node)
-                (reads if isinstance(node.ctx, ast.Load) else binds).add(name)
-            elif isinstance(node, _DEFINITIONS):
-                binds.add(node.name)
-            elif isinstance(node, ast.Import | ast.ImportFrom):
-                binds |= {(a.asname or a.name).split(".")[0] for a in node.names}
-        binds |= self._filled({statement})
-        inner = comprehension_names(statement)
-        return _Facts(_without(reads, inner), _without(binds, inner))
-
-    def _is_link(self, node: ast.AST) -> bool:
-        """Whether a name is only a part of a dotted one."""
-        parent = self.module.parents[node]
-        return isinstance(parent, ast.Attribute) and isinstance(node, ast.Name | ast.Attribute)
-
-    def _filled(self, statements: set[ast.stmt] | set[ast.stmt | None]) -> set[str]:
-        """The names of containers that statements add to."""
-        filled: set[str] = set()
-        for statement in statements:
-            for node in ast.walk(statement) if statement else ():
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                    if node.func.attr in FILLING:
-                        filled |= _ends(node.func.value)
-                elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-                    filled |= _ends(node.value)
-                elif isinstance(node, ast.AugAssign):
-                    filled |= _ends(node.target)
-        return filled
-
     def _of_parameters(self, statement: ast.stmt) -> bool:
         """Whether a statement takes parameters from a model: what it binds is of the old ones."""
-        if isinstance(statement, _DEFINITIONS):
+        if isinstance(statement, DEFINITIONS):
             return False
         return any(
             isinstance(node, ast.Attribute) and node.attr in TAKING for node in ast.walk(statement)
@@ -193,7 +158,7 @@ class _Mover:
 
     def _sets(self, statement: ast.stmt) -> bool:
         """Whether a statement sets an attribute of a parameter or of the model: it freezes them, perhaps."""
-        loops = _loop_names(statement)
+        loops = loop_names(statement)
         return any(
             isinstance(node, ast.Attribute)
             and isinstance(node.ctx, ast.Store)
@@ -216,7 +181,7 @@ class _Mover:
                 isinstance(call, ast.Call)
                 and isinstance(call.func, ast.Attribute)
                 and call.func.attr in FILLING
-                and _ends(call.func.value) <= bound
+                and containers(call.func.value) <= bound
                 and all(self._is_value(argument) for argument in values_given(call))
             )
         if isinstance(statement, ast.If):
@@ -286,9 +251,9 @@ class _Mover:
 
     def _may_stay(self, statement: ast.stmt, read: set[str]) -> bool:
         """Whether a statement leaves alone what the moved ones read: the model's parameters above all."""
-        if isinstance(statement, _DEFINITIONS):
+        if isinstance(statement, DEFINITIONS):
             return not statement.decorator_list
-        loops = _loop_names(statement)
+        loops = loop_names(statement)
         for node in _executed(statement):
             if isinstance(node, _STOPPING):
                 return False
@@ -315,7 +280,7 @@ class _Mover:
         if call in self.context.plans or self._is_builtin(function):
             return True
         given = {dotted(a) for a in values_given(call)} - {""} - set(self.models)
-        if self.context.fsdp1(function) is None and _meet(given, read):
+        if self.context.fsdp1(function) is None and meet(given, read):
             return False
         if self.context.project.dotted(function, self.module):
             return True
@@ -323,7 +288,7 @@ class _Mover:
             return False
         if dotted(function.value) in self.models:
             return function.attr in _KEEPING
-        if _meet({dotted(function.value)}, read) and function.attr not in _READING:
+        if meet({dotted(function.value)}, read) and function.attr not in _READING:
             return False
         return function.attr in _READING or self._is_foreign(function.value)
 
@@ -358,51 +323,10 @@ class _Mover:
         return isinstance(parent, ast.FormattedValue)
 
 
-def comprehension_names(statement: ast.AST) -> set[str]:
-    """The names that comprehensions, lambdas and the arguments of functions bind for themselves."""
-    names: set[str] = set()
-    for node in ast.walk(statement):
-        if isinstance(node, ast.comprehension):
-            names |= {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}
-        elif isinstance(node, ast.Lambda):
-            names |= {argument.arg for argument in node.args.args}
-    return names
-
-
-def _meet(some: set[str] | frozenset[str], others: set[str] | frozenset[str]) -> bool:
-    """Whether two sets of dotted names speak of one object: `args` and `args.lr`."""
-    return any(
-        one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
-        for one in some
-        for other in others
-    )
-
-
-def _without(names: set[str], inner: set[str]) -> frozenset[str]:
-    return frozenset(name for name in names if name.split(".")[0] not in inner)
-
-
-def _ends(target: ast.expr) -> set[str]:
-    """The containers that an expression can be: both of `(a if x else b)`."""
-    if isinstance(target, ast.IfExp):
-        return _ends(target.body) | _ends(target.orelse)
-    return {dotted(target)} - {""}
-
-
 def _is_place(target: ast.expr) -> bool:
     if isinstance(target, ast.Tuple):
         return all(_is_place(element) for element in target.elts)
     return isinstance(target, ast.Name | ast.Attribute | ast.Subscript) and dotted(target) != ""
-
-
-def _loop_names(statement: ast.stmt) -> set[str]:
-    return {
-        name.id
-        for node in ast.walk(statement)
-        if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension)
-        for name in ast.walk(node.target)
-        if isinstance(name, ast.Name)
-    }
 
 
 def _executed(statement: ast.stmt) -> Iterator[ast.AST]:

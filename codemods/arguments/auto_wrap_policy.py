@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ast
 
+from fsdp_migrate.codemods.constructor_call import Constructor, is_argument
 from fsdp_migrate.codemods.expressions import given_for
-from fsdp_migrate.codemods.plan import Constructor, Plain, Translation, Units, is_argument
+from fsdp_migrate.codemods.plan import Plain, Translation, Units
 from fsdp_migrate.codemods.rule import Example, Rule
 from fsdp_migrate.index.module import Assigned, Defined, Imported
 from fsdp_migrate.index.project import Definition, External, Meaning, Project

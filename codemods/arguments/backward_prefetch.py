@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fsdp_migrate.codemods.plan import Constructor, Plain, Translation
+from fsdp_migrate.codemods.constructor_call import Constructor
+from fsdp_migrate.codemods.plan import Plain, Translation
 from fsdp_migrate.codemods.rule import Example, Rule
 
 RULE = Rule(

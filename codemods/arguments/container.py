@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from fsdp_migrate.codemods.plan import Constructor, Translation
+from fsdp_migrate.codemods.constructor_call import Constructor
+from fsdp_migrate.codemods.plan import Translation
 from fsdp_migrate.codemods.rule import Example, Rule
 from fsdp_migrate.index.values import origins
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ast
 
+from fsdp_migrate.codemods.constructor_call import Constructor
 from fsdp_migrate.codemods.expressions import values_given
-from fsdp_migrate.codemods.plan import Constructor, Plain, Translation, spent_with
+from fsdp_migrate.codemods.plan import Plain, Translation, spent_with
 from fsdp_migrate.codemods.rule import Example, Rule
 from fsdp_migrate.index.names import PACKAGE
 from fsdp_migrate.index.values import Origin

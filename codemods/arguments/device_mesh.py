@@ -11,9 +11,10 @@ import ast
 
 import libcst as cst
 
+from fsdp_migrate.codemods.constructor_call import Constructor, is_argument
 from fsdp_migrate.codemods.edit.arguments import ArgumentEdits
 from fsdp_migrate.codemods.expressions import enclosed
-from fsdp_migrate.codemods.plan import Constructor, Plain, Translation, is_argument
+from fsdp_migrate.codemods.plan import Plain, Translation
 from fsdp_migrate.codemods.rule import Edit, Example, Rule
 from fsdp_migrate.index.values import Origin, origins
 

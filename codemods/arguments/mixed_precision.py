@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 
 import libcst as cst
 
+from fsdp_migrate.codemods.constructor_call import Constructor
 from fsdp_migrate.codemods.edit.arguments import ArgumentEdits
 from fsdp_migrate.codemods.expressions import given_for
-from fsdp_migrate.codemods.plan import Constructor, Plain, Translation, is_pure
+from fsdp_migrate.codemods.plan import Plain, Translation, is_pure
 from fsdp_migrate.codemods.rule import Edit, Example, Rule
 from fsdp_migrate.index.module import Assigned
 from fsdp_migrate.index.names import PACKAGE

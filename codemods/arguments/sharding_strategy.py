@@ -15,7 +15,8 @@ import ast
 from dataclasses import replace
 
 from fsdp_migrate.codemods.arguments.device_mesh import HYBRID, mesh_argument, named_mesh
-from fsdp_migrate.codemods.plan import Constructor, Plain, Translation
+from fsdp_migrate.codemods.constructor_call import Constructor
+from fsdp_migrate.codemods.plan import Plain, Translation
 from fsdp_migrate.codemods.rule import Example, Rule
 
 FULL_SHARD = Rule(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from fsdp_migrate.codemods.constructor_call import Constructor
 from fsdp_migrate.codemods.context import RUNTIME
 from fsdp_migrate.codemods.expressions import enclosed
-from fsdp_migrate.codemods.plan import Constructor, Plain, Translation, is_pure
+from fsdp_migrate.codemods.plan import Plain, Translation, is_pure
 from fsdp_migrate.codemods.rule import Example, Rule
 
 RULE = Rule(

@@ -6,7 +6,8 @@ import ast
 import re
 from dataclasses import replace
 
-from fsdp_migrate.codemods.plan import Constructor, Plain, Translation, without_effect
+from fsdp_migrate.codemods.constructor_call import Constructor
+from fsdp_migrate.codemods.plan import Plain, Translation, without_effect
 from fsdp_migrate.codemods.rule import Example, Rule
 
 RULE = Rule(
