@@ -11,12 +11,12 @@ import ast
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from fsdp_migrate.codemods import current_device
 from fsdp_migrate.codemods.arguments import (
     auto_wrap_policy,
     backward_prefetch,
     container,
     cpu_offload,
+    current_device,
     device_id,
     device_mesh,
     forward_prefetch,
@@ -31,9 +31,10 @@ from fsdp_migrate.codemods.arguments import (
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.constructor_call import SIGNATURE, Argument, Constructor
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.expressions import shortened
 from fsdp_migrate.codemods.indirect import DYNAMIC
 from fsdp_migrate.codemods.plain_form import plain_form
-from fsdp_migrate.codemods.plan import Plan, Translation, is_pure
+from fsdp_migrate.codemods.plan import Form, Plan, Translation, is_pure
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
 from fsdp_migrate.codemods.runtime_form import runtime_form
 from fsdp_migrate.findings import Action
@@ -128,6 +129,9 @@ _TRANSLATORS: dict[str, Callable[[Constructor], Translation | None]] = {
     "use_orig_params": use_orig_params.translate,
     "ignored_states": partial(ignored.translate, name="ignored_states"),
     "device_mesh": device_mesh.translate_mesh,
+    # of the model itself
+    "current device": current_device.translate,
+    "container": container.translate,
 }
 
 
@@ -137,16 +141,10 @@ def plan(context: Context, call: ast.Call) -> Plan:
     if constructor.maker is not None:
         return Plan(constructor, {})
     translations = {}
-    for name in SIGNATURE[1:]:
-        translation = _TRANSLATORS[name](constructor)
+    for name, translate in _TRANSLATORS.items():
+        translation = translate(constructor)
         if translation is not None:
             translations[name] = _keeping_effects(constructor, name, translation)
-    on_device = current_device.translate(constructor)
-    if on_device is not None:
-        translations["current device"] = on_device
-    unit = container.translate(constructor)
-    if unit is not None:
-        translations["container"] = unit
     return Plan(constructor, translations)
 
 
@@ -191,42 +189,12 @@ def _of_call(context: Context, planned: Plan) -> Iterator[Draft]:
         gone=form.gone,
     )
     for name, argument in constructor.arguments.items():
-        if name == "module":
-            continue
-        translation = planned.translations[name]
-        action = Action.RUNTIME if plain is None and translation.in_runtime else Action.REWRITE
-        message = translation.message
-        if plain is None and translation.in_runtime and translation.plain is not None:
-            message = "passed on to shard_model, which takes FSDP1's values"
-        yield Draft(
-            translation.rule, argument.node, action, message, _construct(context, argument), sites
-        )
-    on_device = planned.translations.get("current device")
-    if plain is not None and on_device is not None:
-        yield Draft(
-            on_device.rule,
-            constructor.call,
-            Action.REWRITE,
-            on_device.message,
-            "FSDP(...)",
-            sites,
-        )
+        if name != "module":
+            translation = planned.translations[name]
+            yield _of_argument(context, planned, argument, translation, plain)
     for name, translation in planned.translations.items():
-        if translation.note and name not in constructor.arguments:
-            yield Draft(
-                translation.rule,
-                constructor.call,
-                Action.REWRITE,
-                translation.message,
-                f"{name} left out",
-                sites,
-            )
-    for translation in planned.needs_runtime:
-        if not any(planned.translations.get(name) is translation for name in constructor.arguments):
-            message = translation.message
-            yield Draft(
-                translation.rule, constructor.call, Action.RUNTIME, message, "FSDP(...)", sites
-            )
+        if name not in constructor.arguments:
+            yield from _of_rest(planned, name, translation, plain)
     for keyword in constructor.call.keywords:
         if keyword.arg is None:
             message = "shard_model binds these arguments to FSDP1's signature when the program runs"
@@ -238,6 +206,38 @@ def _of_call(context: Context, planned: Plan) -> Iterator[Draft]:
                 f"**{context.source(keyword.value)}",
                 sites,
             )
+
+
+def _of_argument(
+    context: Context,
+    planned: Plan,
+    argument: Argument,
+    translation: Translation,
+    plain: Form | None,
+) -> Draft:
+    """What becomes of an argument that is given."""
+    passed_on = plain is None and translation.in_runtime
+    message = translation.message
+    if passed_on and translation.plain is not None:
+        message = "passed on to shard_model, which takes FSDP1's values"
+    action = Action.RUNTIME if passed_on else Action.REWRITE
+    construct, sites = _construct(context, argument), frozenset({planned.site})
+    return Draft(translation.rule, argument.node, action, message, construct, sites)
+
+
+def _of_rest(
+    planned: Plan, name: str, translation: Translation, plain: Form | None
+) -> Iterator[Draft]:
+    """What becomes of an argument that is left out, or of the model: said where it changes something."""
+    action, construct = Action.REWRITE, "FSDP(...)"
+    if translation.plain is None:
+        action = Action.RUNTIME
+    elif not translation.note or (plain is None and translation.in_runtime):
+        return
+    elif name in SIGNATURE:
+        construct = f"{name} left out"
+    call, sites = planned.constructor.call, frozenset({planned.site})
+    yield Draft(translation.rule, call, action, translation.message, construct, sites)
 
 
 def _why_runtime(planned: Plan) -> str:
@@ -293,8 +293,7 @@ def _refused(context: Context, planned: Plan) -> Iterator[Draft]:
 
 
 def _construct(context: Context, argument: Argument) -> str:
-    source = " ".join(context.source(argument.value).split())
-    return f"{argument.name}={source if len(source) <= 40 else source[:37] + '...'}"
+    return f"{argument.name}={shortened(context.source(argument.value))}"
 
 
 Command = command(find, __doc__ or "")

@@ -70,14 +70,14 @@ class Form:
 
 @dataclass(frozen=True, eq=False)
 class Translation:
-    """What becomes of one argument, given or left at its default.
+    """What becomes of one argument, given or left at its default, or of what the model is.
 
     Attributes:
         message: what becomes of it; where the runtime is needed, why.
         plain: None if plain PyTorch cannot express it.
         in_runtime: whether `shard_model` is given the argument; False if it means nothing under FSDP2.
         refused: nothing sound can be written at all.
-        note: worth a finding even where the argument is left out.
+        note: worth a finding though no argument is given for it.
     """
 
     rule: Rule

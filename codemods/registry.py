@@ -13,7 +13,6 @@ from fsdp_migrate.codemods import (
     clip_grad_norm,
     composable,
     constructor,
-    current_device,
     direct_forward,
     dynamic_names,
     enable_wrap,
@@ -64,7 +63,7 @@ CODEMODS = (
 @cache
 def all_rules() -> list[Rule]:
     """Every rule, in the order of codes."""
-    modules = (*CODEMODS, *arguments.MODULES, current_device, names, imports)
+    modules = (*CODEMODS, *arguments.MODULES, names, imports)
     return sorted((rule for module in modules for rule in module.RULES), key=lambda rule: rule.code)
 
 

@@ -1,5 +1,7 @@
 """The arguments of FSDP1's constructor, one module an argument: what becomes of each value that it can have.
 
+Two are about the first argument, the model: `container` about its class, `current_device` about where it is.
+
 A module says how plain PyTorch expresses the argument, or why only the runtime can; `constructor` puts the answers together.
 """
 
@@ -8,6 +10,7 @@ from fsdp_migrate.codemods.arguments import (
     backward_prefetch,
     container,
     cpu_offload,
+    current_device,
     device_id,
     device_mesh,
     forward_prefetch,
@@ -25,6 +28,7 @@ MODULES = (
     backward_prefetch,
     container,
     cpu_offload,
+    current_device,
     device_id,
     device_mesh,
     forward_prefetch,

@@ -139,7 +139,10 @@ def translate(constructor: Constructor) -> Translation | None:
     if len(devices) == 1 and here and spelled and _is_cuda(device) and is_pure(context, device):
         setup = f"{spelled}({enclosed(context.source(device))})"
         return Translation(
-            RULE, f"{setup}: fully_shard moves to the current device", Plain(setup=(setup,))
+            RULE,
+            f"{setup}: fully_shard moves to the current device",
+            Plain(setup=(setup,)),
+            note=True,
         )
     return Translation(RULE, _RUNTIME)
 
