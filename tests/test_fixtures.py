@@ -12,9 +12,9 @@ import pytest
 from fsdp_migrate.codemods.apply import comments
 from fsdp_migrate.engine import analyse
 
-FIXTURES = Path(__file__).parent.parent / "fixtures"
+from .bundled import CASES, FIXTURES
+
 FSDP_MIGRATE = Path(sys.executable).parent / "fsdp-migrate"
-CASES = sorted(folder.parent.name for folder in FIXTURES.glob("*/case.toml"))
 
 
 def python_files(folder: Path) -> dict[str, Path]:

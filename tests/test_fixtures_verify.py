@@ -12,22 +12,9 @@ import pytest
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.main import verify
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from .bundled import FIXTURES, RUNS
 
 FSDP_MIGRATE = Path(sys.executable).parent / "fsdp-migrate"
-FIXTURES = Path(__file__).parent.parent / "fixtures"
-CASES = {
-    file.parent.name: tomllib.loads(file.read_text("utf-8"))
-    for file in sorted(FIXTURES.glob("*/case.toml"))
-}
-RUNS = [
-    pytest.param(case, {**settings, **run}, id=" ".join([case, *run.get("arguments", ())]))
-    for case, settings in CASES.items()
-    for run in settings.get("runs", [{}])
-]
 
 pytestmark = pytest.mark.ranks
 

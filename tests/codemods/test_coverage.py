@@ -24,11 +24,11 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from fsdp_migrate.cli import cli
 from fsdp_migrate.codemods.coverage import SECTIONS, Row, Section
 from fsdp_migrate.codemods.registry import rule_for
-from fsdp_migrate.engine import analyse_source
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.names import FSDP2_NAMES, PACKAGE, is_private
-from fsdp_migrate.source import Source
 from fsdp_migrate.views.coverage import coverage_page, entry
+
+from .test_examples import analyse
 
 PAGE = Path(__file__).parents[2] / "docs" / "coverage.md"
 CLASS = "FullyShardedDataParallel"
@@ -59,8 +59,8 @@ def test_row_is_explained_by_a_rule_or_by_itself(section: Section, row: Row) -> 
 def test_action_is_what_happens(section: Section, row: Row) -> None:
     said = entry(section, row)
     program, line = section.program(row)
-    after = migrated(program)
-    assert migrated(after) == after
+    _, after = analyse(program)
+    assert analyse(after)[1] == after
     stays = (
         program.splitlines()[line - 1 :] == after.splitlines()[-program.count("\n") + line - 1 :]
     )
@@ -76,11 +76,6 @@ def test_example_shows_the_same(section: Section, row: Row) -> None:
         assert rule is not None
         assert rule.code in said.codes
         assert said.example[1] in [example.title for example in rule.examples]
-
-
-def migrated(program: str) -> str:
-    report = analyse_source(Source(Path("/nowhere/row.py"), "row.py", program.encode()))
-    return report.changes[0].after.decode() if report.changes else program
 
 
 # What torch has.

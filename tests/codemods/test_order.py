@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from fsdp_migrate.engine import analyse_source
 from fsdp_migrate.findings import Action
-from fsdp_migrate.source import Source
+
+from .test_examples import analyse
 
 HEAD = "import torch\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
 SGD = "optimizer = torch.optim.SGD(model.parameters(), lr)\n"
@@ -64,11 +62,9 @@ HELD = {
 
 def outcome(program: str) -> tuple[set[Action], str | None]:
     """What rule 501 says of a program, and what becomes of it."""
-    source = Source(Path("/nowhere/example.py"), "example.py", (HEAD + program).encode())
-    report = analyse_source(source)
-    assert not report.errors
+    report, after = analyse(HEAD + program)
     actions = {finding.action for finding in report.findings if finding.code == "FSDP501"}
-    return actions, report.changes[0].after.decode() if report.changes else None
+    return actions, after if report.changes else None
 
 
 @pytest.mark.parametrize("program", [pytest.param(p, id=name) for name, p in MOVED.items()])

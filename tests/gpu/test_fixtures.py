@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,21 +9,7 @@ import pytest
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.main import verify
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-FIXTURES = Path(__file__).parents[2] / "fixtures"
-CASES = {
-    file.parent.name: tomllib.loads(file.read_text("utf-8"))
-    for file in sorted(FIXTURES.glob("*/case.toml"))
-}
-RUNS = [
-    pytest.param(case, {**settings, **run}, id=" ".join([case, *run.get("arguments", ())]))
-    for case, settings in CASES.items()
-    for run in settings.get("runs", [{}])
-]
+from ..bundled import FIXTURES, RUNS
 
 pytestmark = pytest.mark.gpu
 

@@ -1,0 +1,24 @@
+"""The bundled programs, and how each is run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+CASES = {
+    file.parent.name: tomllib.loads(file.read_text("utf-8"))
+    for file in sorted(FIXTURES.glob("*/case.toml"))
+}
+RUNS = [
+    pytest.param(case, {**settings, **run}, id=" ".join([case, *run.get("arguments", ())]))
+    for case, settings in CASES.items()
+    for run in settings.get("runs", [{}])
+]
