@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.index.makeup import UNKNOWN, Makeup, is_extended, makeup
+from fsdp_migrate.index.extension import is_extended
+from fsdp_migrate.index.known_modules import UNKNOWN, Makeup
+from fsdp_migrate.index.makeup import makeup
 from fsdp_migrate.index.models import SELF_RETURNING, Site
 from fsdp_migrate.index.module import Module
 from fsdp_migrate.index.names import fsdp1_member

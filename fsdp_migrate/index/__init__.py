@@ -7,5 +7,5 @@ values   where a value comes from (backwards: from an argument to the expression
 models   where an FSDP1 model goes (forwards: from its constructor to every use); the work is done by
          flow (from an expression to the next), bindings (names and attributes) and arguments (calls), with
          labels (what is followed), paths (places in containers), instances (objects) and uses (tables)
-makeup   what a model class is made of
+makeup   what a model class is made of, with known_modules (torch's classes) and extension (what a file adds to a model)
 """

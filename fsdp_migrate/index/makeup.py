@@ -9,37 +9,19 @@ from __future__ import annotations
 
 import ast
 import builtins
-import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
-from fsdp_migrate.index.models import SELF_RETURNING
+from fsdp_migrate.index.known_modules import (
+    HANDING_ON,
+    PLAIN,
+    STORING,
+    UNKNOWN,
+    Makeup,
+    is_container,
+    of_external,
+)
 from fsdp_migrate.index.module import Assigned, Module, Opaque, Parameter
 from fsdp_migrate.index.project import Definition, External, Project
-
-# Modules of torch.nn that hold neither a BatchNorm nor a buffer, whatever their arguments. The loss functions are not
-# among them: their weights are buffers.
-_CONTAINERS = frozenset({"Sequential", "ModuleList", "ModuleDict"})
-_PLAIN_MODULES = re.compile(
-    r"""(Lazy)?Linear | Bilinear | Identity | Flatten | Unflatten | Fold | Unfold | PixelShuffle | PixelUnshuffle
-    | Embedding | EmbeddingBag | LayerNorm | RMSNorm | GroupNorm | LocalResponseNorm
-    | (Lazy)?Conv(Transpose)?[123]d | (Adaptive)?(Max|Avg)Pool[123]d | Upsample | \w+Pad[123]d
-    | ((Alpha|FeatureAlpha)?Dropout[123]?d?)
-    | ReLU6? | LeakyReLU | PReLU | RReLU | ELU | CELU | SELU | GELU | GLU | SiLU | Mish | Tanh | Sigmoid | LogSigmoid
-    | Softmax | LogSoftmax | Softplus | Softmin | Softsign | Hard(sigmoid|swish|tanh|shrink) | Tanhshrink | Threshold
-    | MultiheadAttention | Transformer((En|De)coder(Layer)?)? | RNN | LSTM | GRU | (RNN|LSTM|GRU)Cell
-    | Module | Parameter | ParameterList | ParameterDict | CosineSimilarity | PairwiseDistance
-    """,
-    re.VERBOSE,
-)
-_FUNCTIONS = re.compile(
-    r"torch\.(nn\.(functional|init)|cuda|linalg|fft|special|random|amp|autocast|backends|utils\.checkpoint|finfo|iinfo)\.\w.*"
-    r"|torch\.(?!load$|compile$|classes|ops|hub|jit|fx|export)\w+"
-)
-_PLAIN_PACKAGES = frozenset({"math", "typing", "dataclasses", "collections", "os", "logging"})
-_HANDING_ON = frozenset(
-    {"functools", "itertools", "copy"}
-)  # what they return is what they are given
 
 
 def _words(text: str) -> frozenset[str]:
@@ -56,96 +38,15 @@ _METHODS = _words(
     numel size dim contiguous triu tril masked_fill format join split startswith endswith upper lower info debug
     warning __init__ __init_subclass__ __setattr__ update reset_parameters register_load_state_dict_pre_hook"""
 )
-_STORING = _words("append extend insert add_module register_module setattr __setattr__ update")
 _PLAIN_TYPES = _words(
     """int float bool str bytes complex None tuple list dict set frozenset Tuple List Dict Set Optional Union Sequence
     Iterable Mapping Literal dtype device Tensor Size"""
 )
 
 
-@dataclass(frozen=True)
-class Makeup:
-    """What is known of a model's parts.
-
-    Attributes:
-        no_batch_norm: proven that no part is a BatchNorm.
-        no_buffers: proven that no part has a buffer.
-    """
-
-    no_batch_norm: bool
-    no_buffers: bool
-
-    def __and__(self, other: Makeup) -> Makeup:
-        return Makeup(
-            self.no_batch_norm and other.no_batch_norm, self.no_buffers and other.no_buffers
-        )
-
-
-PLAIN = Makeup(True, True)
-UNKNOWN = Makeup(False, False)
-
-
 def makeup(project: Project, cls: Definition) -> Makeup:
     """What `cls` is made of: every module that its methods construct is either torch's own or walked likewise."""
     return _Proof(project, cls).result()
-
-
-def is_extended(places: Iterable[ast.expr], module: Module) -> bool:
-    """Whether a file may put more into a model than its class does: `model.bn = …`, `setattr(model, …)`.
-
-    Args:
-        places: where the model can be reached. Whatever is spelled like one of them, or is bound to one, counts.
-    """
-    names = {ast.unparse(place) for place in places}
-    aliases = [
-        {ast.unparse(_itself(e)) for e in (node.value, *node.targets)}
-        for node in ast.walk(module.tree)
-        if isinstance(node, ast.Assign)
-    ]
-    while more := [alias for alias in aliases if alias & names and not alias <= names]:
-        names = names.union(*more)
-    return any(
-        ast.unparse(owner) in names
-        for changed in _changed(module)
-        for owner in _owners(changed)
-        if isinstance(owner, ast.Name | ast.Attribute)
-    )
-
-
-def _itself(expression: ast.expr) -> ast.expr:
-    """`model` for `model.to(device).train()`."""
-    while (
-        isinstance(expression, ast.Call)
-        and isinstance(expression.func, ast.Attribute)
-        and expression.func.attr in SELF_RETURNING
-    ):
-        expression = expression.func.value
-    return expression
-
-
-def _changed(module: Module) -> Iterator[ast.expr]:
-    """What a file stores an attribute or element on, or registers something with; constants make no module."""
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.Assign) and not isinstance(node.value, ast.Constant):
-            for target in node.targets:
-                if isinstance(target, ast.Attribute | ast.Subscript):
-                    yield target.value
-        elif isinstance(node, ast.Call):
-            function = node.func
-            if isinstance(function, ast.Name) and function.id == "setattr" and node.args:
-                yield node.args[0]
-            elif isinstance(function, ast.Attribute) and (
-                function.attr in _STORING or function.attr.startswith("register_buffer")
-            ):
-                yield function.value
-
-
-def _owners(expression: ast.expr) -> Iterator[ast.expr]:
-    """An expression and what it is a part of: `model.layers[0]`, `model.layers`, `model`."""
-    yield expression
-    while isinstance(expression, ast.Attribute | ast.Subscript):
-        expression = expression.value
-        yield expression
 
 
 class _Proof:
@@ -239,7 +140,7 @@ class _Proof:
         if last in {"register_buffer", "Buffer"}:
             made = Makeup(True, False)
         for dotted in self.project.dotted(reference, module):
-            made &= _of_external(dotted)
+            made &= of_external(dotted)
         return made
 
     def _is_known_call(self, call: ast.Call, definition: Definition) -> bool:
@@ -287,18 +188,18 @@ class _Proof:
             if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Call):
                 cls = module.enclosing_class(call)  # `super().__init__(...)` of a container
                 return cls is not None and self._is_container(Definition(module, cls))
-            return isinstance(function, ast.Attribute) and function.attr in _STORING
+            return isinstance(function, ast.Attribute) and function.attr in STORING
         return any(
             self._is_container(meaning)
             if isinstance(meaning, Definition)
             else isinstance(meaning, External)
-            and (meaning.dotted.split(".")[0] in _HANDING_ON or _is_container(meaning.dotted))
+            and (meaning.dotted.split(".")[0] in HANDING_ON or is_container(meaning.dotted))
             for meaning in meanings
         )
 
     def _is_container(self, cls: Definition) -> bool:
         return isinstance(cls.node, ast.ClassDef) and any(
-            isinstance(base, External) and _is_container(base.dotted)
+            isinstance(base, External) and is_container(base.dotted)
             for base in self.project.bases(cls)
         )
 
@@ -336,7 +237,7 @@ class _Proof:
         if isinstance(owner, ast.Name) and owner.id == "self":
             return False  # stored on self before, and judged there
         if self.project.meanings(value, module):
-            return not all(_of_external(d) == PLAIN for d in self.project.dotted(value, module))
+            return not all(of_external(d) == PLAIN for d in self.project.dotted(value, module))
         if isinstance(owner, ast.Name):
             found = module.lookup(owner.id, module.scope_of(owner))
             if found and len(found[1]) == 1 and isinstance(found[1][0], Parameter):
@@ -411,7 +312,7 @@ def _stores(method: ast.AST) -> bool:
     return any(
         (isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store))
         or (isinstance(node, ast.Name) and node.id == "setattr")
-        or (isinstance(node, ast.Attribute) and node.attr in _STORING)
+        or (isinstance(node, ast.Attribute) and node.attr in STORING)
         for node in ast.walk(method)
     )
 
@@ -423,33 +324,6 @@ def _is_builtin(expression: ast.expr, module: Module) -> bool:
         and hasattr(builtins, expression.id)
         and not module.stars
     )
-
-
-def _is_container(dotted: str) -> bool:
-    return dotted.startswith("torch.nn.") and dotted.rpartition(".")[2] in _CONTAINERS
-
-
-def _of_external(dotted: str) -> Makeup:
-    """What can come from a name of another package."""
-    if "BatchNorm" in dotted:
-        return UNKNOWN
-    root, _, rest = dotted.partition(".")
-    if root in _PLAIN_PACKAGES or root in _HANDING_ON or root in {"abc", "enum", "__future__"}:
-        return PLAIN
-    if root != "torch":
-        return UNKNOWN
-    if rest in {"", "nn", "nn.functional", "nn.init"} or _FUNCTIONS.fullmatch(dotted):
-        return PLAIN
-    if rest.startswith("nn."):
-        name = rest.removeprefix("nn.").removeprefix("modules.")
-        first = name.split(".")[0]
-        if first in _CONTAINERS or _PLAIN_MODULES.fullmatch(first):
-            return PLAIN
-        if first[:1].isupper():
-            return Makeup(
-                True, False
-            )  # a loss, an InstanceNorm: no BatchNorm, but perhaps a buffer
-    return UNKNOWN
 
 
 def _default(parameter: Parameter) -> ast.expr | None:

@@ -15,7 +15,6 @@ NEWLINE = re.compile(r"\r\n|\r|\n")
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 ScopeNode = ast.Module | ast.ClassDef | FunctionNode
 _SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 @dataclass(frozen=True, eq=False)
@@ -403,13 +402,3 @@ def _bind_opaque(scope: Scope, target: ast.expr, node: ast.AST) -> None:
     for name in ast.walk(target):
         if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store | ast.Del):
             scope.bind(name.id, Opaque(node))
-
-
-def comprehension_names(node: ast.AST) -> set[str]:
-    """The names that comprehensions below `node` bind for themselves."""
-    names: set[str] = set()
-    for inner in ast.walk(node):
-        if isinstance(inner, _COMPREHENSIONS):
-            for generator in inner.generators:
-                names |= {n.id for n in ast.walk(generator.target) if isinstance(n, ast.Name)}
-    return names

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_migrate.index.makeup import Makeup, is_extended, makeup
+from fsdp_migrate.index.extension import is_extended
+from fsdp_migrate.index.known_modules import Makeup
+from fsdp_migrate.index.makeup import makeup
 from fsdp_migrate.index.module import Module
 from fsdp_migrate.index.project import Definition, Project
 
