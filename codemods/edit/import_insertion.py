@@ -10,8 +10,6 @@ import libcst as cst
 from fsdp_migrate.codemods.edit.import_lines import LINE_LENGTH, edit_import_line
 from fsdp_migrate.codemods.edit.import_statement import ImportEdit, module_of, name_and_local
 
-TopLevel = cst.SimpleStatementLine | cst.BaseCompoundStatement
-
 _BLANK = cst.EmptyLine(indent=False)
 
 _FUTURE, _STANDARD, _OTHER, _LOCAL = range(4)  # isort's sections, in order

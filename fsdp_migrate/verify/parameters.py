@@ -1,9 +1,9 @@
-"""The last values of two runs against each other: parameters, put together from the ranks' parts,
-and the buffers of each rank."""
+"""The last values of two runs against each other: parameters, put together from the ranks' parts, and each rank's buffers."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 from fsdp_migrate.verify.records import Run
@@ -14,8 +14,12 @@ def max_difference(original: Run, migrated: Run) -> tuple[float | None, str]:
     distances, problem = differences(original, migrated)
     if problem:
         return None, problem
-    values = distances.values()
-    return math.nan if any(map(math.isnan, values)) else max(values, default=0.0), ""
+    return largest(distances.values()), ""
+
+
+def largest(distances: Collection[float]) -> float:
+    """The largest of some differences; NaN if one is NaN, 0 if there are none."""
+    return math.nan if any(map(math.isnan, distances)) else max(distances, default=0.0)
 
 
 def differences(original: Run, migrated: Run) -> tuple[dict[str, float], str]:
@@ -49,7 +53,7 @@ def buffers_difference(original: Run, migrated: Run) -> tuple[float, str]:
     """
     import torch
 
-    largest, place = 0.0, ""
+    most, place = 0.0, ""
     for one, other in zip(original.ranks, migrated.ranks, strict=False):
         paths = [rank.parameters for rank in (one, other) if rank.parameters is not None]
         if len(paths) < 2:
@@ -60,11 +64,11 @@ def buffers_difference(original: Run, migrated: Run) -> tuple[float, str]:
             if found is None:
                 continue
             distance = apart(value, found) if value.shape == found.shape else math.inf
-            if math.isnan(distance) or distance > largest:
-                largest, place = distance, f"{name} on rank {one.rank}"
-            if math.isnan(largest):
-                return largest, place
-    return largest, place
+            if math.isnan(distance) or distance > most:
+                most, place = distance, f"{name} on rank {one.rank}"
+            if math.isnan(most):
+                return most, place
+    return most, place
 
 
 def _last(run: Run) -> tuple[dict[str, Any], str]:

@@ -30,10 +30,6 @@ class Sources:
         """Whether the migrated program has a word less often."""
         return self.original.count(word) > self.migrated.count(word)
 
-    def gained(self, word: str) -> bool:
-        """Whether the migrated program has a word more often."""
-        return self.migrated.count(word) > self.original.count(word)
-
 
 def read(before: Program, after: Program) -> Sources:
     """Read two copies; to be called before the programs run, which may write files of their own."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from fsdp_migrate.verify.causes import Cause, likeliest
 from fsdp_migrate.verify.compare import Comparison, Difference
+from fsdp_migrate.verify.parameters import largest
 from fsdp_migrate.verify.records import Run
 from fsdp_migrate.verify.sources import Sources
 
@@ -87,10 +88,7 @@ class Verdict:
     @property
     def max_abs_param_diff(self) -> float | None:
         """The largest difference of two elements of the last parameters; None if not known."""
-        if self.parameters is None:
-            return None
-        values = self.parameters.values()
-        return math.nan if any(map(math.isnan, values)) else max(values, default=0.0)
+        return None if self.parameters is None else largest(self.parameters.values())
 
     @property
     def odd_parameters(self) -> dict[str, float]:
