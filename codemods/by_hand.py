@@ -85,6 +85,19 @@ OTHER_METHOD = Rule(
 private belong to the wrapper and are gone with it.""",
     (
         Example(
+            "a handle of something that may be a unit",
+            f"{_HEADER}for part in parts:\n    part._handle.reshard(True)\n",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+for part in parts:
+    # fsdp-migrate: FSDP366 by hand: if this is a unit of FSDP1, `_handle` is gone: reshard() frees what was gathered
+    part._handle.reshard(True)
+""",
+            message="reshard()",
+        ),
+        Example(
             "a method",
             f"{_HEADER}root = model.check_is_root()\n",
             """\
@@ -198,6 +211,8 @@ _ATTRIBUTES = frozenset(
     }
 )
 
+_HANDLES = frozenset({"_handle", "_handles", "_all_handles", "_flat_param"})
+
 
 def is_of_wrapper(name: str) -> bool:
     """Whether a method or attribute is one of FSDP1's wrapper, which an FSDP2 model does not have."""
@@ -215,6 +230,7 @@ def find(context: Context) -> Iterator[Draft]:
                 "works with FSDP2 as it is; torch.amp.GradScaler does as well, by keyword arguments"
             )
             yield Draft(SCALER, reference, Action.MANUAL, message, name)
+    yield from _handles(context)
     yield from _private(context)
 
 
@@ -238,6 +254,17 @@ def _attribute(context: Context, attribute: ast.Attribute) -> Iterator[Draft]:
     elif attribute.attr in _ATTRIBUTES and context.sites(attribute.value):
         message = f"`{attribute.attr}` belongs to FSDP1's wrapper: keep the value yourself"
         yield Draft(OTHER_METHOD, attribute, Action.MANUAL, message, construct, sites, mark=True)
+
+
+def _handles(context: Context) -> Iterator[Draft]:
+    """Handles of what may be a unit of FSDP1, in files that speak of it."""
+    if not context.references():
+        return
+    for attribute in context.module.attributes:
+        if attribute.attr in _HANDLES and not context.sites(attribute.value):
+            message = f"if this is a unit of FSDP1, `{attribute.attr}` is gone: reshard() frees what was gathered"
+            construct = f".{attribute.attr}"
+            yield Draft(OTHER_METHOD, attribute, Action.MANUAL, message, construct, mark=True)
 
 
 def _private(context: Context) -> Iterator[Draft]:

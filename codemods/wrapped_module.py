@@ -69,14 +69,15 @@ _INNER = frozenset({"module", "_fsdp_wrapped_module"})
 def find(context: Context) -> Iterator[Draft]:
     """`.module` on expressions that hold an FSDP1 model."""
     for attribute in context.module.attributes:
-        if attribute.attr not in _INNER or _is_unwrapped(context, attribute.value):
+        if attribute.attr not in _INNER or not isinstance(attribute.ctx, ast.Load):
             continue
         sites = context.sites(attribute.value)
         own = attribute.attr == "_fsdp_wrapped_module"  # nothing but FSDP1's wrapper has it
-        if not (sites or own) or not isinstance(attribute.ctx, ast.Load):
+        unwrapped = _is_unwrapped(context, attribute.value)
+        if not own and (unwrapped or not sites):
             continue
         construct = f".{attribute.attr}"
-        if sites and context.only_fsdp1(attribute.value):
+        if sites and not unwrapped and context.only_fsdp1(attribute.value):
             node = context.syntax.find(attribute, cst.Attribute)
             yield Draft(
                 RULE,

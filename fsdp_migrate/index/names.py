@@ -105,4 +105,6 @@ def is_private(dotted: str) -> bool:
         return True
     if first == "fully_sharded_data_parallel":
         return dotted.count(".") > PACKAGE.count(".") + 1 and fsdp1_member(dotted) is None
-    return first.startswith("_") and first not in {"_fully_shard", "_wrap_utils"}
+    if first in {"_fully_shard", "_wrap_utils"}:
+        return False
+    return first.startswith("_") or dotted.rpartition(".")[2].startswith("_")
