@@ -134,6 +134,10 @@ class _Migration:
                     self.hold(
                         held, [m for m in concerned if is_test(m) or not is_test(module)], reason
                     )
+        for module in self.contexts:
+            for imported in self.models.project.imports[module]:
+                if imported in held:  # a test is of the library as it is
+                    self.hold(held, [module], held[imported])
         return held
 
     def hold(self, held: dict[Module, str], modules: Iterable[Module], reason: str) -> None:
@@ -175,10 +179,10 @@ class _Migration:
             lambda: apply(context.syntax, edits, (), context.line_length, places),
             whole=module not in held,
         )
-        drafts += planned.drafts
+        drafts += [self.settled(context, draft, held) for draft in planned.drafts]
         edits = [*edits, *planned.edits]
         after = None
-        if (edits or places) and module not in self.broken:
+        if (edits or places) and module not in self.broken and module not in held:
             edits += self.marks(context, drafts, edits)
             insert = planned.insert
             after = apply(context.syntax, edits, insert, context.line_length, places)

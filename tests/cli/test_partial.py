@@ -60,6 +60,25 @@ def test_what_would_fail_silently_holds_its_model(
     assert "FSDP367 at" in result.text + result.err
 
 
+def test_a_held_library_stays_to_the_byte_and_so_do_its_tests(
+    folder: Path, real_cli: Callable[..., Any]
+) -> None:
+    (folder / "tests").mkdir()
+    options = "from torch.distributed.fsdp import ShardingStrategy\n"
+    texts = {
+        # an import that nobody uses, and a comparison that would turn round
+        "library.py": f"{options}from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+        "def is_sharded(model):\n    model = FSDP(model)\n    return type(model) is FSDP\n",
+        "tests/test_library.py": f"from library import is_sharded\n{options}assert ShardingStrategy.NO_SHARD\n",
+        "tests/test_other.py": f"{options}assert ShardingStrategy.NO_SHARD\n",
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    real_cli(".")
+    stayed = [name for name, text in texts.items() if (folder / name).read_text() == text]
+    assert stayed == ["library.py", "tests/test_library.py"]
+
+
 @pytest.mark.ranks
 def test_partial_migrates_all_the_same_and_marks_what_verify_then_finds(
     program: Path, tmp_path: Path, real_cli: Callable[..., Any]
