@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.expressions import values_given
+from fsdp_migrate.index.models import SELF_RETURNING
 from fsdp_migrate.index.module import Assigned, Module, Scope
 from fsdp_migrate.index.order import after
 from fsdp_migrate.index.project import Definition
@@ -27,6 +28,12 @@ _LOOKING = frozenset(
     {"sum", "len", "any", "all", "max", "min", "next", "print", "isinstance", "str", "map", "id"}
 )
 _DEPTH = 4
+_OPTIMIZERS = frozenset({"optimizer", "optim", "opt"})
+
+
+def is_optimizer_name(name: str) -> bool:
+    """Whether a name says that it means one optimizer: `optimizer`, `self.actor_opt`."""
+    return name.rpartition(".")[2].rpartition("_")[2] in _OPTIMIZERS
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,11 +44,13 @@ class Kept:
         node: what keeps them: a call, or the value that a name is bound to.
         chain: the statements through which they went, the keeper's own last.
         optimizer: whether the keeper is an optimizer, or a function that makes one.
+        unseen: a function between took the parameters: `AdamW(groups_of(model))`.
     """
 
     node: ast.expr
     chain: tuple[ast.stmt, ...]
     optimizer: bool
+    unseen: bool = False
 
 
 def kept_above(context: Context, scope: Scope, names: list[str], until: ast.AST) -> Iterator[Kept]:
@@ -65,12 +74,85 @@ def kept_from(
     """
     function = call.func
     if isinstance(function, ast.Attribute) and function.attr in TAKING:
-        if any(_is_of(function.value, name) for name in names):
+        if any(_is_of(function.value, n) or _has_part(function.value, n) for n in names):
             yield from _Follower(context, until).follow(call, (), 0)
         return
-    given = any(ast.dump(argument) in names for argument in values_given(call))
-    if given and _makes_optimizer(context, call, names):
+    if isinstance(function, ast.Attribute) and "optim" in function.attr.lower():
+        if any(_is_of(function.value, name) for name in names):  # `model.configure_optimizers()`
+            yield from _of_method(context, call, until)
+    takes_model = any(ast.dump(argument) in names for argument in values_given(call))
+    if takes_model and _makes_optimizer(context, call, names):
         yield Kept(call, (context.module.statement(call),), True)
+    elif _names_optimizer(context, call):
+        given = [k.value for k in call.keywords if k.arg == "params"] or call.args[:1]
+        if any(_comes_from(context.module, value, names, 0) for value in given):
+            statement = context.module.statement(call)
+            kept = any(_goes_on(context.module, value, statement) for value in given)
+            yield Kept(call, (statement,), not kept, unseen=True)
+
+
+def _goes_on(module: Module, value: ast.expr, statement: ast.stmt) -> bool:
+    """Whether a name of parameters is read below the optimizer, by what may use them: a list that is clipped."""
+    if not isinstance(value, ast.Name):
+        return False
+    for load in module.loads.get(value.id, ()):
+        call = module.parents[load]
+        looking = (
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Name)
+            and call.func.id in _LOOKING
+        )
+        if module.scope_of(load) is module.scope_of(value) and after(load, statement):
+            if not looking:
+                return True
+    return False
+
+
+def _comes_from(module: Module, value: ast.expr, names: list[str], depth: int) -> bool:
+    """Whether an optimizer's parameters may be the model's: the model is in the expression, in a name's, or in a method's."""
+    for node in ast.walk(value):
+        if not isinstance(node, ast.Name | ast.Attribute) or depth >= _DEPTH:
+            continue
+        if any(_is_of(node, name) for name in names):
+            return True
+        if isinstance(node, ast.Name):
+            found = module.lookup(node.id, module.scope_of(value))
+            if is_optimizer_name(node.id):
+                continue  # what is made from an optimizer, such as a scheduler, keeps the optimizer
+            for binding in found[1] if found else ():
+                if isinstance(binding, Assigned) and binding.value is not value:
+                    if _comes_from(module, binding.value, names, depth + 1):
+                        return True
+        elif isinstance(node.value, ast.Name) and node.value.id == "self":
+            if any(_takes(method, names) for method in _methods(module, value, node.attr)):
+                return True
+    return False
+
+
+def _methods(module: Module, place: ast.AST, name: str) -> list[ast.stmt]:
+    """The method or property of the class around a place."""
+    cls = module.enclosing_class(place)
+    return [s for s in cls.body if getattr(s, "name", "") == name] if cls else []
+
+
+def _takes(method: ast.stmt, names: list[str]) -> bool:
+    """Whether a method takes the model's parameters."""
+    return any(
+        isinstance(node, ast.Attribute)
+        and node.attr in TAKING
+        and any(_is_of(node.value, name) or _has_part(node.value, name) for name in names)
+        for node in ast.walk(method)
+    )
+
+
+def _of_method(context: Context, call: ast.Call, until: ast.AST | None) -> Iterator[Kept]:
+    """A method of the model that makes an optimizer, or the groups of parameters for one."""
+    statement = context.module.statement(call)
+    assert isinstance(call.func, ast.Attribute)
+    if "group" in call.func.attr or "param" in call.func.attr:
+        yield from _Follower(context, until).follow(call, (), 0)
+    elif isinstance(statement, ast.Assign) and statement.value is call:
+        yield Kept(call, (statement,), True)
 
 
 class _Follower:
@@ -232,11 +314,16 @@ def _hold(results: list[ast.expr], names: set[str]) -> bool:
 
 def _is_of(expression: ast.expr, model: str) -> bool:
     """Whether an expression is the model or a part of it."""
-    while ast.dump(expression) != model:
+    while ast.dump(expression := unchained(expression)) != model:
         if not isinstance(expression, ast.Attribute | ast.Subscript):
             return False
         expression = expression.value
     return True
+
+
+def _has_part(expression: ast.expr, model: str) -> bool:
+    """Whether the model is a part of what an expression stands for: `self.model` of `self`."""
+    return f"(value={ast.dump(unchained(expression))}, " in model
 
 
 def _names_optimizer(context: Context, call: ast.Call) -> bool:
@@ -249,7 +336,9 @@ def _names_optimizer(context: Context, call: ast.Call) -> bool:
         return False
     if isinstance(made.node, ast.ClassDef):
         return any("optim" in ast.unparse(base).lower() for base in made.node.bases)
-    return any("optim" in path.lower() for path in _called(context, made))
+    return any(
+        "optim" in path.lower() and "sched" not in path.lower() for path in _called(context, made)
+    )
 
 
 def _makes_optimizer(context: Context, call: ast.Call, names: list[str]) -> bool:
@@ -257,7 +346,14 @@ def _makes_optimizer(context: Context, call: ast.Call, names: list[str]) -> bool
     made = context.project.definition(call.func, context.module)
     if made is None:
         dotted = context.project.dotted(call.func, context.module)
-        return "optim" in (next(iter(dotted), "") or ast.unparse(call.func)).lower()
+        if "optim" in (next(iter(dotted), "") or ast.unparse(call.func)).lower():
+            return True
+        statement = context.module.statement(call)
+        return (
+            isinstance(statement, ast.Assign)
+            and statement.value is call
+            and is_optimizer_name(ast.unparse(statement.targets[0]))
+        )
     if isinstance(made.node, ast.ClassDef):
         return False
     parameters = _parameters_given(made.node, call, names)
@@ -286,13 +382,67 @@ def _called(context: Context, made: Definition) -> Iterator[str]:
             yield from context.project.dotted(inner.func, made.module)
 
 
+def unchained(model: ast.expr) -> ast.expr:
+    """The model in `model.to(device).train()`."""
+    while (
+        isinstance(model, ast.Call)
+        and isinstance(model.func, ast.Attribute)
+        and model.func.attr in SELF_RETURNING
+    ):
+        model = model.func.value
+    return model
+
+
 def names_of(model: ast.expr, module: Module, scope: Scope) -> list[str]:
-    """The model's own name and the names that `a = b` makes stand for the same object, dumped."""
-    names = [ast.dump(model)]
-    for name, bindings in scope.bindings.items():
-        for binding in bindings:
-            if isinstance(binding, Assigned) and isinstance(binding.value, ast.Name):
-                pair = ast.dump(ast.Name(name, ast.Load())), ast.dump(binding.value)
-                if set(pair) & set(names):
-                    names += pair
-    return list(dict.fromkeys(names))
+    """The expressions that stand for a model or share its parameters, dumped.
+
+    Its own name, the names that `a = b` makes stand for the same object, a model that another one is made around
+    (`a = compile(b)`), and a part that has got a name (`head = model.head`).
+    """
+    taken = _taken_from(module)
+    names = [ast.dump(end) for end in _ends(model, taken)]
+    more = True
+    while more:
+        found = len(names)
+        for name, bindings in scope.bindings.items():
+            own = ast.dump(ast.Name(name, ast.Load()))
+            for binding in bindings:
+                if not isinstance(binding, Assigned) or binding.path:
+                    continue
+                if own in names:
+                    names += [ast.dump(end) for end in _ends(binding.value, taken)]
+                elif isinstance(binding.value, ast.Name) or own in taken:
+                    if any(_is_of(binding.value, other) for other in names):
+                        names.append(own)
+        names = list(dict.fromkeys(names))
+        more = len(names) > found
+    return names
+
+
+def _ends(model: ast.expr, taken: frozenset[str]) -> Iterator[ast.expr]:
+    """The expressions that a model can be, and those that a call makes it around."""
+    model = unchained(model)
+    if isinstance(model, ast.IfExp):
+        yield from _ends(model.body, taken)
+        yield from _ends(model.orelse, taken)
+    elif isinstance(model, ast.NamedExpr):
+        yield ast.Name(model.target.id, ast.Load())
+        yield from _ends(model.value, taken)
+    elif isinstance(model, ast.Call):
+        if ast.unparse(model.func).endswith("copy"):
+            return
+        for argument in [*model.args, *(keyword.value for keyword in model.keywords)]:
+            for end in _ends(argument, taken):
+                if ast.dump(end) in taken:
+                    yield end
+    elif isinstance(model, ast.Name | ast.Attribute | ast.Subscript):
+        yield model
+
+
+def _taken_from(module: Module) -> frozenset[str]:
+    """The expressions that a file takes parameters from, dumped."""
+    return frozenset(
+        ast.dump(unchained(call.func.value))
+        for call in module.calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr in TAKING
+    )

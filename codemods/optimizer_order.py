@@ -10,19 +10,30 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.expressions import dotted, given_for, shortened
-from fsdp_migrate.codemods.kept_parameters import Kept, kept_above, kept_from, names_of
-from fsdp_migrate.codemods.remapping import at_hand, bound_to, optimizers_of, remapped
+from fsdp_migrate.codemods.kept_elsewhere import (
+    kept_by_methods,
+    kept_globally,
+    kept_loosely,
+    kept_with_model,
+)
+from fsdp_migrate.codemods.kept_parameters import Kept, kept_above, names_of, unchained
+from fsdp_migrate.codemods.remapping import (
+    at_hand,
+    attributes_of,
+    bound_to,
+    optimizers_of,
+    remapped,
+)
 from fsdp_migrate.codemods.rule import Draft, Example, Move, Rule
 from fsdp_migrate.codemods.sharding_places import Place, places
 from fsdp_migrate.codemods.straight_line import moved_behind
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.models import Site
-from fsdp_migrate.index.order import after
 
 RULE = Rule(
     "FSDP501",
@@ -43,8 +54,9 @@ but move or load it.
 attribute or a name, the constructor goes into `with remap_optimizer(optimizer, model):`. It puts each sharded parameter in
 the place of the one with the same name, and refuses an optimizer with state: FSDP1 failed in its next step.
 
-**By hand**: parameters that something else keeps, such as a list that is clipped later. The model stays as it is until
-they are taken after sharding.""",
+**By hand**: parameters that something else keeps, such as a list that is clipped later; and an optimizer in front of a
+constructor whose model a loop, a lambda, a container or `getattr` gives it, because no name says whose parameters it has. The
+model stays as it is until they are taken after sharding.""",
     (
         Example(
             "the optimizer first",
@@ -429,6 +441,7 @@ def find(context: Context) -> Iterator[Draft]:
                 kept.setdefault(found.kept.chain[0], []).append(found)
     yield from _decide(context, [found for founds in kept.values() for found in founds])
     yield from _given_optimizers(context)
+    yield from _held_optimizers(context)
 
 
 @dataclass(frozen=True, eq=False)
@@ -443,30 +456,20 @@ def _found(context: Context, place: Place) -> Iterator[_Found]:
     module = context.module
     scope = module.scope_of(place.call)
     names = names_of(place.model, module, scope)
-    for kept in kept_above(context, scope, names, place.call):
-        if not _is_passed(context, kept, place):
-            yield _Found(kept, place)
-    if place.function is None and isinstance(place.model, ast.Attribute):
-        for kept in _kept_by_init(context, place):
-            yield _Found(kept, place)
-
-
-def _kept_by_init(context: Context, place: Place) -> Iterator[Kept]:
-    """`self.model` wrapped in one method, its parameters kept in `__init__`, which runs first."""
-    module = context.module
-    method, owner = module.enclosing_function(place.call), module.enclosing_class(place.call)
-    if owner is None or getattr(method, "name", "") == "__init__":
-        return
-    for call in module.calls:
-        around = module.enclosing_function(call)
-        if getattr(around, "name", "") != "__init__" or module.enclosing_class(call) is not owner:
-            continue
-        if any(
-            module.enclosing_function(caller) is around and after(call, caller)
-            for _, caller in context.models.callers_of(method or owner)
-        ):
-            continue  # sharded already
-        yield from kept_from(context, call, [ast.dump(place.model)])
+    kept = [
+        one
+        for one in kept_above(context, scope, names, place.call)
+        if not _is_passed(context, one, place)
+    ]
+    if place.function is None:
+        for find in (kept_by_methods, kept_with_model, kept_globally):
+            kept += find(context, place.call, place.model)
+        kept += [
+            replace(one, optimizer=False, unseen=True)
+            for one in kept_loosely(context, place.call, place.model)
+        ]
+    seen = {one.node for one in kept if not one.unseen}
+    yield from (_Found(one, place) for one in kept if not one.unseen or one.node not in seen)
 
 
 def _is_passed(context: Context, kept: Kept, place: Place) -> bool:
@@ -518,7 +521,7 @@ def _moved(context: Context, founds: list[_Found], anchor: ast.stmt) -> list[ast
     calls = [found.place.call for found in founds]
     if isinstance(anchor, ast.Return) or not context.stands_alone(anchor):
         return None
-    if any(found.place.function is not None for found in founds):
+    if any(found.place.function is not None or found.kept.unseen for found in founds):
         return None
     if any(call not in ast.walk(anchor) for call in calls if module.statement(call) is anchor):
         return None
@@ -590,6 +593,24 @@ def _given_optimizers(context: Context) -> Iterator[Draft]:
             draft = _enclosed(context, place, constructor.call, name)
             if draft is not None:
                 yield draft
+
+
+def _held_optimizers(context: Context) -> Iterator[Draft]:
+    """Objects that are given a model and its optimizer, and shard the model in another method than `__init__`."""
+    module = context.module
+    for plan in context.plans.values():
+        constructor = plan.constructor
+        call, model = constructor.call, constructor.model and unchained(constructor.model)
+        owner = module.enclosing_class(call)
+        if constructor.context.module is not module or not isinstance(model, ast.Attribute):
+            continue
+        if owner is None or getattr(module.enclosing_function(call), "name", "") == "__init__":
+            continue
+        place = Place(plan, module, call, model)
+        for name in attributes_of(module, owner):
+            found = _enclosed(context, place, call, name)
+            if found is not None:
+                yield found
 
 
 def _enclosed(

@@ -10,12 +10,11 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import RUNTIME, Context
 from fsdp_migrate.codemods.expressions import dotted
-from fsdp_migrate.codemods.kept_parameters import Kept
+from fsdp_migrate.codemods.kept_parameters import Kept, is_optimizer_name, unchained
 from fsdp_migrate.codemods.rule import Enclose, Need
 from fsdp_migrate.codemods.sharding_places import Place
 from fsdp_migrate.index.module import Module, Parameter
 
-_NAMES = ("optimizer", "optim", "opt")
 # What a program reads of an optimizer.
 _MEMBERS = frozenset(
     {"param_groups", "state", "step", "zero_grad", "state_dict", "load_state_dict"}
@@ -27,8 +26,9 @@ def remapped(
 ) -> tuple[Enclose, tuple[Need, ...]] | None:
     """The context around the statement that shards, and what to import for it; None if it cannot stand there."""
     statement = context.module.statement(place.call)
-    model = dotted(place.model)
-    if not model or isinstance(place.model, ast.Subscript) or not context.stands_alone(statement):
+    expression = unchained(place.model)
+    model = dotted(expression)
+    if not model or isinstance(expression, ast.Subscript) or not context.stands_alone(statement):
         return None
     name, needs = context.name(RUNTIME, "remap_optimizer", use=place.call)
     return Enclose(context.syntax.statement(statement), f"{name}({optimizer}, {model})"), needs
@@ -102,6 +102,44 @@ def optimizers_of(module: Module, function: ast.AST) -> Iterator[tuple[str, int 
                 yield name, binding.position
 
 
+def attributes_of(module: Module, cls: ast.ClassDef) -> Iterator[str]:
+    """The attributes that `__init__` binds to optimizers that it is given, and nothing else binds."""
+    stored = [
+        (ast.unparse(target), target, statement.value)
+        for statement in ast.walk(cls)
+        if isinstance(statement, ast.Assign)
+        for target in statement.targets
+        if isinstance(target, ast.Attribute)
+    ]
+    for name, target, value in stored:
+        around = module.enclosing_function(target)
+        if not isinstance(value, ast.Name) or not is_optimizer_name(name):
+            continue
+        if getattr(around, "name", "") != "__init__" or not name.startswith("self."):
+            continue
+        found = module.lookup(value.id, module.scope_of(value))
+        given = found is not None and all(isinstance(b, Parameter) for b in found[1])
+        loads = [
+            node
+            for node in ast.walk(cls)
+            if isinstance(node, ast.Attribute)
+            and isinstance(node.ctx, ast.Load)
+            and ast.unparse(node) == name
+        ]
+        if (
+            given
+            and sum(other == name for other, _, _ in stored) == 1
+            and any(_is_member(module, load) for load in loads)
+            and all(_reads_optimizer(module, load) for load in loads)
+        ):
+            yield name
+
+
+def _is_member(module: Module, load: ast.AST) -> bool:
+    parent = module.parents[load]
+    return isinstance(parent, ast.Attribute) and parent.attr in _MEMBERS
+
+
 def _is_optimizer(module: Module, parameter: Parameter) -> bool:
     """Whether a parameter is an optimizer that has been built: by its annotation, or its name and what is read of it."""
     name, annotation = parameter.argument.arg, parameter.argument.annotation
@@ -111,7 +149,7 @@ def _is_optimizer(module: Module, parameter: Parameter) -> bool:
         return bool(
             {word.strip() for word in words.replace("Optional[", "").strip("]").split("|")} & kinds
         )
-    if name.rpartition("_")[2] not in _NAMES and name not in _NAMES:
+    if not is_optimizer_name(name):
         return False
     scope = module.scopes[parameter.function]
     if len(scope.bindings[name]) != 1:
@@ -120,7 +158,7 @@ def _is_optimizer(module: Module, parameter: Parameter) -> bool:
     return bool(loads) and all(_reads_optimizer(module, load) for load in loads)
 
 
-def _reads_optimizer(module: Module, load: ast.Name) -> bool:
+def _reads_optimizer(module: Module, load: ast.Name | ast.Attribute) -> bool:
     """Whether an optimizer can stand where a name is read: it is returned, given on, or one of its members is used."""
     parent = module.parents[load]
     if isinstance(parent, ast.Attribute):
