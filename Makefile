@@ -42,9 +42,10 @@ types: $(STAMP)
 units: $(STAMP)
 	$(BIN)/pytest -n 2 -m "not gpu and not ranks"
 
-# Each of these tests keeps several processes busy, so they run one after another.
+# Each of these tests starts processes of its own and waits for them: two at a time keep two cores busy. What the tests of
+# one file share is made once.
 ranks: $(STAMP)
-	$(BIN)/pytest -m "ranks and not gpu"
+	$(BIN)/pytest -n 2 --dist loadfile -m "ranks and not gpu"
 
 gpu: $(STAMP)
 	$(BIN)/pytest -m gpu

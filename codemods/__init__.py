@@ -34,6 +34,7 @@ What they share:
 What `optimizer_order` stands on:
 
     kept_parameters         who keeps the parameters that a program takes from a model
+    kept_elsewhere          the same, where another method, function or container is between
     sharding_places         where a model becomes sharded
     straight_line           which statements can go behind a later one; statement_names: what they read and bind
     remapping               an optimizer that is given the sharded parameters
