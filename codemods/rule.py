@@ -40,6 +40,7 @@ class Rule:
         name: in words with hyphens.
         summary: one line.
         explanation: what FSDP1 did, what FSDP2 does, why the translation is sound, and the source of the fact.
+        checkpoints: it speaks of state dicts and what is made of them.
     """
 
     code: str
@@ -47,6 +48,7 @@ class Rule:
     summary: str
     explanation: str
     examples: tuple[Example, ...] = ()
+    checkpoints: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +141,7 @@ class Draft:
         edits, places, needs: the change, where statements go, and the names that both use.
         gone: code that the edits take away: nothing in it counts as a use any more.
         mark: the statement gets a comment with the rule's code when the rest of its model is migrated.
+        on_fsdp1: the edits are right on a model that is still FSDP1's as well, so they can be made first, on their own.
     """
 
     rule: Rule
@@ -154,3 +157,4 @@ class Draft:
     needs: tuple[Need, ...] = ()
     gone: tuple[ast.AST, ...] = ()
     mark: bool = False
+    on_fsdp1: bool = False

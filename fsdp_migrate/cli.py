@@ -115,6 +115,13 @@ def _shared(command: F) -> F:
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if there is any finding.")
 @click.option("--unsafe", is_flag=True, help="Apply also what is likely, not provably, the same.")
 @click.option("--partial", is_flag=True, help="Migrate also a model that needs manual work first.")
+@click.option(
+    "--stage",
+    type=click.Choice(["checkpoint", "full"]),
+    default="full",
+    show_default=True,
+    help="checkpoint: rewrite the checkpoint code alone, which then works on FSDP1 and FSDP2 models. full: everything.",
+)
 @click.option("--allow-dirty", is_flag=True, help="Write files with uncommitted changes, too.")
 @click.pass_context
 def migrate(ctx: click.Context, /, **arguments: Any) -> None:

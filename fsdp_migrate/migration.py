@@ -29,6 +29,7 @@ from fsdp_migrate.index.project import Project
 from fsdp_migrate.report import Change, Report
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
+from fsdp_migrate.stage import of_checkpoints
 from fsdp_migrate.style import line_length
 
 _SILENCED = re.compile(r"#\s*fsdp-migrate:\s*ignore\b(?:\[([A-Za-z0-9,\s]*)\])?")
@@ -103,7 +104,12 @@ class _Migration:
                 drafts += codemod.find(context)
         except Exception as error:
             self.fail(context.module, error)
-        return [*drafts, *names.find(context, _gone(drafts), drafts)]
+        drafts += names.find(context, _gone(drafts), drafts)
+        if not self.options.checkpoints_only:
+            return drafts
+        first = of_checkpoints(drafts)
+        self.report.later += len(drafts) - len(first)
+        return first
 
     def fail(self, module: Module, error: Exception) -> None:
         """A file whose analysis or edits fail stays as it is and is named; the others go on."""
@@ -121,6 +127,8 @@ class _Migration:
         a model that moved and for one that stayed.
         """
         held: dict[Module, str] = {}
+        if self.options.checkpoints_only:  # no model moves: every edit is sound by itself
+            return {module: f"{module.shown} cannot be edited" for module in self.broken}
         for module, drafts in self.drafts.items():
             if module in self.broken:
                 self.hold(held, [module], f"{module.shown} cannot be edited")
@@ -172,16 +180,19 @@ class _Migration:
         needs = [need for draft in drafts for need in draft.needs]
         edits = [edit for draft in drafts for edit in draft.edits]
         places = [place for draft in drafts for place in draft.places]
-        planned = imports.plan(
-            context,
-            _gone(drafts),
-            needs,
-            lambda: apply(context.syntax, edits, (), context.line_length, places),
-            whole=module not in held,
-        )
-        drafts += [self.settled(context, draft, held) for draft in planned.drafts]
-        edits = [*edits, *planned.edits]
+        whole = module not in held and not self.options.checkpoints_only
         after = None
+        if edits or not self.options.checkpoints_only:
+            planned = imports.plan(
+                context,
+                _gone(drafts),
+                needs,
+                lambda: apply(context.syntax, edits, (), context.line_length, places),
+                whole=whole,
+            )
+            found = [self.settled(context, draft, held) for draft in planned.drafts]
+            drafts += of_checkpoints(found) if self.options.checkpoints_only else found
+            edits = [*edits, *planned.edits]
         if (edits or places) and module not in self.broken and module not in held:
             edits += self.marks(context, drafts, edits)
             insert = planned.insert

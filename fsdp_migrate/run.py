@@ -37,6 +37,7 @@ class Request:
     check: bool = False
     unsafe: bool = False
     partial: bool = False
+    stage: str = "full"
     allow_dirty: bool = False
     only_checks: bool = False
 
@@ -61,6 +62,7 @@ def run(request: Request) -> int:
     options = Options(
         unsafe=request.unsafe,
         partial=request.partial,
+        checkpoints_only=request.stage == "checkpoint",
         select=_known_codes(split_codes(request.select) or settings.select),
         ignore=_known_codes(split_codes(request.ignore) | settings.ignore),
         exclude=settings.exclude + request.exclude,

@@ -24,6 +24,7 @@ class Options:
     Attributes:
         unsafe: apply also what is likely, but not provably, the same.
         partial: migrate a model although one of its constructs must be done by hand first.
+        checkpoints_only: rewrite what can be rewritten of state dicts while the models stay FSDP1's, and nothing else.
         select: report these rule codes only; empty means all.
         ignore: leave these rule codes out.
         exclude: patterns as in .gitignore for files that a folder's walk leaves out.
@@ -31,6 +32,7 @@ class Options:
 
     unsafe: bool = False
     partial: bool = False
+    checkpoints_only: bool = False
     select: frozenset[str] = frozenset()
     ignore: frozenset[str] = frozenset()
     exclude: tuple[str, ...] = ()

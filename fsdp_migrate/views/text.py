@@ -41,15 +41,21 @@ def render_problems(problems: Iterable[Problem], stream: Stream = "stderr") -> l
 
 def summary(report: Report, unsafe: bool = False) -> str:
     """What was found and what becomes of it, in one sentence."""
+    later = ""
+    if report.later:
+        later = f" {_number(report.later, 'other construct')} for --stage full."
     if not report.findings:
-        return f"No FSDP1 construct in {_number(report.files, 'file')}."
+        what = "checkpoint of an FSDP1 model" if report.later else "FSDP1 construct"
+        return f"No {what} in {_number(report.files, 'file')}.{later}"
     counts = report.count()
     files = len({finding.path for finding in report.findings})
     waiting = 0 if unsafe else sum(map(is_waiting, report.findings))
     found = f"Found {_number(len(report.findings), 'construct')} in {_number(files, 'file')}"
     rewritten, runtime, manual = (counts[action] for action in ("rewrite", "runtime", "manual"))
     text = f"{found}: {rewritten} rewritten, {runtime} to the runtime, {manual} by hand."
-    return f"{text} {waiting} of them only with --unsafe." if waiting else text
+    if waiting:
+        text += f" {waiting} of them only with --unsafe."
+    return text + later
 
 
 def is_waiting(finding: Finding) -> bool:
