@@ -14,6 +14,7 @@ from fsdp_migrate.codemods import tensor_parallel
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
+from fsdp_migrate.codemods.state_dict_bodies import OPTIMIZER_STATE
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.names import is_private
 
@@ -35,27 +36,6 @@ _HEADER = (
     "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(model)\n"
 )
 
-OPTIM_STATE = Rule(
-    "FSDP335",
-    "optimizer-state-dict",
-    "FSDP's optimizer state functions become get_/set_optimizer_state_dict",
-    """`torch.distributed.checkpoint.state_dict` has one function to get and one to set optimizer states, by parameter name and
-for both versions of FSDP. FSDP1's functions fail on an FSDP2 model.""",
-    (
-        Example(
-            "gathering",
-            f"{_HEADER}state = FSDP.optim_state_dict(model, optimizer)\n",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, fully_shard
-
-fully_shard(model)
-# fsdp-migrate: FSDP335 by hand: get_optimizer_state_dict
-state = FSDP.optim_state_dict(model, optimizer)
-""",
-            message="get_optimizer_state_dict",
-        ),
-    ),
-)
 COMM_HOOK = Rule(
     "FSDP361",
     "comm-hook",
@@ -147,26 +127,11 @@ _lazy_init(model, model)
         ),
     ),
 )
-RULES = (OPTIM_STATE, COMM_HOOK, OTHER_METHOD, SCALER, PRIVATE)
+RULES = (COMM_HOOK, OTHER_METHOD, SCALER, PRIVATE)
 
-_GET = "get_optimizer_state_dict"
-_SET = "set_optimizer_state_dict"
 _METHODS: dict[str, _Manual] = {
     "register_comm_hook": _Manual(
         COMM_HOOK, "no hooks; to compress, MixedPrecisionPolicy(reduce_dtype=...)"
-    ),
-    "optim_state_dict": _Manual(OPTIM_STATE, _GET),
-    "full_optim_state_dict": _Manual(OPTIM_STATE, _GET),
-    "sharded_optim_state_dict": _Manual(OPTIM_STATE, _GET),
-    "optim_state_dict_to_load": _Manual(OPTIM_STATE, _SET),
-    "shard_full_optim_state_dict": _Manual(OPTIM_STATE, _SET),
-    "scatter_full_optim_state_dict": _Manual(OPTIM_STATE, _SET),
-    "flatten_sharded_optim_state_dict": _Manual(OPTIM_STATE, _SET),
-    "rekey_optim_state_dict": _Manual(
-        OPTIM_STATE, "keep it for old files: it works on names and ids alone"
-    ),
-    "get_state_dict_type": _Manual(
-        OTHER_METHOD, "get_state_dict_type is gone: keep the type yourself"
     ),
     "check_is_root": _Manual(
         OTHER_METHOD, "check_is_root is gone; the root is what you shard last"
@@ -174,6 +139,8 @@ _METHODS: dict[str, _Manual] = {
 }
 _REWRITTEN = frozenset(
     {
+        *OPTIMIZER_STATE,
+        "get_state_dict_type",
         "no_sync",
         "clip_grad_norm_",
         "state_dict_type",

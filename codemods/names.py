@@ -82,12 +82,11 @@ RULES = (OPTION, OTHER_USE)
 
 _CLASS = "FullyShardedDataParallel"
 _IN_RUNTIME = {Kind.OPTION, Kind.POLICY, Kind.STATE_DICT}
-_NOT_IN_RUNTIME = {"OptimStateKeyType"}
 
 
 def moves(name: str) -> bool:
     """Whether the runtime has a name of FSDP1's."""
-    return KINDS[name] in _IN_RUNTIME and name not in _NOT_IN_RUNTIME
+    return KINDS[name] in _IN_RUNTIME
 
 
 def find(context: Context, gone: Collection[ast.AST], drafts: Collection[Draft]) -> Iterator[Draft]:

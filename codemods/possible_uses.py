@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
-from fsdp_migrate.codemods.state_dict import is_in_context
+from fsdp_migrate.codemods.state_dict_bodies import OTHERS, governing
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.module import Opaque, Parameter
 
@@ -97,20 +97,6 @@ _METHODS = {
     "clip_grad_norm_": "clip_grad_norm_(model.parameters(), ...)",
     "no_sync": "no_sync(model) of fsdp_migrate.runtime",
 }
-# Words in names of what has a state dict and is no model.
-_OTHERS = (
-    "optim",
-    "opt",
-    "sched",
-    "scaler",
-    "loader",
-    "sampler",
-    "dataset",
-    "iterator",
-    "tokenizer",
-    "metric",
-    "generator",
-)
 
 
 def find(context: Context) -> Iterator[Draft]:
@@ -123,7 +109,7 @@ def find(context: Context) -> Iterator[Draft]:
         if (
             isinstance(function, ast.Attribute)
             and function.attr in _METHODS
-            and not is_in_context(context, call)
+            and governing(context, call, function.value) is None
             and not context.models.sharded(function.value, context.module)
             and not context.project.dotted(function.value, context.module)
             and _may_be_model(context, function.value)
@@ -135,7 +121,7 @@ def find(context: Context) -> Iterator[Draft]:
 def _may_be_model(context: Context, receiver: ast.expr) -> bool:
     """Whether nothing says that a receiver is no FSDP1 model: its name, its class, or where its value was made."""
     last = receiver.attr if isinstance(receiver, ast.Attribute) else getattr(receiver, "id", "")
-    if any(word in last.lower() for word in _OTHERS) or last in {"self", "super"}:
+    if any(word in last.lower() for word in OTHERS) or last in {"self", "super"}:
         return False
     if isinstance(receiver, ast.Call):
         return not (isinstance(receiver.func, ast.Name) and receiver.func.id == "super")

@@ -15,10 +15,13 @@ import libcst as cst
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import STATE_DICT, Context
 from fsdp_migrate.codemods.edit.arguments import ArgumentEdits, edit_call
+from fsdp_migrate.codemods.expressions import given_for
 from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Need, Rule
+from fsdp_migrate.codemods.state_dict_bodies import CALLS, governing, is_plain
+from fsdp_migrate.codemods.state_dict_settings import Options, Settings
+from fsdp_migrate.codemods.state_dict_types import Unknown, type_for
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.models import Site
-from fsdp_migrate.index.names import fsdp1_member
 
 BARE = Rule(
     "FSDP333",
@@ -70,18 +73,17 @@ fully_shard(model)
 )
 RULES = (BARE,)
 
-_CALLS = {"state_dict": 0, "load_state_dict": 1}  # and how many arguments they have
-
 
 def find(context: Context) -> Iterator[Draft]:
     """State-dict calls on FSDP1 models, outside of contexts that give them a type."""
     yield from _not_called(context)
     for call in context.module.calls:
         function = call.func
-        if not isinstance(function, ast.Attribute) or function.attr not in _CALLS:
+        if not isinstance(function, ast.Attribute) or function.attr not in CALLS:
             continue
-        if is_in_context(context, call):
-            continue
+        item = governing(context, call, function.value)
+        if item is not None and call in item.calls and not item.reason:
+            continue  # goes with its context
         sites = context.models.sharded(function.value, context.module)
         if sites:
             yield from _bare(context, call, function, sites)
@@ -91,7 +93,7 @@ def _not_called(context: Context) -> Iterator[Draft]:
     """`save = model.state_dict`: called later, where nobody sees of what."""
     for attribute in context.module.attributes:
         call = context.module.parents[attribute]
-        if attribute.attr not in _CALLS or (isinstance(call, ast.Call) and call.func is attribute):
+        if attribute.attr not in CALLS or (isinstance(call, ast.Call) and call.func is attribute):
             continue
         sites = context.models.sharded(attribute.value, context.module)
         if sites:
@@ -102,92 +104,101 @@ def _not_called(context: Context) -> Iterator[Draft]:
             )
 
 
-def is_in_context(context: Context, call: ast.Call) -> bool:
-    """Whether a call stands inside `with FSDP.state_dict_type(...)`."""
-    return any(
-        isinstance(parent, ast.With)
-        and any(
-            isinstance(item.context_expr, ast.Call)
-            and static_method(context, item.context_expr) == "state_dict_type"
-            for item in parent.items
-        )
-        for parent in context.module.ancestors(call)
-    )
-
-
-def static_method(context: Context, call: ast.Call) -> str | None:
-    """`state_dict_type` for `FSDP.state_dict_type(...)`, and for the same on a model."""
-    if not isinstance(call.func, ast.Attribute):
-        return None
-    dotted = {fsdp1_member(path) for path in context.project.dotted(call.func, context.module)}
-    if any(found is not None and found[0] == "FullyShardedDataParallel" for found in dotted):
-        return call.func.attr
-    return call.func.attr if context.sites(call.func.value) else None
-
-
-def is_plain(call: ast.Call) -> bool:
-    """`….state_dict()` or `….load_state_dict(state)` with no options."""
-    assert isinstance(call.func, ast.Attribute)
-    arguments = _CALLS.get(call.func.attr)
-    return len(call.args) == arguments and not call.keywords
-
-
 def functional(
-    context: Context, call: ast.Call, options: dict[str, str]
+    context: Context, call: ast.Call, settings: Settings
 ) -> tuple[Edit, tuple[Need, ...]]:
     """`model.state_dict()` as `get_model_state_dict(model, options=...)`, and loading likewise."""
     assert isinstance(call.func, ast.Attribute)
     saving = call.func.attr == "state_dict"
     function = "get_model_state_dict" if saving else "set_model_state_dict"
     name, needs = context.name(STATE_DICT, function, use=call)
-    kind, more = context.name(STATE_DICT, "StateDictOptions", use=call)
-    given = options if saving else {"full_state_dict": "True"}
-    made = f"{kind}({', '.join(f'{key}={value}' for key, value in given.items())})"
+    given = settings.of_model() if saving else settings.to_model()
+    assert given is not None
+    strict = None if saving else given_for(call, "strict", 1)
+    if strict is not None:
+        given = {**given, "strict": context.source(strict)}
+    made, more = options(context, given, call)
+    drop = {positions(call)[strict]} if strict is not None else set()
 
     def apply(updated: cst.CSTNode) -> Edited:
         assert isinstance(updated, cst.Call)
         assert isinstance(updated.func, cst.Attribute)
-        model, *state = [updated.func.value, *(argument.value for argument in updated.args)]
-        added = [(None, value) for value in (state if state else [model])]
-        edits = ArgumentEdits(
-            replace={0: model} if state else {}, add=[*added, ("options", options_node)]
-        )
+        model = updated.func.value
+        last = [] if made is None else [("options", made)]
+        if saving:
+            edits = ArgumentEdits(add=[(None, model), *last])
+        else:
+            state = 0 if strict is None else next(i for i in (0, 1) if i not in drop)
+            value = updated.args[state].value
+            edits = ArgumentEdits(
+                drop=frozenset(drop),
+                rename={state: None},
+                replace={state: model},
+                add=[(None, value), *last],
+            )
         edited = edit_call(updated, edits, func=cst.parse_expression(name))
         return Edited(edited.call, edited.orphans)
 
-    options_node = cst.parse_expression(made)
     return Edit(context.syntax.find(call, cst.Call), apply), (*needs, *more)
+
+
+def options(
+    context: Context, given: Options, use: ast.AST
+) -> tuple[cst.BaseExpression | None, tuple[Need, ...]]:
+    """`StateDictOptions(...)`, and what to import for it; None where no option is given."""
+    if not given:
+        return None, ()
+    kind, needs = context.name(STATE_DICT, "StateDictOptions", use=use)
+    made = f"{kind}({', '.join(f'{key}={value}' for key, value in given.items())})"
+    return cst.parse_expression(made), needs
+
+
+def positions(call: ast.Call) -> dict[ast.expr, int]:
+    """The place in the call as it is written of each value that it gives."""
+    everything: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
+    in_order = sorted(everything, key=lambda node: (node.lineno, node.col_offset))
+    return {
+        node.value if isinstance(node, ast.keyword) else node: place
+        for place, node in enumerate(in_order)
+    }
 
 
 def _bare(
     context: Context, call: ast.Call, function: ast.Attribute, sites: frozenset[Site]
 ) -> Iterator[Draft]:
     saving = function.attr == "state_dict"
-    if is_plain(call) and context.only_fsdp1(function.value):
-        edit, needs = functional(context, call, {"full_state_dict": "True"})
+    construct = context.source(function)
+    asked = type_for(context, call, function.value)
+    if isinstance(asked, Unknown):
+        yield _as_it_is(asked, call, construct, sites)
+    elif is_plain(call) and context.only_fsdp1(function.value):
+        edit, needs = functional(context, call, asked)
+        gathers = asked.kind == "FULL"
+        message = "an FSDP1 model gathers here: get_model_state_dict does"
+        if not saving:
+            message = "an FSDP1 model takes a full state dict here: set_model_state_dict shards it"
+        if not gathers:
+            message = "the model's shards, by the functions for both versions of FSDP"
         yield Draft(
-            BARE,
-            call,
-            Action.REWRITE,
-            "an FSDP1 model gathers here: get_model_state_dict does"
-            if saving
-            else "an FSDP1 model takes a full state dict here: set_model_state_dict shards it",
-            context.source(function),
-            sites,
-            edits=(edit,),
-            needs=needs,
+            BARE, call, Action.REWRITE, message, construct, sites, edits=(edit,), needs=needs
         )
     else:
-        yield Draft(
-            BARE,
-            call,
-            Action.MANUAL,
-            f"on an FSDP2 model this returns or takes shards: use the functions of {STATE_DICT}",
-            context.source(function),
-            sites,
-            silent=saving,
-            mark=True,
+        message = (
+            f"on an FSDP2 model this returns or takes shards: use the functions of {STATE_DICT}"
         )
+        yield Draft(BARE, call, Action.MANUAL, message, construct, sites, silent=saving, mark=True)
+
+
+def _as_it_is(asked: Unknown, call: ast.Call, construct: str, sites: frozenset[Site]) -> Draft:
+    """A call that the runtime's type governs."""
+    if asked.sure:
+        message = f"stays: the runtime's type is in force here ({asked.reason})"
+        return Draft(BARE, call, Action.RUNTIME, message, construct, sites)
+    message = (
+        f"FSDP1 gathers here unless a type is in force ({asked.reason}): set one in every case first, or use the functions "
+        f"of {STATE_DICT}"
+    )
+    return Draft(BARE, call, Action.MANUAL, message, construct, sites, silent=True, mark=True)
 
 
 Command = command(find, __doc__ or "")

@@ -1,0 +1,427 @@
+"""What the body of `with FSDP.state_dict_type(model, ...)` does with the model's state dict.
+
+A body is understood if every call in it either is a state-dict call of the model, or can have no business with one. Anything
+else could rely on the type: another function that is given the model, a trainer that has it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from fsdp_migrate.codemods.context import STATE_DICT, Context
+from fsdp_migrate.codemods.expressions import dotted
+from fsdp_migrate.codemods.state_dict_settings import Settings, arguments, settings
+from fsdp_migrate.index.module import Defined, Module
+from fsdp_migrate.index.names import fsdp1_member
+from fsdp_migrate.index.project import Definition, Project
+from fsdp_migrate.index.values import origins
+
+# FSDP1's functions for states of optimizers, and the place of the model among their parameters.
+OPTIMIZER_STATE = {
+    "optim_state_dict": 0,
+    "optim_state_dict_to_load": 0,
+    "full_optim_state_dict": 0,
+    "sharded_optim_state_dict": 0,
+    "shard_full_optim_state_dict": 1,
+    "scatter_full_optim_state_dict": 1,
+    "flatten_sharded_optim_state_dict": 1,
+    "rekey_optim_state_dict": 2,
+}
+CALLS = frozenset({"state_dict", "load_state_dict"})
+
+# Words in names of what has a state dict and is no model.
+OTHERS = (
+    "optim",
+    "opt",
+    "sched",
+    "scaler",
+    "loader",
+    "sampler",
+    "dataset",
+    "iterator",
+    "tokenizer",
+    "metric",
+    "generator",
+)
+NOTHING = "no state-dict call is in sight"
+_BARE = {"module", "_fsdp_wrapped_module"}  # `model.module` is the model
+_ASKING = frozenset({"isinstance", "id", "len", "print", "type", "hasattr", "getattr", "repr"})
+_OF_MODEL = frozenset(
+    {"buffers", "children", "eval", "modules", "named_buffers", "named_children", "named_modules"}
+    | {"named_parameters", "parameters", "requires_grad_", "train", "zero_grad"}
+)
+_HARMLESS = frozenset(
+    {"add_scalar", "append", "as_posix", "barrier", "clone", "close", "copy", "cpu", "cuda"}
+    | {"debug", "detach", "dim", "endswith", "error", "exception", "exists", "extend", "flush"}
+    | {"format", "get", "get_rank", "get_world_size", "info", "is_dir", "is_file", "item"}
+    | {"items", "join", "joinpath", "keys", "log", "lower", "mkdir", "numel", "open", "pop"}
+    | {"print", "replace", "setdefault", "size", "split", "startswith", "strip", "time", "to"}
+    | {"update", "upper", "values", "wait_for_everyone", "warning", "write"}
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Item:
+    """One `state_dict_type(...)` of a `with` statement.
+
+    Attributes:
+        settings: what it asks for, or why that cannot be told.
+        calls: the model's own `state_dict()` and `load_state_dict(...)` in the body.
+        reason: why the body cannot be rewritten; empty if it can.
+    """
+
+    statement: ast.With
+    call: ast.Call
+    model: ast.expr | None
+    settings: Settings | str
+    calls: tuple[ast.Call, ...] = ()
+    reason: str = ""
+
+
+def static_method(context: Context, call: ast.Call) -> str | None:
+    """`state_dict_type` for `FSDP.state_dict_type(...)`, and for the same on a model."""
+    if not isinstance(call.func, ast.Attribute):
+        return None
+    found = {fsdp1_member(path) for path in context.project.dotted(call.func, context.module)}
+    if any(member is not None and member[0] == "FullyShardedDataParallel" for member in found):
+        return call.func.attr
+    return call.func.attr if context.sites(call.func.value) else None
+
+
+def items(context: Context, statement: ast.With) -> list[Item]:
+    """The contexts of a `with` statement that set a type; their bodies are judged together."""
+    found = [
+        _item(context, statement, item.context_expr, item.optional_vars is not None)
+        for item in statement.items
+        if isinstance(item.context_expr, ast.Call)
+        and static_method(context, item.context_expr) == "state_dict_type"
+    ]
+    reason = next((item.reason for item in found if item.reason), "")
+    if not reason:
+        return found
+    return [
+        item
+        if item.reason
+        else Item(item.statement, item.call, item.model, item.settings, item.calls, reason)
+        for item in found
+    ]
+
+
+def around(context: Context, node: ast.AST) -> Iterator[Item]:
+    """The contexts that set a type around a node, innermost first."""
+    child = node
+    for parent in context.module.ancestors(node):
+        if isinstance(parent, ast.With) and isinstance(child, ast.stmt):
+            yield from reversed(items(context, parent))
+        if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            if not is_local(context, parent):
+                return
+        child = parent
+
+
+def governing(context: Context, call: ast.Call, model: ast.expr) -> Item | None:
+    """The context that sets the type for a call that speaks of a model."""
+    for item in around(context, call):
+        if item.model is None or same_model(context, item.model, model):
+            return item
+    return None
+
+
+def same_model(context: Context, one: ast.expr, other: ast.expr) -> bool:
+    """Whether two expressions can be the same model, or the second a part of the first."""
+    first, second = _text(one), _text(other)
+    if second == first or second.startswith(f"{first}."):
+        return True
+    return bool(_keys(context, one) & _keys(context, other))
+
+
+def _text(expression: ast.expr) -> str:
+    while isinstance(expression, ast.Attribute) and expression.attr in _BARE:
+        expression = expression.value
+    return ast.unparse(expression)
+
+
+def _keys(context: Context, expression: ast.expr) -> set[object]:
+    """What tells the values of a model's name apart: the calls that made it, and the names that it had."""
+    found: set[object] = {_text(expression)}
+    if isinstance(expression, ast.Name):
+        for made in origins(context.project, expression, context.module):
+            if isinstance(made.node, ast.Attribute | ast.Name):
+                found.add(_text(made.node))
+            elif made.node is not None:
+                found.add(id(made.node))
+    return found
+
+
+def _item(context: Context, statement: ast.With, call: ast.Call, named: bool) -> Item:
+    given = arguments(call)
+    model = None if given is None else given.get("module")
+    asked = settings(context, call)
+    if model is None:
+        return Item(statement, call, None, asked, reason="the model is not in sight")
+    calls: list[ast.Call] = []
+    reason = "what the context gives is used" if named else ""
+    optimizers = False
+    for node in (inner for part in statement.body for inner in ast.walk(part)):
+        if isinstance(node, ast.Yield | ast.YieldFrom | ast.Await):
+            reason = reason or "other code runs inside of it"
+        if not isinstance(node, ast.Call):
+            continue
+        kind = _role(context, statement, node, model)
+        if kind == "own":
+            calls.append(node)
+        elif kind == "optimizer":
+            optimizers = True
+        elif kind:
+            reason = reason or f"`{context.source(node.func)}` {kind}"
+    if not calls and not optimizers:
+        reason = reason or NOTHING
+    if isinstance(asked, str):
+        reason = asked
+    elif not reason:
+        reason = _without_options(asked, calls, optimizers)
+    return Item(statement, call, model, asked, tuple(calls), reason)
+
+
+def _without_options(asked: Settings, calls: list[ast.Call], optimizers: bool) -> str:
+    """Why the settings of a body that is understood have no options in the functions that it would call."""
+    saves = any(isinstance(c.func, ast.Attribute) and c.func.attr == "state_dict" for c in calls)
+    default = asked.kind == "FULL" and (asked.optim_offload, asked.optim_rank0_only) == (
+        True,
+        False,
+    )
+    if (saves and asked.of_model() is None) or (
+        optimizers and asked.of_optimizer() is None and not default
+    ):
+        return "one of offload_to_cpu and rank0_only alone has no counterpart"
+    return ""
+
+
+def _role(context: Context, statement: ast.With, call: ast.Call, model: ast.expr) -> str:
+    """`own` and `optimizer` for a call on the model's state, nothing for a bystander, else what is wrong with it."""
+    function = call.func
+    method = static_method(context, call)
+    if method in OPTIMIZER_STATE:
+        return "optimizer"
+    if method in {"set_state_dict_type", "get_state_dict_type"}:
+        return "changes or reads the type"
+    if method == "state_dict_type":
+        return ""
+    foreign = bool(_paths(context, call))
+    if isinstance(function, ast.Attribute) and function.attr in CALLS and not foreign:
+        return _of_state(context, call, function, model)
+    if _is_given(context, call, model):
+        return "may use it"
+    if foreign:
+        return ""
+    if isinstance(function, ast.Name):
+        return _of_name(context, statement, function)
+    if isinstance(function, ast.Attribute):
+        if _text(function.value) == _text(model):
+            return "" if function.attr in _OF_MODEL else "may use it"
+        if function.attr in _HARMLESS or _is_literal(function.value):
+            return ""
+        if reaches(context, function.attr):
+            return "may use it"
+        found = context.project.definition(function, context.module)
+        cls = context.models.class_of(function.value, context.module)
+        known = found or (cls and context.project.method(cls, function.attr))
+        own = isinstance(function.value, ast.Name) and function.value.id == "self"
+        return "" if known or (own and _defined(context, function.attr)) else "may use it"
+    return "may use it"
+
+
+def _of_state(context: Context, call: ast.Call, function: ast.Attribute, model: ast.expr) -> str:
+    receiver = function.value
+    if is_other(receiver):
+        return ""
+    if same_model(context, model, receiver):
+        return "own" if is_plain(call) else "is no plain state-dict call"
+    if context.models.sharded(receiver, context.module):
+        return ""  # another model, with a type of its own
+    if isinstance(receiver, ast.Name | ast.Attribute):
+        made = origins(context.project, receiver, context.module)
+        if made and all(
+            isinstance(m.node, ast.Call) and context.project.dotted(m.node.func, m.module)
+            for m in made
+        ):
+            return ""
+    return "may use it"
+
+
+def _of_name(context: Context, statement: ast.With, function: ast.Name) -> str:
+    found = context.module.lookup(function.id, context.module.scope_of(function))
+    if found is None:
+        return ""  # a builtin
+    inside = {id(node) for part in statement.body for node in ast.walk(part)}
+    if all(isinstance(b, Defined) and id(b.node) in inside for b in found[1]):
+        loads = context.module.loads.get(function.id, ())
+        return "" if all(id(load) in inside for load in loads) else "is called elsewhere as well"
+    if isinstance(context.project.definition(function, context.module), Definition):
+        return "may use it" if reaches(context, function.id) else ""
+    return "may use it"
+
+
+def is_local(context: Context, function: ast.AST) -> bool:
+    """Whether a function is only called in the `with` body that defines it."""
+    name = getattr(function, "name", None)
+    statement = next(
+        (n for n in context.module.ancestors(function) if isinstance(n, ast.With)), None
+    )
+    if name is None or statement is None:
+        return isinstance(function, ast.Lambda)
+    inside = {id(node) for part in statement.body for node in ast.walk(part)}
+    return all(id(load) in inside for load in context.module.loads.get(name, ()))
+
+
+def _is_given(context: Context, call: ast.Call, model: ast.expr) -> bool:
+    """Whether a call is given the model itself, and may do with it what it likes."""
+    if isinstance(call.func, ast.Name) and call.func.id in _ASKING:
+        return False
+    if any(path.startswith(f"{STATE_DICT}.") for path in _paths(context, call)):
+        return False  # these set the type themselves
+    text = _text(model)
+    return any(
+        _text(node) == text
+        for argument in [*call.args, *(keyword.value for keyword in call.keywords)]
+        for node in _values(argument)
+    )
+
+
+def _paths(context: Context, call: ast.Call) -> frozenset[str]:
+    return context.project.dotted(call.func, context.module)
+
+
+def _values(expression: ast.expr) -> Iterator[ast.expr]:
+    """The values that an argument hands over: the elements of containers, not what other calls are given."""
+    if isinstance(expression, ast.Name | ast.Attribute):
+        yield expression
+    elif isinstance(expression, ast.Tuple | ast.List | ast.Set):
+        for element in expression.elts:
+            yield from _values(element)
+    elif isinstance(expression, ast.Dict):
+        for value in expression.values:
+            yield from _values(value)
+    elif isinstance(expression, ast.Starred):
+        yield from _values(expression.value)
+    elif isinstance(expression, ast.IfExp):
+        yield from _values(expression.body)
+        yield from _values(expression.orelse)
+
+
+def is_other(receiver: ast.expr) -> bool:
+    """Whether a name says that what has the state dict is an optimizer, a scheduler or the like."""
+    last = dotted(receiver).rpartition(".")[2].lower()
+    return any(word in last for word in OTHERS)
+
+
+def is_plain(call: ast.Call) -> bool:
+    """`….state_dict()` or `….load_state_dict(state)`, with no options but `strict`."""
+    assert isinstance(call.func, ast.Attribute)
+    if any(isinstance(a, ast.Starred) for a in call.args):
+        return False
+    if call.func.attr == "state_dict":
+        return not call.args and not call.keywords
+    names = [*("state_dict", "strict")[: len(call.args)], *(k.arg for k in call.keywords)]
+    return len(call.args) <= 2 and sorted(map(str, names)) in (
+        ["state_dict"],
+        ["state_dict", "strict"],
+    )
+
+
+def _is_literal(expression: ast.expr) -> bool:
+    return isinstance(expression, ast.Constant | ast.JoinedStr)
+
+
+def reaches(context: Context, name: str) -> bool:
+    """Whether a function or method of the project, told by its name, may come to a state dict."""
+    return name in _functions(context.project).reaching
+
+
+def _defined(context: Context, name: str) -> bool:
+    return name in _functions(context.project).names
+
+
+@dataclass(frozen=True, eq=False)
+class _Functions:
+    """The names of a project's functions, and of those among them that may come to a state dict."""
+
+    names: frozenset[str]
+    reaching: frozenset[str]
+    calls: Mapping[str, Sequence[tuple[Module, ast.expr]]]  # by the name of what is called
+
+
+_KNOWN: WeakKeyDictionary[Project, _Functions] = WeakKeyDictionary()
+_WORDS = ("state_dict", "save_pretrained", "save_model")
+
+
+def calls_of(project: Project, name: str) -> Sequence[tuple[Module, ast.expr]]:
+    """The references to functions of a name that are called."""
+    return _functions(project).calls.get(name, ())
+
+
+def called_from(project: Project, statements: Sequence[ast.stmt]) -> frozenset[str]:
+    """The names of the functions that may come to a state dict and that statements may run, over any number of calls."""
+    known = _functions(project)
+    found: set[str] = set()
+    pending: list[ast.AST] = list(statements)
+    while pending:
+        for node in ast.walk(pending.pop()):
+            name = _called(node)
+            if name in known.reaching and name not in found:
+                found.add(name)
+                pending += _definitions(project, name)
+    return frozenset(found)
+
+
+def _called(node: ast.AST) -> str:
+    """The name of what a call calls."""
+    if not isinstance(node, ast.Call):
+        return ""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def _definitions(project: Project, name: str) -> Iterator[ast.AST]:
+    for module in project.modules:
+        for node in module.scopes:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
+                yield node
+
+
+def _functions(project: Project) -> _Functions:
+    if project not in _KNOWN:
+        _KNOWN[project] = _found(project)
+    return _KNOWN[project]
+
+
+def _found(project: Project) -> _Functions:
+    callers: dict[str, set[str]] = {}
+    calls: dict[str, list[tuple[Module, ast.expr]]] = {}
+    names: set[str] = set()
+    reaching: set[str] = set()
+    for module in project.modules:
+        names |= {n.name for n in module.scopes if isinstance(n, ast.FunctionDef)}
+        names |= {n.name for n in module.scopes if isinstance(n, ast.AsyncFunctionDef)}
+        nodes: list[ast.expr] = [load for loads in module.loads.values() for load in loads]
+        for node in [*nodes, *module.attributes]:
+            used = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+            parent = module.parents[node]
+            of_interest = any(word in used for word in _WORDS)
+            if isinstance(parent, ast.Call) and parent.func is node:
+                calls.setdefault(used, []).append((module, parent))
+            elif not of_interest:
+                continue
+            for function in module.ancestors(node):
+                if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                    callers.setdefault(used, set()).add(function.name)
+                    if of_interest:
+                        reaching.add(function.name)
+    pending = list(reaching)
+    while pending:
+        more = callers.get(pending.pop(), set()) - reaching
+        reaching |= more
+        pending += more
+    return _Functions(frozenset(names), frozenset(reaching), calls)
