@@ -1,0 +1,106 @@
+"""State-dict calls behind `if rank == 0:`.
+
+They are collective under both versions: every rank has to make them, or those that do wait for ever.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fsdp_migrate.codemods.command import command
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.rank_zero import guard
+from fsdp_migrate.codemods.rule import Draft, Example, Rule
+from fsdp_migrate.codemods.state_dict_bodies import CALLS, OPTIMIZER_STATE, static_method
+from fsdp_migrate.findings import Action
+
+RULE = Rule(
+    "FSDP336",
+    "state-dict-on-one-rank",
+    "a state dict is gathered by all ranks, not by rank 0 alone",
+    """`get_model_state_dict` and its relatives gather, so every rank must call them, as it had to call FSDP1's `state_dict()`.
+Behind `if rank == 0:` rank 0 waits for the others until the process group's timeout. Move the call in front of the condition
+and leave behind it what only rank 0 does with the result.""",
+    (
+        Example(
+            "gathering behind a condition",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+if rank == 0:
+    torch.save(model.state_dict(), path)
+""",
+            """\
+import torch
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+)
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+if rank == 0:
+    # fsdp-migrate: FSDP336 by hand: all ranks must call this: move it out of `if rank == 0`
+    torch.save(
+        get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)),
+        path,
+    )
+""",
+            message="move it out",
+        ),
+        Example(
+            "gathering in front of it",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+state = model.state_dict()
+if rank == 0:
+    torch.save(state, path)
+    torch.save(scheduler.state_dict(), other)
+""",
+            """\
+import torch
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+)
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+if rank == 0:
+    torch.save(state, path)
+    torch.save(scheduler.state_dict(), other)
+""",
+            quiet=True,
+        ),
+    ),
+)
+RULES = (RULE,)
+
+
+def find(context: Context) -> Iterator[Draft]:
+    """State-dict calls of FSDP1 models that only one rank makes."""
+    for call in context.module.calls:
+        function = call.func
+        if not isinstance(function, ast.Attribute):
+            continue
+        if function.attr in CALLS:
+            sites = context.models.sharded(function.value, context.module)
+        elif static_method(context, call) in {*OPTIMIZER_STATE, "summon_full_params"}:
+            sites = context.concerned(function) or frozenset()
+        else:
+            continue
+        found = guard(context, call)
+        if found is not None and (sites or function.attr not in CALLS):
+            message = f"all ranks must call this: move it out of `if {ast.unparse(found.test)}`"
+            construct = context.source(function)
+            yield Draft(RULE, call, Action.MANUAL, message, construct, sites, mark=True)
+
+
+Command = command(find, __doc__ or "")
