@@ -10,6 +10,7 @@ import pytest
 SHARING = {Path(__file__).parent / name for name in ("equivalence", "verify")}
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keeps the tests of a file that share runs together, for `--dist loadgroup`."""
     for item in items:
