@@ -45,7 +45,7 @@ units: $(STAMP)
 # Each of these tests starts processes of its own and waits for them: two at a time keep two cores busy. What the tests of
 # one file share is made once (tests/conftest.py).
 ranks: $(STAMP)
-	$(BIN)/pytest -n 2 --dist loadgroup -m "ranks and not gpu"
+	$(BIN)/pytest -n 2 --dist loadscope -m "ranks and not gpu"
 
 gpu: $(STAMP)
 	$(BIN)/pytest -m gpu

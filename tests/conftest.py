@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import pytest
 
 # Their tests share runs of programs, which one worker makes once; others go one by one, wherever there is room.
-SHARING = {Path(__file__).parent / name for name in ("equivalence", "verify")}
+SHARING = ("tests/equivalence/", "tests/verify/", "tests/checkpoints/", "tests/checkpoint_tool/")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keeps the tests of a file that share runs together, for `--dist loadgroup`."""
-    for item in items:
-        if item.path.parent in SHARING:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``--dist loadscope``: the tests of a file that share runs stay together."""
+    if config.getvalue("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Spread(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file, _, _ = nodeid.partition("::")
+            return file if any(folder in file for folder in SHARING) else nodeid
+
+    return Spread(config, log)
