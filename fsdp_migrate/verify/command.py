@@ -28,6 +28,13 @@ _PROGRAM = click.Path(exists=True, path_type=Path)
     help="The program after its migration. Without it, the tool migrates a temporary copy.",
 )
 @click.option(
+    "--stage",
+    type=click.Choice(["checkpoint", "full"]),
+    default="full",
+    show_default=True,
+    help="How much of the copy the tool migrates: as for `fsdp-migrate --stage`.",
+)
+@click.option(
     "--entry",
     type=click.Path(path_type=Path),
     help="The script to run, where SCRIPT is the folder of a repository.",
@@ -132,6 +139,7 @@ def verify_command(
     script: Path,
     arguments: tuple[str, ...],
     migrated: Path | None,
+    stage: str,
     entry: Path | None,
     links: tuple[Path, ...],
     root: Path | None,
@@ -189,6 +197,7 @@ def verify_command(
                 align_init=align_init,
                 emulate=emulate,
                 workers=workers,
+                checkpoints_only=stage == "checkpoint",
                 progress=status.update,
             )
     except Unverifiable as error:

@@ -56,6 +56,7 @@ def verify(
     align_init: bool | None = None,
     emulate: bool | None = None,
     workers: int | None = None,
+    checkpoints_only: bool = False,
     progress: Callable[[str], object] = lambda text: None,
 ) -> Verdict:
     """Run a program before and after its migration and compare what they trained.
@@ -81,6 +82,7 @@ def verify(
             those that differ because it draws random numbers for sharded tensors.
         emulate: whether CUDA is emulated on the CPU; if None, where a program asks for it in vain.
         workers: of each DataLoader; None for the program's own number.
+        checkpoints_only: what the tool migrates is the checkpoint code; the models stay FSDP1's.
         progress: told what is being done, in a few words.
 
     Raises:
@@ -108,6 +110,7 @@ def verify(
         progress,
         Recording(canonical, ranks if emulate else 0, workers, align),
         may_emulate=emulate is None and device == "cpu" and nodes is None,
+        checkpoints_only=checkpoints_only,
     )
     with tempfile.TemporaryDirectory(prefix="fsdp-migrate-", ignore_cleanup_errors=True) as name:
         folder = Path(name).resolve()
@@ -143,6 +146,7 @@ class _Pair:
     progress: Callable[[str], object]
     recording: Recording
     may_emulate: bool
+    checkpoints_only: bool
 
     def run(self, folder: Path) -> Verdict:
         """Run both in copies below `folder` and compare them."""
@@ -157,7 +161,7 @@ class _Pair:
         notes += _stray_arguments(before, self.arguments)
         if self.migrated is None:
             self.progress("migrating a copy")
-            notes += migration.migrate(after.root)
+            notes += migration.migrate(after.root, self.checkpoints_only)
         texts = sources.read(before, after)
         one, recording = self._run_original(before, folder)
         first = start.read(one)
