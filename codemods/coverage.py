@@ -51,6 +51,7 @@ class Section:
 _OTHERS = {
     "Attention": "from model import Attention",
     "Block": "from model import Block",
+    "dcp": "import torch.distributed.checkpoint as dcp",
     "dist": "import torch.distributed as dist",
     "init_device_mesh": "from torch.distributed.device_mesh import init_device_mesh",
     "nn": "from torch import nn",
@@ -206,14 +207,6 @@ SECTIONS = (
             'norm = model.clip_grad_norm_(1.0, norm_type=float("inf"))',
             "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
             "model.register_comm_hook(state, hook)",
-            "FSDP.optim_state_dict(model, optimizer)",
-            "FSDP.optim_state_dict_to_load(model, optimizer, saved)",
-            "FSDP.full_optim_state_dict(model, optimizer)",
-            "FSDP.sharded_optim_state_dict(model, optimizer)",
-            "FSDP.shard_full_optim_state_dict(saved, model, optim=optimizer)",
-            "FSDP.scatter_full_optim_state_dict(saved, model, optim=optimizer)",
-            "FSDP.flatten_sharded_optim_state_dict(saved, model, optimizer)",
-            "FSDP.rekey_optim_state_dict(saved, OptimStateKeyType.PARAM_ID, model)",
             Row(
                 "model.to(device)",
                 same="moves the shards; fully_shard has moved the model already",
@@ -253,22 +246,88 @@ SECTIONS = (
         _rows(
             "state = model.state_dict()",
             "model.load_state_dict(saved)",
+            "model.load_state_dict(saved, strict=False)",
+            "save = model.state_dict",
             *(
-                f"with FSDP.state_dict_type(model, StateDictType.{kind}):\n    state = model.state_dict()"
+                f"with FSDP.state_dict_type(model, {kind}):\n    state = model.state_dict()"
                 for kind in (
-                    "FULL_STATE_DICT",
-                    "FULL_STATE_DICT, FullStateDictConfig(offload_to_cpu=True, rank0_only=True)",
-                    "FULL_STATE_DICT, FullStateDictConfig(offload_to_cpu=True, rank0_only=False)",
-                    "FULL_STATE_DICT, FullStateDictConfig(offload_to_cpu=False, rank0_only=True)",
-                    "SHARDED_STATE_DICT",
-                    "SHARDED_STATE_DICT, ShardedStateDictConfig(offload_to_cpu=True)",
-                    "LOCAL_STATE_DICT",
+                    "StateDictType.FULL_STATE_DICT",
+                    "StateDictType.FULL_STATE_DICT, FullStateDictConfig(offload_to_cpu=True, rank0_only=True)",
+                    "StateDictType.FULL_STATE_DICT, FullStateDictConfig(offload_to_cpu=True, rank0_only=False)",
+                    "StateDictType.FULL_STATE_DICT, FullStateDictConfig(offload_to_cpu=False, rank0_only=True)",
+                    "StateDictType.FULL_STATE_DICT, config",
+                    "StateDictType.SHARDED_STATE_DICT",
+                    "StateDictType.SHARDED_STATE_DICT, ShardedStateDictConfig(offload_to_cpu=True)",
+                    "StateDictType.LOCAL_STATE_DICT",
+                    "kind",
                 )
             ),
-            "with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):\n    model.load_state_dict(saved)",
-            "with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):\n    model.load_state_dict(saved)",
+            *(
+                f"with FSDP.state_dict_type(model, StateDictType.{kind}):\n    model.load_state_dict(saved)"
+                for kind in ("FULL_STATE_DICT", "SHARDED_STATE_DICT")
+            ),
+            "with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):\n    trainer.save_model()",
+            "with FSDP.state_dict_type(model, StateDictType.LOCAL_STATE_DICT):\n    state = optimizer.state_dict()",
+            "context = FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT)",
             "FSDP.set_state_dict_type(model, StateDictType.FULL_STATE_DICT)",
+            "FSDP.set_state_dict_type(model, StateDictType.SHARDED_STATE_DICT)\nstate = model.state_dict()",
+            "FSDP.set_state_dict_type(model, StateDictType.LOCAL_STATE_DICT)",
             "FSDP.get_state_dict_type(model)",
+            "if rank == 0:\n    state = model.state_dict()",
+            "model.save_pretrained(path)",
+        ),
+        before="model = FSDP(model)",
+    ),
+    Section(
+        "States of optimizers",
+        _rows(
+            "state = FSDP.optim_state_dict(model, optimizer)",
+            "state = FSDP.optim_state_dict(model, optimizer, group=group)",
+            "state = FSDP.full_optim_state_dict(model, optimizer)",
+            "state = FSDP.full_optim_state_dict(model, optimizer, rank0_only=False)",
+            "state = FSDP.sharded_optim_state_dict(model, optimizer)",
+            *(
+                f"with FSDP.state_dict_type(model, StateDictType.{kind}):\n    state = FSDP.optim_state_dict(model, optimizer)"
+                for kind in (
+                    "FULL_STATE_DICT",
+                    "FULL_STATE_DICT, None, FullOptimStateDictConfig(rank0_only=True)",
+                    "FULL_STATE_DICT, None, FullOptimStateDictConfig(offload_to_cpu=False)",
+                    "FULL_STATE_DICT, None, FullOptimStateDictConfig(False, True)",
+                    "SHARDED_STATE_DICT",
+                    "SHARDED_STATE_DICT, None, ShardedOptimStateDictConfig(offload_to_cpu=False)",
+                )
+            ),
+            *(
+                f"optimizer.load_state_dict(FSDP.{call})"
+                for call in (
+                    "optim_state_dict_to_load(model, optimizer, saved)",
+                    "optim_state_dict_to_load(saved, model, optimizer)",
+                    "shard_full_optim_state_dict(saved, model, optim=optimizer)",
+                    "scatter_full_optim_state_dict(saved, model, optim=optimizer)",
+                    "flatten_sharded_optim_state_dict(saved, model, optimizer)",
+                    "rekey_optim_state_dict(saved, OptimStateKeyType.PARAM_ID, model)",
+                )
+            ),
+            "FSDP.optim_state_dict_to_load(model, optimizer, saved, load_directly=True)",
+            "state = FSDP.optim_state_dict_to_load(model, optimizer, saved)",
+            "state = FSDP.optim_state_dict_to_load(first, second, third)",
+            Row(
+                "state = optimizer.state_dict()",
+                missing="a rank's shards, as DTensors: not to be mixed with files of FSDP1, nor with another number of ranks",
+            ),
+        ),
+        before="model = FSDP(model)",
+    ),
+    Section(
+        "torch.distributed.checkpoint",
+        _rows(
+            "dcp.save_state_dict(state, writer)",
+            "dcp.load_state_dict(state_dict=state, storage_reader=reader, no_dist=True)",
+            "dcp.save_state_dict(state, writer, coordinator_rank=1)",
+            "saved = dcp.optimizer.load_sharded_optimizer_state_dict(state, key, reader)",
+            Row("dcp.save(state, checkpoint_id=path)", same="writes the shards of either version"),
+            "with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):\n"
+            "    torch.save(model.state_dict(), path)",
         ),
         before="model = FSDP(model)",
     ),

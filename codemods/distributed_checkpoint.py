@@ -22,7 +22,7 @@ from fsdp_migrate.codemods.rule import Draft, Edit, Example, Need, Rule, Stateme
 from fsdp_migrate.codemods.runtime_function import members
 from fsdp_migrate.codemods.state_dict import positions
 from fsdp_migrate.findings import Action
-from fsdp_migrate.index.module import Assigned
+from fsdp_migrate.index.module import Assigned, Imported
 
 RULE = Rule(
     "FSDP337",
@@ -200,6 +200,10 @@ def _function(context: Context, call: ast.Call, name: str) -> tuple[str, tuple[N
         owners = context.project.dotted(call.func.value, context.module)
         if owners <= set(_PACKAGES):
             return f"{context.source(call.func.value)}.{name}", ()
+    for local, bindings in context.module.scope.bindings.items():
+        means = context.project.dotted(ast.Name(local, ast.Load()), context.module)
+        if means == {_PACKAGE} and all(isinstance(binding, Imported) for binding in bindings):
+            return f"{local}.{name}", ()
     local = context.free("dcp", call)
     return f"{local}.{name}", (Need("torch.distributed", f"checkpoint as {local}"),)
 
@@ -280,7 +284,7 @@ def _chain(context: Context, call: ast.Call) -> _Chain | None:
         model, optimizer = named.get("model", others[0]), named.get("optim", others[1])
         if is_dotted(model) and is_dotted(optimizer) and context.sites(model):
             planner, reader = given.get("planner"), given["storage_reader"]
-            return _Chain(statement, target.id, repr(key.value), model, optimizer, reader, planner)
+            return _Chain(statement, target.id, context.source(key), model, optimizer, reader, planner)
     return None
 
 

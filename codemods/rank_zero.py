@@ -1,10 +1,13 @@
-"""Which code runs on rank 0 alone."""
+"""Which code runs on rank 0 alone, and of which processes that is the first."""
 
 from __future__ import annotations
 
 import ast
 
+from fsdp_migrate.codemods.arguments.device_mesh import INIT_DEVICE_MESH, WORLD
+from fsdp_migrate.codemods.constructor_call import Constructor
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.index.models import Site
 from fsdp_migrate.index.module import Assigned, Module
 from fsdp_migrate.index.order import block_of
 from fsdp_migrate.index.values import origin
@@ -110,3 +113,27 @@ def _is_rank(context: Context, expression: ast.expr, certain: bool) -> bool:
         expression.attr if isinstance(expression, ast.Attribute) else getattr(expression, "id", "")
     )
     return name in _LIKELY
+
+
+def is_of_all_ranks(context: Context, sites: frozenset[Site]) -> bool:
+    """Whether rank 0 of a model is rank 0 of all: no constructor shards it over a group that may be smaller.
+
+    `StateDictOptions` means the first of all processes; FSDP1's `rank0_only` the first of the model's process group.
+    """
+    plans = [context.plans.get(site.call) for site in sites if site.call is not None]
+    return all(plan is None or _takes_all(plan.constructor) for plan in plans)
+
+
+def _takes_all(constructor: Constructor) -> bool:
+    for name, worlds in (("process_group", WORLD), ("device_mesh", INIT_DEVICE_MESH)):
+        value = constructor.value(name)
+        if value is None or constructor.is_none(name):
+            continue
+        made = constructor.origin(value)
+        if made is None or made.node is None:
+            return False
+        node = made.node.func if isinstance(made.node, ast.Call) else made.node
+        paths = constructor.context.project.dotted(node, made.module)
+        if not paths or not paths <= worlds:
+            return False
+    return True

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from fsdp_migrate.codemods.context import STATE_DICT, Context
 from fsdp_migrate.codemods.expressions import dotted
+from fsdp_migrate.codemods.rank_zero import is_of_all_ranks
 from fsdp_migrate.codemods.state_dict_settings import Settings, arguments, settings
 from fsdp_migrate.index.module import Defined, Module
 from fsdp_migrate.index.names import fsdp1_member
@@ -183,6 +184,9 @@ def _item(context: Context, statement: ast.With, call: ast.Call, named: bool) ->
         reason = asked
     elif not reason:
         reason = _without_options(asked, calls, optimizers)
+        if not reason and (asked.rank0_only or (optimizers and asked.optim_rank0_only)):
+            if not is_of_all_ranks(context, context.sites(model)):
+                reason = "rank 0 of the model's process group may be another than rank 0 of all"
     return Item(statement, call, model, asked, tuple(calls), reason)
 
 

@@ -165,7 +165,7 @@ def _given_once(context: Context, attribute: ast.Attribute, module: Module) -> a
         cls = module.enclosing_class(attribute)
     else:
         found = context.project.definition(owner, module)
-        cls = found.node if found is not None and isinstance(found.node, ast.ClassDef) else None  # type: ignore[assignment]
+        cls = found.node if found is not None and isinstance(found.node, ast.ClassDef) else None
         if isinstance(found, Definition) and found.module is not module:
             return None
     if cls is None or cls.decorator_list:  # a dataclass gives its fields what its caller gives

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.rank_zero import is_of_all_ranks
 from fsdp_migrate.codemods.runtime_function import members
 from fsdp_migrate.codemods.state_dict_bodies import (
     CALLS,
@@ -261,6 +262,10 @@ def _in_init(one: _Set) -> bool:
 
 def _has_options(asked: Settings, use: _Use) -> bool:
     assert isinstance(use.call.func, ast.Attribute)
+    if asked.rank0_only or asked.optim_rank0_only:
+        sites = use.context.models.sharded(use.model, use.context.module)
+        if not is_of_all_ranks(use.context, sites):
+            return False
     if use.call.func.attr == "state_dict":
         return asked.of_model() is not None and is_plain(use.call)
     if use.call.func.attr == "optim_state_dict":

@@ -149,7 +149,7 @@ INIT_DEVICE_MESH = {
     "torch.distributed.tensor.init_device_mesh",
 }
 
-_WORLD = {
+WORLD = {
     "torch.distributed.group.WORLD",
     "torch.distributed.distributed_c10d.group.WORLD",
     "torch.distributed.GroupMember.WORLD",
@@ -166,7 +166,7 @@ def translate_group(constructor: Constructor) -> Translation | None:
     made = constructor.origin(value)
     if made is not None and made.node is not None:
         dotted = constructor.context.project.dotted(made.node, made.module)
-        if dotted and dotted <= _WORLD:
+        if dotted and dotted <= WORLD:
             return Translation(GROUP, "all ranks are the default mesh", Plain(), in_runtime=False)
     return Translation(GROUP, "shard_model makes a mesh of the process group")
 
