@@ -284,7 +284,9 @@ def _chain(context: Context, call: ast.Call) -> _Chain | None:
         model, optimizer = named.get("model", others[0]), named.get("optim", others[1])
         if is_dotted(model) and is_dotted(optimizer) and context.sites(model):
             planner, reader = given.get("planner"), given["storage_reader"]
-            return _Chain(statement, target.id, context.source(key), model, optimizer, reader, planner)
+            return _Chain(
+                statement, target.id, context.source(key), model, optimizer, reader, planner
+            )
     return None
 
 

@@ -11,9 +11,8 @@ LOCAL = Rule(
     """The files hold slices of flat parameters, and only FSDP1 on the same number of ranks can read them. Load them there
 once and save them as FULL_STATE_DICT or SHARDED_STATE_DICT; FSDP2 reads both. Left behind, the context fails on an FSDP2 model
 with a KeyError. Around `optimizer.state_dict()` alone it has no effect and goes away. That state dict is one of shards under
-both, of flat tensors before and of DTensors now: each rank can load its own file again, on as many ranks and with
-`weights_only=False` or torch's safe globals, and not what FSDP1 wrote. `get_optimizer_state_dict` and
-torch.distributed.checkpoint make files for any number of ranks.""",
+both, of flat tensors before and of DTensors now: each rank can load its own file again, on as many ranks. What FSDP1 wrote
+fails, when it is loaded or at the first step. `get_optimizer_state_dict` makes states for any number of ranks.""",
     (
         Example(
             "shards of a model",

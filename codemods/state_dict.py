@@ -82,8 +82,8 @@ def find(context: Context) -> Iterator[Draft]:
         if not isinstance(function, ast.Attribute) or function.attr not in CALLS:
             continue
         item = governing(context, call, function.value)
-        if item is not None and call in item.calls and not item.reason:
-            continue  # goes with its context
+        if item is not None and (not item.reason or item.is_local):
+            continue  # goes or stays with its context
         sites = context.models.sharded(function.value, context.module)
         if sites:
             yield from _bare(context, call, function, sites)

@@ -81,6 +81,11 @@ class Item:
     calls: tuple[ast.Call, ...] = ()
     reason: str = ""
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it asks for LOCAL_STATE_DICT, which has no counterpart."""
+        return isinstance(self.settings, Settings) and self.settings.kind == "LOCAL"
+
 
 def static_method(context: Context, call: ast.Call) -> str | None:
     """`state_dict_type` for `FSDP.state_dict_type(...)`, and for the same on a model."""

@@ -201,8 +201,7 @@ def _item_of(context: Context, call: ast.Call) -> Item | None:
 
 def _does_nothing(item: Item) -> bool:
     """Whether a context of LOCAL_STATE_DICT is around nothing that it could change."""
-    is_local = isinstance(item.settings, Settings) and item.settings.kind == "LOCAL"
-    return is_local and item.reason == NOTHING and len(item.statement.items) == 1
+    return item.is_local and item.reason == NOTHING and len(item.statement.items) == 1
 
 
 def _rewritten(
