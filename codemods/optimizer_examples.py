@@ -37,21 +37,6 @@ state = optim_state_dict(model, optimizer)
 """,
     ),
     Example(
-        "rank 0 of another group",
-        """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model, process_group=group)
-state = FSDP.full_optim_state_dict(model, optimizer)
-""",
-        """\
-from fsdp_migrate.runtime import full_optim_state_dict, shard_model
-
-model = shard_model(model, process_group=group)
-state = full_optim_state_dict(model, optimizer)
-""",
-    ),
-    Example(
         "read by rank 0 alone",
         """\
 import torch

@@ -20,7 +20,7 @@ from fsdp_migrate.codemods.edit.comments import comments_in, missing
 from fsdp_migrate.codemods.expressions import dotted
 from fsdp_migrate.codemods.loaded_result import Loading, loading
 from fsdp_migrate.codemods.optimizer_examples import EXAMPLES
-from fsdp_migrate.codemods.rank_zero import is_of_all_ranks, is_on_rank_zero
+from fsdp_migrate.codemods.rank_zero import is_on_rank_zero
 from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Rule, Statements
 from fsdp_migrate.codemods.runtime_function import members, renamed
 from fsdp_migrate.codemods.state_dict import options, positions
@@ -153,8 +153,6 @@ def _is_model(context: Context, expression: ast.expr) -> bool:
 
 def _getting(context: Context, call: _Call, sites: frozenset[Site]) -> Draft:
     given = _options_to_get(context, call)
-    if given == _ON_RANK_0 and not is_of_all_ranks(context, sites):
-        given = None
     if given is None or not {"model", "optim"} <= set(call.given):
         message = "the runtime's gives every rank what FSDP1 gave it, by the type that is in force"
         return renamed(context, RULE, call.attribute, message, sites)

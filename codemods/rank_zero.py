@@ -118,7 +118,8 @@ def _is_rank(context: Context, expression: ast.expr, certain: bool) -> bool:
 def is_of_all_ranks(context: Context, sites: frozenset[Site]) -> bool:
     """Whether rank 0 of a model is rank 0 of all: no constructor shards it over a group that may be smaller.
 
-    `StateDictOptions` means the first of all processes; FSDP1's `rank0_only` the first of the model's process group.
+    `StateDictOptions` means the first of all processes. FSDP1's `rank0_only` of a model's configuration means the first of its
+    process group (torch/distributed/fsdp/_state_dict_utils.py); for an optimizer it is the first of all.
     """
     plans = [context.plans.get(site.call) for site in sites if site.call is not None]
     return all(plan is None or _takes_all(plan.constructor) for plan in plans)

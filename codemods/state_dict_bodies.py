@@ -189,7 +189,7 @@ def _item(context: Context, statement: ast.With, call: ast.Call, named: bool) ->
         reason = asked
     elif not reason:
         reason = _without_options(asked, calls, optimizers)
-        if not reason and (asked.rank0_only or (optimizers and asked.optim_rank0_only)):
+        if not reason and asked.rank0_only:
             if not is_of_all_ranks(context, context.sites(model)):
                 reason = "rank 0 of the model's process group may be another than rank 0 of all"
     return Item(statement, call, model, asked, tuple(calls), reason)

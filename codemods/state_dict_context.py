@@ -122,6 +122,35 @@ with state_dict_type(model, StateDictType.FULL_STATE_DICT):
             message="trainer.save_model",
         ),
         Example(
+            "rank 0 of a group of ranks",
+            """\
+from torch.distributed.fsdp import (
+    FullStateDictConfig,
+    FullyShardedDataParallel as FSDP,
+    StateDictType,
+)
+
+model = FSDP(model, process_group=group)
+policy = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
+with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
+    state = model.state_dict()
+""",
+            """\
+from fsdp_migrate.runtime import (
+    FullStateDictConfig,
+    StateDictType,
+    shard_model,
+    state_dict_type,
+)
+
+model = shard_model(model, process_group=group)
+policy = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
+with state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
+    state = model.state_dict()
+""",
+            message="may be another than rank 0 of all",
+        ),
+        Example(
             "a type that is known at run time",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP

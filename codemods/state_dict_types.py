@@ -262,7 +262,7 @@ def _in_init(one: _Set) -> bool:
 
 def _has_options(asked: Settings, use: _Use) -> bool:
     assert isinstance(use.call.func, ast.Attribute)
-    if asked.rank0_only or asked.optim_rank0_only:
+    if asked.rank0_only:
         sites = use.context.models.sharded(use.model, use.context.module)
         if not is_of_all_ranks(use.context, sites):
             return False
