@@ -12,6 +12,7 @@ from .checkpoint_options import (
     LocalOptimStateDictConfig,
     LocalStateDictConfig,
     OptimStateDictConfig,
+    OptimStateKeyType,
     ShardedOptimStateDictConfig,
     ShardedStateDictConfig,
     StateDictConfig,
@@ -21,6 +22,16 @@ from .checkpoint_options import (
 from .clip import clip_grad_norm_
 from .mesh import build_mesh
 from .options import BackwardPrefetch, CPUOffload, MixedPrecision, ShardingStrategy
+from .optimizer_keys import rekey_optim_state_dict
+from .optimizer_state import (
+    flatten_sharded_optim_state_dict,
+    full_optim_state_dict,
+    optim_state_dict,
+    optim_state_dict_to_load,
+    scatter_full_optim_state_dict,
+    shard_full_optim_state_dict,
+    sharded_optim_state_dict,
+)
 from .plan import Unit, plan_units
 from .policies import (
     CustomPolicy,
@@ -35,7 +46,9 @@ from .policies import (
 )
 from .precision import cast_buffers
 from .remap import remap_optimizer
+from .set_optimizer_state import set_optimizer_state_dict
 from .shard import shard_model
+from .state_dict_types import get_state_dict_type, set_state_dict_type, state_dict_type
 from .summon import summon_full_params
 from .sync import broadcast_module_states
 
@@ -50,6 +63,7 @@ __all__ = [
     "MixedPrecision",
     "ModuleWrapPolicy",
     "OptimStateDictConfig",
+    "OptimStateKeyType",
     "ShardedOptimStateDictConfig",
     "ShardedStateDictConfig",
     "ShardingStrategy",
@@ -67,12 +81,24 @@ __all__ = [
     "default_auto_wrap_policy",
     "discard_unsynced_gradients",
     "enable_wrap",
+    "flatten_sharded_optim_state_dict",
+    "full_optim_state_dict",
+    "get_state_dict_type",
     "lambda_auto_wrap_policy",
     "no_sync",
+    "optim_state_dict",
+    "optim_state_dict_to_load",
     "plan_units",
+    "rekey_optim_state_dict",
     "remap_optimizer",
+    "scatter_full_optim_state_dict",
+    "set_optimizer_state_dict",
+    "set_state_dict_type",
+    "shard_full_optim_state_dict",
     "shard_model",
+    "sharded_optim_state_dict",
     "size_based_auto_wrap_policy",
+    "state_dict_type",
     "summon_full_params",
     "transformer_auto_wrap_policy",
     "wrap",

@@ -1,8 +1,8 @@
 """FSDP1's state-dict types and their configurations, with FSDP1's spelling and defaults.
 
 FSDP2 has no state-dict mode: what these say is passed to
-``torch.distributed.checkpoint.state_dict`` at each call. The names are those of
-``torch/distributed/fsdp/api.py``.
+``torch.distributed.checkpoint.state_dict`` at each call, or to :func:`state_dict_type`. The names
+are those of ``torch/distributed/fsdp/api.py``.
 """
 
 from __future__ import annotations
@@ -26,6 +26,13 @@ class StateDictType(NamedOption):
     FULL_STATE_DICT = auto()
     LOCAL_STATE_DICT = auto()
     SHARDED_STATE_DICT = auto()
+
+
+class OptimStateKeyType(NamedOption):
+    """What the states of an optimizer's state dict are keyed by: names, or numbers in order."""
+
+    PARAM_NAME = auto()
+    PARAM_ID = auto()
 
 
 @equals_torchs

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 from .fsdp_state import initialize, units_of
+from .gather import gather, shard
 from .materialize import own_modules
 
 
@@ -129,32 +130,11 @@ def _summon(
 
 
 def _gather(tensor: torch.Tensor, offload_to_cpu: bool) -> torch.Tensor:
-    """The whole tensor; gathered on the mesh's device, as the backend may know no other."""
     assert isinstance(tensor, DTensor)
-    with torch.no_grad():
-        whole = _on_mesh_device(tensor).full_tensor()
-    return whole.cpu() if offload_to_cpu else whole
-
-
-def _on_mesh_device(tensor: DTensor) -> DTensor:
-    mesh, local = tensor.device_mesh, tensor.to_local()
-    if local.device.type == mesh.device_type:
-        return tensor
-    local = local.to(torch.device(mesh.device_type, torch.accelerator.current_device_index()))
-    return DTensor.from_local(
-        local,
-        mesh,
-        tensor.placements,
-        run_check=False,
-        shape=tensor.shape,
-        stride=tensor.stride(),
-    )
+    return gather(tensor, offload_to_cpu)
 
 
 def _take_shard(sharded: torch.Tensor, whole: torch.Tensor) -> None:
     """Copies this rank's part of ``whole``."""
     assert isinstance(sharded, DTensor)
-    own = distribute_tensor(
-        whole.detach(), sharded.device_mesh, sharded.placements, src_data_rank=None
-    )
-    sharded.to_local().copy_(own.to_local())
+    sharded.to_local().copy_(shard(whole, sharded).to_local())

@@ -1,0 +1,132 @@
+"""Whole tensors from sharded ones, and shards from whole ones, a tensor at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+
+@torch.no_grad()
+def gather(tensor: DTensor, offload_to_cpu: bool = False) -> torch.Tensor:
+    """The whole tensor; gathered on the mesh's device, as the backend may know no other.
+
+    Must be called by all ranks of the mesh. Where nothing is sharded the result may be the memory
+    of ``tensor`` itself: see :func:`apart_from`.
+    """
+    mesh, local = tensor.device_mesh, tensor.to_local()
+    if local.device.type != mesh.device_type:
+        tensor = _with_local(local.to(device_of(mesh)), tensor)
+    whole = tensor.full_tensor()
+    return whole.cpu() if offload_to_cpu else whole
+
+
+@torch.no_grad()
+def shard(whole: torch.Tensor, like: DTensor) -> DTensor:
+    """This rank's part of ``whole``, laid out as ``like`` is; without communication.
+
+    It has the dtype of ``whole`` and is on the mesh's device. Where nothing is sharded it may be
+    the memory of ``whole``.
+    """
+    return distribute_tensor(whole.detach(), like.device_mesh, like.placements, src_data_rank=None)
+
+
+@torch.no_grad()
+def sharded_as(value: torch.Tensor, like: DTensor) -> torch.Tensor:
+    """``value`` laid out, and on the device, as ``like`` is, where both have the same shape.
+
+    ``value`` may be whole (the same on all ranks, or this rank's part of it is right), a DTensor,
+    or a ShardedTensor of FSDP1. A DTensor of another layout is moved by all of its ranks.
+    """
+    if value.shape != like.shape:
+        return value
+    if isinstance(value, DTensor):
+        if value.device_mesh != like.device_mesh:
+            value = shard(gather(value), like)
+        elif value.placements != like.placements:
+            value = value.redistribute(placements=like.placements)
+    elif hasattr(value, "local_shards"):
+        value = _from_sharded_tensor(value, like)
+    else:
+        value = shard(value, like)
+    assert isinstance(value, DTensor)
+    local, device = value.to_local(), like.to_local().device
+    if local.device == device or device.type == "meta":
+        return value
+    return _with_local(local.to(device), value)
+
+
+def is_sharded(tensor: DTensor) -> bool:
+    """Whether ranks hold different parts: not so under NO_SHARD, nor on one rank."""
+    mesh = tensor.device_mesh
+    return any(
+        mesh.size(dim) > 1 and not placement.is_replicate()
+        for dim, placement in enumerate(tensor.placements)
+    )
+
+
+def is_first(tensor: DTensor) -> bool:
+    """Whether this rank is the first of those that share the shards, or hold the same."""
+    mesh = tensor.device_mesh
+    every = range(mesh.ndim)
+    shared = [dim for dim in every if not tensor.placements[dim].is_replicate()]
+    dims = shared if is_sharded(tensor) else every
+    return all(mesh.get_local_rank(dim) == 0 for dim in dims)
+
+
+@torch.no_grad()
+def offloaded(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` with its values, or its shards, on the CPU."""
+    if isinstance(tensor, DTensor):
+        return _with_local(tensor.to_local().cpu(), tensor)
+    return tensor.cpu()
+
+
+def memory(tensor: torch.Tensor) -> tuple[torch.device, int]:
+    """What two tensors share if a change of one is a change of the other."""
+    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    if hasattr(tensor, "local_shards"):
+        local = _local_shard(tensor)
+    return local.device, local.untyped_storage().data_ptr()
+
+
+def apart_from(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """``tensor``, or a copy of it if it is the memory of ``other``."""
+    return tensor.clone() if memory(tensor) == memory(other) else tensor
+
+
+def device_of(mesh: DeviceMesh) -> torch.device:
+    """Where this rank communicates."""
+    if mesh.device_type == "cpu":
+        return torch.device("cpu")
+    return torch.device(mesh.device_type, torch.accelerator.current_device_index())
+
+
+def _from_sharded_tensor(value: Any, like: DTensor) -> DTensor:
+    """FSDP1 cut along the first dimension as FSDP2 does; parts that are cut otherwise are refused."""
+    own = _local_shard(value)
+    expected = like.to_local()
+    if own.numel() != expected.numel() or (own.numel() and own.shape != expected.shape):
+        raise ValueError(
+            f"a ShardedTensor has a part of shape {tuple(own.shape)} where this rank has "
+            f"{tuple(expected.shape)}: load the checkpoint with torch.distributed.checkpoint"
+        )
+    return _with_local(own.reshape(expected.shape), like)
+
+
+def _local_shard(value: Any) -> torch.Tensor:
+    shards = value.local_shards()
+    return shards[0].tensor if shards else torch.empty(0, dtype=value.dtype)
+
+
+def _with_local(local: torch.Tensor, like: DTensor) -> DTensor:
+    return DTensor.from_local(
+        local,
+        like.device_mesh,
+        like.placements,
+        run_check=False,
+        shape=like.shape,
+        stride=like.stride(),
+    )

@@ -1,0 +1,109 @@
+"""The names of an optimizer's parameters, and state dicts that are keyed by them or by numbers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from .checkpoint_options import OptimStateKeyType
+
+# What activation checkpointing, torch.compile and FSDP1 put into names, and keep out of state dicts.
+_WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.", "_fsdp_wrapped_module.")
+
+
+def rekey_optim_state_dict(
+    optim_state_dict: dict[str, Any],
+    optim_state_key_type: OptimStateKeyType,
+    model: nn.Module,
+    optim_input: Iterable[Any] | None = None,
+    optim: torch.optim.Optimizer | None = None,
+) -> dict[str, Any]:
+    """``optim_state_dict`` keyed by names, or by numbers as ``torch.optim`` has it.
+
+    A checkpoint of ``optimizer.state_dict()`` has numbers, which mean something only with the
+    optimizer's order; sharded optimizers are saved and loaded by names.
+
+    Args:
+        optim_state_dict: a state dict of an optimizer with all its groups. It is not changed, and
+            returned itself if it is keyed so already; the states are shared with the result.
+        optim_state_key_type: ``PARAM_NAME`` or ``PARAM_ID``, of this project or torch's.
+        model: gives the names; sharded or not.
+        optim_input: the parameters, or groups of them, that the optimizer was made of.
+        optim: the optimizer. With neither of both it is one of ``model.parameters()``.
+
+    Raises:
+        ValueError: a key that no parameter has.
+    """
+    kinds = {type(key) for key in optim_state_dict["state"]}
+    if len(kinds) > 1:
+        raise ValueError("the optimizer's state dict mixes names and numbers as keys")
+    wanted = str if optim_state_key_type == OptimStateKeyType.PARAM_NAME else int
+    if kinds <= {wanted}:
+        return optim_state_dict
+    parameters = [p for group in grouped_parameters(model, optim, optim_input) for p in group]
+    names = names_of(model)
+    if wanted is str:
+        keys: Mapping[Any, Any] = {
+            number: names[p] for number, p in enumerate(parameters) if p in names
+        }
+    else:
+        numbers = {parameter: number for number, parameter in enumerate(parameters)}
+        keys = {name: numbers[p] for name, p in named(model).items() if p in numbers}
+
+    def new(key: Any) -> Any:
+        if key not in keys:
+            raise ValueError(f"{key!r} is the key of no parameter of the optimizer")
+        return keys[key]
+
+    groups = copy.deepcopy(optim_state_dict["param_groups"])
+    for group in groups:
+        group["params"] = sorted(new(key) for key in group["params"])
+    return {
+        "state": {new(key): state for key, state in optim_state_dict["state"].items()},
+        "param_groups": groups,
+    }
+
+
+def names_of(model: nn.Module) -> dict[nn.Parameter, str]:
+    """The name of each parameter; the first one of a shared parameter, as in FSDP1's state dicts."""
+    return {parameter: clean(name) for name, parameter in model.named_parameters()}
+
+
+def named(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameter of each name; a shared one has several."""
+    return {clean(name): p for name, p in model.named_parameters(remove_duplicate=False)}
+
+
+def clean(name: str) -> str:
+    """``name`` as it is in the model without wrappers."""
+    for wrapper in _WRAPPERS:
+        name = name.replace(wrapper, "")
+    return name
+
+
+def grouped_parameters(
+    model: nn.Module,
+    optim: torch.optim.Optimizer | None = None,
+    optim_input: Iterable[Any] | None = None,
+) -> list[list[nn.Parameter]]:
+    """The parameters of each of an optimizer's groups; see :func:`rekey_optim_state_dict`."""
+    groups: list[Any]
+    if optim_input is not None:
+        groups = list(optim_input)
+    elif optim is not None:
+        groups = list(optim.param_groups)
+    else:
+        groups = list(model.parameters())
+    if groups and not isinstance(groups[0], Mapping):
+        groups = [{"params": groups}]
+    return [list(_listed(group["params"])) for group in groups]
+
+
+def _listed(parameters: Any) -> Iterator[nn.Parameter]:
+    """A group may be one parameter alone, and an optimizer may be made of pairs with names."""
+    for each in [parameters] if isinstance(parameters, torch.Tensor) else parameters:
+        yield each[1] if isinstance(each, tuple) else each

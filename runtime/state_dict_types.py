@@ -1,0 +1,206 @@
+"""What a model's own ``state_dict()`` gives, and its ``load_state_dict()`` takes: FSDP1's types.
+
+``fully_shard`` models give and take DTensors. Where a program shows which call is meant,
+``torch.distributed.checkpoint.state_dict`` says what it wants at that call. These functions are for
+the rest: code out of sight that calls ``model.state_dict()`` and relies on the type that was set.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from .checkpoint_options import (
+    FullOptimStateDictConfig,
+    FullStateDictConfig,
+    OptimStateDictConfig,
+    ShardedOptimStateDictConfig,
+    ShardedStateDictConfig,
+    StateDictConfig,
+    StateDictSettings,
+    StateDictType,
+)
+from .fsdp_state import units_of
+from .gather import gather, is_first, is_sharded, memory, offloaded, sharded_as
+from .materialize import own_modules
+
+# By every module of every unit; without an entry a module does as FSDP2 has it. An entry that is None
+# tells that the hooks are there.
+_in_force: WeakKeyDictionary[nn.Module, StateDictSettings | None] = WeakKeyDictionary()
+
+
+@contextmanager
+def state_dict_type(
+    module: nn.Module,
+    state_dict_type: StateDictType,
+    state_dict_config: StateDictConfig | None = None,
+    optim_state_dict_config: OptimStateDictConfig | None = None,
+) -> Iterator[None]:
+    """:func:`set_state_dict_type` for as long as the body runs, also if it fails."""
+    before = {each: _in_force.get(each) for each in _modules_of_units(module)}
+    set_state_dict_type(module, state_dict_type, state_dict_config, optim_state_dict_config)
+    try:
+        yield
+    finally:
+        _in_force.update(before)
+
+
+def set_state_dict_type(
+    module: nn.Module,
+    state_dict_type: StateDictType,
+    state_dict_config: StateDictConfig | None = None,
+    optim_state_dict_config: OptimStateDictConfig | None = None,
+) -> StateDictSettings:
+    """From now on ``state_dict()`` and ``load_state_dict()`` of ``module`` do as FSDP1's did.
+
+    The units in ``module`` carry the type, so that it also holds for a wrapper around them and for
+    each of them alone. As under FSDP1 the values are copies, except for buffers.
+
+    - ``FULL_STATE_DICT``: whole tensors, gathered one by one; all ranks must call. With
+      ``rank0_only`` the first rank of each shard group has them, the others an empty dict.
+    - ``SHARDED_STATE_DICT``: DTensors. Where nothing is sharded (NO_SHARD, one rank) whole tensors.
+    - ``load_state_dict()`` takes whole tensors and DTensors in both, and ``assign=True``; each rank
+      must have them.
+
+    The functions of ``torch.distributed.checkpoint.state_dict`` give what their options say, as
+    under FSDP1. A module without units is left as it is; FSDP1's context failed there.
+
+    Args:
+        module: a model, part of one, or what holds one.
+        state_dict_type: one of the two types, this project's or torch's.
+        state_dict_config: the configuration that goes with the type. None: its defaults.
+        optim_state_dict_config: what the optimizer functions follow, such as
+            :func:`optim_state_dict`. None: its defaults, which put states on the CPU.
+
+    Returns:
+        The settings until now; those of FSDP1 at first, ``FULL_STATE_DICT`` with defaults.
+
+    Raises:
+        ValueError: for ``LOCAL_STATE_DICT``, FSDP1's flat parameters, which FSDP2 does not have,
+            and for a configuration of another type.
+    """
+    previous = get_state_dict_type(module)
+    settings = _settings(state_dict_type, state_dict_config, optim_state_dict_config)
+    for each in _modules_of_units(module):
+        if each not in _in_force:
+            each.register_load_state_dict_pre_hook(_load)  # type: ignore[no-untyped-call]
+            if isinstance(each, FSDPModule):
+                each.register_state_dict_post_hook(_save)  # type: ignore[no-untyped-call]
+        _in_force[each] = settings
+    return previous
+
+
+def get_state_dict_type(module: nn.Module) -> StateDictSettings:
+    """The settings of the units in ``module``; FSDP1's defaults if none were made.
+
+    Raises ValueError if its units have different ones.
+    """
+    found = [_in_force.get(unit) for unit in units_of(module) if isinstance(unit, nn.Module)]
+    if any(settings != found[0] for settings in found):
+        raise ValueError(
+            "the units of the model have different state dict types: set one for the whole model"
+        )
+    return (found[0] if found else None) or StateDictSettings(
+        StateDictType.FULL_STATE_DICT, FullStateDictConfig(), FullOptimStateDictConfig()
+    )
+
+
+def _settings(kind: Any, config: Any, optim_config: Any) -> StateDictSettings:
+    """The settings that arguments ask for, of this project's classes or torch's."""
+    if kind == StateDictType.LOCAL_STATE_DICT:
+        raise ValueError(
+            "LOCAL_STATE_DICT is FSDP1's flat parameters, which FSDP2 does not have: load such a "
+            "checkpoint with FSDP1 on the same number of ranks, and save it as FULL_STATE_DICT or "
+            "SHARDED_STATE_DICT"
+        )
+    if kind == StateDictType.FULL_STATE_DICT:
+        defaults: tuple[Any, Any] = FullStateDictConfig(), FullOptimStateDictConfig()
+    elif kind == StateDictType.SHARDED_STATE_DICT:
+        defaults = ShardedStateDictConfig(), ShardedOptimStateDictConfig()
+    else:
+        raise ValueError(
+            f"state_dict_type={kind!r} is not a state dict type: pass "
+            "StateDictType.FULL_STATE_DICT or StateDictType.SHARDED_STATE_DICT"
+        )
+    given = [default if c is None else c for c, default in zip((config, optim_config), defaults)]
+    for chosen, default in zip(given, defaults):
+        if type(chosen).__name__ != type(default).__name__:
+            raise ValueError(
+                f"{kind.name} goes with a {type(default).__name__}, not a {type(chosen).__name__}"
+            )
+    return StateDictSettings(StateDictType(kind), *given)
+
+
+def _modules_of_units(module: nn.Module) -> list[nn.Module]:
+    units = [unit for unit in units_of(module) if isinstance(unit, nn.Module)]
+    return [each for unit in units for each in own_modules(unit, ())]
+
+
+@torch.no_grad()
+def _save(unit: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: Any) -> None:
+    """Makes what a unit and the units below it gave into what the type says.
+
+    By values, not by names: other hooks may have given them names of their own by now.
+    """
+    settings = _in_force.get(unit)
+    if settings is None or _torch_asks():
+        return
+    full = settings.state_dict_type == StateDictType.FULL_STATE_DICT
+    offload = settings.state_dict_config.offload_to_cpu
+    keep = not getattr(settings.state_dict_config, "rank0_only", False) or _is_first(unit)
+    own = {memory(parameter) for parameter in unit.parameters()}
+    for key in [key for key in state_dict if key.startswith(prefix)]:
+        value = state_dict[key]
+        if isinstance(value, DTensor):
+            value = value.detach()
+            if full or not is_sharded(value):
+                value = gather(value)  # by all ranks, also those that keep nothing
+        if not keep:
+            del state_dict[key]
+        elif isinstance(value, torch.Tensor):
+            if offload:
+                value = offloaded(value)
+            state_dict[key] = value.clone() if memory(value) in own else value
+
+
+def _load(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Makes what is given for the parameters of one module alone into shards like theirs.
+
+    Module by module, so that a rank never holds more of them than one module's, and after the
+    module's own hooks, which may know older names.
+    """
+    if _in_force.get(module) is None:
+        return
+    if isinstance(module, FSDPModule):
+        module.reshard()  # a forward may have left parameters gathered
+    for name, parameter in module._parameters.items():
+        value = state_dict.get(prefix + name)
+        if isinstance(parameter, DTensor) and isinstance(value, torch.Tensor):
+            state_dict[prefix + name] = sharded_as(value, parameter)
+
+
+def _is_first(unit: nn.Module) -> bool:
+    sharded = next((p for p in unit.parameters() if isinstance(p, DTensor)), None)
+    return dist.get_rank() == 0 if sharded is None else is_first(sharded)
+
+
+def _torch_asks() -> bool:
+    """Whether ``state_dict()`` is called by torch's functions with options.
+
+    They have no other way to say so: for FSDP1 they set its type for the time being.
+    """
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "torch.distributed.checkpoint.state_dict":
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False

@@ -1,0 +1,358 @@
+"""Small FSDP1 programs that write a checkpoint, or go on from one, in the ways that programs do it.
+
+Each is run as it is, as the codemod leaves it, and with every construct of FSDP1 as a call of the runtime.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fsdp_migrate.codemods.coverage import imports
+from fsdp_migrate.engine import analyse
+
+from ..equivalence import models
+
+_TEMPLATE = """\
+{imports}
+from equivalence.models import {models}
+
+{top}
+def save(model, optimizer, folder, trainer):
+{save}
+
+
+def load(model, optimizer, folder, trainer):
+{load}
+
+
+def run(train, folder, resume, trainer):
+    model = {model}()
+{prepare}    model = FSDP(model{arguments})
+{optimizer}
+    if resume:
+        load(model, optimizer, folder, trainer)
+    train(model, optimizer)
+    if not resume:
+        save(model, optimizer, folder, trainer)
+        train(model, optimizer)
+"""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program.
+
+    Attributes:
+        source: its text.
+        model: the class of its model.
+        has_runtime_form: whether FSDP1's calls have functions of the runtime in their place.
+        fsdp1: a part of the text and what FSDP1 of today runs with instead.
+    """
+
+    name: str
+    source: str
+    model: type[Any]
+    has_runtime_form: bool
+    fsdp1: tuple[str, str]
+
+    @property
+    def original(self) -> str:
+        return self.source.replace(*self.fsdp1)
+
+    @property
+    def runtime_form(self) -> str:
+        """With calls of the runtime wherever FSDP1 is called, and none of the names of FSDP1."""
+        source = re.sub(r"^from torch\.distributed\.fsdp.*\n", "", self.source, flags=re.M)
+        source = re.sub(r"\bFSDP\(", "shard_model(", source)
+        source = re.sub(r"\bFSDP\.", "", source)
+        return f"from fsdp_migrate.runtime import *\n{source}"
+
+
+ADAM = "optimizer = torch.optim.Adam(model.parameters(), lr=0.01)"
+SGD = "optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)"
+PLAIN_SGD = "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
+GROUPS = """\
+norms = [p for n, p in model.named_parameters() if "norm" in n]
+rest = [p for n, p in model.named_parameters() if "norm" not in n]
+groups = [{"params": rest, "lr": 0.01}, {"params": norms, "weight_decay": 0.5}]
+optimizer = torch.optim.AdamW(groups)
+"""
+UNITS = "auto_wrap_policy=ModuleWrapPolicy({Block})"
+ORIG = f"{UNITS}, use_orig_params=True"
+BF16 = (
+    "mixed_precision=MixedPrecision(torch.bfloat16, torch.float32, torch.bfloat16), "
+    "auto_wrap_policy=ModuleWrapPolicy({Block, torch.nn.Conv2d}), use_orig_params=True"
+)
+
+
+def program(
+    name: str,
+    save: str,
+    load: str,
+    *,
+    top: str = "",
+    model: type[Any] = models.Transformer,
+    arguments: str = ORIG,
+    prepare: str = "",
+    optimizer: str = ADAM,
+    has_runtime_form: bool = True,
+    fsdp1: tuple[str, str] = ("", ""),
+) -> Program:
+    code = "\n".join((save, load, top, optimizer, f"FSDP(dist, torch, {arguments})"))
+    lines = [line for line in imports(code) if not line.endswith(" Block")]
+    used = sorted({model.__name__, "Block"} if "Block" in code else {model.__name__})
+    source = _TEMPLATE.format(
+        imports="\n".join(lines),
+        models=", ".join(used),
+        top=f"{top}\n" if top else "",
+        save=_indented(save),
+        load=_indented(load),
+        model=model.__name__,
+        arguments=f", {arguments}" * bool(arguments),
+        prepare=_indented(prepare) + "\n" * bool(prepare),
+        optimizer=_indented(optimizer),
+    )
+    return Program(name, source, model, has_runtime_form, fsdp1)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" if line else "" for line in text.splitlines())
+
+
+def migrate(folder: Path) -> dict[str, str]:
+    """What the codemod makes of each program, by name; the text itself where it holds it back."""
+    library = folder / "equivalence" / "models.py"
+    library.parent.mkdir(parents=True)
+    library.write_text(Path(models.__file__).read_text())
+    sources = {}
+    for each in PROGRAMS:
+        file = folder / f"{each.name}.py"
+        file.write_text(each.source)
+        report = analyse([file, library])
+        assert not report.errors, report.errors
+        changed = {change.path: change.after.decode() for change in report.changes}
+        sources[each.name] = changed.get(file, each.source)
+    return sources
+
+
+_FULL = "StateDictType.FULL_STATE_DICT"
+_SHARDED = "StateDictType.SHARDED_STATE_DICT"
+
+_SAVE_BOTH = """\
+if dist.get_rank() == 0:
+    torch.save({"model": state, "optimizer": optim_state}, folder / "both.pt")
+"""
+_SAVE_CONTEXT = f"""\
+config = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
+optim_config = FullOptimStateDictConfig(offload_to_cpu=True, rank0_only=True)
+with FSDP.state_dict_type(model, {_FULL}, config, optim_config):
+    state = model.state_dict()
+    optim_state = FSDP.optim_state_dict(model, optimizer)
+{_SAVE_BOTH}"""
+_LOAD_CONTEXT = f"""\
+both = torch.load(folder / "both.pt")
+with FSDP.state_dict_type(model, {_FULL}):
+    model.load_state_dict(both["model"])
+    optim_state = FSDP.optim_state_dict_to_load(model, optimizer, both["optimizer"])
+optimizer.load_state_dict(optim_state)
+"""
+_ORDERS = (
+    'both["optimizer"], model, optimizer',
+    'model, optimizer, both["optimizer"]',
+)  # until torch 2.1
+_OLD_ORDER = _LOAD_CONTEXT.replace(_ORDERS[1], _ORDERS[0])
+_SAVE_SET = f"""\
+FSDP.set_state_dict_type(
+    model,
+    {_FULL},
+    FullStateDictConfig(rank0_only=False),
+    FullOptimStateDictConfig(rank0_only=True),
+)
+state = model.state_dict()
+optim_state = FSDP.optim_state_dict(model, optimizer, optimizer.state_dict())
+{_SAVE_BOTH}"""
+_LOAD_SET = f"""\
+both = torch.load(folder / "both.pt")
+FSDP.set_state_dict_type(model, {_FULL}, FullStateDictConfig(), FullOptimStateDictConfig(rank0_only=True))
+model.load_state_dict(both["model"])
+own = both["optimizer"] if dist.get_rank() == 0 else None
+FSDP.optim_state_dict_to_load(model, optimizer, own, load_directly=True)
+"""
+_SAVE_LEGACY = f"""\
+with FSDP.state_dict_type(model, {_FULL}, FullStateDictConfig(True, True)):
+    state = model.state_dict()
+optim_state = FSDP.full_optim_state_dict(model, optimizer)
+{_SAVE_BOTH}"""
+_LOAD_MODEL = f"""\
+both = torch.load(folder / "both.pt")
+with FSDP.state_dict_type(model, {_FULL}):
+    model.load_state_dict(both["model"])
+"""
+_LOAD_SHARD = f"""\
+{_LOAD_MODEL}optim_state = FSDP.shard_full_optim_state_dict(both["optimizer"], model, optim=optimizer)
+optimizer.load_state_dict(optim_state)
+"""
+_LOAD_SCATTER = f"""\
+{_LOAD_MODEL}own = both["optimizer"] if dist.get_rank() == 0 else None
+optim_state = FSDP.scatter_full_optim_state_dict(own, model, optim=optimizer)
+optimizer.load_state_dict(optim_state)
+"""
+_SAVE_SHARDED = f"""\
+with FSDP.state_dict_type(model, {_SHARDED}):
+    state = {{"model": model.state_dict(), "optimizer": FSDP.optim_state_dict(model, optimizer)}}
+    dcp.save(state, checkpoint_id=folder / "sharded")
+"""
+_LOAD_SHARDED = f"""\
+with FSDP.state_dict_type(model, {_SHARDED}):
+    state = {{"model": model.state_dict()}}
+    dcp.load(state, checkpoint_id=folder / "sharded")
+    model.load_state_dict(state["model"])
+    optim_state = load_sharded_optimizer_state_dict(
+        model_state_dict=state["model"],
+        optimizer_key="optimizer",
+        storage_reader=dcp.FileSystemReader(folder / "sharded"),
+    )
+    optim_state = FSDP.optim_state_dict_to_load(model, optimizer, optim_state["optimizer"])
+optimizer.load_state_dict(optim_state)
+"""
+_SAVE_SHARDED_LEGACY = _SAVE_SHARDED.replace(
+    "FSDP.optim_state_dict(", "FSDP.sharded_optim_state_dict("
+)
+_LOAD_FLATTEN = _LOAD_SHARDED.replace(
+    'FSDP.optim_state_dict_to_load(model, optimizer, optim_state["optimizer"])',
+    'FSDP.flatten_sharded_optim_state_dict(optim_state["optimizer"], model, optimizer)',
+)
+_DCP = """\
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.optimizer import load_sharded_optimizer_state_dict
+"""
+_SAVE_REKEYED = f"""\
+with FSDP.state_dict_type(model, {_FULL}, FullStateDictConfig(True, True)):
+    state = model.state_dict()
+optim_state = FSDP.full_optim_state_dict(model, optimizer)
+if dist.get_rank() == 0:
+    optim_state = FSDP.rekey_optim_state_dict(optim_state, OptimStateKeyType.PARAM_ID, Transformer())
+{_SAVE_BOTH}"""
+_LOAD_REKEYED = f"""\
+{_LOAD_MODEL}optim_state = FSDP.rekey_optim_state_dict(
+    both["optimizer"], OptimStateKeyType.PARAM_NAME, Transformer()
+)
+optim_state = FSDP.shard_full_optim_state_dict(optim_state, model, optim=optimizer)
+optimizer.load_state_dict(optim_state)
+"""
+_KEY_TYPE = "from torch.distributed.fsdp.fully_sharded_data_parallel import OptimStateKeyType"
+_SAVE_TRAINER = f"""\
+with FSDP.state_dict_type(model, {_FULL}, FullStateDictConfig(True, True)):
+    trainer.save(model, folder / "model.pt")
+    torch.save(FSDP.optim_state_dict(model, optimizer), folder / f"optimizer-{{dist.get_rank()}}.pt")
+"""
+_LOAD_TRAINER = f"""\
+FSDP.set_state_dict_type(model, {_FULL})
+trainer.load(model, folder / "model.pt")
+optim_state = torch.load(folder / "optimizer-0.pt")
+optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, optim_state))
+"""
+_TYPES = f"""\
+TYPES = {{"full": {_FULL}, "sharded": {_SHARDED}}}
+"""
+_SAVE_BY_NAME = _SAVE_CONTEXT.replace(_FULL, 'TYPES[os.environ.get("KIND", "full")]')
+_LOAD_BY_NAME = _LOAD_CONTEXT.replace(_FULL, 'TYPES[os.environ.get("KIND", "full")]')
+_SAVE_BARE = f"""\
+state = model.state_dict()
+optim_state = FSDP.optim_state_dict(model, optimizer)
+{_SAVE_BOTH}"""
+_LOAD_BARE = """\
+both = torch.load(folder / "both.pt")
+model.load_state_dict(both["model"])
+optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, both["optimizer"]))
+"""
+_FREEZE = "model.embed.requires_grad_(False)"
+
+PROGRAMS = [
+    program("context", _SAVE_CONTEXT, _LOAD_CONTEXT, optimizer=GROUPS),
+    program("context-flat", _SAVE_CONTEXT, _LOAD_CONTEXT, arguments=UNITS),
+    program(
+        "old-order", _SAVE_CONTEXT, _OLD_ORDER, model=models.Tied, optimizer=SGD, fsdp1=_ORDERS
+    ),
+    program("plain-sgd", _SAVE_CONTEXT, _LOAD_CONTEXT, optimizer=PLAIN_SGD),
+    program("batch-norm", _SAVE_CONTEXT, _LOAD_CONTEXT, model=models.ConvNet, arguments=BF16),
+    program("set", _SAVE_SET, _LOAD_SET, prepare=_FREEZE),
+    program("legacy", _SAVE_LEGACY, _LOAD_SHARD, arguments=UNITS, optimizer=SGD),
+    program("scatter", _SAVE_LEGACY, _LOAD_SCATTER, arguments=UNITS, model=models.Tied),
+    program("sharded", _SAVE_SHARDED, _LOAD_SHARDED, top=_DCP, optimizer=GROUPS),
+    program("sharded-flat", _SAVE_SHARDED, _LOAD_SHARDED, top=_DCP, arguments=UNITS),
+    program("sharded-legacy", _SAVE_SHARDED_LEGACY, _LOAD_FLATTEN, top=_DCP, model=models.Tied),
+    program("rekeyed", _SAVE_REKEYED, _LOAD_REKEYED, top=_KEY_TYPE),
+    program("trainer", _SAVE_TRAINER, _LOAD_TRAINER),
+    program("by-name", _SAVE_BY_NAME, _LOAD_BY_NAME, top=f"import os\n{_TYPES}", arguments=UNITS),
+    program("bare", _SAVE_BARE, _LOAD_BARE, has_runtime_form=False),
+]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a program.
+
+    Attributes:
+        program: which program.
+        form: what text of it: original, migrated or runtime.
+        of: the form whose checkpoint it goes on from; "" to start anew and write one.
+        fault: the name of a change to the text that must not go unnoticed.
+    """
+
+    program: Program
+    form: str
+    of: str = ""
+    fault: str = ""
+
+    @property
+    def name(self) -> str:
+        return ".".join((self.program.name, self.form, self.of, self.fault))
+
+    def source(self, migrated: Path) -> str:
+        """The text, with the fault if there is one."""
+        if self.form == "original":
+            text = self.program.original
+        elif self.form == "runtime":
+            text = self.program.runtime_form
+        else:
+            text = (migrated / f"{self.program.name}.py").read_text()
+        if self.fault:
+            old, new = FAULTS[self.fault]
+            assert old in text, text
+            text = text.replace(old, new)
+        return text
+
+
+# What is changed, and into what.
+FAULTS = {
+    "shared-step": ("optim_state_dict_to_load(", "keep_steps("),
+    "one-ranks-shards": (
+        f"with state_dict_type(model, {_FULL}, config, optim_config):",
+        "if True:",
+    ),
+    "momentum-dropped": ("optimizer.load_state_dict(optim_state)", "optim_state['state'] = {}"),
+}
+
+
+def _runs() -> list[Run]:
+    runs = []
+    for each in PROGRAMS:
+        forms = (
+            ["runtime"]
+            if os.environ.get("ONLY")
+            else ["migrated", "runtime"]
+            if each.has_runtime_form
+            else ["migrated"]
+        )
+        runs += [Run(each, form) for form in ("original", *forms)]
+        for form in forms:
+            runs += [Run(each, form, of="original"), Run(each, "original", of=form)]
+    return runs
+
+
+RUNS = _runs()
