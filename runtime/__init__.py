@@ -21,7 +21,6 @@ from .checkpoint_options import (
 )
 from .clip import clip_grad_norm_
 from .mesh import build_mesh
-from .options import BackwardPrefetch, CPUOffload, MixedPrecision, ShardingStrategy
 from .optimizer_keys import rekey_optim_state_dict
 from .optimizer_state import (
     flatten_sharded_optim_state_dict,
@@ -32,6 +31,7 @@ from .optimizer_state import (
     shard_full_optim_state_dict,
     sharded_optim_state_dict,
 )
+from .options import BackwardPrefetch, CPUOffload, MixedPrecision, ShardingStrategy
 from .plan import Unit, plan_units
 from .policies import (
     CustomPolicy,

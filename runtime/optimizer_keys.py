@@ -103,7 +103,7 @@ def grouped_parameters(
     return [list(_listed(group["params"])) for group in groups]
 
 
-def _listed(parameters: Any) -> Iterator[nn.Parameter]:
+def _listed(parameters: Any) -> Iterator[Any]:
     """A group may be one parameter alone, and an optimizer may be made of pairs with names."""
     for each in [parameters] if isinstance(parameters, torch.Tensor) else parameters:
         yield each[1] if isinstance(each, tuple) else each

@@ -320,10 +320,7 @@ class _FromRank0:
     def fetch(self, value: torch.Tensor, owner: nn.Parameter) -> torch.Tensor:
         """``value`` of the first rank, where ``owner`` communicates."""
         device = device_of(owner.device_mesh) if isinstance(owner, DTensor) else owner.device
-        if value.is_meta:
-            fetched = torch.empty_like(value, device=device)
-        else:
-            fetched = value.to(device)
+        fetched = torch.empty_like(value, device=device) if value.is_meta else value.to(device)
         broadcast_tensors([fetched], self.group)
         return fetched
 

@@ -131,8 +131,11 @@ def _settings(kind: Any, config: Any, optim_config: Any) -> StateDictSettings:
             f"state_dict_type={kind!r} is not a state dict type: pass "
             "StateDictType.FULL_STATE_DICT or StateDictType.SHARDED_STATE_DICT"
         )
-    given = [default if c is None else c for c, default in zip((config, optim_config), defaults)]
-    for chosen, default in zip(given, defaults):
+    given = [
+        default if c is None else c
+        for c, default in zip((config, optim_config), defaults, strict=True)
+    ]
+    for chosen, default in zip(given, defaults, strict=True):
         if type(chosen).__name__ != type(default).__name__:
             raise ValueError(
                 f"{kind.name} goes with a {type(default).__name__}, not a {type(chosen).__name__}"
@@ -161,7 +164,6 @@ def _save(unit: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: An
     for key in [key for key in state_dict if key.startswith(prefix)]:
         value = state_dict[key]
         if isinstance(value, DTensor):
-            value = value.detach()
             if full or not is_sharded(value):
                 value = gather(value)  # by all ranks, also those that keep nothing
         if not keep:
@@ -169,7 +171,7 @@ def _save(unit: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: An
         elif isinstance(value, torch.Tensor):
             if offload:
                 value = offloaded(value)
-            state_dict[key] = value.clone() if memory(value) in own else value
+            state_dict[key] = value.detach().clone() if memory(value) in own else value
 
 
 def _load(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:

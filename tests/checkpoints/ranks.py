@@ -14,11 +14,12 @@ import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo  # noqa: F401  (FSDP2 imports it at first use: once here instead of once a rank)
+import torch._dynamo  # FSDP2 imports it at first use: once here instead of once a rank
 import torch.distributed as dist
 
 from .checks import CHECKS
@@ -34,7 +35,7 @@ def run_rank(rank: int, folder: Path, migrated: Path) -> None:
     timeout = timedelta(seconds=60)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=timeout)
     for each in RUNS:
-        _record(folder / f"{each.name}.{rank}.json", lambda: losses(each, folder, migrated))
+        _record(folder / f"{each.name}.{rank}.json", partial(losses, each, folder, migrated))
     for name, check in CHECKS.items():
         _record(folder / f"check-{name}.{rank}.json", check)
 
