@@ -10,12 +10,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint import state_dict as torchs
+from torch.distributed.tensor import DTensor
+
+from .gather import sharded_as
+from .optimizer_keys import named
 
 
 def set_optimizer_state_dict(
     model: nn.Module,
     optimizers: torch.optim.Optimizer | Iterable[torch.optim.Optimizer],
-    optim_state_dict: dict[str, Any],
+    optim_state_dict: dict[str, Any] | None,
     *,
     options: torchs.StateDictOptions | None = None,
 ) -> None:
@@ -29,6 +33,7 @@ def set_optimizer_state_dict(
     Raises:
         ValueError: the state dict is keyed by numbers.
     """
+    optim_state_dict = optim_state_dict or {}  # None: with broadcast_from_rank0, on other ranks
     if any(isinstance(key, int) for key in optim_state_dict.get("state", ())):
         raise ValueError(
             "the optimizer's state dict is keyed by numbers: give it the parameters' names with "
@@ -41,7 +46,9 @@ def set_optimizer_state_dict(
             # torch asks the states where they are, and fails if there are none, as of plain SGD.
             optim_state_dict = stateless
             options = replace(options, full_state_dict=False, broadcast_from_rank0=False)
-    torchs.set_optimizer_state_dict(model, optimizers, _unshared(optim_state_dict), options=options)
+    given = _unshared(optim_state_dict)
+    _lay_out(given.get("state", {}), model)
+    torchs.set_optimizer_state_dict(model, optimizers, given, options=options)
 
 
 def _if_stateless(state_dict: dict[str, Any], from_rank0: bool) -> dict[str, Any] | None:
@@ -50,6 +57,15 @@ def _if_stateless(state_dict: dict[str, Any], from_rank0: bool) -> dict[str, Any
     if from_rank0:
         dist.broadcast_object_list(found)
     return found[0]
+
+
+def _lay_out(states: dict[str, Any], model: nn.Module) -> None:
+    """Makes DTensors of ShardedTensors, which `load_sharded_optimizer_state_dict` gives."""
+    for name, parameter in named(model).items():
+        if isinstance(parameter, DTensor) and isinstance(states.get(name), dict):
+            for key, value in states[name].items():
+                if hasattr(value, "local_shards"):
+                    states[name][key] = sharded_as(value, parameter)
 
 
 def _unshared(value: Any) -> Any:
