@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable
 from multiprocessing import process
+from types import FrameType
 from typing import Any
 
 import torch
@@ -70,7 +72,7 @@ class Session:
 
     def before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """An optimizer steps; a step within its own step (`super().step()`) is the same one."""
-        if self._stepping == id(optimizer):
+        if self._stepping == id(optimizer) or _makes_states():
             return
         self._stepping = id(optimizer)
         self.step_times.append(time.perf_counter())
@@ -136,6 +138,17 @@ class Session:
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
         return [f"no last parameters: {problem}"] if problem else []
+
+
+def _makes_states() -> bool:
+    """Whether a step is torch's own, with learning rate 0, so that an optimizer has states to load into.
+
+    FSDP1's functions need none (``torch/distributed/checkpoint/state_dict.py``, ``_init_optim_state``).
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "_init_optim_state":
+        frame = frame.f_back
+    return frame is not None
 
 
 def install(folder: str, departure: Departure) -> Callable[[], bool]:
