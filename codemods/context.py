@@ -14,7 +14,7 @@ from fsdp_migrate.codemods.edit.comments import comments_in
 from fsdp_migrate.codemods.expressions import values_given
 from fsdp_migrate.codemods.rule import Edit, Edited, Need, Statements
 from fsdp_migrate.codemods.syntax import SyntaxTree
-from fsdp_migrate.index.models import Models, Site
+from fsdp_migrate.index.models import OTHER_WRAPPERS, Models, Site
 from fsdp_migrate.index.module import Assigned, Module, Scope
 from fsdp_migrate.index.names import PACKAGE, fsdp1_member, fsdp1_name
 from fsdp_migrate.index.order import block_of
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 RUNTIME = "fsdp_migrate.runtime"
 STATE_DICT = "torch.distributed.checkpoint.state_dict"
-
-_OTHER_WRAPPERS = (".DistributedDataParallel", ".DataParallel")
 
 
 class Context:
@@ -180,7 +178,7 @@ class Context:
         """Whether a model is FSDP1's wherever it is wrapped: no file on its way uses DistributedDataParallel."""
         modules = {self.module, *(site.module for site in self.sites(expression))}
         return not any(
-            path.endswith(_OTHER_WRAPPERS) for module in modules for path in self._loaded(module)
+            path.endswith(OTHER_WRAPPERS) for module in modules for path in self._loaded(module)
         )
 
     def _loaded(self, module: Module) -> frozenset[str]:

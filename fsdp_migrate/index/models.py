@@ -16,6 +16,8 @@ from fsdp_migrate.index.project import Definition, Project
 from fsdp_migrate.index.uses import Uses
 
 _CLASS = "FullyShardedDataParallel"
+# Wrappers whose models have some of the same methods and are none of FSDP1's.
+OTHER_WRAPPERS = (".DistributedDataParallel", ".DataParallel")
 
 
 class Models:
@@ -135,7 +137,7 @@ class Models:
 
 
 def _tests(project: Project) -> Iterator[tuple[Module, list[ast.expr], list[ast.expr]]]:
-    """What stands behind `if isinstance(model, FSDP):`, and behind its contrary."""
+    """What stands behind `if isinstance(model, FSDP):`, and behind its contrary or behind `if isinstance(model, DDP):`."""
     for module in project.modules:
         for call in module.calls:
             if not (
@@ -150,3 +152,6 @@ def _tests(project: Project) -> Iterator[tuple[Module, list[ast.expr], list[ast.
             if project.fsdp1(kind, module) == _CLASS:
                 behind, contrary = branches(module, call)
                 yield module, same_text(behind, subject), same_text(contrary, subject)
+            elif any(path.endswith(OTHER_WRAPPERS) for path in project.dotted(kind, module)):
+                behind, _ = branches(module, call)
+                yield module, [], same_text(behind, subject)

@@ -99,12 +99,13 @@ def reaches(module: Module, scope: Scope, name: str, statement: ast.AST, load: a
         return share_a_loop(module, statement, load)
     if _opposite_branches(module, statement, load):
         return share_a_loop(module, statement, load)
+    line = module.statement(statement)
     for binding in scope.bindings.get(name, ()):
         if not isinstance(binding, Assigned):
             continue
         later = module.statement(binding.target)
         between = later is not statement and after(later, statement) and after(load, later)
-        if between and module.parents[later] is module.parents[module.statement(statement)]:
+        if between and later in block_of(module.parents[line], line):
             return False  # overwritten on the same straight line
     return True
 

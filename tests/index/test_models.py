@@ -56,6 +56,18 @@ def reached(**files: str) -> set[str]:
             set(),
             id="the other branch never has it",
         ),
+        pytest.param(
+            "if a:\n    m = FSDP(m)\nelse:\n    m = DDP(m)\nm.probe()",
+            {"main:m:6"},
+            id="another value in the other branch",
+        ),
+        pytest.param(
+            "if a:\n    m = FSDP(m)\n"
+            "if isinstance(m, torch.nn.parallel.DistributedDataParallel):\n    m.probe()\n"
+            "else:\n    m.probe()",
+            {"main:m:7"},
+            id="ruled out by a test for another wrapper",
+        ),
         pytest.param("m, n = FSDP(m), 1\nm.probe()\nn.probe()", {"main:m:3"}, id="tuple"),
         pytest.param("m = FSDP(m).to(d)\nm.probe()", {"main:m:3"}, id="moved"),
         pytest.param("m = torch.compile(FSDP(m))\nm.probe()", {"main:m:3"}, id="compiled"),
