@@ -353,6 +353,20 @@ class _Policy:
         )
 
 
+def dtypes(constructor: Constructor) -> tuple[str | None, str | None] | None:
+    """`param_dtype` and `reduce_dtype` as written, None for the parameters' own type; None if no policy is in sight."""
+    value = constructor.value("mixed_precision")
+    policy = None if value is None else _policy(constructor, value)
+    if policy is None:
+        return None
+    given = [policy.value(field) for field in ("param_dtype", "reduce_dtype")]
+    own, reduced = (
+        None if v is None or (isinstance(v, ast.Constant) and v.value is None) else ast.unparse(v)
+        for v in given
+    )
+    return own, reduced
+
+
 def translate(constructor: Constructor) -> Translation | None:
     """What becomes of `mixed_precision`."""
     value = constructor.value("mixed_precision")
