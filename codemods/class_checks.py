@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from fsdp_migrate.codemods.clip_branches import is_folded
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Rule
@@ -167,7 +168,7 @@ def find(context: Context) -> Iterator[Draft]:
 
 def _references(context: Context) -> Iterator[Draft]:
     for reference in context.references():
-        if context.fsdp1(reference) != _CLASS:
+        if context.fsdp1(reference) != _CLASS or is_folded(context, reference):
             continue
         if (
             _is_test(context, reference)

@@ -8,10 +8,19 @@ torch gets wrong, the runtime's function takes its place and returns a plain ten
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Iterator
 
 import libcst as cst
 
+from fsdp_migrate.codemods.clip_branches import is_folded
+from fsdp_migrate.codemods.clip_calls import (
+    TORCH,
+    edit_of,
+    ignores,
+    norm_type,
+    plain_will_do,
+)
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import RUNTIME, Context
 from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Rule
@@ -26,7 +35,7 @@ RULE = Rule(
 to the rounding of the norm. It returns a DTensor, though: `f"{norm:.3f}"` and `dist.all_reduce(norm)` fail, and with the
 infinity norm `.item()` is the local value, or the call hangs where a rank holds an empty shard. It also fails on ignored
 parameters beside sharded ones, and on offloaded gradients without a CPU backend. The runtime's `clip_grad_norm_` returns a
-plain tensor and handles all of these.""",
+plain tensor and handles all of these. A method that is passed on, not called, is the runtime's function with the model.""",
     (
         Example(
             "result unused",
@@ -61,208 +70,221 @@ fully_shard(model)
 norm = clip_grad_norm_(model.parameters(), max_norm=1.0)
 """,
         ),
+        Example(
+            "a finite norm",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+model.clip_grad_norm_(max_norm=args.clip, norm_type=1.0)
+""",
+            """\
+import torch
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=args.clip, norm_type=1.0)
+""",
+        ),
+        Example(
+            "formatted, logged and reduced",
+            """\
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+print(f"{model.clip_grad_norm_(1.0):.3f}")
+log(model.clip_grad_norm_(1.0).item())
+dist.all_reduce(model.clip_grad_norm_(1.0))
+""",
+            """\
+import torch.distributed as dist
+from fsdp_migrate.runtime import clip_grad_norm_
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+print(f"{clip_grad_norm_(model.parameters(), 1.0):.3f}")
+log(clip_grad_norm_(model.parameters(), 1.0).item())
+dist.all_reduce(clip_grad_norm_(model.parameters(), 1.0))
+""",
+        ),
+        Example(
+            "the class's own function, and a method that is passed on",
+            """\
+from functools import partial
+
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+FSDP.clip_grad_norm_(model, 1.0)
+clip = model.clip_grad_norm_
+""",
+            """\
+from functools import partial
+
+from fsdp_migrate.runtime import clip_grad_norm_
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+clip_grad_norm_(model, 1.0)
+clip = partial(clip_grad_norm_, model)
+""",
+        ),
+        Example(
+            "a method of the same name of something else",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+class Agent:
+    def clip_grad_norm_(self, limit): ...
+
+
+agent, model = Agent(), FSDP(model)
+agent.clip_grad_norm_(1.0)
+""",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+
+class Agent:
+    def clip_grad_norm_(self, limit): ...
+
+
+agent, model = Agent(), fully_shard(model)
+agent.clip_grad_norm_(1.0)
+""",
+            quiet=True,
+        ),
     ),
 )
-LOCAL_NORM = Rule(
-    "FSDP302",
-    "clip-local-norm",
-    "torch.nn.utils.clip_grad_norm_ on an FSDP1 model clipped by each rank's own norm",
-    """FSDP1's parameters are local shards: `torch.nn.utils.clip_grad_norm_(model.parameters(), c)` computed a norm of its own
-on every rank and clipped by it; `model.clip_grad_norm_` was the right call. FSDP2's parameters are DTensors and the same line
-computes the norm over all ranks. That is what was meant, and it changes the training. Where the result is used, it goes to
-the runtime's function, which returns a plain tensor; where the model is offloaded as well, since that function sums on the
-GPU.""",
+IGNORED = Rule(
+    "FSDP304",
+    "clip-ignored-parameters",
+    "clipping a model with ignored parameters goes to the runtime",
+    """Parameters that FSDP1 ignored stay plain tensors beside DTensors. `torch.nn.utils.clip_grad_norm_` refuses the mixture
+(`aten._foreach_norm got mixed torch.Tensor and DTensor`). The runtime's function takes the norm of each kind and adds them
+up as FSDP1 did: of plain parameters each rank counts its own.""",
     (
         Example(
-            "result unused",
-            """\
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-""",
-            """\
-import torch
-from torch.distributed.fsdp import fully_shard
-
-fully_shard(model)
-torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-""",
-            message="over all ranks",
-        ),
-        Example(
-            "result used",
+            "ignored modules",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.nn.utils import clip_grad_norm_
 
-model = FSDP(model)
-norm = clip_grad_norm_(model.parameters(), 1.0)
+model = FSDP(model, ignored_modules=[model.head])
+model.clip_grad_norm_(1.0)
 """,
             """\
-from fsdp_migrate.runtime import clip_grad_norm_ as fsdp_clip_grad_norm_
-from torch.distributed.fsdp import fully_shard
-from torch.nn.utils import clip_grad_norm_
+from fsdp_migrate.runtime import clip_grad_norm_, shard_model
 
-fully_shard(model)
-norm = fsdp_clip_grad_norm_(model.parameters(), 1.0)
-""",
-            message="over all ranks",
-        ),
-        Example(
-            "gradients on the CPU, where torch's function needs a backend",
-            """\
-import torch
-from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel as FSDP
-
-model = FSDP(model, cpu_offload=CPUOffload(offload_params=True))
-torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-""",
-            """\
-import torch
-from fsdp_migrate.runtime import clip_grad_norm_
-from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
-
-fully_shard(model, offload_policy=CPUOffloadPolicy())
+model = shard_model(model, ignored_modules=[model.head])
 clip_grad_norm_(model.parameters(), 1.0)
 """,
         ),
     ),
 )
-RULES = (RULE, LOCAL_NORM)
+INFINITE = Rule(
+    "FSDP305",
+    "clip-infinity-norm",
+    "clipping by the largest gradient goes to the runtime",
+    """With `norm_type=inf`, `torch.nn.utils.clip_grad_norm_` returns a DTensor that is not reduced yet: `.item()` gives each
+rank's own maximum. Where a parameter has fewer rows than there are ranks, the rank with an empty shard raises and the others
+wait for it. The runtime's function takes the maximum over all ranks, as FSDP1 did, and skips empty shards.""",
+    (
+        Example(
+            "in any spelling",
+            """\
+import math
 
-_TORCH = "torch.nn.utils.clip_grad_norm_"
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+model.clip_grad_norm_(1.0, float("inf"))
+model.clip_grad_norm_(1.0, norm_type=math.inf)
+""",
+            """\
+import math
+
+from fsdp_migrate.runtime import clip_grad_norm_
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+clip_grad_norm_(model.parameters(), 1.0, float("inf"))
+clip_grad_norm_(model.parameters(), 1.0, norm_type=math.inf)
+""",
+        ),
+    ),
+)
+RULES = (RULE, IGNORED, INFINITE)
+
+_BY_RUNTIME = "the runtime's clipping returns a plain tensor, as FSDP1's did"
 
 
 def find(context: Context) -> Iterator[Draft]:
-    """`clip_grad_norm_` called on expressions that hold an FSDP1 model, and torch's function called on their parameters."""
-    yield from _of_torch(context)
+    """`clip_grad_norm_` of expressions that hold an FSDP1 model, and of the class."""
     for attribute in context.module.attributes:
-        if attribute.attr != "clip_grad_norm_":
-            continue
-        sites = context.sites(attribute.value)
-        if not sites:
+        sites = context.concerned(attribute) if attribute.attr == "clip_grad_norm_" else None
+        if sites is None:
             continue
         call = context.module.parents[attribute]
-        if not isinstance(call, ast.Call) or call.func is not attribute:
-            yield Draft(
-                RULE,
-                attribute,
-                Action.MANUAL,
-                "call clip_grad_norm_(model.parameters(), ...) of fsdp_migrate.runtime where this method is called",
-                context.source(attribute),
-                sites,
-                mark=True,
-            )
+        called = isinstance(call, ast.Call) and call.func is attribute
+        method = not context.fsdp1(attribute.value)
+        if isinstance(call, ast.Call) and called and method:
+            if not is_folded(context, call):
+                yield _of_method(context, attribute, call, sites)
             continue
-        plain = _plain_will_do(context, attribute, call)
-        spelled = context.spelled(_TORCH, call) if plain else None
-        name, needs = (
-            (spelled, ()) if spelled else context.name(RUNTIME, "clip_grad_norm_", use=call)
-        )
+        name, needs = context.name(RUNTIME, "clip_grad_norm_", use=attribute)
+        edit = context.rename(attribute, name)
+        if method:
+            partial, more = context.partial(attribute)
+            edit, needs = _passed_on(context, attribute, name, partial), (*needs, *more)
         yield Draft(
             RULE,
             attribute,
-            Action.REWRITE if spelled else Action.RUNTIME,
-            "torch's own clipping knows sharded parameters"
-            if spelled
-            else "the runtime's clipping returns a plain tensor, as FSDP1's did",
+            Action.RUNTIME,
+            _BY_RUNTIME,
             context.source(attribute),
             sites,
-            edits=(_edit(context, call, name),),
+            edits=(edit,),
             needs=needs,
+            gone=() if method else (attribute.value,),
         )
 
 
-def _of_torch(context: Context) -> Iterator[Draft]:
-    """`torch.nn.utils.clip_grad_norm_(model.parameters(), ...)` on an FSDP1 model."""
-    for call in context.module.calls:
-        if not call.args or context.project.dotted(call.func, context.module) != {_TORCH}:
-            continue
-        sites = _model_of(context, call.args[0])
-        if not sites or _is_other_branch(context, call):
-            continue
-        message = "clips by the norm over all ranks now; under FSDP1 each rank clipped by the norm of its own shards"
-        construct = f"{context.source(call.func)}(...)"
-        if isinstance(context.module.parents[call], ast.Expr) and not _is_offloaded(context, sites):
-            yield Draft(LOCAL_NORM, call, Action.MANUAL, message, construct, sites)
-            continue
-        name, needs = context.name(RUNTIME, "clip_grad_norm_", use=call)
-        edit = context.rename(call.func, name)
-        yield Draft(
-            LOCAL_NORM, call, Action.RUNTIME, message, construct, sites, edits=(edit,), needs=needs
-        )
-
-
-def _is_offloaded(context: Context, sites: frozenset[Site]) -> bool:
-    """Whether gradients may be on the CPU, where torch's function has no backend to sum norms over NCCL."""
-    plans = [context.plans.get(site.call) for site in sites if site.call is not None]
-    return any(plan and not plan.constructor.is_none("cpu_offload") for plan in plans)
-
-
-def _is_other_branch(context: Context, call: ast.Call) -> bool:
-    """Whether another branch of the same `if` clips by the model's own method: this one is for other models."""
-    return any(
-        isinstance(inner, ast.Attribute)
-        and inner.attr == "clip_grad_norm_"
-        and bool(context.sites(inner.value))
-        for parent in context.module.ancestors(call)
-        if isinstance(parent, ast.If)
-        for inner in ast.walk(parent)
+def _of_method(
+    context: Context, attribute: ast.Attribute, call: ast.Call, sites: frozenset[Site]
+) -> Draft:
+    plain = plain_will_do(context, attribute, call)
+    spelled = context.spelled(TORCH, call) if plain else None
+    name, needs = (spelled, ()) if spelled else context.name(RUNTIME, "clip_grad_norm_", use=call)
+    rule, message = RULE, "torch's own clipping knows sharded parameters"
+    if not spelled:
+        message = _BY_RUNTIME
+    if norm_type(context, call) == math.inf:
+        rule, message = INFINITE, "the runtime takes the maximum over all ranks, as FSDP1 did"
+    if any(ignores(plan) for plan in context.plans_of(sites)):
+        rule = IGNORED
+        message = "the runtime clips ignored parameters beside sharded ones, as FSDP1 did"
+    return Draft(
+        rule,
+        attribute,
+        Action.REWRITE if spelled else Action.RUNTIME,
+        message,
+        context.source(attribute),
+        sites,
+        edits=(edit_of(context, call, name),),
+        needs=needs,
     )
 
 
-def _model_of(context: Context, argument: ast.expr) -> frozenset[Site]:
-    """The model whose `parameters()` an argument is."""
-    if not isinstance(argument, ast.Call) or not isinstance(argument.func, ast.Attribute):
-        return frozenset()
-    if argument.func.attr != "parameters":
-        return frozenset()
-    return context.sites(argument.func.value)
-
-
-def _plain_will_do(context: Context, attribute: ast.Attribute, call: ast.Call) -> bool:
-    """Whether torch's function does the same: result unused, finite norm, nothing ignored or offloaded."""
-    if not isinstance(context.module.parents[call], ast.Expr):
-        return False
-    if len(call.args) > 1 or any(keyword.arg != "max_norm" for keyword in call.keywords):
-        return False
-    if not context.only_fsdp1(attribute.value):
-        return False
-    calls = [site.call for site in context.sites(attribute.value) if site.call is not None]
-    if not calls:
-        return False  # known by an annotation only: nothing is known of its arguments
-    for constructor_call in calls:
-        plan = context.plans.get(constructor_call)
-        if plan is None or plan.constructor.splat:
-            return False
-        if not all(plan.constructor.is_none(n) for n in ("ignored_modules", "ignored_states")):
-            return False
-        offload = plan.constructor.value("cpu_offload")
-        if offload is not None and not plan.constructor.is_none("cpu_offload"):
-            return False
-    return True
-
-
-def _edit(context: Context, call: ast.Call, name: str) -> Edit:
+def _passed_on(context: Context, attribute: ast.Attribute, name: str, partial: str) -> Edit:
     def apply(updated: cst.CSTNode) -> Edited:
-        assert isinstance(updated, cst.Call)
-        assert isinstance(updated.func, cst.Attribute)
-        parameters = cst.Call(cst.Attribute(updated.func.value, cst.Name("parameters")))
-        arguments = list(updated.args)
-        comma: cst.Comma | cst.MaybeSentinel = (
-            cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-            if arguments
-            else cst.MaybeSentinel.DEFAULT
-        )
-        return Edited(
-            updated.with_changes(
-                func=cst.parse_expression(name), args=[cst.Arg(parameters, comma=comma), *arguments]
-            )
-        )
+        assert isinstance(updated, cst.Attribute)
+        arguments = [cst.Arg(cst.parse_expression(name)), cst.Arg(updated.value)]
+        return Edited(cst.Call(cst.parse_expression(partial), arguments))
 
-    return Edit(context.syntax.find(call, cst.Call), apply)
+    return Edit(context.syntax.find(attribute, cst.Attribute), apply)
 
 
 Command = command(find, __doc__ or "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -60,6 +60,12 @@ class Context:
     def sites(self, expression: ast.expr) -> frozenset[Site]:
         """The constructors whose models an expression can hold."""
         return self.models.sites(expression)
+
+    def plans_of(self, sites: Iterable[Site]) -> list[Plan]:
+        """What becomes of the constructors of some models, as far as they are in sight, in the order of the source."""
+        calls = [site.call for site in sites if site.call is not None]
+        found = [self.plans[call] for call in calls if call in self.plans]
+        return sorted(found, key=lambda p: (p.site.module.shown, p.constructor.call.lineno))
 
     def concerned(self, attribute: ast.Attribute) -> frozenset[Site] | None:
         """The models of which a method speaks: of a model, or of FSDP1's class with a model among its arguments.

@@ -340,11 +340,10 @@ def find(context: Context) -> Iterator[Draft]:
 
 def _case(context: Context, sites: frozenset[Site]) -> tuple[Rule, str]:
     """What is to be said of the models, as far as their constructors show it."""
-    found = [context.plans[s.call].constructor for s in sites if s.call in context.plans]
+    found = [plan.constructor for plan in context.plans_of(sites)]
     for constructor in found:
-        types = dtypes(constructor)
-        if types is not None and types[1] is not None and types[1] != types[0]:
-            own, reduced = types
+        own, reduced = dtypes(constructor)
+        if reduced is not None and reduced != own:
             wider = _width(reduced) - _width(own or "float32")
             compared = "more precise" if wider > 0 else "less precise" if wider else "different"
             was = own or "the parameters' own type"

@@ -353,12 +353,12 @@ class _Policy:
         )
 
 
-def dtypes(constructor: Constructor) -> tuple[str | None, str | None] | None:
-    """`param_dtype` and `reduce_dtype` as written, None for the parameters' own type; None if no policy is in sight."""
+def dtypes(constructor: Constructor) -> tuple[str | None, str | None]:
+    """`param_dtype` and `reduce_dtype` as written; None for the parameters' own type, or if no policy is in sight."""
     value = constructor.value("mixed_precision")
     policy = None if value is None else _policy(constructor, value)
     if policy is None:
-        return None
+        return None, None
     given = [policy.value(field) for field in ("param_dtype", "reduce_dtype")]
     own, reduced = (
         None if v is None or (isinstance(v, ast.Constant) and v.value is None) else ast.unparse(v)

@@ -1,0 +1,215 @@
+"""`optimizer.zero_grad()` beside an accumulation that was cut short: what FSDP1 dropped there, FSDP2 keeps."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp_migrate.codemods.command import command
+from fsdp_migrate.codemods.context import RUNTIME, Context
+from fsdp_migrate.codemods.expressions import is_dotted
+from fsdp_migrate.codemods.rule import Draft, Edit, Example, Rule, Statements
+from fsdp_migrate.findings import Action
+from fsdp_migrate.index.module import Assigned
+
+RULE = Rule(
+    "FSDP314",
+    "unsynced-gradients",
+    "zero_grad() outside an accumulating loop drops gradients that were not reduced yet as well",
+    """Gradients of micro-batches under `no_sync` are whole. FSDP1 kept them where `zero_grad()` finds them; FSDP2 keeps them
+apart from the parameters until they are reduced (`_fully_shard/_fsdp_param.py`, `unsharded_accumulated_grad`), and
+`zero_grad()` does not reach them. Where the number of batches is no multiple of the micro-batches of a step, the rest of
+one epoch would go into the first step of the next, in silence: `reset_iter_state()` does not drop them either. A
+`zero_grad()` outside of the loop that accumulates and steps gets the runtime's `discard_unsynced_gradients(model)` beside it.
+It does nothing where nothing is left, and nothing to other models. Inside the loop, `zero_grad()` follows a step, when all
+is reduced.""",
+    (
+        Example(
+            "at the start of an epoch",
+            """\
+from contextlib import nullcontext
+
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+for epoch in range(epochs):
+    optimizer.zero_grad()  # drop what the last epoch left over
+    for step, batch in enumerate(loader):
+        last = step % 4 == 3
+        with nullcontext() if last else model.no_sync():
+            model(batch).backward()
+        if last:
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+            """\
+from contextlib import nullcontext
+
+from fsdp_migrate.runtime import discard_unsynced_gradients, no_sync
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+for epoch in range(epochs):
+    optimizer.zero_grad()  # drop what the last epoch left over
+    discard_unsynced_gradients(model)
+    for step, batch in enumerate(loader):
+        last = step % 4 == 3
+        with nullcontext() if last else no_sync(model):
+            model(batch).backward()
+        if last:
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+        ),
+        Example(
+            "a model that is known inside the loop only",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+models = [FSDP(net) for net in nets]
+optimizer.zero_grad()
+for step, batch in enumerate(loader):
+    for model in models:
+        with model.no_sync():
+            model(batch).backward()
+        if step % 4 == 3:
+            optimizer.step()
+""",
+            """\
+from fsdp_migrate.runtime import no_sync
+from torch.distributed.fsdp import fully_shard
+
+models = [fully_shard(net) for net in nets]
+# fsdp-migrate: FSDP314 by hand: zero_grad() misses unreduced gradients: add discard_unsynced_gradients(model) of the runtime
+optimizer.zero_grad()
+for step, batch in enumerate(loader):
+    for model in models:
+        with no_sync(model):
+            model(batch).backward()
+        if step % 4 == 3:
+            optimizer.step()
+""",
+            message="discard_unsynced_gradients",
+        ),
+        Example(
+            "every accumulation comes to its end",
+            """\
+from contextlib import nullcontext
+
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+for batches in loader:
+    optimizer.zero_grad()
+    for i, batch in enumerate(batches):
+        with nullcontext() if i == len(batches) - 1 else model.no_sync():
+            model(batch).backward()
+    optimizer.step()
+""",
+            """\
+from contextlib import nullcontext
+
+from fsdp_migrate.runtime import no_sync
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+for batches in loader:
+    optimizer.zero_grad()
+    for i, batch in enumerate(batches):
+        with nullcontext() if i == len(batches) - 1 else no_sync(model):
+            model(batch).backward()
+    optimizer.step()
+""",
+            quiet=True,
+        ),
+    ),
+)
+RULES = (RULE,)
+
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+
+
+def find(context: Context) -> Iterator[Draft]:
+    """Calls of `zero_grad` outside a loop of the same function in which a model accumulates and an optimizer steps."""
+    module = context.module
+    loops: dict[ast.AST, list[ast.Attribute]] = {}
+    for attribute in module.attributes:
+        if attribute.attr == "no_sync" and context.sites(attribute.value):
+            loop = _stepping_loop(context, attribute)
+            if loop is not None:
+                loops.setdefault(loop, []).append(attribute)
+    if not loops:
+        return
+    for call in module.calls:
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "zero_grad":
+            around = set(module.ancestors(call))
+            function = module.enclosing_function(call)
+            models = [
+                attribute.value
+                for loop, attributes in loops.items()
+                if loop not in around and module.enclosing_function(loop) is function
+                for attribute in attributes
+            ]
+            if models:
+                yield _draft(context, call, models)
+
+
+def _stepping_loop(context: Context, node: ast.AST) -> ast.AST | None:
+    """The innermost loop around a node in which something steps."""
+    for parent in context.module.ancestors(node):
+        if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            return None
+        if isinstance(parent, _LOOPS) and any(
+            isinstance(inner, ast.Attribute) and inner.attr == "step" for inner in ast.walk(parent)
+        ):
+            return parent
+    return None
+
+
+def _draft(context: Context, call: ast.Call, models: list[ast.expr]) -> Draft:
+    sites = frozenset(site for model in models for site in context.sites(model))
+    construct = context.source(call)
+    statement = context.module.parents[call]
+    known = all(is_dotted(model) and _is_known(context, model, call) for model in models)
+    if not (known and isinstance(statement, ast.Expr) and context.stands_alone(statement)):
+        message = "zero_grad() misses unreduced gradients: add discard_unsynced_gradients(model) of the runtime"
+        return Draft(RULE, call, Action.MANUAL, message, construct, sites, mark=True)
+    name, needs = context.name(RUNTIME, "discard_unsynced_gradients", use=call)
+    written = dict.fromkeys(context.source(model) for model in models)
+    added = [cst.parse_statement(f"{name}({model})") for model in written]
+
+    def apply(updated: cst.CSTNode) -> Statements:
+        assert isinstance(updated, cst.SimpleStatementLine)
+        return Statements([updated, *added])
+
+    message = (
+        "zero_grad() drops only what was reduced: the runtime drops what an accumulation left over"
+    )
+    edit = Edit(context.syntax.statement(statement), apply)
+    return Draft(RULE, call, Action.RUNTIME, message, construct, sites, edits=(edit,), needs=needs)
+
+
+def _is_known(context: Context, model: ast.expr, at: ast.AST) -> bool:
+    """Whether a name or dotted name holds the model at a place as well: nothing binds it between."""
+    module = context.module
+    root = model
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    assert isinstance(root, ast.Name)
+    found = module.lookup(root.id, module.scope_of(root))
+    if found is None:
+        return False
+    if found[0] is not module.scope_of(at):
+        return True  # bound around the function that has both
+    first = min(getattr(model, "lineno", 0), getattr(at, "lineno", 0))
+    return not any(
+        getattr(module.statement(binding.target), "lineno", 0) >= first
+        if isinstance(binding, Assigned)
+        else isinstance(getattr(binding, "node", None), _LOOPS)
+        for binding in found[1]
+    )
+
+
+Command = command(find, __doc__ or "")
