@@ -91,24 +91,6 @@ root = model.check_is_root()
         ),
     ),
 )
-SCALER = Rule(
-    "FSDP351",
-    "sharded-grad-scaler",
-    "ShardedGradScaler can become torch.amp.GradScaler",
-    """`torch.amp.GradScaler` knows DTensors and skips a step on all ranks together. ShardedGradScaler works with an FSDP2
-model too, as long as torch has it.""",
-    (
-        Example(
-            "a scaler",
-            """\
-from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
-
-scaler = ShardedGradScaler()
-""",
-            message="torch.amp.GradScaler",
-        ),
-    ),
-)
 PRIVATE = Rule(
     "FSDP014",
     "private-api",
@@ -127,7 +109,7 @@ _lazy_init(model, model)
         ),
     ),
 )
-RULES = (COMM_HOOK, OTHER_METHOD, SCALER, PRIVATE)
+RULES = (COMM_HOOK, OTHER_METHOD, PRIVATE)
 
 _METHODS: dict[str, _Manual] = {
     "register_comm_hook": _Manual(
@@ -187,16 +169,9 @@ def is_of_wrapper(name: str) -> bool:
 
 
 def find(context: Context) -> Iterator[Draft]:
-    """Methods and attributes of FSDP1 models and of the class, and FSDP1 names, that nothing rewrites."""
+    """Methods and attributes of FSDP1 models and of the class, and private names, that nothing rewrites."""
     for attribute in context.module.attributes:
         yield from _attribute(context, attribute)
-    for reference in context.references():
-        name = context.fsdp1(reference)
-        if name == "ShardedGradScaler":
-            message = (
-                "works with FSDP2 as it is; torch.amp.GradScaler does as well, by keyword arguments"
-            )
-            yield Draft(SCALER, reference, Action.MANUAL, message, name)
     yield from _handles(context)
     yield from _private(context)
 

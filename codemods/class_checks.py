@@ -172,7 +172,7 @@ def _references(context: Context) -> Iterator[Draft]:
             continue
         if (
             _is_test(context, reference)
-            or _is_annotation(context, reference)
+            or is_annotation(context, reference)
             or _asks_for_none(context, reference)
         ):
             name, needs = context.name(PACKAGE, "FSDPModule", reference)
@@ -304,7 +304,8 @@ def _is_test(context: Context, reference: ast.expr) -> bool:
     )
 
 
-def _is_annotation(context: Context, reference: ast.expr) -> bool:
+def is_annotation(context: Context, reference: ast.expr) -> bool:
+    """Whether a reference is a part of an annotation."""
     node: ast.AST = reference
     for parent in context.module.ancestors(reference):
         if isinstance(parent, ast.arg | ast.AnnAssign) and parent.annotation is node:
