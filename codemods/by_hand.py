@@ -10,13 +10,13 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fsdp_migrate.codemods import tensor_parallel
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.expressions import given_for
+from fsdp_migrate.codemods.private_parts import ATTRIBUTES, reshard_of
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
 from fsdp_migrate.codemods.state_dict_bodies import OPTIMIZER_STATE
 from fsdp_migrate.findings import Action
-from fsdp_migrate.index.names import is_private
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,30 @@ COMM_HOOK = Rule(
     "FSDP361",
     "comm-hook",
     "communication hooks have no counterpart",
-    """Hooks that compress to 16 bits are `MixedPrecisionPolicy(reduce_dtype=...)`. Others can become
-`set_custom_reduce_scatter` or, for the all-reduce of hybrid sharding, `set_all_reduce_hook`.""",
+    """FSDP1 handed every gradient of a unit, and the tensor for its shard, to the hook, in place of the reduction. torch's
+`fp16_compress_hook` and `bf16_compress_hook` cast, reduce, and cast back: with FSDP2 that is
+`MixedPrecisionPolicy(reduce_dtype=...)` of all units. Others can become `set_custom_reduce_scatter` or, for the all-reduce of
+hybrid sharding, `set_all_reduce_hook`. On an FSDP2 model the method is gone, so the program stops there.""",
     (
+        Example(
+            "a hook that compresses",
+            """\
+from torch.distributed.algorithms._comm_hooks import default_hooks as hooks
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+model.register_comm_hook(state, hooks.bf16_compress_hook)
+""",
+            """\
+from torch.distributed.algorithms._comm_hooks import default_hooks as hooks
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+# fsdp-migrate: FSDP361 by hand: MixedPrecisionPolicy(reduce_dtype=torch.bfloat16) in fully_shard does what this hook did
+model.register_comm_hook(state, hooks.bf16_compress_hook)
+""",
+            message="reduce_dtype=torch.bfloat16",
+        ),
         Example(
             "a hook",
             f"{_HEADER}model.register_comm_hook(state, hook)\n",
@@ -62,7 +83,9 @@ OTHER_METHOD = Rule(
     "wrapper-method",
     "a method or attribute of FSDP1's wrapper that FSDP2 does not have",
     """Methods such as `check_is_root`, attributes such as `process_group`, `rank` and `sharding_strategy`, and everything
-private belong to the wrapper and are gone with it.""",
+private belong to the wrapper and are gone with it, loudly. A finding says of each name what takes its place. `unshard()` is
+no `_unshard`: it gathers one unit, in `param_dtype`, and forgets changes (pytorch#129229); for whole parameters the runtime
+has `summon_full_params`.""",
     (
         Example(
             "a handle of something that may be a unit",
@@ -78,45 +101,53 @@ for part in parts:
             message="reshard()",
         ),
         Example(
+            "attributes, each with what takes its place",
+            f"{_HEADER}group, strategy = model.process_group, model.sharding_strategy\n",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+# fsdp-migrate: FSDP366 by hand: keep the value yourself, or ask next(model.parameters()).device_mesh.get_group(...)
+# fsdp-migrate: FSDP366 by hand: keep the value yourself: FSDP2 keeps only what it came to, a mesh and when to reshard
+group, strategy = model.process_group, model.sharding_strategy
+""",
+            message="FSDP2 keeps only what it came to",
+        ),
+        Example(
+            "gathering by hand",
+            f"{_HEADER}model._unshard()\n",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+# fsdp-migrate: FSDP366 by hand: unshard() gathers one unit, in param_dtype, and forgets changes; else summon_full_params
+model._unshard()
+""",
+            message="forgets changes",
+        ),
+        Example(
             "a method",
             f"{_HEADER}root = model.check_is_root()\n",
             """\
 from torch.distributed.fsdp import fully_shard
 
 fully_shard(model)
-# fsdp-migrate: FSDP366 by hand: check_is_root is gone; the root is what you shard last
+# fsdp-migrate: FSDP366 by hand: check_is_root is gone: the root is the model that is sharded last, known where that is done
 root = model.check_is_root()
 """,
             message="check_is_root",
         ),
     ),
 )
-PRIVATE = Rule(
-    "FSDP014",
-    "private-api",
-    "private parts of FSDP1 have no counterpart",
-    """Handles, flat parameters and runtime functions belong to FSDP1's inside. What programs reach for has public
-counterparts more often than not: `unshard`, `reshard`, `DTensor`, `set_reshard_after_backward`.""",
-    (
-        Example(
-            "an import",
-            """\
-from torch.distributed.fsdp._runtime_utils import _lazy_init
-
-_lazy_init(model, model)
-""",
-            message="private",
-        ),
-    ),
-)
-RULES = (COMM_HOOK, OTHER_METHOD, PRIVATE)
+RULES = (COMM_HOOK, OTHER_METHOD)
 
 _METHODS: dict[str, _Manual] = {
     "register_comm_hook": _Manual(
         COMM_HOOK, "no hooks; to compress, MixedPrecisionPolicy(reduce_dtype=...)"
     ),
     "check_is_root": _Manual(
-        OTHER_METHOD, "check_is_root is gone; the root is what you shard last"
+        OTHER_METHOD,
+        "check_is_root is gone: the root is the model that is sharded last, known where that is done",
     ),
 }
 _REWRITTEN = frozenset(
@@ -131,41 +162,12 @@ _REWRITTEN = frozenset(
         "fsdp_modules",
     }
 )
-_ATTRIBUTES = frozenset(
-    {
-        "_handle",
-        "_handles",
-        "_all_handles",
-        "_flat_param",
-        "_fsdp_use_orig_params",
-        "_use_orig_params",
-        "_has_params",
-        "_is_root",
-        "_exec_order_data",
-        "_lazy_init",
-        "_reset_lazy_init",
-        "_unshard",
-        "process_group",
-        "rank",
-        "world_size",
-        "sharding_strategy",
-        "mixed_precision",
-        "cpu_offload",
-        "compute_device",
-        "backward_prefetch",
-        "forward_prefetch",
-        "limit_all_gathers",
-        "params",
-        "training_state",
-    }
-)
-
 _HANDLES = frozenset({"_handle", "_handles", "_all_handles", "_flat_param"})
 
 
 def is_of_wrapper(name: str) -> bool:
     """Whether a method or attribute is one of FSDP1's wrapper, which an FSDP2 model does not have."""
-    return name in _METHODS or name in _REWRITTEN or name in _ATTRIBUTES
+    return name in _METHODS or name in _REWRITTEN or name in ATTRIBUTES
 
 
 def find(context: Context) -> Iterator[Draft]:
@@ -173,7 +175,6 @@ def find(context: Context) -> Iterator[Draft]:
     for attribute in context.module.attributes:
         yield from _attribute(context, attribute)
     yield from _handles(context)
-    yield from _private(context)
 
 
 def _attribute(context: Context, attribute: ast.Attribute) -> Iterator[Draft]:
@@ -187,15 +188,35 @@ def _attribute(context: Context, attribute: ast.Attribute) -> Iterator[Draft]:
             manual.rule,
             attribute,
             Action.MANUAL,
-            manual.message,
+            _compresses(context, attribute) or manual.message,
             construct,
             sites,
             silent=manual.silent,
             mark=True,
         )
-    elif attribute.attr in _ATTRIBUTES and context.sites(attribute.value):
-        message = f"`{attribute.attr}` belongs to FSDP1's wrapper: keep the value yourself"
+    elif attribute.attr in ATTRIBUTES and context.sites(attribute.value):
+        if reshard_of(context, attribute) is not None:
+            return
+        message = ATTRIBUTES[attribute.attr]
         yield Draft(OTHER_METHOD, attribute, Action.MANUAL, message, construct, sites, mark=True)
+
+
+def _compresses(context: Context, attribute: ast.Attribute) -> str | None:
+    """What to say of a communication hook of torch's own that compresses gradients."""
+    call = context.module.parents[attribute]
+    if attribute.attr != "register_comm_hook" or not isinstance(call, ast.Call):
+        return None
+    hook = given_for(call, "hook", 1)
+    names = (
+        {p.rpartition(".")[2] for p in context.project.dotted(hook, context.module)}
+        if hook
+        else set()
+    )
+    for name, dtype in (("fp16_compress_hook", "float16"), ("bf16_compress_hook", "bfloat16")):
+        if names == {name}:
+            policy = f"MixedPrecisionPolicy(reduce_dtype=torch.{dtype})"
+            return f"{policy} in fully_shard does what this hook did"
+    return None
 
 
 def _handles(context: Context) -> Iterator[Draft]:
@@ -207,22 +228,6 @@ def _handles(context: Context) -> Iterator[Draft]:
             message = f"if this is a unit of FSDP1, `{attribute.attr}` is gone: reshard() frees what was gathered"
             construct = f".{attribute.attr}"
             yield Draft(OTHER_METHOD, attribute, Action.MANUAL, message, construct, mark=True)
-
-
-def _private(context: Context) -> Iterator[Draft]:
-    for statement in ast.walk(context.module.tree):
-        if not isinstance(statement, ast.ImportFrom | ast.Import):
-            continue
-        for alias in statement.names:
-            path = alias.name
-            if isinstance(statement, ast.ImportFrom):
-                path = f"{statement.module}.{alias.name}"
-            if is_private(path) and path not in tensor_parallel.NAMES:
-                message = "a private part of FSDP1, gone with it: find a public counterpart"
-                name = path.rpartition(".")[2]
-                yield Draft(PRIVATE, alias, Action.MANUAL, message, name)
-                for load in context.module.loads.get(alias.asname or alias.name, ()):
-                    yield Draft(PRIVATE, load, Action.MANUAL, message, name, mark=True)
 
 
 Command = command(find, __doc__ or "")

@@ -14,6 +14,7 @@ import libcst as cst
 from fsdp_migrate.codemods.clip_branches import is_folded
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.edit.comments import comments_in, missing
 from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Rule
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.names import PACKAGE
@@ -107,9 +108,10 @@ def is_wrapped(model):
 TYPE_IDENTITY = Rule(
     "FSDP008",
     "type-identity",
-    "type(m) is FSDP is never true under FSDP2",
-    """`type(m)` of a sharded module is a class made for it, `FSDP<its own class>`. Use `isinstance(m, FSDPModule)`, or
-`isinstance(m, ItsOwnClass)`, which stays true.""",
+    "type(m) is FSDP becomes isinstance(m, FSDPModule)",
+    """`type(m)` of a sharded module is a class made for it, `FSDP<its own class>`, so that a comparison with FSDP's class is
+never true. `isinstance(m, FSDPModule)` asks the same, and `isinstance(m, ItsOwnClass)` stays true. A comparison with several
+classes, with the class's name, or in a project that has a subclass of FSDP, is left to be done by hand.""",
     (
         Example(
             "a comparison",
@@ -117,6 +119,22 @@ TYPE_IDENTITY = Rule(
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 wrapped = type(model) is FSDP
+plain = type(model) != FSDP
+""",
+            """\
+from torch.distributed.fsdp import FSDPModule
+
+wrapped = isinstance(model, FSDPModule)
+plain = not isinstance(model, FSDPModule)
+""",
+        ),
+        Example(
+            "several classes",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+if FSDP == type(model) == type(other):
+    print("wrapped")
 """,
             message="isinstance",
         ),
@@ -197,6 +215,18 @@ def _references(context: Context) -> Iterator[Draft]:
                 f"class {parent.name}({context.source(reference)})",
                 silent=True,
             )
+        elif isinstance(parent, ast.Compare) and _compared(context, parent) is not None:
+            name, needs = context.name(PACKAGE, "FSDPModule", reference)
+            yield Draft(
+                TYPE_IDENTITY,
+                reference,
+                Action.REWRITE,
+                "every sharded module is an FSDPModule",
+                context.source(parent),
+                edits=(_as_test(context, parent, name),),
+                needs=needs,
+                gone=(reference,),
+            )
         elif isinstance(parent, ast.Compare):
             yield Draft(
                 TYPE_IDENTITY,
@@ -206,6 +236,53 @@ def _references(context: Context) -> Iterator[Draft]:
                 context.source(parent),
                 silent=True,
             )
+
+
+def _compared(context: Context, comparison: ast.Compare) -> ast.expr | None:
+    """The module of which a comparison asks whether its type is the class and no other: `type(m) is FSDP`."""
+    sides = [comparison.left, *comparison.comparators]
+    plain = len(sides) == 2 and isinstance(
+        comparison.ops[0], ast.Is | ast.Eq | ast.IsNot | ast.NotEq
+    )
+    types = [s for s in sides if isinstance(s, ast.Call) and ast.unparse(s.func) == "type"]
+    if not plain or len(types) != 1 or len(types[0].args) != 1 or types[0].keywords:
+        return None
+    if not context.means_builtin("type", comparison) or _is_subclassed(context):
+        return None
+    return types[0].args[0]
+
+
+def _is_subclassed(context: Context) -> bool:
+    """Whether a class around inherits from FSDP's, so that its instances are no other FSDP1 model's equals."""
+    return any(
+        context.project.fsdp1(base, module) == _CLASS
+        for module in context.project.connected(context.module)
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ClassDef)
+        for base in node.bases
+    )
+
+
+def _as_test(context: Context, comparison: ast.Compare, name: str) -> Edit:
+    negated = isinstance(comparison.ops[0], ast.IsNot | ast.NotEq)
+
+    def apply(updated: cst.CSTNode) -> Edited:
+        assert isinstance(updated, cst.Comparison)
+        sides = [updated.left, updated.comparisons[0].comparator]
+        asked = next(side for side in sides if isinstance(side, cst.Call))
+        comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+        module = cst.Arg(asked.args[0].value, comma=comma)
+        test: cst.BaseExpression = asked.with_changes(
+            func=cst.Name("isinstance"), args=[module, cst.Arg(cst.parse_expression(name))]
+        )
+        if negated:
+            around = (updated.lpar, updated.rpar)
+            test = cst.UnaryOperation(cst.Not(), test, lpar=around[0], rpar=around[1])
+        else:
+            test = test.with_changes(lpar=updated.lpar, rpar=updated.rpar)
+        return Edited(test, tuple(missing(comments_in(updated), comments_in(test))))
+
+    return Edit(context.syntax.find(comparison, cst.Comparison), apply)
 
 
 def _quoted(context: Context) -> Iterator[Draft]:

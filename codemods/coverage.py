@@ -202,11 +202,26 @@ SECTIONS = (
                 missing="a parameter has its own shape; under FSDP1 the shards had one dimension",
             ),
             "with model.no_sync():\n    loss.backward()",
+            "context = nullcontext if last else model.no_sync",
+            "with FSDP.no_sync(model):\n    loss.backward()",
+            "for batch in loader:\n    with model.no_sync():\n        loss.backward()\n    optimizer.step()\n"
+            "optimizer.zero_grad()",
             "model.clip_grad_norm_(1.0)",
             "norm = model.clip_grad_norm_(1.0, norm_type=2.0)",
             'norm = model.clip_grad_norm_(1.0, norm_type=float("inf"))',
+            "FSDP.clip_grad_norm_(model, 1.0)",
+            "if isinstance(model, FSDP):\n    model.clip_grad_norm_(1.0)\nelse:\n"
+            "    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
             "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+            Row(
+                "torch.nn.utils.clip_grad_value_(model.parameters(), 1.0)",
+                same="each gradient is clipped by itself",
+            ),
             "model.register_comm_hook(state, hook)",
+            "from torch.distributed.algorithms._comm_hooks.default_hooks import bf16_compress_hook\n"
+            "model.register_comm_hook(state, bf16_compress_hook)",
+            "with FSDP.summon_full_params(model, recurse=False):\n    text = model.generate(prompt)",
+            "scaler = ShardedGradScaler()",
             Row(
                 "model.to(device)",
                 same="moves the shards; fully_shard has moved the model already",

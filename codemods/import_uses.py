@@ -8,7 +8,7 @@ from typing import TypeGuard
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.index.module import Binding, Imported, Opaque, Scope
-from fsdp_migrate.index.names import PACKAGE, fsdp1_name
+from fsdp_migrate.index.names import PACKAGE, fsdp1_name, is_private
 
 _RESPELLED = frozenset({"FullyShardedDataParallel", "MixedPrecision", "CPUOffload"})
 
@@ -71,6 +71,8 @@ def is_spare(context: Context, binding: Imported) -> bool:
     """Whether an import can go with its last use: of `functools`, of FSDP1's modules, of files that only define something."""
     whole = isinstance(binding.statement, ast.Import) and binding.alias.asname is not None
     if binding.module == "functools" or (whole and binding.module.startswith(PACKAGE)):
+        return True
+    if binding.member is not None and is_private(f"{binding.module}.{binding.member}"):
         return True
     if isinstance(binding.statement, ast.Import) and not whole and "." in binding.module:
         return False  # `import package.module` binds the package, as others may

@@ -31,6 +31,7 @@ from fsdp_migrate.codemods import (
     optimizer_order,
     optimizer_state,
     possible_uses,
+    private_parts,
     rank_guard,
     saved_files,
     set_state_dict_type,
@@ -74,6 +75,7 @@ CODEMODS = (
     tensor_parallel,
     dynamic_names,
     asked_for,
+    private_parts,
     by_hand,
 )
 
