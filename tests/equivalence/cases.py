@@ -446,6 +446,7 @@ COMPARISONS = [
     Case(
         "no-sync-hybrid-zero2", hybrid("_HYBRID_SHARD_ZERO2", "groups"), micro_batches=3, ranks=(4,)
     ),
+    Case("no-sync-hybrid", hybrid("HYBRID_SHARD", "named-mesh"), micro_batches=3, ranks=(4,)),
     Case("no-sync-bf16", mixed(**MIXED["bf16"]), micro_batches=3, ranks=(2,)),
     # clipping
     *[
@@ -472,14 +473,18 @@ COMPARISONS = [
         meta="all",
         ranks=(2,),
     ),
-    Case(
-        "clip-offload",
-        offloaded,
-        fsdp1={"use_orig_params": True, "cpu_offload": None},
-        clip=0.05,
-        bitwise=False,
-        ranks=(2,),
-    ),
+    *[
+        Case(
+            f"clip-{label}-offload",
+            offloaded,
+            fsdp1={"use_orig_params": True, "cpu_offload": None},
+            clip=0.05,
+            norm_type=norm,
+            bitwise=False,
+            ranks=(2,),
+        )
+        for label, norm in [("l2", 2.0), ("l1", 1.0), ("inf", float("inf"))]
+    ],
     # prefetching
     Case("forward-prefetch", strategy("FULL_SHARD", forward_prefetch=True), ranks=(2,)),
     Case("backward-prefetch-none", strategy("FULL_SHARD", backward_prefetch=None), ranks=(2,)),

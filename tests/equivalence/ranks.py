@@ -23,7 +23,7 @@ import torch
 import torch._dynamo  # FSDP2 imports it at first use: once here instead of once a rank
 import torch.distributed as dist
 
-from . import summon  # noqa: F401  (registers its checks)
+from . import loop, summon  # noqa: F401  (register their checks)
 from .cases import COMPARISONS, FAULTS
 from .checks import CHECKS
 from .programs import FAULTS as PROGRAM_FAULTS

@@ -127,6 +127,8 @@ OPTIONS: list[dict[str, Any]] = [
     {"writeback": False, "rank0_only": True},
     {"with_grads": True},
     {"with_grads": True, "writeback": False},
+    {"with_grads": True, "recurse": False},
+    {"with_grads": True, "writeback": False, "rank0_only": True},
 ]
 
 

@@ -1,0 +1,334 @@
+"""What a training loop does with a model, beside FSDP1: accumulation, evaluation, checkpointing, adapters, scaling."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    apply_activation_checkpointing,
+)
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+from fsdp_migrate import runtime
+
+from .checks import check, same_on_all_ranks
+from .models import Attention, Block, Transformer
+from .summon import blocks, member, ours, same, theirs
+from .train import TORCH, clean, fsdp1_on_cpu, full_fsdp1, full_fsdp2
+
+Step = Callable[["Loop"], Any]
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+
+
+@dataclass
+class Loop:
+    """A model in training, and what is called by another name in the two versions."""
+
+    model: nn.Module
+    no_sync: Callable[[nn.Module], Any]
+    scaler: Callable[..., Any]
+    discard: Callable[[nn.Module], None]
+    full: Callable[[nn.Module], Any]
+
+    def __post_init__(self) -> None:
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.SGD(trained, lr=0.05, momentum=0.9)
+        self.generator = torch.Generator().manual_seed(5 + dist.get_rank())
+
+    def loss(self) -> torch.Tensor:
+        return self.model(*Transformer.batch(self.generator)).float().square().mean()
+
+    def step(self) -> None:
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def under_fsdp1(run: Step, **options: Any) -> Any:
+    """What a loop returns, and the parameters that it leaves, under FSDP1."""
+    with fsdp1_on_cpu():
+        loop = Loop(theirs(**options), FSDP.no_sync, ShardedGradScaler, nothing, full_fsdp1)
+        found = run(loop), plain_names(full_fsdp1(loop.model)[0])
+    del loop
+    gc.collect()
+    return found
+
+
+def under_fsdp2(
+    run: Step, discard: Any = runtime.discard_unsynced_gradients, **options: Any
+) -> Any:
+    """Likewise of what the codemods make of it."""
+    scaler = torch.amp.GradScaler
+    loop = Loop(ours(**options), runtime.no_sync, scaler, discard, full_fsdp2)
+    return run(loop), plain_names(full_fsdp2(loop.model)[0])
+
+
+def nothing(model: nn.Module) -> None:
+    pass
+
+
+def plain_names(parameters: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {n.replace("_checkpoint_wrapped_module.", ""): p for n, p in parameters.items()}
+
+
+def accumulate(loop: Loop, sync: bool = False) -> list[torch.Tensor]:
+    losses = []
+    for index in range(9):
+        last = index % 3 == 2
+        with contextlib.nullcontext() if sync or last else loop.no_sync(loop.model):
+            losses.append(loss := loop.loss())
+            loss.backward()
+        if last:
+            loop.step()
+    return [loss.detach() for loss in losses]
+
+
+@check(2)
+def accumulation_that_reduces_every_time() -> None:
+    run = lambda loop: accumulate(loop, sync=True)  # noqa: E731
+    for strategy in ("FULL_SHARD", "SHARD_GRAD_OP"):
+        options = {"auto_wrap_policy": blocks, "sharding_strategy": member(strategy)}
+        same(under_fsdp1(run, **options), under_fsdp2(run, **options))
+    # Without shards FSDP1 reduces what was reduced before once more: a mean of means, and other rounding.
+    options = {"auto_wrap_policy": blocks, "sharding_strategy": member("NO_SHARD")}
+    theirs_, ours_ = under_fsdp1(run, **options), under_fsdp2(run, **options)
+    for expected, found in zip(theirs_[0], ours_[0], strict=True):
+        torch.testing.assert_close(expected, found, rtol=1e-5, atol=1e-6)
+
+
+def epochs(loop: Loop) -> list[torch.Tensor]:
+    """Five batches an epoch, two a step: one is left over."""
+    losses = []
+    for _ in range(3):
+        loop.optimizer.zero_grad()
+        loop.discard(loop.model)
+        for index in range(5):
+            last = index % 2 == 1
+            with contextlib.nullcontext() if last else loop.no_sync(loop.model):
+                losses.append(loss := loop.loss())
+                loss.backward()
+            if last:
+                loop.step()
+    return [loss.detach() for loss in losses]
+
+
+@check(2)
+def what_an_epoch_leaves_over_is_dropped() -> None:
+    for strategy in ("FULL_SHARD", "SHARD_GRAD_OP"):
+        options = {"auto_wrap_policy": blocks, "sharding_strategy": member(strategy)}
+        expected = under_fsdp1(epochs, **options)
+        same(expected, under_fsdp2(epochs, **options))
+        kept = under_fsdp2(epochs, discard=nothing, **options)
+        assert not all(map(torch.equal, expected[0], kept[0])), "zero_grad() does it by itself"
+
+
+def distance(expected: dict[str, torch.Tensor], found: dict[str, torch.Tensor]) -> float:
+    squares = [(expected[n].double() - found[n].double()).square().sum() for n in expected]
+    return float(torch.stack(squares).sum().sqrt())
+
+
+@check(2)
+def accumulation_in_reduce_dtype_is_as_precise_as_that() -> None:
+    """FSDP1 adds up in the parameters' type, FSDP2 in reduce_dtype: better if that is higher, worse if it is lower."""
+    for own, reduced, better in ((BF16, FP32, True), (None, BF16, False)):
+
+        def options(reduced: Any, own: Any = own) -> dict[str, Any]:
+            precision = lambda api: api.MixedPrecision(own, reduced)  # noqa: E731
+            return {"auto_wrap_policy": blocks, "mixed_precision": precision}
+
+        expected = under_fsdp1(one_accumulation, **options(reduced))[0]
+        found = under_fsdp2(one_accumulation, **options(reduced))[0]
+        exact = under_fsdp1(one_sum, **options(FP32))[0]
+        ours_, theirs_ = distance(exact, found), distance(exact, expected)
+        assert (ours_ < theirs_) is better, (ours_, theirs_)
+        assert ours_ != theirs_
+
+
+def one_accumulation(loop: Loop) -> dict[str, torch.Tensor]:
+    """The gradients of 16 micro-batches, as a step moves the parameters."""
+    before = loop.full(loop.model)[0]
+    for index in range(16):
+        last = index == 15
+        with contextlib.nullcontext() if last else loop.no_sync(loop.model):
+            loop.loss().backward()
+    loop.step()
+    return {n: before[n] - p for n, p in loop.full(loop.model)[0].items()}
+
+
+def one_sum(loop: Loop) -> dict[str, torch.Tensor]:
+    """The same, reduced each time and added up in float32."""
+    before = loop.full(loop.model)[0]
+    for _ in range(16):
+        loop.loss().backward()
+    loop.step()
+    return {n: before[n] - p for n, p in loop.full(loop.model)[0].items()}
+
+
+def evaluate_between(loop: Loop) -> list[torch.Tensor]:
+    losses = []
+    for _ in range(4):
+        loss = loop.loss()
+        loss.backward()
+        loop.step()
+        loop.model.eval()
+        with torch.no_grad():
+            losses += [loss.detach(), loop.loss(), loop.loss()]
+        loop.model.train()
+    return losses
+
+
+@check(2)
+def evaluation_between_steps() -> None:
+    for strategy in ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"):
+        options = {"auto_wrap_policy": blocks, "sharding_strategy": member(strategy)}
+        same(under_fsdp1(evaluate_between, **options), under_fsdp2(evaluate_between, **options))
+
+
+def checkpointed_before() -> nn.Module:
+    model = Transformer()
+    apply_activation_checkpointing(model, check_fn=lambda m: isinstance(m, Block))
+    return model
+
+
+def checkpoint_after(loop: Loop) -> list[torch.Tensor]:
+    apply_activation_checkpointing(loop.model, check_fn=lambda m: isinstance(m, Block))
+    return accumulate(loop)
+
+
+@check(2)
+def activation_checkpointing_before_and_after() -> None:
+    results = [
+        run(step, auto_wrap_policy=blocks, model=lambda api, model=model: model)
+        for step, model in (
+            (accumulate, Transformer),
+            (accumulate, checkpointed_before),
+            (checkpoint_after, Transformer),
+        )
+        for run in (under_fsdp1, under_fsdp2)
+    ]
+    for result in results[1:]:
+        same(results[0], result)
+
+
+class Adapter(nn.Module):
+    """A frozen layer with a trained one of low rank beside it."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.down = nn.Linear(base.in_features, 2, bias=False)
+        self.up = nn.Linear(2, base.out_features, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base(x) + self.up(self.down(x))
+
+
+def adapted() -> nn.Module:
+    model = Transformer().requires_grad_(False)
+    for module in list(model.modules()):
+        if isinstance(module, Attention):
+            module.qkv, module.proj = Adapter(module.qkv), Adapter(module.proj)
+    return model
+
+
+@check(2)
+def adapters_beside_frozen_weights() -> None:
+    policies = (blocks, lambda api: api.ModuleWrapPolicy({Block, Adapter}))
+    for policy in policies:
+        options = {"auto_wrap_policy": policy, "model": lambda api: adapted}
+        expected = under_fsdp1(accumulate, **options)
+        same(expected, under_fsdp2(accumulate, **options))
+        assert len(set(map(float, expected[0]))) == 9, "nothing is trained"
+
+
+def scaled(loop: Loop) -> list[Any]:
+    """Steps in float16; the second has an infinite gradient on the first rank only, and all ranks must skip it."""
+    scaler = loop.scaler("cpu", init_scale=2.0**10, growth_interval=2)
+    found = []
+    for index in range(5):
+        loss = loop.loss()
+        if index == 1 and dist.get_rank() == 0:
+            loss = loss * float("inf")
+        scaler.scale(loss).backward()
+        scaler.unscale_(loop.optimizer)
+        scaler.step(loop.optimizer)
+        scaler.update()
+        loop.optimizer.zero_grad()
+        found.append(scaler.get_scale())
+    return found
+
+
+@check(2)
+def scalers_scale_skip_and_grow_in_the_same_steps() -> None:
+    options = {
+        "auto_wrap_policy": blocks,
+        "mixed_precision": lambda api: api.MixedPrecision(FP16, FP16),
+    }
+    for precision in (options, {"auto_wrap_policy": blocks}):
+        expected = under_fsdp1(scaled, **precision)
+        same(expected, under_fsdp2(scaled, **precision))
+        assert expected[0][1] < expected[0][0], "no step was skipped"
+        assert expected[0][-1] > expected[0][1], "the scale never grew"
+        assert all(same_on_all_ranks(p) for p in expected[1].values())
+
+
+def ignoring(wrap: Callable[..., nn.Module], api: Any, **options: Any) -> nn.Module:
+    torch.manual_seed(0)
+    model = Transformer()
+    return wrap(
+        model, ignored_modules=[model.blocks[0].mlp], auto_wrap_policy=blocks(api), **options
+    )
+
+
+def clipped(loop: Loop, clip: Callable[..., torch.Tensor], norm_type: float) -> list[torch.Tensor]:
+    """The norms of some steps; ignored parameters are reduced by the program, as they have to be."""
+    ignored = [p for n, p in loop.model.named_parameters() if clean(n).startswith("blocks.0.mlp.")]
+    assert len(ignored) == 4
+    norms = []
+    for _ in range(3):
+        loop.loss().backward()
+        for parameter in ignored:
+            dist.all_reduce(parameter.grad)
+        norms.append(clip(loop.model, 0.01, norm_type))
+        loop.step()
+    return norms
+
+
+@check(2)
+def clipping_beside_ignored_parameters() -> None:
+    for norm_type in (1.0, 2.0, float("inf")):
+        with fsdp1_on_cpu():
+            model = ignoring(FSDP, TORCH, device_id=torch.device("cpu"), use_orig_params=True)
+            loop = Loop(model, FSDP.no_sync, ShardedGradScaler, nothing, full_fsdp1)
+            expected = clipped(loop, FSDP.clip_grad_norm_, norm_type), full_fsdp1(model)[0]
+        model = ignoring(runtime.shard_model, runtime)
+        loop = Loop(model, runtime.no_sync, torch.amp.GradScaler, nothing, full_fsdp2)
+        found = clipped(loop, runtime.clip_grad_norm_, norm_type), full_fsdp2(model)[0]
+        assert all(type(norm) is torch.Tensor and norm > 0.01 for norm in found[0])
+        torch.testing.assert_close(expected[0], found[0], rtol=1e-6, atol=0)
+        torch.testing.assert_close(expected[1], found[1], rtol=1e-6, atol=1e-7)
+
+
+@check(2)
+def a_branch_that_clips_is_one_call_for_every_model() -> None:
+    for sharded in (True, False):
+        torch.manual_seed(0)
+        model: nn.Module = Transformer()
+        alone = copy.deepcopy(model)
+        if sharded:
+            runtime.shard_model(model)
+        batch = Transformer.batch(torch.Generator().manual_seed(0))
+        for one in (model, alone):
+            one(*batch).square().mean().backward()
+        norm = runtime.clip_grad_norm_(model.parameters(), 0.01)
+        expected = torch.nn.utils.clip_grad_norm_(alone.parameters(), 0.01)
+        assert type(norm) is torch.Tensor
+        torch.testing.assert_close(norm, expected, rtol=1e-6, atol=0)
