@@ -38,6 +38,7 @@ from fsdp_migrate.codemods import (
     state_dict,
     state_dict_context,
     summon_full_params,
+    surroundings,
     tensor_parallel,
     wrapped_module,
 )
@@ -65,6 +66,7 @@ CODEMODS = (
     possible_uses,
     optimizer_order,
     summon_full_params,
+    surroundings,
     fsdp_modules,
     direct_forward,
     apply_to_modules,

@@ -20,6 +20,7 @@ from .checkpoint_options import (
     StateDictType,
 )
 from .clip import clip_grad_norm_
+from .local import local_shard
 from .mesh import build_mesh
 from .optimizer_keys import rekey_optim_state_dict
 from .optimizer_state import (
@@ -85,6 +86,7 @@ __all__ = [
     "full_optim_state_dict",
     "get_state_dict_type",
     "lambda_auto_wrap_policy",
+    "local_shard",
     "no_sync",
     "optim_state_dict",
     "optim_state_dict_to_load",
