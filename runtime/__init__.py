@@ -32,6 +32,7 @@ from .optimizer_state import (
     shard_full_optim_state_dict,
     sharded_optim_state_dict,
 )
+from .optimizers import resharded, separate_parameters
 from .options import BackwardPrefetch, CPUOffload, MixedPrecision, ShardingStrategy
 from .plan import Unit, plan_units
 from .policies import (
@@ -52,6 +53,7 @@ from .shard import shard_model
 from .state_dict_types import get_state_dict_type, set_state_dict_type, state_dict_type
 from .summon import summon_full_params
 from .sync import broadcast_module_states
+from .unused import fill_unused_gradients
 
 __all__ = [
     "BackwardPrefetch",
@@ -82,6 +84,7 @@ __all__ = [
     "default_auto_wrap_policy",
     "discard_unsynced_gradients",
     "enable_wrap",
+    "fill_unused_gradients",
     "flatten_sharded_optim_state_dict",
     "full_optim_state_dict",
     "get_state_dict_type",
@@ -93,7 +96,9 @@ __all__ = [
     "plan_units",
     "rekey_optim_state_dict",
     "remap_optimizer",
+    "resharded",
     "scatter_full_optim_state_dict",
+    "separate_parameters",
     "set_optimizer_state_dict",
     "set_state_dict_type",
     "shard_full_optim_state_dict",

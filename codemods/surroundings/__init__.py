@@ -12,10 +12,40 @@ from collections.abc import Iterator
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Draft
-from fsdp_migrate.codemods.surroundings import local_values
+from fsdp_migrate.codemods.surroundings import (
+    collectives,
+    copies,
+    divergent,
+    evaluated_first,
+    fused_gradients,
+    hooks,
+    in_backward,
+    local_values,
+    mixed_groups,
+    optimizer_kinds,
+    tied_weights,
+    unfreezing,
+    unit_inputs,
+    unused,
+)
 from fsdp_migrate.codemods.surroundings.parameters import parameters_in
 
-MODULES = (local_values,)
+MODULES = (
+    evaluated_first,
+    tied_weights,
+    copies,
+    hooks,
+    local_values,
+    mixed_groups,
+    unused,
+    unfreezing,
+    unit_inputs,
+    fused_gradients,
+    optimizer_kinds,
+    divergent,
+    in_backward,
+    collectives,
+)
 RULES = tuple(rule for module in MODULES for rule in module.RULES)
 
 

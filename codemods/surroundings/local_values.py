@@ -23,8 +23,8 @@ RULE = Rule(
     "FSDP507",
     "local-tensor-ops",
     "counts, shapes and norms of parameters are the whole parameter's; local_shard gives the rank's",
-    """After wrapping, FSDP1's `model.parameters()` gave this rank's shards: plain tensors of one dimension (NO_SHARD kept the
-shape), empty on some ranks. FSDP2 gives DTensors of the whole shape. Measured with torch 2.13 on two ranks:
+    """After wrapping, FSDP1's `model.parameters()` gave this rank's shards: plain tensors of one dimension (NO_SHARD kept
+the shape), empty on some ranks. FSDP2 gives DTensors of the whole shape. Measured with torch 2.13 on two ranks:
 
 - `p.numel()` counts the whole parameter. A sum over ranks would count everything once for each: there, `local_shard(p)`
   takes its place. Where nothing is reduced, the number that is printed is right now and was the rank's share before.
@@ -37,9 +37,9 @@ shape), empty on some ranks. FSDP2 gives DTensors of the whole shape. Measured w
 - `.numpy()`, `copy_` from a plain tensor, `parameters_to_vector`: fail. `full_tensor()` is the whole parameter,
   `local_shard` the rank's.
 
-`local_shard` gives plain tensors back as they are. Parameters of other models, those taken before wrapping, and those inside
-`summon_full_params` are the same in both versions. So are in-place operations with numbers (`p.grad.mul_(0.5)`), and those
-between parameters and gradients (`ema.lerp_(p, 0.1)`).""",
+`local_shard` gives plain tensors back as they are. Parameters of other models, those taken before wrapping, and those
+inside `summon_full_params` are the same in both versions. So are in-place operations with numbers (`p.grad.mul_(0.5)`), and
+those between parameters and gradients (`ema.lerp_(p, 0.1)`).""",
     (
         Example(
             "a norm written by hand",

@@ -1,0 +1,276 @@
+"""An optimizer that is built when the model has been evaluated already."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import libcst as cst
+
+from fsdp_migrate.codemods.context import RUNTIME, Context
+from fsdp_migrate.codemods.expressions import shortened
+from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Rule
+from fsdp_migrate.codemods.surroundings.parameters import Held, Parameters
+from fsdp_migrate.findings import Action
+from fsdp_migrate.index.models import Site
+from fsdp_migrate.index.module import Module
+from fsdp_migrate.index.order import after
+
+RULE = Rule(
+    "FSDP502",
+    "optimizer-after-forward",
+    "an optimizer built after an evaluation takes the parameters of a model that is resharded first",
+    """A forward leaves FSDP2's root gathered for the backward that follows, and with SHARD_GRAD_OP every unit. Where none
+follows, as in an evaluation before training, `model.parameters()` are plain whole tensors: an optimizer of these steps
+tensors that the next backward throws away. The parameters in question never train, **without an error** (pytorch#149205;
+measured with torch 2.13 on two ranks: losses 4e-2 apart after 5 steps, with SHARD_GRAD_OP nothing trains at all). FSDP1
+kept the parameter objects.
+
+`resharded(model)` of the runtime frees what is gathered and gives the model back; the next forward gathers it again. It
+changes nothing where the model has not been evaluated. It is put in where the function that takes the parameters, or one
+that calls it, runs the model above that, directly or through a function of the project, and no backward follows.""",
+    (
+        Example(
+            "an evaluation before training",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def evaluate(model, batches):
+    with torch.no_grad():
+        return sum(model(batch) for batch in batches)
+
+
+model = FSDP(model)
+print(evaluate(model, batches))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+""",
+            """\
+import torch
+from fsdp_migrate.runtime import resharded
+from torch.distributed.fsdp import fully_shard
+
+
+def evaluate(model, batches):
+    with torch.no_grad():
+        return sum(model(batch) for batch in batches)
+
+
+fully_shard(model)
+print(evaluate(model, batches))
+optimizer = torch.optim.AdamW(resharded(model).parameters(), lr=0.1)
+""",
+            message="left the model gathered",
+        ),
+        Example(
+            "an optimizer that another function builds",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def build(model):
+    return torch.optim.AdamW(list(model.parameters()))
+
+
+model = FSDP(model)
+with torch.no_grad():
+    model(batch)
+optimizer = build(model)
+""",
+            """\
+import torch
+from fsdp_migrate.runtime import resharded
+from torch.distributed.fsdp import fully_shard
+
+
+def build(model):
+    return torch.optim.AdamW(list(resharded(model).parameters()))
+
+
+fully_shard(model)
+with torch.no_grad():
+    model(batch)
+optimizer = build(model)
+""",
+            message="left the model gathered",
+        ),
+        Example(
+            "a part of a model that cannot be put through a function",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+model(batch)
+optimizer = torch.optim.AdamW([model.head.weight])
+""",
+            message="resharded(model)",
+        ),
+        Example(
+            "evaluated after the optimizer was built, and a backward between",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+model(batch).sum().backward()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+evaluate(model)
+model(batch)
+""",
+            """\
+import torch
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+model(batch).sum().backward()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+evaluate(model)
+model(batch)
+""",
+            quiet=True,
+        ),
+        Example(
+            "what does not run the model, and another model that is run",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def describe(model):
+    print(model)
+
+
+model = FSDP(model)
+describe(model)
+teacher(batch)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+""",
+            """\
+import torch
+from torch.distributed.fsdp import fully_shard
+
+
+def describe(model):
+    print(model)
+
+
+fully_shard(model)
+describe(model)
+teacher(batch)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+""",
+            quiet=True,
+        ),
+    ),
+)
+RULES = (RULE,)
+
+_MESSAGE = "the forward in line {line} left the model gathered: resharded(model) gives the sharded parameters, which train"
+_BY_HAND = "the forward in line {line} left the model gathered, and these train nothing: call resharded(model) first"
+_DEPTH = 3
+_RUNNING = frozenset({"generate", "forward"})
+
+
+def find(context: Context, parameters: Parameters) -> Iterator[Draft]:
+    """Parameters that an optimizer is given, taken below a forward of their model."""
+    done: set[ast.expr] = set()
+    for call, held in parameters.optimizers.items():
+        if held.origin in done or not _stands_in(context.module, held.origin):
+            continue
+        line = _forward_above(context, context.module, held.origin, held.sites, 0)
+        if line:
+            done.add(held.origin)
+            yield _draft(context, held, call, line)
+
+
+def _stands_in(module: Module, node: ast.AST) -> bool:
+    return node in module.parents
+
+
+def _draft(context: Context, held: Held, optimizer: ast.Call, line: int) -> Draft:
+    taking = held.origin
+    construct = shortened(context.source(taking))
+    if not (isinstance(taking, ast.Call) and isinstance(taking.func, ast.Attribute)):
+        message = _BY_HAND.format(line=line)
+        return Draft(RULE, taking, Action.MANUAL, message, construct, held.sites, silent=True)
+    name, needs = context.name(RUNTIME, "resharded", use=taking)
+
+    def apply(updated: cst.CSTNode) -> Edited:
+        assert isinstance(updated, cst.Attribute)
+        model = cst.Call(cst.parse_expression(name), [cst.Arg(updated.value)])
+        return Edited(updated.with_changes(value=model))
+
+    edit = Edit(context.syntax.find(taking.func, cst.Attribute), apply)
+    message = _MESSAGE.format(line=line)
+    return Draft(
+        RULE,
+        taking,
+        Action.RUNTIME,
+        message,
+        construct,
+        held.sites,
+        edits=(edit,),
+        needs=needs,
+    )
+
+
+def _forward_above(
+    context: Context, module: Module, node: ast.AST, sites: frozenset[Site], depth: int
+) -> int:
+    """The line of a forward of the models that no backward follows, above a node or above a call of its function; 0 if none."""
+    function = module.enclosing_function(node)
+    found = 0
+    for call in sorted(module.calls, key=_end):
+        if module.enclosing_function(call) is not function or not after(node, call):
+            continue
+        if _is_backward(call) or _steps(context, module, call):
+            found = 0
+        elif _runs(context, call, module, sites, 0):
+            found = call.lineno
+    if found or function is None or depth >= _DEPTH:
+        return found
+    for where, caller in context.models.callers_of(function):
+        found = _forward_above(context, where, caller, sites, depth + 1)
+        if found:
+            return found
+    return 0
+
+
+def _end(call: ast.Call) -> tuple[int, int]:
+    """Where a call ends: in `model(x).backward()` the backward comes last."""
+    return call.end_lineno or 0, call.end_col_offset or 0
+
+
+def _is_backward(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr == "backward"
+
+
+def _steps(context: Context, module: Module, call: ast.Call) -> bool:
+    """Whether a function of the project is called that runs a backward."""
+    made = context.project.definition(call.func, module)
+    return made is not None and any(
+        isinstance(inner, ast.Call) and _is_backward(inner) for inner in ast.walk(made.node)
+    )
+
+
+def _runs(
+    context: Context, call: ast.Call, module: Module, sites: frozenset[Site], depth: int
+) -> bool:
+    """Whether a call runs the models' forward: it calls one, or a function of the project that does."""
+    function = call.func
+    models = context.models
+    if models.sites(function) & sites and not isinstance(function, ast.Call):
+        return True
+    if isinstance(function, ast.Attribute) and function.attr in _RUNNING:
+        if models.sites(function.value) & sites:
+            return True
+    made = context.project.definition(function, module)
+    if made is None or depth >= _DEPTH or isinstance(made.node, ast.ClassDef):
+        return False
+    return any(
+        isinstance(inner, ast.Call) and _runs(context, inner, made.module, sites, depth + 1)
+        for inner in ast.walk(made.node)
+    )
