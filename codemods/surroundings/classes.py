@@ -23,7 +23,8 @@ def unit_classes(context: Context, plan: Plan) -> tuple[list[Definition], frozen
     found: dict[Definition, None] = {}
     others: set[str] = set()
     for made in origins(project, value, constructor.context.module):
-        node, where = made.node, made.module
+        node: ast.AST | None = made.node
+        where = made.module
         if isinstance(node, ast.Call):
             function = project.definition(node.func, where)
             if function is not None and isinstance(function.node, ast.FunctionDef):

@@ -13,7 +13,7 @@ from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Rule
 from fsdp_migrate.codemods.surroundings.parameters import Held, Parameters
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.models import Site
-from fsdp_migrate.index.module import Module
+from fsdp_migrate.index.module import Module, Parameter
 from fsdp_migrate.index.order import after
 
 RULE = Rule(
@@ -178,16 +178,12 @@ def find(context: Context, parameters: Parameters) -> Iterator[Draft]:
     """Parameters that an optimizer is given, taken below a forward of their model."""
     done: set[ast.expr] = set()
     for call, held in parameters.optimizers.items():
-        if held.origin in done or not _stands_in(context.module, held.origin):
+        if held.origin in done or held.origin not in context.module.parents:
             continue
-        line = _forward_above(context, context.module, held.origin, held.sites, 0)
+        line = _forward_above(context, context.module, held.origin, held, 0)
         if line:
             done.add(held.origin)
             yield _draft(context, held, call, line)
-
-
-def _stands_in(module: Module, node: ast.AST) -> bool:
-    return node in module.parents
 
 
 def _draft(context: Context, held: Held, optimizer: ast.Call, line: int) -> Draft:
@@ -217,26 +213,36 @@ def _draft(context: Context, held: Held, optimizer: ast.Call, line: int) -> Draf
     )
 
 
-def _forward_above(
-    context: Context, module: Module, node: ast.AST, sites: frozenset[Site], depth: int
-) -> int:
+def _forward_above(context: Context, module: Module, node: ast.AST, held: Held, depth: int) -> int:
     """The line of a forward of the models that no backward follows, above a node or above a call of its function; 0 if none."""
     function = module.enclosing_function(node)
     found = 0
     for call in sorted(module.calls, key=_end):
         if module.enclosing_function(call) is not function or not after(node, call):
             continue
-        if _is_backward(call) or _steps(context, module, call):
+        run = list(_executed(context, module, call, 0, set()))
+        if any(_is_backward(inner) for inner in run):
             found = 0
-        elif _runs(context, call, module, sites, 0):
+        elif any(_is_forward(context, inner, held.sites) for inner in run):
             found = call.lineno
-    if found or function is None or depth >= _DEPTH:
+    if found or function is None or depth >= _DEPTH or not _comes_in(held):
         return found
     for where, caller in context.models.callers_of(function):
-        found = _forward_above(context, where, caller, sites, depth + 1)
+        found = _forward_above(context, where, caller, held, depth + 1)
         if found:
             return found
     return 0
+
+
+def _comes_in(held: Held) -> bool:
+    """Whether the model comes from outside of a function: another call of one that makes a model makes another."""
+    root = held.origin
+    while isinstance(root, ast.Attribute | ast.Call | ast.Subscript):
+        root = root.func if isinstance(root, ast.Call) else root.value
+    if not isinstance(root, ast.Name):
+        return False
+    found = held.module.lookup(root.id, held.module.scope_of(root))
+    return found is None or all(isinstance(binding, Parameter) for binding in found[1])
 
 
 def _end(call: ast.Call) -> tuple[int, int]:
@@ -244,33 +250,28 @@ def _end(call: ast.Call) -> tuple[int, int]:
     return call.end_lineno or 0, call.end_col_offset or 0
 
 
+def _executed(
+    context: Context, module: Module, call: ast.Call, depth: int, seen: set[ast.AST]
+) -> Iterator[ast.Call]:
+    """A call, and those in the project's functions that it runs."""
+    yield call
+    made = context.project.definition(call.func, module)
+    if made is None or depth >= _DEPTH or made.node in seen or isinstance(made.node, ast.ClassDef):
+        return
+    seen.add(made.node)
+    for inner in ast.walk(made.node):
+        if isinstance(inner, ast.Call):
+            yield from _executed(context, made.module, inner, depth + 1, seen)
+
+
 def _is_backward(call: ast.Call) -> bool:
     return isinstance(call.func, ast.Attribute) and call.func.attr == "backward"
 
 
-def _steps(context: Context, module: Module, call: ast.Call) -> bool:
-    """Whether a function of the project is called that runs a backward."""
-    made = context.project.definition(call.func, module)
-    return made is not None and any(
-        isinstance(inner, ast.Call) and _is_backward(inner) for inner in ast.walk(made.node)
-    )
-
-
-def _runs(
-    context: Context, call: ast.Call, module: Module, sites: frozenset[Site], depth: int
-) -> bool:
-    """Whether a call runs the models' forward: it calls one, or a function of the project that does."""
+def _is_forward(context: Context, call: ast.Call, sites: frozenset[Site]) -> bool:
+    """Whether a call is one of the models, or of their `generate`."""
     function = call.func
-    models = context.models
-    if models.sites(function) & sites and not isinstance(function, ast.Call):
-        return True
     if isinstance(function, ast.Attribute) and function.attr in _RUNNING:
-        if models.sites(function.value) & sites:
+        if context.models.sites(function.value) & sites:
             return True
-    made = context.project.definition(function, module)
-    if made is None or depth >= _DEPTH or isinstance(made.node, ast.ClassDef):
-        return False
-    return any(
-        isinstance(inner, ast.Call) and _runs(context, inner, made.module, sites, depth + 1)
-        for inner in ast.walk(made.node)
-    )
+    return not isinstance(function, ast.Call) and bool(context.models.sites(function) & sites)

@@ -10,12 +10,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-import libcst as cst
-
 from fsdp_migrate.codemods.context import RUNTIME, Context
 from fsdp_migrate.codemods.expressions import shortened
-from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Rule
+from fsdp_migrate.codemods.rule import Draft, Example, Rule
 from fsdp_migrate.codemods.surroundings.parameters import Held, Parameters
+from fsdp_migrate.codemods.surroundings.through import through
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.module import Module
 
@@ -310,7 +309,7 @@ def find(context: Context, parameters: Parameters) -> Iterator[Draft]:
 def _of(context: Context, node: ast.expr, held: Held, parameters: Parameters) -> Draft | None:
     """What becomes of one use of a parameter or a gradient."""
     module = context.module
-    around = module.parents[node]
+    around = module.parents[_copied(module, node, parameters)]
     name = around.attr if isinstance(around, ast.Attribute) else ""
     construct = shortened(context.source(around)) if name else ""
     called = isinstance(module.parents[around], ast.Call)
@@ -332,17 +331,23 @@ def _of(context: Context, node: ast.expr, held: Held, parameters: Parameters) ->
     return _localized(context, node, held, _LOCAL) if _is_measured(context, node) else None
 
 
+def _copied(module: Module, node: ast.expr, parameters: Parameters) -> ast.expr:
+    """`p.detach().cpu()` of `p`: as much of the shard."""
+    around = module.parents[node]
+    call = module.parents.get(around)
+    while isinstance(call, ast.Call) and call in parameters.held and call.func is around:
+        node, around = call, module.parents[call]
+        call = module.parents.get(around)
+    return node
+
+
 def _localized(context: Context, node: ast.expr, held: Held, message: str) -> Draft:
     """The parameter goes through `local_shard`."""
     name, needs = context.name(RUNTIME, "local_shard", use=node)
-    kind = {ast.Name: cst.Name, ast.Attribute: cst.Attribute}.get(type(node), cst.Subscript)
     construct = shortened(context.source(context.module.parents[node]))
-
-    def apply(updated: cst.CSTNode) -> Edited:
-        assert isinstance(updated, cst.BaseExpression)
-        return Edited(cst.Call(cst.parse_expression(name), [cst.Arg(updated)]))
-
-    edit = Edit(context.syntax.find(node, kind), apply)
+    edit = through(context, node, name)
+    if edit is None:
+        return Draft(RULE, node, Action.MANUAL, message, construct, held.sites, mark=True)
     return Draft(
         RULE, node, Action.RUNTIME, message, construct, held.sites, edits=(edit,), needs=needs
     )

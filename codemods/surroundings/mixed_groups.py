@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-import libcst as cst
-
 from fsdp_migrate.codemods.context import RUNTIME, Context
 from fsdp_migrate.codemods.expressions import given_for
-from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Rule
+from fsdp_migrate.codemods.plan import Plan
+from fsdp_migrate.codemods.rule import Draft, Example, Rule
 from fsdp_migrate.codemods.surroundings.parameters import Parameters
+from fsdp_migrate.codemods.surroundings.through import through
 from fsdp_migrate.findings import Action
+from fsdp_migrate.index.values import origins
 
 RULE = Rule(
     "FSDP508",
@@ -62,6 +63,26 @@ optimizer = torch.optim.AdamW(separate_parameters(groups))
             message="groups of their own",
         ),
         Example(
+            "what is ignored is frozen",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+frozen = [p for p in model.parameters() if not p.requires_grad]
+model = FSDP(model, ignored_states=frozen)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+""",
+            """\
+import torch
+from fsdp_migrate.runtime import shard_model
+
+frozen = [p for p in model.parameters() if not p.requires_grad]
+model = shard_model(model, ignored_states=frozen)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+""",
+            quiet=True,
+        ),
+        Example(
             "nothing is ignored, or all are stepped one by one",
             """\
 import torch
@@ -96,10 +117,7 @@ def find(context: Context, parameters: Parameters) -> Iterator[Draft]:
     ignoring = {
         plan.site
         for plan in context.plans.values()
-        if not (
-            plan.constructor.is_none("ignored_modules")
-            and plan.constructor.is_none("ignored_states")
-        )
+        if any(_is_trained(plan, name) for name in ("ignored_modules", "ignored_states"))
     }
     for call, held in parameters.optimizers.items():
         if held.module is not context.module or not held.sites & ignoring:
@@ -109,11 +127,11 @@ def find(context: Context, parameters: Parameters) -> Iterator[Draft]:
             continue
         construct = f"{context.source(call.func)}(...)"
         given = given_for(call, "params", 0)
-        edit = None if given is None else _edit(context, given)
+        name, needs = context.name(RUNTIME, "separate_parameters", use=call)
+        edit = None if given is None else through(context, given, name)
         if edit is None:
             yield Draft(RULE, call, Action.MANUAL, _MESSAGE, construct, held.sites, mark=True)
             continue
-        _, needs = context.name(RUNTIME, "separate_parameters", use=call)
         yield Draft(
             RULE,
             call,
@@ -126,22 +144,20 @@ def find(context: Context, parameters: Parameters) -> Iterator[Draft]:
         )
 
 
+def _is_trained(plan: Plan, name: str) -> bool:
+    """Whether parameters are ignored that have gradients: not those that are ignored because they are frozen."""
+    constructor = plan.constructor
+    value = constructor.value(name)
+    if value is None or constructor.is_none(name):
+        return False
+    made = origins(constructor.context.project, value, constructor.context.module)
+    return not any(
+        one.node and "not" in (text := ast.unparse(one.node)) and "requires_grad" in text
+        for one in made
+    )
+
+
 def _one_by_one(call: ast.Call) -> bool:
     foreach, fused = given_for(call, "foreach"), given_for(call, "fused")
     is_off = isinstance(foreach, ast.Constant) and foreach.value is False
     return is_off and (fused is None or (isinstance(fused, ast.Constant) and not fused.value))
-
-
-def _edit(context: Context, given: ast.expr) -> Edit | None:
-    """What is given goes through the function; None where no node stands at its place, as with a bare generator."""
-    name, _ = context.name(RUNTIME, "separate_parameters", use=given)
-    try:
-        node = context.syntax.find(given, cst.BaseExpression)
-    except LookupError:
-        return None
-
-    def apply(updated: cst.CSTNode) -> Edited:
-        assert isinstance(updated, cst.BaseExpression)
-        return Edited(cst.Call(cst.parse_expression(name), [cst.Arg(updated)]))
-
-    return Edit(node, apply)
