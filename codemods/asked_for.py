@@ -2,7 +2,7 @@
 
 An FSDP2 model has none of the wrapper's methods, so the answer would turn round without an error: gradients are synchronised
 after every micro-batch, or not clipped any more. For the methods that the runtime has as functions, the question becomes one
-for `FSDPModule` as well.
+for `FSDPModule` as well. `hasattr(model, "_fsdp_wrapped_module")` asks whether a model is FSDP1's.
 """
 
 from __future__ import annotations
@@ -86,6 +86,24 @@ if hasattr(model, "sharding_strategy"):
             message="the answer is another now",
         ),
         Example(
+            "whether a model is FSDP1's",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+if hasattr(model, "_fsdp_wrapped_module"):
+    print("sharded")
+""",
+            """\
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+fully_shard(model)
+if isinstance(model, FSDPModule):
+    print("sharded")
+""",
+            message="every sharded module is an FSDPModule",
+        ),
+        Example(
             "unwrapping, which goes on working",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -105,6 +123,7 @@ inner = getattr(model, "module", model)
 )
 RULES = (RULE,)
 
+_WRAPPED = "_fsdp_wrapped_module"
 _FUNCTIONS = frozenset({"no_sync", "clip_grad_norm_"})
 # Parents under which a condition or a choice needs no parentheses.
 _LOOSE = (ast.If, ast.While, ast.Assign, ast.AnnAssign, ast.Return, ast.keyword, ast.Call)
@@ -118,7 +137,11 @@ def find(context: Context) -> Iterator[Draft]:
         if len(call.args) < 2 or call.keywords or not isinstance(call.args[1], ast.Constant):
             continue
         model, name, sites = call.args[0], call.args[1].value, context.sites(call.args[0])
-        if not sites or not isinstance(name, str) or not is_of_wrapper(name):
+        if not sites or not isinstance(name, str):
+            continue
+        if name == _WRAPPED and call.func.id == "hasattr" and not _unwraps(context, call):
+            yield _told(context, call, sites)
+        if not is_of_wrapper(name):
             continue
         if name in _FUNCTIONS and is_dotted(model):
             yield _rewritten(context, call, name, sites)
@@ -126,6 +149,29 @@ def find(context: Context) -> Iterator[Draft]:
         message = f"an FSDP2 model has no `{name}`: the answer is another now"
         construct = context.source(call)
         yield Draft(RULE, call, Action.MANUAL, message, construct, sites, silent=True, mark=True)
+
+
+def _unwraps(context: Context, call: ast.Call) -> bool:
+    """Whether a question stands where the wrapped module is taken out if there is one, which is right without."""
+    statement = context.module.statement(call)
+    return any(
+        isinstance(node, ast.Attribute) and node.attr == _WRAPPED for node in ast.walk(statement)
+    )
+
+
+def _told(context: Context, call: ast.Call, sites: frozenset[Site]) -> Draft:
+    kind, needs = context.name(PACKAGE, "FSDPModule", use=call)
+
+    def apply(updated: cst.CSTNode) -> Edited:
+        assert isinstance(updated, cst.Call)
+        arguments = [updated.args[0], cst.Arg(cst.parse_expression(kind))]
+        made = updated.with_changes(func=cst.Name("isinstance"), args=arguments)
+        return Edited(made, tuple(missing(comments_in(updated), comments_in(made))))
+
+    edit = Edit(context.syntax.find(call, cst.Call), apply)
+    message = "every sharded module is an FSDPModule"
+    construct = context.source(call)
+    return Draft(RULE, call, Action.REWRITE, message, construct, sites, edits=(edit,), needs=needs)
 
 
 def _rewritten(context: Context, call: ast.Call, name: str, sites: frozenset[Site]) -> Draft:

@@ -23,7 +23,7 @@ import torch
 import torch._dynamo  # FSDP2 imports it at first use: once here instead of once a rank
 import torch.distributed as dist
 
-from . import loop, summon  # noqa: F401  (register their checks)
+from . import loop, silent, summon, surroundings  # noqa: F401  (they register their checks)
 from .cases import COMPARISONS, FAULTS
 from .checks import CHECKS
 from .programs import FAULTS as PROGRAM_FAULTS

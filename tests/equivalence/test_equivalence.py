@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from . import loop, summon  # noqa: F401  (register their checks)
+from . import loop, silent, summon, surroundings  # noqa: F401  (they register their checks)
 from .cases import COMPARISONS, FAULTS
 from .checks import CHECKS
 from .programs import FAULTS as PROGRAM_FAULTS

@@ -1,0 +1,227 @@
+"""The runtime's functions for optimizers and gradients, beside what FSDP1 did."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from fsdp_migrate import runtime
+from fsdp_migrate.runtime import shard_model
+
+from .checks import check
+from .train import TORCH, fsdp1_on_cpu, full_fsdp1, full_fsdp2
+
+
+class Part(nn.Module):
+    """Two layers, of which a step may use one or both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.always = nn.Linear(6, 6)
+        self.sometimes = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor, both: bool) -> torch.Tensor:
+        x = torch.relu(self.always(x))
+        return self.sometimes(x) if both else x
+
+
+class Parts(nn.Module):
+    """Units of which a step may leave out a part, or the last one as a whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList([Part() for _ in range(3)])
+        self.head = nn.Linear(6, 3)
+        self.unused = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor, step: int) -> torch.Tensor:
+        for index, part in enumerate(self.parts):
+            if index < 2 or step % 3:
+                x = part(x, both=(step + index) % 2 == 0)
+        return self.head(x)
+
+
+def trained(
+    model: nn.Module,
+    make: Callable[[Any], torch.optim.Optimizer],
+    no_sync: Callable[[], Any] | None,
+    before_step: Callable[[nn.Module], None],
+    full: Callable[[nn.Module], Any],
+) -> dict[str, torch.Tensor]:
+    """The parameters after some steps."""
+    optimizer = make(model.parameters())
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    for step in range(4):
+        for last in (False, True) if no_sync else (True,):
+            with no_sync() if no_sync and not last else contextlib.nullcontext():
+                model(
+                    torch.randn(4, 6, generator=generator), step
+                ).float().square().mean().backward()
+        before_step(model)
+        optimizer.step()
+        optimizer.zero_grad()
+    parameters: dict[str, torch.Tensor] = full(model)[0]
+    return parameters
+
+
+def options(api: Any, strategy: str, low: bool) -> dict[str, Any]:
+    precision = api.MixedPrecision(torch.bfloat16, torch.bfloat16) if low else None
+    return {
+        "auto_wrap_policy": api.ModuleWrapPolicy({Part}),
+        "sharding_strategy": api.ShardingStrategy[strategy],
+        "mixed_precision": precision,
+    }
+
+
+def adamw(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=0.1, weight_decay=0.5)
+
+
+def momentum(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=0.1)
+
+
+def frozen() -> nn.Module:
+    torch.manual_seed(0)
+    model = Parts()
+    model.parts[0].always.bias.requires_grad_(False)
+    return model
+
+
+@check(2)
+def unused_parameters_get_the_zeros_that_fsdp1_gave() -> None:
+    cases = [
+        ("FULL_SHARD", False, adamw, False),
+        ("FULL_SHARD", False, momentum, True),
+        ("SHARD_GRAD_OP", False, adamw, True),
+        ("NO_SHARD", True, adamw, False),
+    ]
+    for strategy, low, make, accumulate in cases:
+        with fsdp1_on_cpu():
+            wrapped = FSDP(frozen(), use_orig_params=True, **options(TORCH, strategy, low))
+            no_sync = wrapped.no_sync if accumulate else None
+            expected = trained(wrapped, make, no_sync, lambda model: None, full_fsdp1)
+        del wrapped, no_sync
+        gc.collect()
+        for fill in (True, False):
+            model = shard_model(frozen(), **options(runtime, strategy, low))
+            found = trained(
+                model,
+                make,
+                (lambda model=model: runtime.no_sync(model)) if accumulate else None,
+                runtime.fill_unused_gradients if fill else lambda model: None,
+                full_fsdp2,
+            )
+            equal = all(torch.equal(expected[name], found[name]) for name in expected)
+            assert equal is fill, (strategy, low, make.__name__, accumulate, fill)
+
+
+@check(2)
+def gradients_are_filled_where_a_unit_has_some() -> None:
+    model = frozen()
+    for part in model.parts:
+        fully_shard(part)
+    fully_shard(model)
+    runtime.fill_unused_gradients(model)
+    assert all(p.grad is None for p in model.parameters())
+    model(torch.ones(2, 6), 0).sum().backward()
+    runtime.fill_unused_gradients(model)
+    filled = {name for name, p in model.named_parameters() if p.grad is not None}
+    everything = {name for name, _ in model.named_parameters()}
+    assert everything - filled == {
+        "parts.0.always.bias",  # frozen
+        *(name for name in everything if name.startswith("parts.2.")),  # a unit that did not run
+    }
+    assert not model.unused.weight.grad.full_tensor().any()
+    assert model.unused.weight.grad.placements == model.unused.weight.placements
+
+
+@check(2)
+def ignored_parameters_are_stepped_apart() -> None:
+    """With `foreach`, the default on CUDA."""
+
+    def make(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters, lr=0.1, foreach=True)
+
+    def build() -> nn.Module:
+        torch.manual_seed(0)
+        return Parts()
+
+    with fsdp1_on_cpu():
+        model = build()
+        wrapped = FSDP(model, ignored_modules=[model.head], use_orig_params=True)
+        expected = trained(wrapped, make, None, lambda model: None, full_fsdp1)
+    del wrapped, model
+    gc.collect()
+    mixed = shard_model(model := build(), ignored_modules=[model.head])
+    with pytest.raises(RuntimeError, match="mixed torch"):
+        trained(mixed, make, None, runtime.fill_unused_gradients, full_fsdp2)
+    apart = shard_model(model := build(), ignored_modules=[model.head])
+    found = trained(
+        apart,
+        lambda parameters: make(runtime.separate_parameters(parameters)),
+        None,
+        runtime.fill_unused_gradients,
+        full_fsdp2,
+    )
+    for name in expected:
+        assert torch.equal(expected[name], found[name]), name
+
+
+@check(2)
+def groups_are_split_by_kind_and_keep_their_options() -> None:
+    model = Parts()
+    shard_model(model, ignored_modules=[model.head])
+    groups = runtime.separate_parameters(
+        [
+            {"params": model.parameters(), "lr": 0.5},
+            {"params": model.head.bias, "lr": 0.25},
+        ]
+    )
+    kinds = [{isinstance(p, DTensor) for p in group["params"]} for group in groups]
+    assert kinds == [{True}, {False}, {False}]
+    assert [group["lr"] for group in groups] == [0.5, 0.5, 0.25]
+    assert sum(len(group["params"]) for group in groups) == len(list(model.parameters())) + 1
+    assert runtime.separate_parameters([]) == []
+
+
+@check(2)
+def resharded_frees_every_unit_and_nothing_else() -> None:
+    for strategy in ("FULL_SHARD", "SHARD_GRAD_OP"):
+        torch.manual_seed(0)
+        model = shard_model(Parts(), **options(runtime, strategy, low=False))
+        with torch.no_grad():
+            before = model(torch.ones(2, 6), 1)
+        assert not all(isinstance(p, DTensor) for p in model.parameters())
+        assert runtime.resharded(model) is model
+        assert all(isinstance(p, DTensor) for p in model.parameters())
+        with torch.no_grad():
+            assert torch.equal(model(torch.ones(2, 6), 1), before)
+    plain = nn.Linear(2, 2)
+    assert runtime.resharded(plain) is plain
+
+
+@check(2)
+def local_shards_are_views_of_what_they_are_of() -> None:
+    torch.manual_seed(0)
+    model = fully_shard(nn.Linear(6, 5))
+    weight = model.weight
+    local = runtime.local_shard(weight.data)
+    assert type(local) is torch.Tensor
+    sizes = [0, 0]
+    dist.all_gather_object(sizes, local.numel())
+    assert sum(sizes) == weight.numel()
+    local.fill_(3)
+    assert (weight.full_tensor() == 3).all()
+    tensor = torch.ones(2)
+    assert runtime.local_shard(tensor) is tensor
