@@ -19,6 +19,7 @@ from fsdp_migrate.index.module import Assigned, Module, Scope
 from fsdp_migrate.index.names import PACKAGE, fsdp1_member, fsdp1_name
 from fsdp_migrate.index.order import block_of
 from fsdp_migrate.index.project import External, ModuleReference, Project
+from fsdp_migrate.index.sharded import Sharded
 
 if TYPE_CHECKING:
     from fsdp_migrate.codemods.plan import Plan
@@ -37,12 +38,14 @@ class Context:
         models: Models,
         plans: Mapping[ast.Call, Plan],
         line_length: int = 88,
+        sharded: Sharded | None = None,
     ) -> None:
         self.module = module
         self.project = project
         self.models = models
         self.plans = plans
         self.line_length = line_length
+        self.sharded = sharded  # FSDP2's modules, where their contract is looked at
         self._paths: dict[Module, frozenset[str]] = {}
 
     @cached_property

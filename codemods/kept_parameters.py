@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.expressions import values_given
-from fsdp_migrate.index.models import SELF_RETURNING
+from fsdp_migrate.index.flow import unchained as unchained
 from fsdp_migrate.index.module import Assigned, Module, Scope
 from fsdp_migrate.index.order import after
 from fsdp_migrate.index.project import Definition
@@ -380,17 +380,6 @@ def _called(context: Context, made: Definition) -> Iterator[str]:
     for inner in ast.walk(made.node):
         if isinstance(inner, ast.Call):
             yield from context.project.dotted(inner.func, made.module)
-
-
-def unchained(model: ast.expr) -> ast.expr:
-    """The model in `model.to(device).train()`."""
-    while (
-        isinstance(model, ast.Call)
-        and isinstance(model.func, ast.Attribute)
-        and model.func.attr in SELF_RETURNING
-    ):
-        model = model.func.value
-    return model
 
 
 def names_of(model: ast.expr, module: Module, scope: Scope) -> list[str]:

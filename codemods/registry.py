@@ -15,6 +15,7 @@ from fsdp_migrate.codemods import (
     clip_local_norm,
     composable,
     constructor,
+    contract,
     direct_forward,
     distributed_checkpoint,
     dynamic_names,
@@ -82,10 +83,14 @@ CODEMODS = (
 )
 
 
+# Those of code that uses FSDP2 already; they change nothing.
+CONTRACT = contract.MODULES
+
+
 @cache
 def all_rules() -> list[Rule]:
     """Every rule, in the order of codes."""
-    modules = (*CODEMODS, *arguments.MODULES, names, imports)
+    modules = (*CODEMODS, *arguments.MODULES, names, imports, *CONTRACT)
     return sorted((rule for module in modules for rule in module.RULES), key=lambda rule: rule.code)
 
 

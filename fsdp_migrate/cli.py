@@ -134,9 +134,17 @@ def migrate(ctx: click.Context, /, **arguments: Any) -> None:
 
 @cli.command()
 @_shared
+@click.option(
+    "--fsdp2",
+    is_flag=True,
+    help="Also look at code that uses fully_shard for breaches of FSDP2's own contract.",
+)
 @click.pass_context
 def check(ctx: click.Context, /, **arguments: Any) -> None:
-    """List all FSDP1 constructs and what becomes of each."""
+    """List all FSDP1 constructs and what becomes of each.
+
+    With --fsdp2 also what breaks the contract of FSDP2 in code that uses it already (rules FSDP701 and following).
+    """
     ctx.exit(run(Request(**arguments, check=True, only_checks=True)))
 
 

@@ -19,13 +19,14 @@ from fsdp_migrate.codemods.apply import Refused, apply
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.mark import mark
 from fsdp_migrate.codemods.plan import Plan
-from fsdp_migrate.codemods.registry import CODEMODS
+from fsdp_migrate.codemods.registry import CODEMODS, CONTRACT
 from fsdp_migrate.codemods.rule import Draft, Edit
 from fsdp_migrate.discover import mentions_fsdp
 from fsdp_migrate.findings import Action, Finding, Problem
 from fsdp_migrate.index.models import Models
 from fsdp_migrate.index.module import NEWLINE, Module
 from fsdp_migrate.index.project import Project
+from fsdp_migrate.index.sharded import Sharded
 from fsdp_migrate.report import Change, Report
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
@@ -39,11 +40,13 @@ def migrate(sources: Mapping[Module, Source], options: Options, report: Report) 
     """Adds findings, errors and changed files to the report."""
     project = Project(sources)
     models = Models(project)
+    sharded = Sharded(models) if options.fsdp2 else None
+    reached = models.reached | (sharded.reached if sharded else set())
     plans: dict[ast.Call, Plan] = {}
     contexts = {
-        module: Context(module, project, models, plans, line_length(module.path))
+        module: Context(module, project, models, plans, line_length(module.path), sharded)
         for module in project.modules
-        if mentions_fsdp(sources[module].data) or module in models.reached
+        if mentions_fsdp(sources[module].data) or module in reached
     }
     for module, call in models.constructors:
         plans[call] = constructor.plan(contexts[module], call)
@@ -102,6 +105,8 @@ class _Migration:
         try:
             for codemod in CODEMODS:
                 drafts += codemod.find(context)
+            for breaches in CONTRACT if context.sharded else ():
+                drafts += breaches.find(context)
         except Exception as error:
             self.fail(context.module, error)
         drafts += names.find(context, _gone(drafts), drafts)

@@ -40,6 +40,7 @@ class Request:
     stage: str = "full"
     allow_dirty: bool = False
     only_checks: bool = False
+    fsdp2: bool = False
 
     @property
     def from_stdin(self) -> bool:
@@ -66,6 +67,7 @@ def run(request: Request) -> int:
         select=_known_codes(split_codes(request.select) or settings.select),
         ignore=_known_codes(split_codes(request.ignore) | settings.ignore),
         exclude=settings.exclude + request.exclude,
+        fsdp2=request.only_checks and (request.fsdp2 or settings.fsdp2),
     )
     original = b""
     if request.from_stdin:

@@ -14,7 +14,8 @@ else:
     import tomli as tomllib
 
 TABLE = "[tool.fsdp-migrate]"
-KEYS = ("exclude", "ignore", "select")
+LISTS = ("exclude", "ignore", "select")
+KEYS = (*LISTS[:1], "fsdp2", *LISTS[1:])
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Options:
         select: report these rule codes only; empty means all.
         ignore: leave these rule codes out.
         exclude: patterns as in .gitignore for files that a folder's walk leaves out.
+        fsdp2: look also for breaches of FSDP2's own contract.
     """
 
     unsafe: bool = False
@@ -36,6 +38,7 @@ class Options:
     select: frozenset[str] = frozenset()
     ignore: frozenset[str] = frozenset()
     exclude: tuple[str, ...] = ()
+    fsdp2: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,12 +48,14 @@ class Settings:
     Attributes:
         root: the folder that `exclude` is relative to: pyproject.toml's, else the current one.
         exclude, select, ignore: as in `Options`.
+        fsdp2: likewise, for `check`.
     """
 
     root: Path = field(default_factory=Path.cwd)
     exclude: tuple[str, ...] = ()
     select: frozenset[str] = frozenset()
     ignore: frozenset[str] = frozenset()
+    fsdp2: bool = False
 
 
 class SettingsError(ValueError):
@@ -106,14 +111,18 @@ def _checked(file: Path, table: dict[str, object]) -> Settings:
         names = ", ".join(unknown)
         raise SettingsError(f"{file}: unknown key in {TABLE}: {names} (known: {', '.join(KEYS)})")
     lists: dict[str, list[str]] = {}
-    for key in KEYS:
+    for key in LISTS:
         value = table.get(key, [])
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise SettingsError(f"{file}: {key} in {TABLE} must be a list of strings")
         lists[key] = value
+    fsdp2 = table.get("fsdp2", False)
+    if not isinstance(fsdp2, bool):
+        raise SettingsError(f"{file}: fsdp2 in {TABLE} must be true or false")
     return Settings(
         root=file.parent,
         exclude=tuple(lists["exclude"]),
         select=split_codes(lists["select"]),
         ignore=split_codes(lists["ignore"]),
+        fsdp2=fsdp2,
     )

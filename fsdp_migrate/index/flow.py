@@ -36,6 +36,19 @@ SELF_RETURNING = frozenset(
         "apply",
     }
 )
+
+
+def unchained(model: ast.expr) -> ast.expr:
+    """The model in `model.to(device).train()`."""
+    while (
+        isinstance(model, ast.Call)
+        and isinstance(model.func, ast.Attribute)
+        and model.func.attr in SELF_RETURNING
+    ):
+        model = model.func.value
+    return model
+
+
 # Methods that change or measure a container and give nothing of it away.
 _HARMLESS = frozenset({"append", "extend", "insert", "keys", "clear", "update", "index", "count"})
 # Decorators that leave a function's result what it is.

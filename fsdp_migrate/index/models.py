@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from fsdp_migrate.index.flow import SELF_RETURNING as SELF_RETURNING
 from fsdp_migrate.index.flow import Flow
 from fsdp_migrate.index.instances import Instances
 from fsdp_migrate.index.labels import Maker as Maker
 from fsdp_migrate.index.labels import Site as Site
-from fsdp_migrate.index.module import Module, Parameter
+from fsdp_migrate.index.module import Module, Parameter, Scope
 from fsdp_migrate.index.order import branches, same_text
 from fsdp_migrate.index.project import Definition, Project
 from fsdp_migrate.index.uses import Uses
@@ -27,15 +27,16 @@ class Models:
         constructors: the calls that make models: of the class itself, and of what stands for it.
         makers: the partial applications of the class, and the references to `wrap` where it wraps by the class.
         reached: the files in which a model is seen.
+        uses, instances: the tables that the models were followed by.
     """
 
     def __init__(self, project: Project) -> None:
         self.project = project
-        self._uses = Uses(project)
-        self._instances = Instances(project)
-        tests = list(_tests(project))
+        self.uses = Uses(project)
+        self.instances = Instances(project)
+        tests = list(class_tests(project, self._is_class))
         ruled_out = {node for _, _, contrary in tests for node in contrary}
-        self._flow = Flow(self._uses, self._instances, ruled_out)
+        self._flow = Flow(self.uses, self.instances, ruled_out)
         self.constructors = [
             (module, call)
             for module in project.modules
@@ -47,7 +48,8 @@ class Models:
             self._flow.add(module, call, (), Site(module, call))
         for maker in self.makers:
             self._flow.add(maker.module, maker.node, (), maker)
-        self._add_declared()
+        for module, scope, name in declared(project, self._is_class):
+            self._flow.parameter(module, scope, name, Site(module, None))
         for module, guarded, _ in tests:
             for node in guarded:
                 self._flow.add(module, node, (), Site(module, None))
@@ -75,11 +77,11 @@ class Models:
 
     def callers_of(self, function: ast.AST) -> list[tuple[Module, ast.Call]]:
         """The calls that are known to run a function of the project."""
-        return self._uses.callers.get(function, [])
+        return self.uses.callers.get(function, [])
 
     def class_of(self, expression: ast.expr, module: Module) -> Definition | None:
         """The class of the project whose instance an expression is."""
-        return self._instances.class_of(expression, module)
+        return self.instances.class_of(expression, module)
 
     def _is_class(self, expression: ast.expr, module: Module) -> bool:
         return self.project.fsdp1(expression, module) == _CLASS
@@ -117,26 +119,28 @@ class Models:
                 if self.project.fsdp1(call.func, module) == "wrap":
                     yield Maker(module, call.func)
 
-    def _add_declared(self) -> None:
-        """Parameters annotated as FSDP."""
-        for module in self.project.modules:
-            for scope in module.scopes.values():
-                for name, bindings in scope.bindings.items():
-                    for binding in bindings:
-                        if isinstance(binding, Parameter) and self._annotated(binding, module):
-                            self._flow.parameter(module, scope, name, Site(module, None))
 
-    def _annotated(self, binding: Parameter, module: Module) -> bool:
-        """Whether an annotation names the class: alone, quoted, or as one of several."""
-        annotation = binding.argument.annotation
-        return annotation is not None and any(
-            isinstance(node, ast.Name | ast.Attribute | ast.Constant)
-            and self._is_class(node, module)
-            for node in ast.walk(annotation)
-        )
+_IsClass = Callable[[ast.expr, Module], bool]
 
 
-def _tests(project: Project) -> Iterator[tuple[Module, list[ast.expr], list[ast.expr]]]:
+def declared(project: Project, is_class: _IsClass) -> Iterator[tuple[Module, Scope, str]]:
+    """The parameters whose annotation names a class: alone, quoted, or as one of several."""
+    for module in project.modules:
+        for scope in module.scopes.values():
+            for name, bindings in scope.bindings.items():
+                for binding in bindings:
+                    annotation = isinstance(binding, Parameter) and binding.argument.annotation
+                    if annotation and any(
+                        isinstance(node, ast.Name | ast.Attribute | ast.Constant)
+                        and is_class(node, module)
+                        for node in ast.walk(annotation)
+                    ):
+                        yield module, scope, name
+
+
+def class_tests(
+    project: Project, is_class: _IsClass
+) -> Iterator[tuple[Module, list[ast.expr], list[ast.expr]]]:
     """What stands behind `if isinstance(model, FSDP):`, and behind its contrary or behind `if isinstance(model, DDP):`."""
     for module in project.modules:
         for call in module.calls:
@@ -149,7 +153,7 @@ def _tests(project: Project) -> Iterator[tuple[Module, list[ast.expr], list[ast.
             subject, kind = call.args
             if not isinstance(subject, ast.Name | ast.Attribute):
                 continue
-            if project.fsdp1(kind, module) == _CLASS:
+            if is_class(kind, module):
                 behind, contrary = branches(module, call)
                 yield module, same_text(behind, subject), same_text(contrary, subject)
             elif any(path.endswith(OTHER_WRAPPERS) for path in project.dotted(kind, module)):

@@ -6,13 +6,20 @@ from enum import Enum
 
 PACKAGE = "torch.distributed.fsdp"
 
-_PUBLIC_PATHS = (
+FSDP1_PATHS = (
     PACKAGE,
     f"{PACKAGE}.api",
     f"{PACKAGE}.fully_sharded_data_parallel",
     f"{PACKAGE}.wrap",
     f"{PACKAGE}._wrap_utils",
     f"{PACKAGE}.sharded_grad_scaler",
+)
+
+FSDP2_PATHS = (
+    PACKAGE,
+    f"{PACKAGE}._fully_shard",
+    "torch.distributed._composable.fsdp",
+    "torch.distributed._composable.fsdp.fully_shard",
 )
 
 
@@ -72,7 +79,7 @@ FSDP2_NAMES = frozenset(
     }
 )
 
-_BY_PATH = {f"{path}.{name}": name for path in _PUBLIC_PATHS for name in KINDS}
+_BY_PATH = {f"{path}.{name}": name for path in FSDP1_PATHS for name in KINDS}
 del _BY_PATH[f"{PACKAGE}.wrap"]  # the submodule, not the function in it
 
 
@@ -93,7 +100,7 @@ def fsdp1_member(dotted: str) -> tuple[str, str] | None:
 
 def is_module(dotted: str) -> bool:
     """Whether a dotted path is FSDP1's package or a public module of it."""
-    return dotted in _PUBLIC_PATHS
+    return dotted in FSDP1_PATHS
 
 
 def is_private(dotted: str) -> bool:

@@ -26,7 +26,7 @@ def branches(module: Module, test: ast.expr) -> tuple[list[ast.AST], list[ast.AS
         body, orelse = [parent.body], [parent.orelse]
     elif isinstance(parent, ast.Assert) and parent.test is node:
         body = _rest(module, parent)
-    if isinstance(parent, ast.If) and _leaves(
+    if isinstance(parent, ast.If) and leaves(
         parent.body
     ):  # an early exit: the rest is the other branch
         orelse += _rest(module, parent)
@@ -40,7 +40,8 @@ def _rest(module: Module, statement: ast.stmt) -> list[ast.AST]:
     return list(block[block.index(statement) + 1 :])
 
 
-def _leaves(block: list[ast.stmt]) -> bool:
+def leaves(block: list[ast.stmt]) -> bool:
+    """Whether a block ends where what follows it does not run."""
     return isinstance(block[-1], ast.Return | ast.Raise | ast.Continue | ast.Break)
 
 

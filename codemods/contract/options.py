@@ -1,0 +1,258 @@
+"""What `fully_shard` is given besides the module: its own options, not FSDP1's, and no resharding of the root."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.contract.facts import access, breach, given, loop_of, shardings
+from fsdp_migrate.codemods.expressions import shortened
+from fsdp_migrate.codemods.rule import Draft, Example, Rule
+from fsdp_migrate.index.module import Module, Parameter
+from fsdp_migrate.index.names import fsdp1_member, fsdp1_name
+from fsdp_migrate.index.sharded import Place
+from fsdp_migrate.index.values import origin
+
+FOREIGN = Rule(
+    "FSDP709",
+    "fsdp1-argument",
+    "fully_shard takes its own options, not FSDP1's",
+    """`fully_shard` looks at what it is given only when it uses it:
+
+- `mp_policy=MixedPrecision(...)`, FSDP1's, is taken, and the first forward fails (it lacks `output_dtype`, and casts no
+  inputs unless told to); `MixedPrecisionPolicy` casts.
+- `mp_policy=None` fails with `AttributeError: 'NoneType' object has no attribute 'param_dtype'`; leave the argument out.
+- `offload_policy=CPUOffload(offload_params=True)` runs without an error and offloads nothing: FSDP2 asks for
+  `CPUOffloadPolicy`. `offload_policy=None` works.
+- `reshard_after_forward=ShardingStrategy.FULL_SHARD` is a ValueError, an argument of FSDP1's (`auto_wrap_policy`,
+  `sharding_strategy`, `device_id`, ...) and a second positional argument a TypeError.
+
+All of it was seen on two ranks.""",
+    (
+        Example(
+            "objects of FSDP1",
+            """\
+import torch
+from torch.distributed.fsdp import CPUOffload, MixedPrecision, fully_shard
+
+policy = MixedPrecision(param_dtype=torch.bfloat16)
+for layer in model.layers:
+    fully_shard(layer, mp_policy=policy)
+fully_shard(model, mp_policy=policy, offload_policy=CPUOffload(offload_params=True))
+""",
+            message="offloads nothing, without an error: CPUOffloadPolicy()",
+        ),
+        Example(
+            "no mixed precision",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+kwargs = {"mp_policy": None}
+for layer in model.layers:
+    fully_shard(layer, **kwargs)
+fully_shard(model, **kwargs)
+""",
+            message="mp_policy=None",
+        ),
+        Example(
+            "arguments of FSDP1",
+            """\
+from torch.distributed.fsdp import ShardingStrategy, fully_shard
+
+for layer in model.layers:
+    fully_shard(layer)
+fully_shard(model, sharding_strategy=ShardingStrategy.FULL_SHARD, device_id=device)
+""",
+            message="sharding_strategy",
+        ),
+        Example(
+            "FSDP2's own",
+            """\
+import torch
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+
+kwargs = {"mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16)}
+if offload:
+    kwargs["offload_policy"] = CPUOffloadPolicy()
+for layer in model.layers:
+    fully_shard(layer, **kwargs, offload_policy=None)
+fully_shard(model, mesh=mesh, **kwargs)
+""",
+            quiet=True,
+        ),
+    ),
+)
+ROOT = Rule(
+    "FSDP707",
+    "root-reshards",
+    "the root needs no reshard_after_forward=True: it is gathered again right away",
+    """The root's parameters are the last that forward and the first that backward needs. FSDP1 kept them, and so does
+`reshard_after_forward=None`, the default: False for a root, True for other units. `True` for the root costs one more
+all-gather a step (6 instead of 5 for a root with two units) for the memory of the root's parameters between forward and
+backward. It is right for a model that only runs forward, or that is one of several in a step; otherwise leave the argument
+out (pytorch#154655, pytorch#154704).""",
+    (
+        Example(
+            "all alike",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+for layer in model.layers:
+    fully_shard(layer, reshard_after_forward=True)
+fully_shard(model, reshard_after_forward=True)
+""",
+            message="leave it out",
+        ),
+        Example(
+            "in a dictionary for units and root",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+kwargs = dict(mesh=mesh, reshard_after_forward=True)
+for layer in model.layers:
+    fully_shard(layer, **kwargs)
+fully_shard(model, **kwargs)
+""",
+            message="leave it out",
+        ),
+        Example(
+            "units alone, and the default",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+for layer in model.layers:
+    fully_shard(layer, reshard_after_forward=True)
+fully_shard(model)
+""",
+            quiet=True,
+        ),
+        Example(
+            "a part of a larger model",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+for layer in model.encoder.layers:
+    fully_shard(layer)
+fully_shard(model.encoder, reshard_after_forward=True)
+fully_shard(model)
+""",
+            quiet=True,
+        ),
+    ),
+)
+RULES = (ROOT, FOREIGN)
+
+_ARGUMENTS = frozenset(
+    {
+        "module",
+        "mesh",
+        "reshard_after_forward",
+        "shard_placement_fn",
+        "mp_policy",
+        "offload_policy",
+        "ignored_params",
+        "dp_mesh_dims",
+    }
+)
+_FSDP1 = {
+    "process_group": "mesh",
+    "device_mesh": "mesh",
+    "sharding_strategy": "reshard_after_forward and mesh",
+    "strategy": "reshard_after_forward and mesh",
+    "cpu_offload": "offload_policy",
+    "auto_wrap_policy": "a call of fully_shard for each unit",
+    "policy": "a call of fully_shard for each unit",
+    "backward_prefetch": "set_modules_to_backward_prefetch",
+    "forward_prefetch": "set_modules_to_forward_prefetch",
+    "mixed_precision": "mp_policy",
+    "ignored_modules": "ignored_params",
+    "ignored_states": "ignored_params",
+    "param_init_fn": "to_empty and an initialisation after sharding",
+    "device_id": "torch.cuda.set_device",
+    "sync_module_states": "a broadcast before sharding",
+    "limit_all_gathers": "nothing",
+    "use_orig_params": "nothing",
+}
+
+
+def find(context: Context) -> Iterator[Draft]:
+    """Arguments of `fully_shard`."""
+    seen: set[ast.expr] = set()
+    places = shardings(context)
+    for place in places:
+        if len(place.call.args) > 1 and not any(
+            isinstance(argument, ast.Starred) for argument in place.call.args
+        ):
+            message = "fully_shard takes the module by position and everything else by name"
+            yield breach(FOREIGN, context, place.call.args[1], message)
+        for name, value in given(context, place.call):
+            wrong = _wrong(context, name, value)
+            if wrong is not None and value not in seen:
+                seen.add(value)
+                construct = shortened(f"{name}={context.source(value)}")
+                yield breach(FOREIGN, context, value, wrong, construct)
+            if name == "reshard_after_forward" and _is_true(value):
+                if _is_root(context, place, places):
+                    message = (
+                        "note: the root is gathered again right away: leave it out,"
+                        " a root then keeps its parameters until backward, as under FSDP1"
+                    )
+                    construct = f"{name}={context.source(value)}"
+                    node = value if _stands_in(context, value, place.call) else place.call
+                    yield breach(ROOT, context, node, message, construct)
+
+
+def _stands_in(context: Context, value: ast.expr, call: ast.Call) -> bool:
+    return call in context.module.ancestors(value)
+
+
+def _is_true(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and value.value is True
+
+
+def _wrong(context: Context, name: str, value: ast.expr) -> str | None:
+    """What is wrong with an argument, and what to give instead."""
+    if name not in _ARGUMENTS:
+        if name in _FSDP1:
+            return f"{name} is FSDP1's, and fully_shard a TypeError for it: {_FSDP1[name]}"
+        return None
+    made = origin(context.project, value, context.module)
+    if made is None or made.node is None:
+        return None
+    if name == "mp_policy":
+        if isinstance(made.node, ast.Constant) and made.node.value is None:
+            return "mp_policy=None is an AttributeError: leave it out"
+        if _makes(context, made.node, made.module, "MixedPrecision"):
+            return "FSDP1's MixedPrecision fails in the first forward: MixedPrecisionPolicy(...)"
+    elif name == "offload_policy" and _makes(context, made.node, made.module, "CPUOffload"):
+        return "FSDP1's CPUOffload offloads nothing, without an error: CPUOffloadPolicy()"
+    elif name == "reshard_after_forward":
+        members = (fsdp1_member(p) for p in context.project.dotted(made.node, made.module))
+        if any(member and member[0] == "ShardingStrategy" for member in members):
+            return "takes True, False, None or a number of ranks, not a ShardingStrategy"
+    return None
+
+
+def _makes(context: Context, node: ast.expr, module: Module, name: str) -> bool:
+    """Whether an expression is a call of one of FSDP1's options, torch's or the runtime's."""
+    if not isinstance(node, ast.Call):
+        return False
+    paths = context.project.dotted(node.func, module)
+    return any(fsdp1_name(p) == name or p == f"fsdp_migrate.runtime.{name}" for p in paths)
+
+
+def _is_root(context: Context, place: Place, places: list[Place]) -> bool:
+    """Whether a model with units below it is sharded, and nothing that it may be a part of."""
+    way = access(context, place.model)
+    if not isinstance(place.model, ast.Name) or loop_of(context.module, place.model):
+        return False
+    ways = [access(context, other.model) for other in places if other is not place]
+    if not any(len(other) > 1 and other[:1] == way for other in ways):
+        return False
+    bindings = context.module.scope_of(place.model).bindings.get(place.model.id, [])
+    if any(isinstance(binding, Parameter) for binding in bindings):
+        assert context.sharded is not None
+        around = [p for p in context.sharded.places if p.site is place.site and p is not place]
+        return bool(around) and all(isinstance(p.model, ast.Name) for p in around)
+    return True
