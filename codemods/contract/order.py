@@ -14,6 +14,7 @@ from fsdp_migrate.codemods.contract.facts import (
     loop_of,
     shardings,
 )
+from fsdp_migrate.codemods.contract.units import container
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
 from fsdp_migrate.index.module import Assigned, Module
 from fsdp_migrate.index.order import after
@@ -150,7 +151,7 @@ def find(context: Context) -> Iterator[Draft]:
                     continue
                 yield breach(RULE, context, place.call, message)
                 break
-        if way:
+        if way and not container(context, place.model):
             earlier.append((place, way))
 
 

@@ -120,7 +120,7 @@ def find(context: Context) -> Iterator[Draft]:
     """Roots without units, and containers."""
     found = shardings(context)
     for place in found:
-        kind = _container(context, place.model)
+        kind = container(context, place.model)
         if kind is not None:
             message = f"a {kind} has no forward, and fully_shard refuses it: shard its elements"
             yield breach(CONTAINER, context, place.call, message)
@@ -176,10 +176,10 @@ def _is_small(context: Context, place: Place) -> bool:
     if made is None or not isinstance(made.node, ast.Call):
         return False
     dotted = context.project.dotted(made.node.func, made.module)
-    return any(path.startswith("torch.nn.") for path in dotted)
+    return any(path.startswith("torch.nn.") and "Transformer" not in path for path in dotted)
 
 
-def _container(context: Context, model: ast.expr) -> str | None:
+def container(context: Context, model: ast.expr) -> str | None:
     """`ModuleList` or `ModuleDict`, where a module is known to be one."""
     if isinstance(model, ast.Attribute):
         cls = context.models.class_of(model.value, context.module)
