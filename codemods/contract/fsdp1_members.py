@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.contract.facts import breach, holds
+from fsdp_migrate.codemods.contract.facts import breach, holds, words_around
 from fsdp_migrate.codemods.expressions import values_given
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
 from fsdp_migrate.index.names import fsdp1_member
@@ -55,6 +56,27 @@ with model.no_sync():
     model(batch).backward()
 """,
             message="set_requires_gradient_sync",
+        ),
+        Example(
+            "what was wrapped",
+            """\
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+
+model = Net()
+for layer in model.layers:
+    fully_shard(layer)
+fully_shard(model)
+print(model.module)
+""",
+            message="the model is the module",
         ),
         Example(
             "FSDP2's own, and questions",
@@ -107,12 +129,13 @@ _METHODS = {
     "optim_state_dict": "get_optimizer_state_dict",
     "fsdp_modules": "the FSDPModules of model.modules()",
     "register_comm_hook": "reduce_dtype, or set_all_reduce_hook",
-    "check_is_root": "nothing",
+    "check_is_root": "the root is what is sharded last",
 }
 
 
 def find(context: Context) -> Iterator[Draft]:
     """FSDP1's members, by the class or on the module, and questions of its class."""
+    assert context.sharded is not None
     for call in context.module.calls:
         if isinstance(call.func, ast.Name) and call.func.id == "isinstance":
             if len(call.args) == 2 and context.fsdp1(call.args[1]) == "FullyShardedDataParallel":
@@ -123,8 +146,12 @@ def find(context: Context) -> Iterator[Draft]:
             yield from _called(context, call, call.func)
     for attribute in context.module.attributes:
         if attribute.attr == "module" and isinstance(attribute.ctx, ast.Load):
-            if holds(context, attribute.value) and _is_certain(context, attribute):
-                message = "an AttributeError: fully_shard wraps nothing, the model is the module"
+            if (
+                holds(context, attribute.value)
+                and context.sharded.has_known_class(attribute.value)
+                and _is_certain(context, attribute)
+            ):
+                message = "is an AttributeError: fully_shard wraps nothing, the model is the module"
                 yield breach(RULE, context, attribute, message)
 
 
@@ -138,17 +165,13 @@ def _called(context: Context, call: ast.Call, function: ast.Attribute) -> Iterat
             return
     if function.attr in _METHODS and holds(context, function.value):
         if _is_certain(context, function):
-            message = f"an AttributeError on an FSDP2 model: {_METHODS[function.attr]}"
+            message = f"is an AttributeError on an FSDP2 model: {_METHODS[function.attr]}"
             yield breach(RULE, context, function, message)
 
 
 def _is_certain(context: Context, attribute: ast.Attribute) -> bool:
-    """Whether the class of the model has no such member itself, and no other wrapper has it here."""
-    cls = context.models.class_of(attribute.value, context.module)
-    if cls is not None and any(
-        getattr(node, "name", None) == attribute.attr
-        or (isinstance(node, ast.Attribute) and node.attr == attribute.attr)
-        for node in ast.walk(cls.node)
-    ):
-        return False
-    return "DistributedDataParallel" not in context.module.text
+    """Whether no class around has such a member itself, and no other wrapper has it here."""
+    name = re.escape(attribute.attr)
+    own = rf"self\.{name}\s*[:=]|def {name}\(|module\(\s*[\"']{name}[\"']"
+    words = words_around(context)
+    return "DistributedDataParallel" not in words and re.search(own, words) is None

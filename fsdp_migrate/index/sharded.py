@@ -110,6 +110,15 @@ class Sharded:
             return False
         return any(self._is_certain(site, expression, module) for site in found)
 
+    def has_known_class(self, expression: ast.expr) -> bool:
+        """Whether the class of a sharded module is one of the project's, so that its attributes are in sight."""
+        sites = self._flow.sites.get(expression, set())
+        return any(
+            self.models.class_of(place.model, place.module) is not None
+            for place in self.places
+            if place.site in sites
+        )
+
     def _is_certain(self, site: Site, expression: ast.expr, module: Module) -> bool:
         if site.call is None:
             return True

@@ -160,12 +160,11 @@ FAULTS = [
         "large.py",
         """\
     model.to_empty(device="cpu")
-    for module in model.modules():
-        if hasattr(module, "reset_parameters"):
-            module.reset_parameters()
+    for layer in model:
+        layer.reset_parameters()
 """,
         "",
-        "model = nn.TransformerEncoder(",
+        "model = nn.Sequential(",
     ),
 ]
 IMPORTS = {  # what a fault needs, in its file

@@ -6,15 +6,14 @@ from torch.distributed.fsdp import fully_shard
 
 def build():
     with torch.device("meta"):
-        model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2), 2)
-    for layer in model.layers:
+        model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 4))
+    for layer in model:
         fully_shard(layer)
     fully_shard(model)
     model.to_empty(device="cpu")
-    for module in model.modules():
-        if hasattr(module, "reset_parameters"):
-            module.reset_parameters()
-    return model(torch.randn(3, 2, 16))
+    for layer in model:
+        layer.reset_parameters()
+    return model(torch.randn(2, 16))
 
 
 if __name__ == "__main__":
