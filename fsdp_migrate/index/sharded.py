@@ -18,6 +18,7 @@ from fsdp_migrate.index.models import Models, class_tests, declared
 from fsdp_migrate.index.module import Assigned, Module, Parameter
 from fsdp_migrate.index.names import FSDP1_PATHS, FSDP2_PATHS
 from fsdp_migrate.index.order import after, block_of, leaves
+from fsdp_migrate.index.project import Definition, External
 
 _SHARDING = frozenset(f"{path}.fully_shard" for path in FSDP2_PATHS) | {
     "fsdp_migrate.runtime.shard_model"
@@ -27,6 +28,7 @@ _OTHERS = frozenset(f"{path}.FullyShardedDataParallel" for path in FSDP1_PATHS) 
     "torch.nn.parallel.DistributedDataParallel",
     "torch.nn.parallel.distributed.DistributedDataParallel",
 }
+_SAME = frozenset({"torch.distributed.tensor.parallel.parallelize_module"})
 # Words of a condition that tells models apart by how they are distributed.
 _TELLING = re.compile(
     r"isinstance|hasattr|fsdp|ddp|dtensor|strateg|parallel|distributed|shard|version|backend|world",
@@ -93,7 +95,10 @@ class Sharded:
 
     def is_sharding(self, call: ast.Call, module: Module) -> bool:
         """Whether a call is one of `fully_shard` (or of the runtime's function in its place)."""
-        return bool(self.project.dotted(call.func, module) & _SHARDING)
+        found = self.project.meanings(call.func, module)
+        return any(isinstance(m, External) and m.dotted in _SHARDING for m in found) and not any(
+            isinstance(m, Definition) for m in found
+        )
 
     def is_fully_shard(self, call: ast.Call, module: Module) -> bool:
         """Whether a call is one of `fully_shard` itself."""
@@ -176,7 +181,7 @@ class Sharded:
             return
         self._flow.bindings.bind(scope, model.id, held)
         first, *later = bindings
-        if depth > 3 or not all(_keeps(binding, model.id) for binding in later):
+        if depth > 3 or not all(self._is_kept(binding, model.id, module) for binding in later):
             return
         if isinstance(first, Parameter):
             for where, caller in self.models.callers_of(first.function):
@@ -186,6 +191,24 @@ class Sharded:
         elif isinstance(first, Assigned) and not first.path:
             if isinstance(first.value, ast.Name | ast.Attribute):
                 self._shard(module, call, first.value, site, depth + 1)
+
+    def _is_kept(self, binding: object, name: str, module: Module) -> bool:
+        """Whether a name that is bound again stays the same module: `m = m.to(device)`, `m = shard(m)`."""
+        if not isinstance(binding, Assigned) or binding.path:
+            return False
+        value = unchained(binding.value)
+        if isinstance(value, ast.Name):
+            return value.id == name
+        if not isinstance(value, ast.Call) or not value.args:
+            return False
+        if not isinstance(value.args[0], ast.Name) or value.args[0].id != name:
+            return False
+        function = self.project.definition(value.func, module)
+        if function is not None and isinstance(function.node, ast.FunctionDef):
+            return _returns_first(function.node)
+        return self.is_sharding(value, module) or bool(
+            self.project.dotted(value.func, module) & _SAME
+        )
 
     def _shard_unbound(self, model: ast.Name, held: Held) -> None:
         """A name that comes from elsewhere, by `import *`: from the statement on it holds what was sharded."""
@@ -219,15 +242,13 @@ def _given(call: ast.Call) -> list[ast.expr]:
     ]
 
 
-def _keeps(binding: object, name: str) -> bool:
-    """Whether a name that is bound again stays the same module: `model = model.to(device)`, `model = shard(model)`."""
-    if not isinstance(binding, Assigned) or binding.path:
-        return False
-    value = binding.value
-    if isinstance(value, ast.Call):
-        values = [unchained(value), *value.args]
-        return any(isinstance(part, ast.Name) and part.id == name for part in values)
-    return False
+def _returns_first(function: ast.FunctionDef) -> bool:
+    """Whether a function returns what it is given first, by name."""
+    parameters = [*function.args.posonlyargs, *function.args.args]
+    returned = [node.value for node in ast.walk(function) if isinstance(node, ast.Return)]
+    return bool(parameters and returned) and all(
+        isinstance(value, ast.Name) and value.id == parameters[0].arg for value in returned
+    )
 
 
 def _tests(module: Module, node: ast.AST) -> Iterator[tuple[ast.AST, ast.expr]]:
