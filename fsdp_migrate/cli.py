@@ -24,13 +24,13 @@ BROKEN_PIPE = 141
 
 
 class Commands(click.Group):
-    """The commands: `migrate` needs no name, `verify` is imported only when used."""
+    """The commands: `migrate` needs no name; `verify` and `checkpoint` are imported only when used."""
 
     ignore_unknown_options = True  # `fsdp-migrate --diff PATH`: the option belongs to `migrate`
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All commands, `verify` among them."""
-        return sorted([*super().list_commands(ctx), "verify"])
+        """All commands, those that are imported late among them."""
+        return sorted([*super().list_commands(ctx), "checkpoint", "verify"])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name."""
@@ -38,6 +38,10 @@ class Commands(click.Group):
             from fsdp_migrate.verify.command import verify_command
 
             return verify_command
+        if cmd_name == "checkpoint":
+            from fsdp_migrate.checkpoint.command import checkpoint_command
+
+            return checkpoint_command
         return super().get_command(ctx, cmd_name)
 
     def resolve_command(
@@ -69,7 +73,8 @@ def cli() -> None:
     \b
     Exit codes:
       0  done, nothing left to say
-      1  findings remain (check, migrate --check), or the runs differ (verify)
+      1  findings remain (check, migrate --check), the runs differ (verify), or a checkpoint
+         does not load as it is (checkpoint inspect) or cannot be converted
       2  wrong usage, or an input that could not be read
       3  a program that verify ran has failed
     """

@@ -1,0 +1,149 @@
+"""`fsdp-migrate checkpoint`. torch is imported only when there is a checkpoint to read."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import click
+
+from fsdp_migrate.run import DONE, FINDINGS, USAGE
+from fsdp_migrate.source import shown_path
+from fsdp_migrate.views.terminal import paint, printable, write_text
+
+_TRUST = click.option(
+    "--trust-pickle",
+    "trust",
+    is_flag=True,
+    help="Execute what the pickles ask for: only if you know who wrote them.",
+)
+
+
+@click.group("checkpoint", short_help="Say what a checkpoint is, and convert it for FSDP2.")
+def checkpoint_command() -> None:
+    """Say what a checkpoint is, and convert it for FSDP2. No GPU and no process group is needed."""
+
+
+@checkpoint_command.command("inspect")
+@click.argument(
+    "paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path)
+)
+@click.option(
+    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
+)
+@_TRUST
+@click.pass_context
+def inspect_command(
+    context: click.Context, paths: tuple[Path, ...], form: str, trust: bool
+) -> None:
+    """Say of each PATH what it is and whether an FSDP2 program can load it as it is.
+
+    PATH is a file, a DCP folder, or a folder with the files of all ranks. Nothing but the index of a
+    file is read. Exits with 0 if all load as they are, 1 if one needs a conversion, 2 if one cannot be read.
+    """
+    _need_torch()
+    from fsdp_migrate.checkpoint.errors import Unreadable
+    from fsdp_migrate.checkpoint.show import as_json, text
+    from fsdp_migrate.checkpoint.sources import open_checkpoint
+    from fsdp_migrate.checkpoint.survey import survey
+
+    surveys, errors = [], []
+    for path in paths:
+        shown = shown_path(path)
+        try:
+            found = survey(open_checkpoint(path, trust))
+        except Unreadable as error:
+            errors.append((shown_path(error.path or path), str(error)))
+            _complain(*errors[-1])
+            continue
+        surveys.append((shown, found))
+        if form == "text":
+            write_text(text(found, shown))
+    if form == "json":
+        write_text(as_json(surveys, errors))
+    if errors:
+        context.exit(USAGE)
+    context.exit(DONE if all(found.loads for _, found in surveys) else FINDINGS)
+
+
+@checkpoint_command.command("convert")
+@click.argument("source", metavar="SRC", type=click.Path(path_type=Path))
+@click.argument("target", metavar="DST", type=click.Path(path_type=Path))
+@click.option(
+    "--to",
+    type=click.Choice(["dcp", "full"]),
+    help="dcp: a folder that any number of ranks loads; full: one file of whole tensors.  "
+    "[default: full if DST ends in .pt, .pth, .bin or .ckpt, else dcp]",
+)
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="KEY",
+    help="Take this entry of the checkpoint only, as `model`; may be given several times.",
+)
+@click.option(
+    "--names-from",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="The model's checkpoint, where an optimizer in a file of its own numbers its parameters.",
+)
+@click.option(
+    "--keep-module", is_flag=True, help="Leave a `module.` that all names begin with where it is."
+)
+@click.option("--overwrite", is_flag=True, help="Replace DST if it is a checkpoint.")
+@_TRUST
+@click.pass_context
+def convert_command(
+    context: click.Context,
+    source: Path,
+    target: Path,
+    to: str | None,
+    only: tuple[str, ...],
+    names_from: Path | None,
+    keep_module: bool,
+    overwrite: bool,
+    trust: bool,
+) -> None:
+    """Write SRC to DST in a form that FSDP2 loads, and read it back to compare every tensor.
+
+    One tensor is in memory at a time. DST appears only when it is whole and the same. Exits with 0 if it is
+    written, 1 if SRC cannot be converted, 2 if it cannot be read or DST cannot be written.
+    """
+    _need_torch()
+    from fsdp_migrate.checkpoint.convert import Conversion, convert
+    from fsdp_migrate.checkpoint.errors import Misplaced, Refused, Unreadable
+    from fsdp_migrate.checkpoint.show import size
+
+    wish = Conversion(source, target, to, only, names_from, keep_module, overwrite, trust)
+    try:
+        done = convert(wish)
+    except Unreadable as error:
+        _complain(shown_path(error.path or source), str(error))
+        context.exit(USAGE)
+    except Refused as error:
+        _complain(shown_path(source), str(error))
+        context.exit(FINDINGS)
+    except Misplaced as error:
+        _complain(shown_path(target), str(error))
+        context.exit(USAGE)
+    except OSError as error:
+        _complain(shown_path(target), f"cannot be written: {error.strerror or error}")
+        context.exit(USAGE)
+    for change in done.changes:
+        write_text(f"  {printable(change)}")
+    word = "tensor" if done.tensors == 1 else "tensors"
+    write_text(
+        f"wrote {printable(shown_path(target))}: {done.tensors:,} {word}, {size(done.nbytes)}, "
+        "read back and the same bit by bit"
+    )
+    context.exit(DONE)
+
+
+def _complain(path: str, message: str) -> None:
+    word = paint("error:", "stderr", fg="red", bold=True)
+    write_text(f"{word} {printable(path)}: {printable(message)}", "stderr")
+
+
+def _need_torch() -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise click.ClickException("checkpoint needs torch: pip install 'fsdp-migrate[runtime]'")

@@ -1,0 +1,88 @@
+"""Names of parameters, and what wrappers of a model have put into them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from fsdp_migrate.checkpoint.errors import Refused
+from fsdp_migrate.checkpoint.trees import Path, like, mappings, shown
+
+WRAPPERS = {
+    "_fsdp_wrapped_module": "FSDP1",
+    "_fpw_module": "FSDP1",
+    "_checkpoint_wrapped_module": "activation checkpointing",
+    "_orig_mod": "torch.compile",
+}
+"""Modules that wrappers hold the wrapped one by, as components of names."""
+
+_DDP = "module."
+
+
+def clean(name: str) -> str:
+    """The name without the components of wrappers, as a model that was never wrapped has it."""
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+
+
+def is_flat(name: object) -> bool:
+    """Whether it is a flat parameter's, which holds all parameters of an FSDP1 unit."""
+    last = str(name).rpartition(".")[2]
+    return last == "_flat_param" or last.startswith(("flat_param_", "_flat_param_"))
+
+
+def wrapper_of(name: object) -> str | None:
+    """The component of `name` that is a wrapper's."""
+    return next((part for part in str(name).split(".") if part in WRAPPERS), None)
+
+
+def all_in_ddp(names: Iterable[object]) -> bool:
+    """Whether every name begins with `module.`, as in a model that DistributedDataParallel wraps."""
+    names = list(names)
+    return bool(names) and all(isinstance(n, str) and clean(n).startswith(_DDP) for n in names)
+
+
+def wrapped(tree: Any) -> list[tuple[Path, str]]:
+    """The places of all names with a wrapper's component, and the component."""
+    return [
+        ((*path, key), found)
+        for path, mapping in mappings(tree)
+        for key in mapping
+        if isinstance(key, str) and (found := wrapper_of(key))
+    ]
+
+
+def strip(tree: Any, keep_module: bool, path: Path = ()) -> Any:
+    """The tree with clean names, as keys and in the optimizer's lists of names.
+
+    Raises:
+        Refused: two names become the same.
+    """
+    if isinstance(tree, Mapping):
+        rename = _renaming(tree, keep_module)
+        renamed: dict[Any, Any] = {}
+        for key, value in tree.items():
+            new = rename(key) if isinstance(key, str) else key
+            if new in renamed:
+                place = shown((*path, new))
+                raise Refused(f"two names become {place} without what wrappers put into them")
+            renamed[new] = strip(value, keep_module, (*path, key))
+        made = like(tree, renamed.items())
+        if (metadata := getattr(made, "_metadata", None)) is not None:
+            new_metadata = {rename(f"{k}.")[:-1]: v for k, v in metadata.items()}
+            made._metadata = type(metadata)(new_metadata)  # type: ignore[attr-defined]
+        return made
+    if isinstance(tree, list):
+        if tree and all(isinstance(item, str) for item in tree) and path[-1:] in _NAME_LISTS:
+            rename = _renaming(tree, keep_module)
+            return [rename(name) for name in tree]
+        return [strip(value, keep_module, (*path, i)) for i, value in enumerate(tree)]
+    return tree
+
+
+_NAME_LISTS = (("params",), ("param_names",))
+
+
+def _renaming(names: Iterable[object], keep_module: bool) -> Callable[[str], str]:
+    if keep_module or not all_in_ddp(names):
+        return clean
+    return lambda name: clean(name).removeprefix(_DDP)

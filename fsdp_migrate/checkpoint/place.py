@@ -1,0 +1,106 @@
+"""Where the result goes: beside its place first, into it when it is whole."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from fsdp_migrate.checkpoint.dcp import is_dcp
+from fsdp_migrate.checkpoint.errors import Misplaced
+from fsdp_migrate.checkpoint.safetensors import is_safetensors
+from fsdp_migrate.checkpoint.torchfile import format_of
+
+_EXCHANGE = 2
+_HERE = -100
+
+
+def check_target(target: Path, sources: Iterable[Path], overwrite: bool) -> None:
+    """Whether `target` may be written: never a source or what holds one, and an old checkpoint only if asked.
+
+    Raises:
+        Misplaced: with the reason.
+    """
+    real = Path(os.path.realpath(target))
+    for source in sources:
+        origin = Path(os.path.realpath(source))
+        same = real.exists() and origin.exists() and os.path.samefile(real, origin)
+        if same or real in origin.parents or origin in real.parents:
+            raise Misplaced(f"is the source, or in the same place ({source.name}): choose another")
+    if not os.path.lexists(target):
+        return
+    if not overwrite:
+        raise Misplaced("exists: choose another, or --overwrite")
+    if not _replaceable(real):
+        raise Misplaced("is no checkpoint: it is not overwritten")
+
+
+def _replaceable(path: Path) -> bool:
+    if path.is_dir():
+        return is_dcp(path) or not any(path.iterdir())
+    if not path.is_file():
+        return not path.exists()  # a link that leads nowhere
+    with path.open("rb") as file:
+        head = file.read(16)
+    return not head or format_of(head) is not None or is_safetensors(head)
+
+
+@contextlib.contextmanager
+def staged(target: Path, overwrite: bool, nbytes: int) -> Iterator[Path]:
+    """A path of the same name in a hidden folder beside `target`; what is written there moves to `target` at the end.
+
+    If the block fails, or the process is killed, `target` is as it was. Only a kill leaves the folder, `.NAME.*.tmp`.
+    """
+    real = Path(os.path.realpath(target))
+    free = shutil.disk_usage(real.parent).free
+    if free < nbytes:
+        raise Misplaced(f"does not fit: {nbytes:,} bytes needed, {free:,} free")
+    folder = Path(tempfile.mkdtemp(prefix=f".{real.name[:50]}.", suffix=".tmp", dir=real.parent))
+    try:
+        new = folder / real.name
+        yield new
+        _sync(*(new.iterdir() if new.is_dir() else ()), new)
+        _move(new, real, folder / "replaced", overwrite)
+        _sync(real.parent)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _move(new: Path, target: Path, aside: Path, overwrite: bool) -> None:
+    if os.path.lexists(target) and not overwrite:
+        raise Misplaced("has come into being while this was written: nothing is overwritten")
+    if not target.is_dir() and not new.is_dir():
+        os.replace(new, target)
+    elif not os.path.lexists(target):
+        os.rename(new, target)
+    elif not _exchange(new, target):
+        os.rename(target, aside)
+        try:
+            os.rename(new, target)
+        except OSError:
+            os.rename(aside, target)
+            raise
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two paths in one step, where the system can (Linux): a folder cannot be replaced otherwise."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError, TypeError):
+        return False
+    return bool(rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0)
+
+
+def _sync(*paths: Path) -> None:
+    """To the disk, before a rename makes it count."""
+    for path in paths:
+        with contextlib.suppress(OSError):  # some systems cannot open folders
+            handle = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)

@@ -1,0 +1,134 @@
+"""What `checkpoint inspect` prints, for a person and for a program."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from fsdp_migrate import __version__
+from fsdp_migrate.checkpoint.survey import Section, Survey
+from fsdp_migrate.views.terminal import is_terminal, paint, printable
+
+VERSION = 1
+"""Of the JSON: raised when a field changes its meaning or goes."""
+
+_KINDS = {
+    "full": "FULL, whole tensors",
+    "dcp": "SHARDED, a DCP folder",
+    "shards": "SHARDED, one file a rank",
+    "local": "LOCAL, each rank's own numbers",
+}
+_LOADERS = {
+    "full": "torch.load, then set_model_state_dict(..., options=StateDictOptions(full_state_dict=True))",
+    "dcp": "get_state_dict, torch.distributed.checkpoint.load, set_state_dict",
+}
+
+
+def text(survey: Survey, path: str) -> str:
+    """The lines for one checkpoint."""
+    return "\n".join(_lines(survey, path))
+
+
+def _lines(survey: Survey, path: str) -> Iterator[str]:
+    checkpoint = survey.checkpoint
+    files = len(checkpoint.files)
+    spread = f", {files} files" if files > 1 else ""
+    name = paint(printable(path), "stdout", bold=True)
+    form = "" if checkpoint.kind == "dcp" else f" ({checkpoint.format}{spread})"
+    yield f"{name}: {_KINDS[checkpoint.kind]}{form}"
+    width = max((len(_name(section)) for section in survey.sections), default=0)
+    for section in survey.sections:
+        yield f"  {_name(section):<{width}}  {_amount(section)}"
+    if survey.others:
+        yield f"  also: {printable(', '.join(survey.others))}"
+    for problem in survey.problems:
+        word = paint(problem.name, "stdout", fg="yellow" if problem.convertible else "red")
+        yield _fitted(f"  {problem.name}: {printable(problem.message)}; {problem.advice}").replace(
+            problem.name, word, 1
+        )
+    if survey.loads:
+        yield paint(f"  loads as it is: {_LOADERS[checkpoint.kind]}", "stdout", fg="green")
+    elif survey.convertible:
+        command = f"fsdp-migrate checkpoint convert {printable(path)} DST"
+        yield paint(f"  to be converted: {command}", "stdout", fg="yellow")
+    else:
+        yield paint("  cannot be converted here", "stdout", fg="red")
+
+
+def _fitted(line: str) -> str:
+    """On a terminal a long line goes on below, indented; elsewhere it stays one line."""
+    if not is_terminal("stdout"):
+        return line
+    width = min(shutil.get_terminal_size().columns, 120)
+    return textwrap.fill(line, width, subsequent_indent="    ", break_on_hyphens=False)
+
+
+def _name(section: Section) -> str:
+    return printable(section.key) or section.role
+
+
+def _amount(section: Section) -> str:
+    unit = "parameters" if section.role == "model" else "elements"
+    return f"{section.tensors:,} tensors, {section.elements:,} {unit}, {size(section.nbytes)}" + (
+        f", {', '.join(section.dtypes)}" if section.dtypes else ""
+    )
+
+
+def size(count: float) -> str:
+    """Bytes, for a person."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def as_json(surveys: Sequence[tuple[str, Survey]], errors: Sequence[tuple[str, str]]) -> str:
+    """The same for programs; docs/checkpoints.md has the fields."""
+    document = {
+        "version": VERSION,
+        "tool": f"fsdp-migrate {__version__}",
+        "checkpoints": [_document(path, survey) for path, survey in surveys],
+        "errors": [{"path": path, "message": message} for path, message in errors],
+    }
+    return json.dumps(document, indent=2)
+
+
+def _document(path: str, survey: Survey) -> dict[str, Any]:
+    sections = survey.sections
+    return {
+        "path": path,
+        "kind": survey.checkpoint.kind,
+        "format": survey.checkpoint.format,
+        "ranks": survey.checkpoint.ranks,
+        "files": [str(file) for file in survey.checkpoint.files],
+        "loads": survey.loads,
+        "convertible": survey.convertible,
+        "tensors": sum(section.tensors for section in sections),
+        "parameters": sum(s.elements for s in sections if s.role == "model"),
+        "bytes": sum(section.nbytes for section in sections),
+        "sections": [
+            {
+                "key": section.key,
+                "role": section.role,
+                "tensors": section.tensors,
+                "elements": section.elements,
+                "bytes": section.nbytes,
+                "dtypes": list(section.dtypes),
+            }
+            for section in sections
+        ],
+        "others": list(survey.others),
+        "problems": [
+            {
+                "name": problem.name,
+                "message": problem.message,
+                "advice": problem.advice,
+                "convertible": problem.convertible,
+            }
+            for problem in survey.problems
+        ],
+    }

@@ -1,0 +1,201 @@
+"""Opening a checkpoint, whatever wrote it: a file, a folder, the files of several ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from fsdp_migrate.checkpoint.dcp import is_dcp, read_dcp
+from fsdp_migrate.checkpoint.errors import Refused, Unreadable
+from fsdp_migrate.checkpoint.names import is_flat
+from fsdp_migrate.checkpoint.optimizers import is_numbered, optimizers
+from fsdp_migrate.checkpoint.safetensors import is_safetensors, read_safetensors
+from fsdp_migrate.checkpoint.shards import Shards, join
+from fsdp_migrate.checkpoint.tensors import Lazy
+from fsdp_migrate.checkpoint.torchfile import View, format_of, read_torch
+from fsdp_migrate.checkpoint.trees import leaves
+
+Kind = Literal["full", "dcp", "shards", "local"]
+_OF = re.compile(r"-of-(\d+)\b")
+SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".tar")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint whose tensors are still on disk.
+
+    Attributes:
+        kind: `full` (whole tensors), `dcp` (a DCP folder), `shards` (one `torch.save` a rank, of sharded tensors),
+            `local` (one rank's own numbers, without their layout).
+        tree: what was saved; with `kind` shards, whole tensors if `refusal` is empty.
+        refusal: why the ranks' files make no whole checkpoint.
+    """
+
+    path: Path
+    kind: Kind
+    format: str
+    tree: Any
+    files: tuple[Path, ...]
+    ranks: int = 1
+    refusal: str = ""
+
+
+def open_checkpoint(path: Path, trust: bool = False) -> Checkpoint:
+    """The checkpoint at a path; a rank's file brings the other ranks' files, which lie beside it.
+
+    Raises:
+        Unreadable: nothing there that could be read.
+    """
+    try:
+        if path.is_dir():
+            return _folder(path, trust)
+        if not path.exists():
+            raise Unreadable("does not exist")
+        if path.name == ".metadata" or path.suffix == ".distcp":
+            raise Unreadable("is a part of a DCP checkpoint: name its folder")
+        return _file(path, trust)
+    except OSError as error:
+        raise Unreadable(f"cannot be read: {error.strerror}") from None
+    except RecursionError:
+        raise Unreadable("is nested too deeply to be a checkpoint") from None
+
+
+def _folder(folder: Path, trust: bool) -> Checkpoint:
+    if is_dcp(folder):
+        tree, files = read_dcp(folder, trust)
+        return Checkpoint(folder, "dcp", "dcp", tree, tuple(files))
+    files = sorted(f for f in folder.iterdir() if f.suffix in SUFFIXES and f.is_file())
+    if not files:
+        raise Unreadable("holds no checkpoint: neither DCP's .metadata nor a file of torch.save")
+    group = _siblings(files[0])
+    if len(group) < len(files):
+        others = [file for file in files if file not in group]
+        raise Unreadable(
+            f"holds several checkpoints: name one, as {files[0].name} or {others[0].name}"
+        )
+    return _file(files[0], trust, pieces=True)
+
+
+def _file(path: Path, trust: bool, pieces: bool = False) -> Checkpoint:
+    form, tree = _read(path, trust)
+    group = _siblings(path)
+    if len(group) > 1:
+        trees = [tree if file == path else _read_sibling(file, trust) for file in group]
+        readable = [found for found in trees if not isinstance(found, Unreadable)]
+        if any(isinstance(value, Shards) for _, value in leaves(tree)):
+            return _shards(path, form, group, trees)
+        if _is_local(readable):
+            return Checkpoint(path, "local", form, tree, tuple(group), len(group))
+        if pieces or _OF.search(path.name):
+            return _pieces(path, form, group, trees)
+    elif any(isinstance(value, Shards) for _, value in leaves(tree)):
+        return _shards(path, form, group, [tree])
+    kind: Kind = "local" if _is_local([tree]) else "full"
+    return Checkpoint(path, kind, form, tree, (path,))
+
+
+def _read(path: Path, trust: bool) -> tuple[str, Any]:
+    with View(path) as view:
+        head = view.read(16) or b""
+        view.seek(0)
+        if not head:
+            raise Unreadable("is empty", path)
+        try:
+            form = format_of(head)
+            if form is not None:
+                return form, read_torch(view, trust)
+            if is_safetensors(head):
+                return "safetensors", read_safetensors(path)
+        except Unreadable as error:
+            raise Unreadable(str(error), error.path or path) from None
+    raise Unreadable(
+        "is no checkpoint: torch.save did not write it, and it is not safetensors", path
+    )
+
+
+def _read_sibling(path: Path, trust: bool) -> Any:
+    """Or the error: a file may only have a name like a rank's."""
+    try:
+        return _read(path, trust)[1]
+    except Unreadable as error:
+        return error
+
+
+def _siblings(path: Path) -> list[Path]:
+    """Files beside `path` whose names differ from its own in one number only, in the order of that number."""
+    best = [path]
+    names = [f for f in path.parent.iterdir() if f.suffix == path.suffix and f.is_file()]
+    for number in re.finditer(r"\d+", path.name):
+        before, after = path.name[: number.start()], path.name[number.end() :]
+        pattern = re.compile(f"{re.escape(before)}(\\d+){re.escape(after)}")
+        found = sorted(
+            (int(match[1]), file) for file in names if (match := pattern.fullmatch(file.name))
+        )
+        if len(found) > len(best):
+            best = [file for _, file in found]
+    return best
+
+
+def _shards(path: Path, form: str, files: Sequence[Path], trees: Sequence[Any]) -> Checkpoint:
+    """The ranks' files as one; those that are of no rank, or cannot be read, are left out."""
+    ranks: dict[int, Any] = {}
+    used, refusal, of = [], "", 1
+    for file, tree in zip(files, trees, strict=True):
+        if isinstance(tree, Unreadable):
+            refusal = f"{file.name} {tree}"
+        shards = next((v for _, v in leaves(tree) if isinstance(v, Shards)), None)
+        if shards is None:
+            continue
+        if shards.rank in ranks:
+            refusal = (
+                f"several files are of rank {shards.rank}: name the files of one save in a folder"
+            )
+        ranks.setdefault(shards.rank, tree)
+        used.append(file)
+        of = shards.ranks
+    tree = next(iter(ranks.values()))
+    if any(is_flat(place[-1]) for place, _ in leaves(tree) if place):
+        return Checkpoint(path, "local", form, tree, tuple(used), of)
+    try:
+        if not refusal:
+            tree = join([ranks[rank] for rank in sorted(ranks)])
+    except Refused as error:
+        refusal = str(error)
+    return Checkpoint(path, "shards", form, tree, tuple(used), of, refusal)
+
+
+def _is_local(trees: Sequence[Any]) -> bool:
+    """Whether these are FSDP1's flattened shards under the parameters' own names.
+
+    All of them have one dimension, and their sizes differ between ranks, or some are empty, or they are the states of
+    numbered parameters.
+    """
+    shapes = [
+        {place: value.shape for place, value in leaves(tree) if isinstance(value, Lazy)}
+        for tree in trees
+    ]
+    if not shapes[0] or any(len(shape) > 1 for found in shapes for shape in found.values()):
+        return False
+    if any(shape == (0,) for found in shapes for shape in found.values()):
+        return True
+    if len(trees) > 1 and all(any(map(is_numbered, dict(optimizers(t)).values())) for t in trees):
+        return any(len(shape) == 1 for shape in shapes[0].values())
+    common = set(shapes[0]).intersection(*shapes[1:])
+    return any(found[place] != shapes[0][place] for found in shapes for place in common)
+
+
+def _pieces(path: Path, form: str, files: Sequence[Path], trees: Sequence[Any]) -> Checkpoint:
+    """Whole tensors, spread over files that share no name."""
+    whole: dict[Any, Any] = {}
+    if (of := _OF.search(path.name)) and int(of[1]) != len(files):
+        raise Unreadable(f"is one of {int(of[1])} files, of which {len(files)} are there", path)
+    for file, tree in zip(files, trees, strict=True):
+        if isinstance(tree, Unreadable):
+            raise Unreadable(str(tree), file)
+        if not isinstance(tree, dict) or whole.keys() & tree.keys():
+            raise Unreadable(f"holds several checkpoints: name one, as {file.name}", path.parent)
+        whole.update(tree)
+    return Checkpoint(path.parent, "full", form, whole, tuple(files))

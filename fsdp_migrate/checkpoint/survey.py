@@ -1,0 +1,180 @@
+"""What a checkpoint holds, and what keeps an FSDP2 program from loading it as it is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fsdp_migrate.checkpoint.errors import Unreadable
+from fsdp_migrate.checkpoint.names import WRAPPERS, all_in_ddp, is_flat, wrapped
+from fsdp_migrate.checkpoint.optimizers import is_numbered, is_optimizer, optimizers, sharing_step
+from fsdp_migrate.checkpoint.shards import Shards
+from fsdp_migrate.checkpoint.sources import Checkpoint
+from fsdp_migrate.checkpoint.tensors import Lazy
+from fsdp_migrate.checkpoint.trees import leaves, mappings, shown
+
+AGAIN_WHOLE = "load it with FSDP1 on as many ranks as wrote it, and save it as FULL_STATE_DICT or SHARDED_STATE_DICT"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a checkpoint: `optimizer` or `model`, by the key that it lies under (empty: the whole)."""
+
+    key: str
+    role: str
+    tensors: int
+    elements: int
+    nbytes: int
+    dtypes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why it does not load as it is. `convertible`: `checkpoint convert` repairs it."""
+
+    name: str
+    message: str
+    advice: str
+    convertible: bool = True
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The result for one checkpoint."""
+
+    checkpoint: Checkpoint
+    sections: tuple[Section, ...]
+    others: tuple[str, ...]
+    problems: tuple[Problem, ...]
+
+    @property
+    def loads(self) -> bool:
+        """Whether an FSDP2 program can load it as it is."""
+        return not self.problems
+
+    @property
+    def convertible(self) -> bool:
+        """Whether `checkpoint convert` can make one that loads."""
+        return all(problem.convertible for problem in self.problems)
+
+
+def survey(checkpoint: Checkpoint) -> Survey:
+    """Look at the names, shapes and kinds of all that is in it; no tensor is read.
+
+    Raises:
+        Unreadable: there is neither a tensor nor an optimizer in it.
+    """
+    tree = checkpoint.tree
+    if not any(isinstance(v, (Lazy, Shards)) for _, v in leaves(tree)) and not any(
+        optimizers(tree)
+    ):
+        raise Unreadable("holds no tensor")
+    if not isinstance(tree, Mapping):
+        raise Unreadable("holds no state dict: its tensors have no names")
+    sections = tuple(_sections(tree))
+    keys = {section.key for section in sections}
+    others = tuple(str(key) for key in tree if str(key) not in keys) if "" not in keys else ()
+    return Survey(checkpoint, sections, others, tuple(_problems(checkpoint)))
+
+
+def _sections(tree: Mapping[Any, Any]) -> Iterator[Section]:
+    if is_optimizer(tree) or any(isinstance(v, (Lazy, Shards)) for v in tree.values()):
+        yield _section("", tree)
+        return
+    for key, value in tree.items():
+        section = _section(str(key), value)
+        if section.tensors or section.role == "optimizer":
+            yield section
+
+
+def _section(key: str, tree: Any) -> Section:
+    tensors = [v for _, v in leaves(tree) if isinstance(v, (Lazy, Shards))]
+    bytes_of = Counter[str]()
+    elements = 0
+    for tensor in tensors:
+        count = 1
+        for n in tensor.shape:
+            count *= n
+        elements += count
+        bytes_of[str(tensor.dtype).removeprefix("torch.")] += count * tensor.dtype.itemsize
+    role = "optimizer" if any(optimizers(tree)) else "model"
+    dtypes = tuple(name for name, _ in bytes_of.most_common())
+    return Section(key, role, len(tensors), elements, bytes_of.total(), dtypes)
+
+
+def _problems(checkpoint: Checkpoint) -> Iterator[Problem]:
+    tree = checkpoint.tree
+    flat = [place for place, _ in leaves(tree) if place and is_flat(place[-1])]
+    if flat:
+        yield Problem(
+            "flat-parameter",
+            f"{_number(flat, 'flat parameter')} of FSDP1 ({shown(flat[0])}): the shapes of the "
+            "parameters in it are in no file",
+            AGAIN_WHOLE,
+            convertible=False,
+        )
+    elif checkpoint.kind == "local":
+        yield Problem(
+            "local-shards",
+            f"one-dimensional shards of FSDP1, other ones on each of {checkpoint.ranks} ranks: the "
+            "parameters' shapes are in no file",
+            AGAIN_WHOLE,
+            convertible=False,
+        )
+    if checkpoint.kind == "shards":
+        if checkpoint.refusal:
+            advice = "bring the files of all ranks together"
+            yield Problem("incomplete", checkpoint.refusal, advice, convertible=False)
+        else:
+            files = f"in a file for each of {checkpoint.ranks} ranks"
+            yield Problem("rank-files", f"sharded tensors {files}", "convert joins them")
+    elif len(checkpoint.files) > 1 and checkpoint.kind == "full":
+        message = f"whole tensors, spread over {len(checkpoint.files)} files"
+        yield Problem("several-files", message, "convert joins them")
+    yield from _name_problems(tree)
+    yield from _optimizer_problems(tree, checkpoint)
+
+
+def _name_problems(tree: Any) -> Iterator[Problem]:
+    places = wrapped(tree)
+    for component in dict.fromkeys(found for _, found in places):
+        first = next(place for place, found in places if found == component)
+        count = sum(found == component for _, found in places)
+        yield Problem(
+            "wrapper-names",
+            f"{count} {'name' if count == 1 else 'names'} with the `{component}.` of {WRAPPERS[component]}, as "
+            f"{first[-1]}",
+            "convert strips it",
+        )
+    in_ddp = [m for _, m in mappings(tree) if len(m) and all_in_ddp(m)]
+    if in_ddp:
+        yield Problem(
+            "ddp-names",
+            f"all names begin with the `module.` of DistributedDataParallel, as {next(iter(in_ddp[0]))}",
+            "convert strips it (--keep-module if your model has a part called `module`)",
+        )
+
+
+def _optimizer_problems(tree: Any, checkpoint: Checkpoint) -> Iterator[Problem]:
+    for place, optimizer in optimizers(tree):
+        what = shown(place) or "the optimizer"
+        # DCP has each parameter's step as an entry of its own.
+        if checkpoint.kind != "dcp" and (sharing := sharing_step(optimizer)):
+            yield Problem(
+                "shared-step",
+                f"{sharing} parameters in {what} share `step` tensors, as FSDP1's flat parameters do: "
+                "training would resume, and count each step once for every one of them",
+                "convert gives each its own",
+            )
+        if is_numbered(optimizer):
+            yield Problem(
+                "numbered-parameters",
+                f"{what} numbers its parameters; set_optimizer_state_dict takes names",
+                "convert names them, where the file or --names-from tells how",
+            )
+
+
+def _number(items: list[Any], noun: str) -> str:
+    return f"{len(items)} {noun}" if len(items) == 1 else f"{len(items)} {noun}s"
