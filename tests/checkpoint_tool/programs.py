@@ -11,6 +11,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from equivalence.models import Block, Transformer
 from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
     FullOptimStateDictConfig,
@@ -56,8 +57,8 @@ def adam(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.Adam(model.parameters(), lr=0.01)
 
 
-def build_fsdp2() -> tuple[nn.Module, torch.optim.Optimizer]:
-    torch.manual_seed(1)  # other weights than those that are loaded
+def build_fsdp2(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(seed)
     model = Transformer()
     for block in model.blocks:
         fully_shard(block)
@@ -86,10 +87,22 @@ def write(folder: Path) -> dict[str, list[float]]:
         _save_rank(folder / "ranks-mesh", meshed.state_dict())
     FSDP.set_state_dict_type(meshed, *CONFIGS["full"])
     _save_once(folder / "mesh.pt", meshed.state_dict())
-    modern, _ = build_fsdp2()
+    modern, _ = build_fsdp2(1)
     _save_rank(folder / "ranks-fsdp2", modern.state_dict())
+    whole = get_model_state_dict(modern, options=StateDictOptions(full_state_dict=True))
+    _save_once(folder / "fsdp2.pt", whole)
+    _save_once(folder / "numbered.pt", numbered())
     dist.barrier()
     return continued
+
+
+def numbered() -> dict[str, Any]:
+    """What a program without FSDP writes: the optimizer numbers the parameters."""
+    torch.manual_seed(2)
+    model = Transformer()
+    optimizer = adam(model)
+    train(model, optimizer, 2, 300)
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
 
 
 def _save(folder: Path, flavour: str, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
