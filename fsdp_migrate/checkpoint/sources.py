@@ -82,17 +82,15 @@ def _folder(folder: Path, trust: bool) -> Checkpoint:
 def _file(path: Path, trust: bool, pieces: bool = False) -> Checkpoint:
     form, tree = _read(path, trust)
     group = _siblings(path)
+    trees = [tree if file == path else _read_sibling(file, trust) for file in group]
+    if any(isinstance(value, Shards) for _, value in leaves(tree)):
+        return _shards(path, form, group, trees)
     if len(group) > 1:
-        trees = [tree if file == path else _read_sibling(file, trust) for file in group]
         readable = [found for found in trees if not isinstance(found, Unreadable)]
-        if any(isinstance(value, Shards) for _, value in leaves(tree)):
-            return _shards(path, form, group, trees)
         if _is_local(readable):
             return Checkpoint(path, "local", form, tree, tuple(group), len(group))
-        if pieces or _OF.search(path.name):
-            return _pieces(path, form, group, trees)
-    elif any(isinstance(value, Shards) for _, value in leaves(tree)):
-        return _shards(path, form, group, [tree])
+    if (pieces and len(group) > 1) or _OF.search(path.name):
+        return _pieces(path, form, group, trees)
     kind: Kind = "local" if _is_local([tree]) else "full"
     return Checkpoint(path, kind, form, tree, (path,))
 
@@ -196,6 +194,10 @@ def _pieces(path: Path, form: str, files: Sequence[Path], trees: Sequence[Any]) 
         if isinstance(tree, Unreadable):
             raise Unreadable(str(tree), file)
         if not isinstance(tree, dict) or whole.keys() & tree.keys():
-            raise Unreadable(f"holds several checkpoints: name one, as {file.name}", path.parent)
+            raise Unreadable(
+                f"is not one checkpoint: its files hold the same names. Name one, as {file.name}; parts of "
+                "a model-parallel program have a layout that is in no file",
+                path.parent,
+            )
         whole.update(tree)
     return Checkpoint(path.parent, "full", form, whole, tuple(files))

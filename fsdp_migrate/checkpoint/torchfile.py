@@ -143,10 +143,10 @@ def _read_zip(view: View, trust: bool) -> Any:
 def _read_legacy(view: View, trust: bool) -> Any:
     """Four pickles (magic number, version, system, the object), the keys, then each storage with its length."""
     stream: IO[bytes] = io.BufferedReader(view)
-    if read_pickle(stream) != _MAGIC:
+    if read_pickle(stream, trust=trust) != _MAGIC:
         raise Unreadable("no file of torch.save")
-    read_pickle(stream)
-    system = read_pickle(stream)
+    read_pickle(stream, trust=trust)
+    system = read_pickle(stream, trust=trust)
     if isinstance(system, dict) and not system.get("little_endian", True):
         raise Unreadable("was written on a machine of the other byte order")
     storages: dict[str, Storage] = {}
@@ -155,7 +155,7 @@ def _read_legacy(view: View, trust: bool) -> Any:
         return storages.setdefault(key, Storage(view.path, nbytes))
 
     tree = read_pickle(stream, find, trust)
-    keys = read_pickle(stream)
+    keys = read_pickle(stream, trust=trust)
     at = stream.tell()
     sizes = {key: storage.nbytes for key, storage in storages.items()}
     for key in keys if isinstance(keys, list) else []:
