@@ -7,6 +7,7 @@ else could rely on the type: another function that is given the model, a trainer
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
@@ -264,7 +265,7 @@ def _of_state(context: Context, call: ast.Call, function: ast.Attribute, model: 
 def _of_name(context: Context, statement: ast.With, function: ast.Name) -> str:
     found = context.module.lookup(function.id, context.module.scope_of(function))
     if found is None:
-        return ""  # a builtin
+        return "" if hasattr(builtins, function.id) else "may use it"
     inside = {id(node) for part in statement.body for node in ast.walk(part)}
     if all(isinstance(b, Defined) and id(b.node) in inside for b in found[1]):
         loads = context.module.loads.get(function.id, ())

@@ -8,6 +8,7 @@ and the model's own `state_dict()` and `load_state_dict()` stay as they are.
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
@@ -291,7 +292,7 @@ def _is_handed_out(one: _Set) -> bool:
             continue
         paths = context.project.dotted(call.func, context.module)
         is_torchs = bool(paths) and all(path.startswith("torch.") for path in paths)
-        is_builtin = isinstance(call.func, ast.Name) and context.means_builtin(call.func.id, call)
+        is_builtin = isinstance(call.func, ast.Name) and hasattr(builtins, call.func.id)
         known = context.project.definition(call.func, context.module) is not None
         if not (is_torchs or is_builtin or known or static_method(context, call)):
             return True
