@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from fsdp_migrate.codemods.context import STATE_DICT, Context
-from fsdp_migrate.codemods.expressions import dotted
+from fsdp_migrate.codemods.expressions import dotted, values_given
 from fsdp_migrate.codemods.rank_zero import is_of_all_ranks
 from fsdp_migrate.codemods.state_dict_settings import Settings, arguments, settings
 from fsdp_migrate.index.module import Defined, Module
@@ -252,6 +252,8 @@ def _of_state(context: Context, call: ast.Call, function: ast.Attribute, model: 
         return "own" if is_plain(call) else "is no plain state-dict call"
     if context.models.sharded(receiver, context.module):
         return ""  # another model, with a type of its own
+    if _is_optimizer(context, receiver):
+        return ""
     if isinstance(receiver, ast.Name | ast.Attribute):
         made = origins(context.project, receiver, context.module)
         if made and all(
@@ -260,6 +262,19 @@ def _of_state(context: Context, call: ast.Call, function: ast.Attribute, model: 
         ):
             return ""
     return "may use it"
+
+
+def _is_optimizer(context: Context, receiver: ast.expr) -> bool:
+    """Whether a call of FSDP1's functions for optimizer states is given something that is no model: its optimizer."""
+    text = ast.unparse(receiver)
+    return any(
+        ast.unparse(value) == text
+        for call in context.module.calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr in OPTIMIZER_STATE
+        if static_method(context, call)
+        for value in values_given(call)
+        if isinstance(value, ast.Name | ast.Attribute)
+    )
 
 
 def _of_name(context: Context, statement: ast.With, function: ast.Name) -> str:
@@ -294,11 +309,7 @@ def _is_given(context: Context, call: ast.Call, model: ast.expr) -> bool:
     if any(path.startswith(f"{STATE_DICT}.") for path in _paths(context, call)):
         return False  # these set the type themselves
     text = _text(model)
-    return any(
-        _text(node) == text
-        for argument in [*call.args, *(keyword.value for keyword in call.keywords)]
-        for node in _values(argument)
-    )
+    return any(_text(node) == text for argument in values_given(call) for node in _values(argument))
 
 
 def _paths(context: Context, call: ast.Call) -> frozenset[str]:

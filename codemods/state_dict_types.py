@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.expressions import values_given
 from fsdp_migrate.codemods.rank_zero import is_of_all_ranks
 from fsdp_migrate.codemods.runtime_function import members
 from fsdp_migrate.codemods.state_dict_bodies import (
@@ -175,7 +176,7 @@ def _uses(context: Context) -> Iterator[_Use]:
             if not context.project.dotted(call.func, context.module):
                 model = call.func.value
         elif call.func.attr in _BY_TYPE and static_method(context, call):
-            given = [*call.args, *(keyword.value for keyword in call.keywords)]
+            given = values_given(call)
             model = next((value for value in given if context.sites(value)), None)
             model = model or (call.args[0] if call.args else None)
         if model is not None and governing(context, call, model) is None:
@@ -285,7 +286,7 @@ def _is_handed_out(one: _Set) -> bool:
     """Whether the model is given to code that is not in sight, such as a trainer of another library."""
     context, text = one.context, ast.unparse(one.model)
     for call in context.module.calls:
-        values = [*call.args, *(keyword.value for keyword in call.keywords)]
+        values = values_given(call)
         if not any(
             ast.unparse(v) == text for v in values if isinstance(v, ast.Name | ast.Attribute)
         ):

@@ -42,7 +42,8 @@ PLAIN = {
         [f"get_model_state_dict(self.model, options={CPU})"],
     ),
     "an attribute of self": (
-        f"class T:\n    def __init__(self):\n        self.model = FSDP(m)\n        self.policy = {ON_RANK_0}\n    def save(self):\n"
+        f"class T:\n    def __init__(self):\n        self.model = FSDP(m)\n        self.policy = {ON_RANK_0}\n"
+        "    def save(self):\n"
         "        with FSDP.state_dict_type(self.model, StateDictType.FULL_STATE_DICT, self.policy):\n"
         "            return self.model.state_dict()\n",
         [f"get_model_state_dict(self.model, options={CPU})"],
@@ -213,7 +214,8 @@ OUTSIDE_OF_WITH = {
     "returned": "def full(m: FSDP):\n    return FSDP.state_dict_type(m, StateDictType.FULL_STATE_DICT)\n",
     "chosen": "with FSDP.state_dict_type(model, kind) if x else contextlib.nullcontext():\n    trainer.save()\n",
     "a stack": (
-        "with contextlib.ExitStack() as stack:\n    stack.enter_context(FSDP.state_dict_type(model, kind))\n    trainer.save()\n"
+        "with contextlib.ExitStack() as stack:\n    stack.enter_context(FSDP.state_dict_type(model, kind))\n"
+        "    trainer.save()\n"
     ),
     "not called": "from functools import partial\ncontext = partial(FSDP.state_dict_type, model)\n",
 }
