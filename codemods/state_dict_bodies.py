@@ -177,6 +177,8 @@ def _item(context: Context, statement: ast.With, call: ast.Call, named: bool) ->
             reason = reason or "other code runs inside of it"
         if not isinstance(node, ast.Call):
             continue
+        if _has_own_type(context, statement, node, model):
+            continue
         kind = _role(context, statement, node, model)
         if kind == "own":
             calls.append(node)
@@ -196,16 +198,28 @@ def _item(context: Context, statement: ast.With, call: ast.Call, named: bool) ->
     return Item(statement, call, model, asked, tuple(calls), reason)
 
 
+def _has_own_type(context: Context, statement: ast.With, node: ast.AST, model: ast.expr) -> bool:
+    """Whether a context inside of the statement gives the same model another type around a node."""
+    child = node
+    for parent in context.module.ancestors(node):
+        if parent is statement:
+            return False
+        if isinstance(parent, ast.With) and child in parent.body:
+            for item in parent.items:
+                call = item.context_expr
+                if isinstance(call, ast.Call) and static_method(context, call) == "state_dict_type":
+                    inner = (arguments(call) or {}).get("module")
+                    if inner is None or same_model(context, inner, model):
+                        return True
+        child = parent
+    return False
+
+
 def _without_options(asked: Settings, calls: list[ast.Call], optimizers: bool) -> str:
     """Why the settings of a body that is understood have no options in the functions that it would call."""
     saves = any(isinstance(c.func, ast.Attribute) and c.func.attr == "state_dict" for c in calls)
-    default = asked.kind == "FULL" and (asked.optim_offload, asked.optim_rank0_only) == (
-        True,
-        False,
-    )
-    if (saves and asked.of_model() is None) or (
-        optimizers and asked.of_optimizer() is None and not default
-    ):
+    no_optimizer = asked.of_optimizer() is None and not asked.is_default_of_optimizer
+    if (saves and asked.of_model() is None) or (optimizers and no_optimizer):
         return "one of offload_to_cpu and rank0_only alone has no counterpart"
     return ""
 
@@ -232,10 +246,10 @@ def _role(context: Context, statement: ast.With, call: ast.Call, model: ast.expr
     if isinstance(function, ast.Attribute):
         if _text(function.value) == _text(model):
             return "" if function.attr in _OF_MODEL else "may use it"
-        if function.attr in _HARMLESS or _is_literal(function.value):
-            return ""
         if reaches(context, function.attr):
             return "may use it"
+        if function.attr in _HARMLESS or _is_literal(function.value):
+            return ""
         found = context.project.definition(function, context.module)
         cls = context.models.class_of(function.value, context.module)
         known = found or (cls and context.project.method(cls, function.attr))

@@ -40,6 +40,11 @@ class Settings:
         """The options of `get_optimizer_state_dict`; None if there are none that say the same."""
         return _saving(self.kind, self.optim_offload, self.optim_rank0_only)
 
+    @property
+    def is_default_of_optimizer(self) -> bool:
+        """Whether the runtime's `optim_state_dict` does the same where no type is set."""
+        return (self.kind, self.optim_offload, self.optim_rank0_only) == ("FULL", True, False)
+
     def to_model(self) -> Options:
         """The options of `set_model_state_dict`."""
         return {"full_state_dict": _TRUE} if self.kind == "FULL" else {}

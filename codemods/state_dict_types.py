@@ -28,7 +28,13 @@ from fsdp_migrate.codemods.state_dict_bodies import (
     same_model,
     static_method,
 )
-from fsdp_migrate.codemods.state_dict_settings import DEFAULT, Settings, arguments, settings
+from fsdp_migrate.codemods.state_dict_settings import (
+    DEFAULT,
+    Options,
+    Settings,
+    arguments,
+    settings,
+)
 from fsdp_migrate.index.models import Models, Site
 from fsdp_migrate.index.module import Module
 from fsdp_migrate.index.order import after, block_of, share_a_loop
@@ -231,6 +237,9 @@ def _is_simple(one: _Set) -> bool:
 def _asked(group: list[_Set], use: _Use) -> Settings | None:
     """The type that is in force at a use; None if it cannot be told."""
     module = use.context.module
+    asked = [DEFAULT, *(one.settings for one in group if isinstance(one.settings, Settings))]
+    if all(_options(one, use) == _options(DEFAULT, use) for one in asked):
+        return DEFAULT
     if group[0].context.module is not module:
         return None
     function = module.enclosing_function(use.call)
@@ -250,9 +259,20 @@ def _asked(group: list[_Set], use: _Use) -> Settings | None:
         cls = module.enclosing_class(group[0].call)
         text = ast.unparse(group[0].model)
         if module.enclosing_class(use.call) is cls and text.startswith("self."):
-            asked = group[0].settings
-            return asked if isinstance(asked, Settings) else None
+            only = group[0].settings
+            return only if isinstance(only, Settings) else None
     return None
+
+
+def _options(asked: Settings, use: _Use) -> Options | None:
+    """The options with which a type is expressed at a use."""
+    assert isinstance(use.call.func, ast.Attribute)
+    return {
+        "state_dict": asked.of_model,
+        "load_state_dict": asked.to_model,
+        "optim_state_dict": asked.of_optimizer,
+        "optim_state_dict_to_load": asked.to_optimizer,
+    }[use.call.func.attr]()
 
 
 def _in_init(one: _Set) -> bool:
@@ -268,11 +288,11 @@ def _has_options(asked: Settings, use: _Use) -> bool:
         sites = use.context.models.sharded(use.model, use.context.module)
         if not is_of_all_ranks(use.context, sites):
             return False
-    if use.call.func.attr == "state_dict":
-        return asked.of_model() is not None and is_plain(use.call)
-    if use.call.func.attr == "optim_state_dict":
-        return asked.of_optimizer() is not None
-    return use.call.func.attr != "load_state_dict" or is_plain(use.call)
+    if use.call.func.attr in CALLS and not is_plain(use.call):
+        return False
+    if use.call.func.attr == "optim_state_dict" and asked.is_default_of_optimizer:
+        return True
+    return _options(asked, use) is not None
 
 
 def _dominates(module: Module, statement: ast.stmt, node: ast.AST) -> bool:

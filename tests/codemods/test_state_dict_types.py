@@ -62,6 +62,11 @@ PLAIN = {
         f"    with FSDP.state_dict_type(ema, StateDictType.FULL_STATE_DICT, {ON_RANK_0}):\n        b = ema.state_dict()\n",
         ["get_model_state_dict(model)", f"get_model_state_dict(ema, options={CPU})"],
     ),
+    "another type for the same model": (
+        f"{MODEL}{SHARDED}    a = model.state_dict()\n"
+        "    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):\n        b = model.state_dict()\n",
+        ["a = get_model_state_dict(model)", f"b = get_model_state_dict(model, options={FULL})"],
+    ),
     "two contexts of one statement": (
         f"{MODEL}ema = FSDP(other)\nwith FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT), "
         "FSDP.state_dict_type(ema, StateDictType.FULL_STATE_DICT):\n    a, b = model.state_dict(), ema.state_dict()\n",
@@ -116,6 +121,14 @@ PLAIN = {
         "    def save(self):\n        return self.model.state_dict()\n"
         "    def load(self, s):\n        self.model.load_state_dict(s)\n",
         ["get_model_state_dict(self.model)", "set_model_state_dict(self.model, s)"],
+    ),
+    "the type that there is anyway": (
+        f"{MODEL}def save():\n    FSDP.set_state_dict_type(model, StateDictType.FULL_STATE_DICT)\n"
+        "    return model.state_dict()\ndef load(s):\n    model.load_state_dict(s)\n",
+        [
+            f"get_model_state_dict(model, options={FULL})",
+            f"set_model_state_dict(model, s, options={FULL})",
+        ],
     ),
     "a set type and a context": (
         f"{MODEL}FSDP.set_state_dict_type(model, StateDictType.SHARDED_STATE_DICT)\na = model.state_dict()\n"
