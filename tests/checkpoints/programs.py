@@ -5,6 +5,7 @@ Each is run as it is, as the codemod leaves it, and with every construct of FSDP
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 from dataclasses import dataclass
@@ -42,12 +43,16 @@ def run(train, folder, resume, trainer):
 """
 
 
+PLAIN, RUNTIME = "plain", "runtime"
+
+
 @dataclass(frozen=True)
 class Program:
     """A program.
 
     Attributes:
         source: its text.
+        form: what the codemod makes of it: calls of torch's functions, or FSDP1's own names from the runtime.
         model: the class of its model.
         has_runtime_form: whether FSDP1's calls have functions of the runtime in their place.
         fsdp1: a part of the text and what FSDP1 of today runs with instead.
@@ -55,6 +60,7 @@ class Program:
 
     name: str
     source: str
+    form: str
     model: type[Any]
     has_runtime_form: bool
     fsdp1: tuple[str, str]
@@ -93,6 +99,7 @@ def program(
     name: str,
     save: str,
     load: str,
+    form: str = PLAIN,
     *,
     top: str = "",
     model: type[Any] = models.Transformer,
@@ -116,7 +123,7 @@ def program(
         prepare=_indented(prepare) + "\n" * bool(prepare),
         optimizer=_indented(optimizer),
     )
-    return Program(name, source, model, has_runtime_form, fsdp1)
+    return Program(name, source, form, model, has_runtime_form, fsdp1)
 
 
 def _indented(text: str) -> str:
@@ -139,6 +146,25 @@ def migrate(folder: Path) -> dict[str, str]:
     return sources
 
 
+def form(migrated: str) -> str:
+    """What became of FSDP1's state dict functions."""
+    tree = ast.parse(migrated)
+    imported = {
+        alias.name
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and node.module == "fsdp_migrate.runtime"
+        for alias in node.names
+    }
+    return RUNTIME if imported & FUNCTIONS else PLAIN
+
+
+FUNCTIONS = {
+    "full_optim_state_dict",
+    "optim_state_dict",
+    "optim_state_dict_to_load",
+    "set_state_dict_type",
+    "state_dict_type",
+}
 _FULL = "StateDictType.FULL_STATE_DICT"
 _SHARDED = "StateDictType.SHARDED_STATE_DICT"
 
@@ -211,20 +237,23 @@ with FSDP.state_dict_type(model, {_SHARDED}):
     state = {{"model": model.state_dict()}}
     dcp.load(state, checkpoint_id=folder / "sharded")
     model.load_state_dict(state["model"])
-    optim_state = load_sharded_optimizer_state_dict(
+    saved = load_sharded_optimizer_state_dict(
         model_state_dict=state["model"],
         optimizer_key="optimizer",
         storage_reader=dcp.FileSystemReader(folder / "sharded"),
     )
-    optim_state = FSDP.optim_state_dict_to_load(model, optimizer, optim_state["optimizer"])
-optimizer.load_state_dict(optim_state)
+    optim_state = FSDP.optim_state_dict_to_load(model, optimizer, saved["optimizer"])
+    optimizer.load_state_dict(optim_state)
 """
+_LOAD_SHARDED_TENSORS = _LOAD_SHARDED.replace(
+    "saved", "optim_state"
+)  # which nothing but the runtime takes
 _SAVE_SHARDED_LEGACY = _SAVE_SHARDED.replace(
     "FSDP.optim_state_dict(", "FSDP.sharded_optim_state_dict("
 )
 _LOAD_FLATTEN = _LOAD_SHARDED.replace(
-    'FSDP.optim_state_dict_to_load(model, optimizer, optim_state["optimizer"])',
-    'FSDP.flatten_sharded_optim_state_dict(optim_state["optimizer"], model, optimizer)',
+    'FSDP.optim_state_dict_to_load(model, optimizer, saved["optimizer"])',
+    'FSDP.flatten_sharded_optim_state_dict(saved["optimizer"], model, optimizer)',
 )
 _DCP = """\
 import torch.distributed.checkpoint as dcp
@@ -278,17 +307,24 @@ PROGRAMS = [
     program(
         "old-order", _SAVE_CONTEXT, _OLD_ORDER, model=models.Tied, optimizer=SGD, fsdp1=_ORDERS
     ),
-    program("plain-sgd", _SAVE_CONTEXT, _LOAD_CONTEXT, optimizer=PLAIN_SGD),
+    program("plain-sgd", _SAVE_CONTEXT, _LOAD_CONTEXT, arguments=UNITS, optimizer=PLAIN_SGD),
     program("batch-norm", _SAVE_CONTEXT, _LOAD_CONTEXT, model=models.ConvNet, arguments=BF16),
-    program("set", _SAVE_SET, _LOAD_SET, prepare=_FREEZE),
+    program("set", _SAVE_SET, _LOAD_SET, RUNTIME, prepare=_FREEZE),
     program("legacy", _SAVE_LEGACY, _LOAD_SHARD, arguments=UNITS, optimizer=SGD),
     program("scatter", _SAVE_LEGACY, _LOAD_SCATTER, arguments=UNITS, model=models.Tied),
     program("sharded", _SAVE_SHARDED, _LOAD_SHARDED, top=_DCP, optimizer=GROUPS),
-    program("sharded-flat", _SAVE_SHARDED, _LOAD_SHARDED, top=_DCP, arguments=UNITS),
+    program("sharded-flat", _SAVE_SHARDED, _LOAD_SHARDED_TENSORS, top=_DCP, arguments=UNITS),
     program("sharded-legacy", _SAVE_SHARDED_LEGACY, _LOAD_FLATTEN, top=_DCP, model=models.Tied),
     program("rekeyed", _SAVE_REKEYED, _LOAD_REKEYED, top=_KEY_TYPE),
-    program("trainer", _SAVE_TRAINER, _LOAD_TRAINER),
-    program("by-name", _SAVE_BY_NAME, _LOAD_BY_NAME, top=f"import os\n{_TYPES}", arguments=UNITS),
+    program("trainer", _SAVE_TRAINER, _LOAD_TRAINER, RUNTIME),
+    program(
+        "by-name",
+        _SAVE_BY_NAME,
+        _LOAD_BY_NAME,
+        RUNTIME,
+        top=f"import os\n{_TYPES}",
+        arguments=UNITS,
+    ),
     program("bare", _SAVE_BARE, _LOAD_BARE, has_runtime_form=False),
 ]
 
@@ -301,7 +337,7 @@ class Run:
         program: which program.
         form: what text of it: original, migrated or runtime.
         of: the form whose checkpoint it goes on from; "" to start anew and write one.
-        fault: the name of a change to the text that must not go unnoticed.
+        fault: the name of the fault that is planted in the text.
     """
 
     program: Program
@@ -322,20 +358,70 @@ class Run:
         else:
             text = (migrated / f"{self.program.name}.py").read_text()
         if self.fault:
-            old, new = FAULTS[self.fault]
-            assert old in text, text
-            text = text.replace(old, new)
+            fault = FAULTS[self.fault]
+            assert fault.old in text, text
+            text = text.replace(fault.old, fault.new)
         return text
 
+    @property
+    def folder(self) -> str:
+        """Where its checkpoint is."""
+        if self.of in ("", self.form):
+            return f"{self.program.name}.{self.form}.{self.fault}"
+        return f"{self.program.name}.{self.of}."
 
-# What is changed, and into what.
+
+@dataclass(frozen=True)
+class Fault:
+    """A change to a migrated program that must not go unnoticed.
+
+    Attributes:
+        program: the name of the program.
+        form: what text of it is changed.
+        old: a part of that text.
+        new: what is put in its place.
+        of: the form whose checkpoint it goes on from; "" for its own.
+        error: how the program fails; "" if it goes on with other losses.
+    """
+
+    program: str
+    form: str
+    old: str
+    new: str
+    of: str = "original"
+    error: str = ""
+
+
+_LOCAL = """\
+with state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+        state = {name: getattr(v, "_local_tensor", v) for name, v in model.state_dict().items()}
+        torch.save(state, folder / ["model.pt", "other.pt"][dist.get_rank()])
+"""
 FAULTS = {
-    "shared-step": ("optim_state_dict_to_load(", "keep_steps("),
-    "one-ranks-shards": (
-        f"with state_dict_type(model, {_FULL}, config, optim_config):",
-        "if True:",
+    "shared-step": Fault(
+        "context-flat",
+        "migrated",
+        "from fsdp_migrate.runtime import set_optimizer_state_dict",
+        "from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict",
     ),
-    "momentum-dropped": ("optimizer.load_state_dict(optim_state)", "optim_state['state'] = {}"),
+    "momentum-dropped": Fault(
+        "legacy", "runtime", "optimizer.load_state_dict(optim_state)", "pass"
+    ),
+    "groups-dropped": Fault("context", "runtime", "optimizer.load_state_dict(optim_state)", "pass"),
+    "buffers-dropped": Fault(
+        "batch-norm",
+        "runtime",
+        'model.load_state_dict(both["model"])',
+        'both["model"].pop("mean")\n        model.load_state_dict(both["model"], strict=False)',
+    ),
+    "shards-of-one-rank": Fault(
+        "trainer",
+        "runtime",
+        f'with state_dict_type(model, {_FULL}, FullStateDictConfig(True, True)):\n        trainer.save(model, folder / "model.pt")\n',
+        _LOCAL,
+        of="",
+        error="size mismatch",
+    ),
 }
 
 
@@ -352,6 +438,12 @@ def _runs() -> list[Run]:
         runs += [Run(each, form) for form in ("original", *forms)]
         for form in forms:
             runs += [Run(each, form, of="original"), Run(each, "original", of=form)]
+    programs = {each.name: each for each in PROGRAMS}
+    for name, fault in FAULTS.items():
+        program = programs[fault.program]
+        if not fault.of:
+            runs.append(Run(program, fault.form, fault=name))
+        runs.append(Run(program, fault.form, of=fault.of or fault.form, fault=name))
     return runs
 
 

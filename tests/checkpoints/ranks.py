@@ -42,9 +42,8 @@ def run_rank(rank: int, folder: Path, migrated: Path) -> None:
 
 def losses(each: Run, folder: Path, migrated: Path) -> dict[str, Any]:
     """The losses by step; of a run that goes on, from the checkpoint on."""
-    own = ".".join((each.program.name, each.of or each.form))
-    found = run(each.source(migrated), each.program.model.batch, folder / own, bool(each.of))
-    return {"losses": found}
+    batch = each.program.model.batch
+    return {"losses": run(each.source(migrated), batch, folder / each.folder, bool(each.of))}
 
 
 def _record(path: Path, function: Callable[[], dict[str, Any] | None]) -> None:
@@ -75,7 +74,3 @@ def main(folder: Path, migrated: Path) -> None:
         children.append(child)
     for child in children:
         os.waitpid(child, 0)
-
-
-if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
