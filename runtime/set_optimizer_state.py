@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.checkpoint import state_dict as torchs
 from torch.distributed.tensor import DTensor
 
 from .gather import sharded_as
 from .optimizer_keys import named
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.state_dict import StateDictOptions
 
 
 def set_optimizer_state_dict(
@@ -21,7 +23,7 @@ def set_optimizer_state_dict(
     optimizers: torch.optim.Optimizer | Iterable[torch.optim.Optimizer],
     optim_state_dict: dict[str, Any] | None,
     *,
-    options: torchs.StateDictOptions | None = None,
+    options: StateDictOptions | None = None,
 ) -> None:
     """``torch.distributed.checkpoint.state_dict.set_optimizer_state_dict``, also for FSDP1's files.
 
@@ -33,6 +35,9 @@ def set_optimizer_state_dict(
     Raises:
         ValueError: the state dict is keyed by numbers.
     """
+    # Not at the top: the module needs FSDP1, which a later torch may not have.
+    from torch.distributed.checkpoint import state_dict as torchs
+
     optim_state_dict = optim_state_dict or {}  # None: with broadcast_from_rank0, on other ranks
     if any(isinstance(key, int) for key in optim_state_dict.get("state", ())):
         raise ValueError(

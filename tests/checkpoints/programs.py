@@ -6,7 +6,6 @@ Each is run as it is, as the codemod leaves it, and with every construct of FSDP
 from __future__ import annotations
 
 import ast
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +53,7 @@ class Program:
         source: its text.
         form: what the codemod makes of it: calls of torch's functions, or FSDP1's own names from the runtime.
         model: the class of its model.
-        has_runtime_form: whether FSDP1's calls have functions of the runtime in their place.
+        has_runtime_form: whether it is also run with functions of the runtime in the place of FSDP1's.
         fsdp1: a part of the text and what FSDP1 of today runs with instead.
     """
 
@@ -274,9 +273,11 @@ optim_state = FSDP.shard_full_optim_state_dict(optim_state, model, optim=optimiz
 optimizer.load_state_dict(optim_state)
 """
 _KEY_TYPE = "from torch.distributed.fsdp.fully_sharded_data_parallel import OptimStateKeyType"
+_CONTEXT = f"with state_dict_type(model, {_FULL}, FullStateDictConfig(True, True)):"
+_SAVE_MODEL = 'trainer.save(model, folder / "model.pt")'
 _SAVE_TRAINER = f"""\
-with FSDP.state_dict_type(model, {_FULL}, FullStateDictConfig(True, True)):
-    trainer.save(model, folder / "model.pt")
+{_CONTEXT.replace("state", "FSDP.state", 1)}
+    {_SAVE_MODEL}
     torch.save(FSDP.optim_state_dict(model, optimizer), folder / f"optimizer-{{dist.get_rank()}}.pt")
 """
 _LOAD_TRAINER = f"""\
@@ -309,14 +310,14 @@ PROGRAMS = [
     ),
     program("plain-sgd", _SAVE_CONTEXT, _LOAD_CONTEXT, arguments=UNITS, optimizer=PLAIN_SGD),
     program("batch-norm", _SAVE_CONTEXT, _LOAD_CONTEXT, model=models.ConvNet, arguments=BF16),
-    program("set", _SAVE_SET, _LOAD_SET, RUNTIME, prepare=_FREEZE),
+    program("set", _SAVE_SET, _LOAD_SET, RUNTIME, prepare=_FREEZE, has_runtime_form=False),
     program("legacy", _SAVE_LEGACY, _LOAD_SHARD, arguments=UNITS, optimizer=SGD),
     program("scatter", _SAVE_LEGACY, _LOAD_SCATTER, arguments=UNITS, model=models.Tied),
     program("sharded", _SAVE_SHARDED, _LOAD_SHARDED, top=_DCP, optimizer=GROUPS),
     program("sharded-flat", _SAVE_SHARDED, _LOAD_SHARDED_TENSORS, top=_DCP, arguments=UNITS),
     program("sharded-legacy", _SAVE_SHARDED_LEGACY, _LOAD_FLATTEN, top=_DCP, model=models.Tied),
     program("rekeyed", _SAVE_REKEYED, _LOAD_REKEYED, top=_KEY_TYPE),
-    program("trainer", _SAVE_TRAINER, _LOAD_TRAINER, RUNTIME),
+    program("trainer", _SAVE_TRAINER, _LOAD_TRAINER, RUNTIME, has_runtime_form=False),
     program(
         "by-name",
         _SAVE_BY_NAME,
@@ -324,6 +325,7 @@ PROGRAMS = [
         RUNTIME,
         top=f"import os\n{_TYPES}",
         arguments=UNITS,
+        has_runtime_form=False,
     ),
     program("bare", _SAVE_BARE, _LOAD_BARE, has_runtime_form=False),
 ]
@@ -416,8 +418,8 @@ FAULTS = {
     ),
     "shards-of-one-rank": Fault(
         "trainer",
-        "runtime",
-        f'with state_dict_type(model, {_FULL}, FullStateDictConfig(True, True)):\n        trainer.save(model, folder / "model.pt")\n',
+        "migrated",
+        f"{_CONTEXT}\n        {_SAVE_MODEL}\n",
         _LOCAL,
         of="",
         error="size mismatch",
@@ -428,13 +430,7 @@ FAULTS = {
 def _runs() -> list[Run]:
     runs = []
     for each in PROGRAMS:
-        forms = (
-            ["runtime"]
-            if os.environ.get("ONLY")
-            else ["migrated", "runtime"]
-            if each.has_runtime_form
-            else ["migrated"]
-        )
+        forms = ["migrated", "runtime"] if each.has_runtime_form else ["migrated"]
         runs += [Run(each, form) for form in ("original", *forms)]
         for form in forms:
             runs += [Run(each, form, of="original"), Run(each, "original", of=form)]
@@ -447,4 +443,4 @@ def _runs() -> list[Run]:
     return runs
 
 
-RUNS = [] if os.environ.get("CHECKS") else _runs()
+RUNS = _runs()

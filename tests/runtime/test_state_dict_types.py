@@ -1,0 +1,210 @@
+"""What the state dict functions refuse, and what they do on one rank."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.fsdp as fsdp
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from fsdp_migrate import runtime
+from fsdp_migrate.runtime import OptimStateKeyType, StateDictType
+
+FULL, SHARDED = StateDictType.FULL_STATE_DICT, StateDictType.SHARDED_STATE_DICT
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    made = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3))
+    fully_shard(made[0])
+    return fully_shard(made)
+
+
+def stepped(model: nn.Module, *groups: dict[str, Any]) -> torch.optim.Optimizer:
+    optimizer = torch.optim.AdamW(groups or model.parameters(), lr=0.1)
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    return optimizer
+
+
+def two_groups(model: Any, first: int) -> list[dict[str, Any]]:
+    parts = [model[first].parameters(), model[1 - first].parameters()]
+    return [{"params": parts[0], "lr": first}, {"params": parts[1], "lr": 1 - first}]
+
+
+@pytest.mark.usefixtures("one_rank")
+class TestTypes:
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ((StateDictType.LOCAL_STATE_DICT,), "load such a checkpoint with FSDP1"),
+            ((fsdp.StateDictType.LOCAL_STATE_DICT,), "load such a checkpoint with FSDP1"),
+            (("FULL",), "state_dict_type='FULL' is not a state dict type"),
+            (
+                (FULL, runtime.ShardedStateDictConfig()),
+                "goes with a FullStateDictConfig, not a ShardedStateDictConfig",
+            ),
+            (
+                (SHARDED, None, runtime.FullOptimStateDictConfig()),
+                "goes with a ShardedOptimStateDictConfig, not a FullOptimStateDictConfig",
+            ),
+        ],
+    )
+    def test_refuses(self, given: Any, message: str) -> None:
+        sharded = model()
+        for function in (runtime.set_state_dict_type, enter):
+            with pytest.raises(ValueError, match=message):
+                function(sharded, *given)
+        assert isinstance(sharded.state_dict()["0.bias"], DTensor)
+
+    def test_torchs_own_objects_do(self) -> None:
+        sharded = model()
+        config = fsdp.FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
+        kind = fsdp.StateDictType.FULL_STATE_DICT
+        runtime.set_state_dict_type(sharded, kind, config, fsdp.FullOptimStateDictConfig())
+        assert runtime.get_state_dict_type(sharded) == fsdp.StateDictSettings(
+            kind, config, fsdp.FullOptimStateDictConfig()
+        )
+        assert not isinstance(sharded.state_dict()["0.bias"], DTensor)
+
+    def test_one_rank_has_whole_tensors_in_both_types(self) -> None:
+        sharded = model()
+        for kind in (FULL, SHARDED):
+            with runtime.state_dict_type(sharded, kind):
+                state = sharded.state_dict()
+            assert type(state["0.bias"]) is torch.Tensor
+            state["0.bias"].fill_(7)
+            assert not (sharded[0].bias == 7).any()
+
+    def test_a_module_without_units_is_left_alone(self) -> None:
+        plain = nn.Linear(2, 2)
+        with runtime.state_dict_type(plain, SHARDED):
+            assert plain.state_dict().keys() == {"weight", "bias"}
+        assert runtime.set_state_dict_type(plain, FULL).state_dict_type == FULL
+
+
+def enter(*given: Any) -> None:
+    with runtime.state_dict_type(*given):
+        pass
+
+
+@pytest.mark.usefixtures("one_rank")
+class TestOptimizers:
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (lambda saved: saved.pop("state"), "has no 'state'"),
+            (lambda saved: saved["state"].update(other={}), "names 'other'"),
+            (lambda saved: saved["state"].update({0: {}}), "keyed by numbers.*rekey_optim_state"),
+            (
+                lambda saved: saved["param_groups"][0]["params"].remove("1.bias"),
+                "parameter '1.bias'",
+            ),
+            (lambda saved: saved["param_groups"][0]["params"].append("2.bias"), "names '2.bias'"),
+            (lambda saved: saved["param_groups"].append({"params": []}), "has 2 groups"),
+            (
+                lambda saved: saved["state"]["0.bias"].update(exp_avg=torch.ones(3)),
+                r"shape \(3,\) and the parameter \(6,\): was it saved of one rank",
+            ),
+        ],
+    )
+    def test_refuses(self, change: Any, message: str) -> None:
+        sharded = model()
+        optimizer = stepped(sharded)
+        saved = runtime.optim_state_dict(sharded, optimizer)
+        change(saved)
+        before = copy.deepcopy(optimizer.state_dict())
+        with pytest.raises(ValueError, match=message):
+            runtime.optim_state_dict_to_load(sharded, optimizer, saved, load_directly=True)
+        assert str(optimizer.state_dict()) == str(before)
+
+    def test_refuses_other_objects_and_other_parameters(self) -> None:
+        sharded = model()
+        with pytest.raises(ValueError, match="expected a model, an optimizer and its state dict"):
+            runtime.optim_state_dict_to_load(sharded, {}, {})
+        with pytest.raises(ValueError, match="create it after the model is sharded"):
+            runtime.optim_state_dict(sharded, torch.optim.SGD(nn.Linear(2, 2).parameters()))
+
+    def test_takes_every_order_of_arguments(self) -> None:
+        sharded = model()
+        optimizer = stepped(sharded)
+        saved = runtime.optim_state_dict(sharded, optimizer)
+        now = runtime.optim_state_dict_to_load(sharded, optimizer, saved)
+        then = runtime.optim_state_dict_to_load(saved, sharded, optimizer)
+        named = runtime.optim_state_dict_to_load(
+            optim_state_dict=saved, model=sharded, optim=optimizer
+        )
+        assert str(now) == str(then) == str(named)
+
+    def test_finds_groups_by_their_parameters(self) -> None:
+        sharded = model()
+        saved = runtime.optim_state_dict(sharded, stepped(sharded, *two_groups(sharded, 0)))
+        other = torch.optim.AdamW(two_groups(sharded, 1))
+        for group in other.param_groups:
+            group["lr"] = 0.5
+        runtime.optim_state_dict_to_load(sharded, other, saved, load_directly=True)
+        assert [group["lr"] for group in other.param_groups] == [1, 0]
+        assert other.state[sharded[0].weight]["exp_avg"].shape == (6, 4)
+        mixed = torch.optim.AdamW(
+            [{"params": [p for p in sharded.parameters() if p.dim() == d]} for d in (1, 2)]
+        )
+        with pytest.raises(ValueError, match="make the same groups"):
+            runtime.optim_state_dict_to_load(sharded, mixed, saved)
+
+    def test_a_parameter_without_a_state_gets_none(self) -> None:
+        sharded = model()
+        optimizer = torch.optim.Adam(sharded.parameters())
+        sharded[0](torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        saved = runtime.optim_state_dict(sharded, optimizer)
+        assert saved["state"].keys() == {"0.weight", "0.bias"}
+        other = torch.optim.Adam(sharded.parameters())
+        runtime.optim_state_dict_to_load(sharded, other, saved, load_directly=True)
+        assert set(other.state) == set(sharded[0].parameters())
+
+    def test_named_optimizers_have_names_as_keys(self) -> None:
+        sharded = model()
+        optimizer = stepped(sharded)
+        saved = runtime.optim_state_dict(sharded, optimizer)
+        loaded = runtime.optim_state_dict_to_load(
+            sharded, optimizer, saved, is_named_optimizer=True
+        )
+        assert loaded["state"].keys() == {"0.weight", "0.bias", "1.weight", "1.bias"}
+        assert sorted(loaded["param_groups"][0]["params"]) == sorted(loaded["state"])
+        again = runtime.optim_state_dict(sharded, optimizer, loaded)
+        assert str(again) == str(saved)
+
+    def test_the_input_of_the_optimizer_tells_the_order(self) -> None:
+        sharded = model()
+        saved = runtime.full_optim_state_dict(sharded, stepped(sharded))
+        backwards = list(sharded.parameters())[::-1]
+        by_default = runtime.shard_full_optim_state_dict(saved, sharded)
+        by_input = runtime.shard_full_optim_state_dict(saved, sharded, backwards)
+        by_optimizer = runtime.shard_full_optim_state_dict(
+            saved, sharded, optim=torch.optim.Adam(backwards)
+        )
+        assert by_default["state"][0]["exp_avg"].shape == (6, 4)
+        assert by_input["state"][0]["exp_avg"].shape == (3,)
+        assert str(by_input) == str(by_optimizer)
+
+    def test_rekeying_needs_known_keys_of_one_kind(self) -> None:
+        sharded = model()
+        saved = runtime.full_optim_state_dict(sharded, stepped(sharded))
+        assert runtime.rekey_optim_state_dict(saved, OptimStateKeyType.PARAM_NAME, sharded) is saved
+        numbered = runtime.rekey_optim_state_dict(saved, OptimStateKeyType.PARAM_ID, sharded)
+        assert list(numbered["state"]) == [
+            numbered["param_groups"][0]["params"].index(n) for n in (1, 0, 3, 2)
+        ]
+        with pytest.raises(ValueError, match="9 is the key of no parameter"):
+            runtime.rekey_optim_state_dict(
+                {**numbered, "state": {9: {}}}, OptimStateKeyType.PARAM_NAME, sharded
+            )
+        with pytest.raises(ValueError, match="mixes names and numbers"):
+            runtime.rekey_optim_state_dict(
+                {"state": {9: {}, "a": {}}}, OptimStateKeyType.PARAM_NAME, sharded
+            )
