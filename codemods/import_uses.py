@@ -6,6 +6,7 @@ import ast
 from collections.abc import Collection, Iterator
 from typing import TypeGuard
 
+from fsdp_migrate.codemods import tensor_parallel
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.index.module import Binding, Imported, Opaque, Scope
 from fsdp_migrate.index.names import PACKAGE, fsdp1_name, is_private
@@ -72,7 +73,8 @@ def is_spare(context: Context, binding: Imported) -> bool:
     whole = isinstance(binding.statement, ast.Import) and binding.alias.asname is not None
     if binding.module == "functools" or (whole and binding.module.startswith(PACKAGE)):
         return True
-    if binding.member is not None and is_private(f"{binding.module}.{binding.member}"):
+    path = f"{binding.module}.{binding.member}"
+    if binding.member is not None and is_private(path) and path not in tensor_parallel.NAMES:
         return True
     if isinstance(binding.statement, ast.Import) and not whole and "." in binding.module:
         return False  # `import package.module` binds the package, as others may
