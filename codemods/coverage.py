@@ -52,6 +52,7 @@ _OTHERS = {
     "Attention": "from model import Attention",
     "Block": "from model import Block",
     "dcp": "import torch.distributed.checkpoint as dcp",
+    "default_hooks": "from torch.distributed.algorithms._comm_hooks import default_hooks",
     "dist": "import torch.distributed as dist",
     "init_device_mesh": "from torch.distributed.device_mesh import init_device_mesh",
     "nn": "from torch import nn",
@@ -229,9 +230,7 @@ SECTIONS = (
                 same="each gradient is clipped by itself",
             ),
             "model.register_comm_hook(state, hook)",
-            "from torch.distributed.algorithms._comm_hooks.default_hooks import bf16_compress_hook\n"
-            "model.register_comm_hook(state, bf16_compress_hook)",
-            "with FSDP.summon_full_params(model, recurse=False):\n    text = model.generate(prompt)",
+            "model.register_comm_hook(state, default_hooks.bf16_compress_hook)",
             "scaler = ShardedGradScaler()",
             Row(
                 "model.to(device)",

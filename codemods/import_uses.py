@@ -74,8 +74,8 @@ def is_spare(context: Context, binding: Imported) -> bool:
     if binding.module == "functools" or (whole and binding.module.startswith(PACKAGE)):
         return True
     path = f"{binding.module}.{binding.member}"
-    if binding.member is not None and is_private(path) and path not in tensor_parallel.NAMES:
-        return True
+    if binding.member is not None and is_private(path):
+        return path not in tensor_parallel.NAMES  # those go with their whole statement
     if isinstance(binding.statement, ast.Import) and not whole and "." in binding.module:
         return False  # `import package.module` binds the package, as others may
     read = [
