@@ -12,6 +12,7 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.arguments import ArgumentEdits
 from fsdp_migrate.codemods.rule import Draft, Edit, Example, Rule
 from fsdp_migrate.findings import Action
+from fsdp_migrate.index.module import Module
 
 RULE = Rule(
     "FSDP351",
@@ -22,8 +23,8 @@ step. For DTensors torch does so in the operator (`tensor/_dispatch.py`, `found_
 `torch.amp.GradScaler` scales, skips and grows in the same steps. The two have the same defaults, the device among them
 ("cuda": without one, both warn and are switched off), but not the same order of arguments, so that all go by keyword. A
 `process_group` may be wider than the ranks that share a model, gradients in float16 are refused by `torch.amp.GradScaler`,
-and plain (ignored) parameters beside DTensors by the operator itself: these are left to be done by hand. A scaler without an
-FSDP1 model around stays as well.""",
+and plain (ignored) parameters beside DTensors by the operator itself: these are left to be done by hand. So
+is a scaler whose class a test asks for, or without an FSDP1 model around.""",
     (
         Example(
             "by default",
@@ -125,6 +126,28 @@ scaler = ShardedGradScaler()
             message="refuses gradients in float16",
         ),
         Example(
+            "a test that tells scalers apart",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+model = FSDP(model)
+scaler = ShardedGradScaler() if args.fp16 else torch.amp.GradScaler(enabled=False)
+print(isinstance(scaler, ShardedGradScaler))
+""",
+            """\
+import torch
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+fully_shard(model)
+scaler = ShardedGradScaler() if args.fp16 else torch.amp.GradScaler(enabled=False)
+print(isinstance(scaler, ShardedGradScaler))
+""",
+            message="a test asks for its class",
+        ),
+        Example(
             "no FSDP1 model in sight",
             """\
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
@@ -210,12 +233,28 @@ def _reason(context: Context) -> str | None:
         return (
             "plain (ignored) parameters beside DTensors need an optimizer and a scaler of their own"
         )
-    if any(_halves(context, call) for module in around for call in module.calls):
+    if any(_halves(call) for module in around for call in module.calls):
         return "torch.amp.GradScaler refuses gradients in float16"
+    if any(_asks(context, module, call) for module in around for call in module.calls):
+        return "a test asks for its class"
     return None
 
 
-def _halves(context: Context, call: ast.Call) -> bool:
+def _asks(context: Context, module: Module, call: ast.Call) -> bool:
+    """Whether a call is `isinstance(scaler, ShardedGradScaler)`: it may be there to tell the two kinds apart."""
+    return (
+        isinstance(call.func, ast.Name)
+        and call.func.id in {"isinstance", "issubclass"}
+        and any(
+            isinstance(node, ast.Name | ast.Attribute)
+            and context.project.fsdp1(node, module) == _NAME
+            for argument in call.args[1:]
+            for node in ast.walk(argument)
+        )
+    )
+
+
+def _halves(call: ast.Call) -> bool:
     """Whether a call may give parameters in float16: `.half()`, `.to(torch.float16)`, `torch_dtype=torch.float16`."""
     function = call.func.attr if isinstance(call.func, ast.Attribute) else ""
     if function == "half":

@@ -9,6 +9,7 @@ other backward of the model, and the optimizer then does nothing without an erro
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -344,16 +345,26 @@ def _case(context: Context, sites: frozenset[Site]) -> tuple[Rule, str]:
     for constructor in found:
         own, reduced = dtypes(constructor)
         if reduced is not None and reduced != own:
+            sides = _names(own, reduced)
             wider = _width(reduced) - _width(own or "float32")
             compared = "more precise" if wider > 0 else "less precise" if wider else "different"
-            was = own or "the parameters' own type"
-            message = f"FSDP2 accumulates in {reduced}, FSDP1 did in {was}: {compared}"
+            if sides is None:
+                sides, compared = ("reduce_dtype", "param_dtype"), "the sums may differ"
+            message = f"FSDP2 accumulates in {sides[0]}, FSDP1 did in {sides[1]}: {compared}"
             return REDUCED_APART, f"{_MESSAGE}; {message}"
     for constructor in found:
         strategy = constructor.value("sharding_strategy")
         if strategy and constructor.member(strategy, "ShardingStrategy") in _STAY_GATHERED:
             return KEPT_GATHERED, f"{_MESSAGE}, and leaves parameters gathered in between"
     return RULE, _MESSAGE
+
+
+def _names(own: str | None, reduced: str) -> tuple[str, str] | None:
+    """The types in which FSDP2 and FSDP1 accumulate; None where a name does not say which type it is."""
+    types = [reduced] if own is None else [reduced, own]
+    if not all(re.fullmatch(r"(torch\.)?(b?float(16|32|64)?|half|double)", name) for name in types):
+        return None
+    return reduced, own or "the parameters' own type"
 
 
 def _width(dtype: str) -> int:

@@ -46,7 +46,7 @@ TWO = f"{FSDP}model = FSDP(model)\nstate = model.state_dict()\n"
             id="comment at what is silent",
         ),
         pytest.param(
-            f"{FSDP}model = FSDP(model)\nx = type(model) is FSDP\n",
+            f"{FSDP}model = FSDP(model)\nx = FSDP is type(model) is kind\n",
             Options(ignore=frozenset({"FSDP008"})),
             id="option for what is silent",
         ),
@@ -68,7 +68,7 @@ def test_an_ignored_argument_keeps_its_call() -> None:
 
 
 def test_partial_migrates_and_marks() -> None:
-    text = f"{FSDP}model = FSDP(model)\nx = type(model) is FSDP\n"
+    text = f"{FSDP}model = FSDP(model)\nx = FSDP is type(model) is kind\n"
     outcome = run(text, Options(partial=True))
     assert "fully_shard(model)" in outcome.after
     assert "# fsdp-migrate: FSDP008" in outcome.after
