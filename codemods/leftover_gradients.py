@@ -94,6 +94,34 @@ for step, batch in enumerate(loader):
             message="discard_unsynced_gradients",
         ),
         Example(
+            "two models, and an optimizer that has one of them",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+actor, critic = FSDP(actor), FSDP(critic)
+actor.zero_grad()
+optimizer.zero_grad()
+for batch in loader:
+    with actor.no_sync(), critic.no_sync():
+        loss(batch).backward()
+    optimizer.step()
+""",
+            """\
+from fsdp_migrate.runtime import discard_unsynced_gradients, no_sync
+from torch.distributed.fsdp import fully_shard
+
+actor, critic = fully_shard(actor), fully_shard(critic)
+actor.zero_grad()
+discard_unsynced_gradients(actor)
+# fsdp-migrate: FSDP314 by hand: zero_grad() misses unreduced gradients: add discard_unsynced_gradients(model) of the runtime
+optimizer.zero_grad()
+for batch in loader:
+    with no_sync(actor), no_sync(critic):
+        loss(batch).backward()
+    optimizer.step()
+""",
+        ),
+        Example(
             "every accumulation comes to its end",
             """\
 from contextlib import nullcontext
@@ -142,18 +170,29 @@ def find(context: Context) -> Iterator[Draft]:
                 loops.setdefault(loop, []).append(attribute)
     if not loops:
         return
-    for call in module.calls:
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "zero_grad":
-            around = set(module.ancestors(call))
-            function = module.enclosing_function(call)
-            models = [
-                attribute.value
-                for loop, attributes in loops.items()
-                if loop not in around and module.enclosing_function(loop) is function
-                for attribute in attributes
-            ]
-            if models:
-                yield _draft(context, call, models)
+    calls = [
+        (call, call.func.value)
+        for call in module.calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "zero_grad"
+    ]
+    for call, zeroed in calls:
+        around = set(module.ancestors(call))
+        function = module.enclosing_function(call)
+        models = {
+            ast.dump(attribute.value): attribute.value
+            for loop, attributes in loops.items()
+            if loop not in around and module.enclosing_function(loop) is function
+            for attribute in attributes
+        }
+        if not models:
+            continue
+        others = [v for c, v in calls if module.enclosing_function(c) is function]
+        optimizers = {ast.dump(v) for v in others} - models.keys()
+        if ast.dump(zeroed) in models:
+            yield _draft(context, call, [models[ast.dump(zeroed)]], clear=True)
+        else:  # which parameters an optimizer has is clear if there are no others
+            clear = len(models) == len(optimizers) == 1
+            yield _draft(context, call, list(models.values()), clear=clear)
 
 
 def _stepping_loop(context: Context, node: ast.AST) -> ast.AST | None:
@@ -168,17 +207,16 @@ def _stepping_loop(context: Context, node: ast.AST) -> ast.AST | None:
     return None
 
 
-def _draft(context: Context, call: ast.Call, models: list[ast.expr]) -> Draft:
+def _draft(context: Context, call: ast.Call, models: list[ast.expr], *, clear: bool) -> Draft:
     sites = frozenset(site for model in models for site in context.sites(model))
     construct = context.source(call)
     statement = context.module.parents[call]
-    known = all(is_dotted(model) and _is_known(context, model, call) for model in models)
+    known = clear and all(is_dotted(model) and _is_known(context, model, call) for model in models)
     if not (known and isinstance(statement, ast.Expr) and context.stands_alone(statement)):
         message = "zero_grad() misses unreduced gradients: add discard_unsynced_gradients(model) of the runtime"
         return Draft(RULE, call, Action.MANUAL, message, construct, sites, mark=True)
     name, needs = context.name(RUNTIME, "discard_unsynced_gradients", use=call)
-    written = dict.fromkeys(context.source(model) for model in models)
-    added = [cst.parse_statement(f"{name}({model})") for model in written]
+    added = [cst.parse_statement(f"{name}({context.source(model)})") for model in models]
 
     def apply(updated: cst.CSTNode) -> Statements:
         assert isinstance(updated, cst.SimpleStatementLine)

@@ -22,8 +22,8 @@ def no_sync(model: nn.Module) -> Iterator[None]:
     Accumulated gradients are whole, not sharded, and are kept by FSDP2: ``param.grad`` does not
     show them and ``zero_grad()`` does not drop them. Where micro-batches are left over, say at the
     end of an epoch, and FSDP1 relied on ``zero_grad()``, call :func:`discard_unsynced_gradients`
-    beside it. With ``param_dtype`` bfloat16 and ``reduce_dtype`` float32, FSDP2 accumulates in
-    float32 where FSDP1 did in bfloat16.
+    beside it. FSDP2 accumulates in ``reduce_dtype`` where FSDP1 did in ``param_dtype``: with
+    float32 over bfloat16 the sum is more precise, the other way round it is less.
 
     A module with a ``no_sync`` of its own, such as DistributedDataParallel, gets that one. Raises
     TypeError for a module that is not sharded.
