@@ -13,8 +13,9 @@ from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Rule
 from fsdp_migrate.codemods.surroundings.parameters import Held, Parameters
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.models import Site
-from fsdp_migrate.index.module import Module, Parameter
+from fsdp_migrate.index.module import FunctionNode, Module, Parameter
 from fsdp_migrate.index.order import after
+from fsdp_migrate.index.project import Definition
 
 RULE = Rule(
     "FSDP502",
@@ -93,6 +94,53 @@ fully_shard(model)
 with torch.no_grad():
     model(batch)
 optimizer = build(model)
+""",
+            message="left the model gathered",
+        ),
+        Example(
+            "methods of a trainer",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+class Trainer:
+    def __init__(self, model):
+        self.model = FSDP(model)
+
+    def validate(self, batch):
+        with torch.no_grad():
+            return self.model(batch)
+
+    def build(self):
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+
+
+trainer = Trainer(model)
+trainer.validate(batch)
+trainer.build()
+""",
+            """\
+import torch
+from fsdp_migrate.runtime import resharded
+from torch.distributed.fsdp import fully_shard
+
+
+class Trainer:
+    def __init__(self, model):
+        self.model = fully_shard(model)
+
+    def validate(self, batch):
+        with torch.no_grad():
+            return self.model(batch)
+
+    def build(self):
+        self.optimizer = torch.optim.AdamW(resharded(self.model).parameters())
+
+
+trainer = Trainer(model)
+trainer.validate(batch)
+trainer.build()
 """,
             message="left the model gathered",
         ),
@@ -227,7 +275,7 @@ def _forward_above(context: Context, module: Module, node: ast.AST, held: Held, 
             found = call.lineno
     if found or function is None or depth >= _DEPTH or not _comes_in(held):
         return found
-    for where, caller in context.models.callers_of(function):
+    for where, caller in _callers(context, module, function):
         found = _forward_above(context, where, caller, held, depth + 1)
         if found:
             return found
@@ -245,6 +293,34 @@ def _comes_in(held: Held) -> bool:
     return found is None or all(isinstance(binding, Parameter) for binding in found[1])
 
 
+def _definition(context: Context, module: Module, call: ast.Call) -> Definition | None:
+    """The function of the project that a call runs: also a method of `self`, or of an object whose class is known."""
+    made = context.project.definition(call.func, module)
+    if made is not None or not isinstance(call.func, ast.Attribute):
+        return made
+    receiver = call.func.value
+    owner = context.models.class_of(receiver, module)
+    around = module.enclosing_class(call)
+    if owner is None and around is not None and ast.unparse(receiver) == "self":
+        owner = Definition(module, around)
+    return context.project.method(owner, call.func.attr) if owner is not None else None
+
+
+def _callers(
+    context: Context, module: Module, function: FunctionNode
+) -> Iterator[tuple[Module, ast.Call]]:
+    """The calls of a function; of a method, those on objects whose class is known as well."""
+    known = context.models.callers_of(function)
+    yield from known
+    if not isinstance(function, ast.Lambda) and isinstance(module.parents[function], ast.ClassDef):
+        for where in context.project.connected(module):
+            for call in where.calls:
+                if isinstance(call.func, ast.Attribute) and call.func.attr == function.name:
+                    made = _definition(context, where, call)
+                    if made is not None and made.node is function and (where, call) not in known:
+                        yield where, call
+
+
 def _end(call: ast.Call) -> tuple[int, int]:
     """Where a call ends: in `model(x).backward()` the backward comes last."""
     return call.end_lineno or 0, call.end_col_offset or 0
@@ -255,7 +331,7 @@ def _executed(
 ) -> Iterator[ast.Call]:
     """A call, and those in the project's functions that it runs."""
     yield call
-    made = context.project.definition(call.func, module)
+    made = _definition(context, module, call)
     if made is None or depth >= _DEPTH or made.node in seen or isinstance(made.node, ast.ClassDef):
         return
     seen.add(made.node)
