@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.contract.facts import access, breach, given, loop_of, shardings
-from fsdp_migrate.codemods.expressions import shortened
+from fsdp_migrate.codemods.expressions import shortened, values_given
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
-from fsdp_migrate.index.module import Module, Parameter
+from fsdp_migrate.index.module import Assigned, Module, Parameter
 from fsdp_migrate.index.names import fsdp1_member, fsdp1_name
 from fsdp_migrate.index.sharded import Place
 from fsdp_migrate.index.values import origin
@@ -123,6 +123,20 @@ from torch.distributed.fsdp import fully_shard
 
 for layer in model.layers:
     fully_shard(layer, reshard_after_forward=True)
+fully_shard(model)
+""",
+            quiet=True,
+        ),
+        Example(
+            "an encoder, put into a model",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+encoder = Encoder()
+for layer in encoder.layers:
+    fully_shard(layer)
+fully_shard(encoder, reshard_after_forward=True)
+model = Classifier(encoder)
 fully_shard(model)
 """,
             quiet=True,
@@ -250,9 +264,32 @@ def _is_root(context: Context, place: Place, places: list[Place]) -> bool:
     ways = [access(context, other.model) for other in places if other is not place]
     if not any(len(other) > 1 and other[:1] == way for other in ways):
         return False
+    assert context.sharded is not None
+    around = [p for p in context.sharded.places if p.site is place.site]
     bindings = context.module.scope_of(place.model).bindings.get(place.model.id, [])
-    if any(isinstance(binding, Parameter) for binding in bindings):
-        assert context.sharded is not None
-        around = [p for p in context.sharded.places if p.site is place.site and p is not place]
-        return bool(around) and all(isinstance(p.model, ast.Name) for p in around)
-    return True
+    if any(isinstance(binding, Parameter) for binding in bindings) and len(around) < 2:
+        return False  # who calls the function is not in sight
+    return not any(_is_part(context, p) for p in around)
+
+
+def _is_part(context: Context, place: Place) -> bool:
+    """Whether a module belongs to another one: taken from it, put into it, or given to what is sharded next."""
+    name, module = place.model, place.module
+    if not isinstance(name, ast.Name):
+        return True
+    for binding in module.scope_of(name).bindings.get(name.id, ()):
+        if isinstance(binding, Assigned) and isinstance(binding.value, ast.Attribute):
+            return True
+    for load in module.loads.get(name.id, ()):
+        parent = module.parents[load]
+        if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Attribute):
+            return True
+    assert context.sharded is not None
+    return any(
+        isinstance(made.node, ast.Call)
+        and any(isinstance(v, ast.Name) and v.id == name.id for v in values_given(made.node))
+        and not context.sharded.is_sharding(made.node, module)
+        for other in context.sharded.places
+        if other.module is module and other is not place
+        if (made := origin(context.project, other.model, module)) is not None
+    )

@@ -20,7 +20,8 @@ def pages(rules: Sequence[Rule]) -> dict[str, str]:
     index = [
         "# Rules",
         "",
-        "What the tool knows of FSDP1, by construct. The pages are generated from the rules, whose examples are run as tests.",
+        "What the tool knows of FSDP1, by construct, and from FSDP701 on of FSDP2's contract (`check --fsdp2`).",
+        "The pages are generated from the rules, whose examples are run as tests.",
         "",
         "| code | name | what becomes of it |",
         "|---|---|---|",
