@@ -288,7 +288,7 @@ def _is_part(context: Context, place: Place) -> bool:
     return any(
         isinstance(made.node, ast.Call)
         and any(isinstance(v, ast.Name) and v.id == name.id for v in values_given(made.node))
-        and not context.sharded.is_sharding(made.node, module)
+        and ast.unparse(made.node.func).rpartition(".")[2][:1].isupper()  # a class
         for other in context.sharded.places
         if other.module is module and other is not place
         if (made := origin(context.project, other.model, module)) is not None
