@@ -12,6 +12,7 @@ from fsdp_migrate.codemods.contract.facts import (
     shardings,
     words_around,
 )
+from fsdp_migrate.codemods.expressions import values_given
 from fsdp_migrate.codemods.kept_parameters import names_of
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
 from fsdp_migrate.index.module import Assigned
@@ -182,8 +183,22 @@ def _loads_of_one_rank(context: Context, place: Place, names: list[str]) -> Iter
                 inside = {id(node) for statement in parent.body for node in ast.walk(statement)}
                 loads_otherwise = any(parent.orelse)
                 if id(call) in inside and id(place.call) not in inside and not loads_otherwise:
-                    yield call
+                    if not _is_handed_on(context, call, place, names):
+                        yield call
                 break
+
+
+def _is_handed_on(context: Context, load: ast.Call, place: Place, names: list[str]) -> bool:
+    """Whether a function that is not in sight gets the model in between: it may make the ranks agree."""
+    module = context.module
+    return any(
+        after(call, load)
+        and after(place.call, call)
+        and module.scope_of(call) is module.scope_of(load)
+        and any(ast.dump(value) in names for value in values_given(call))
+        and not context.project.dotted(call.func, module)
+        for call in module.calls
+    )
 
 
 def _on_meta(context: Context, place: Place) -> ast.Call | None:

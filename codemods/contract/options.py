@@ -11,6 +11,7 @@ from fsdp_migrate.codemods.expressions import shortened, values_given
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
 from fsdp_migrate.index.module import Assigned, Module, Parameter
 from fsdp_migrate.index.names import fsdp1_member, fsdp1_name
+from fsdp_migrate.index.order import after, reaches
 from fsdp_migrate.index.sharded import Place
 from fsdp_migrate.index.values import origin
 
@@ -54,6 +55,43 @@ for layer in model.layers:
 fully_shard(model, **kwargs)
 """,
             message="mp_policy=None",
+        ),
+        Example(
+            "mixed precision in some runs",
+            """\
+import torch
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+
+def shard(model, bf16):
+    policy = None
+    if bf16:
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    for layer in model.layers:
+        fully_shard(layer, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+""",
+            message="mp_policy=None",
+        ),
+        Example(
+            "a None that is replaced, or asked for",
+            """\
+import torch
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+
+def shard(model, policy):
+    other = None
+    if other is None:
+        other = MixedPrecisionPolicy()
+    for layer in model.layers:
+        fully_shard(layer, mp_policy=other)
+    if policy is not None:
+        fully_shard(model, mp_policy=policy)
+    else:
+        fully_shard(model)
+""",
+            quiet=True,
         ),
         Example(
             "arguments of FSDP1",
@@ -231,12 +269,12 @@ def _wrong(context: Context, name: str, value: ast.expr) -> str | None:
         if name in _FSDP1:
             return f"{name} is FSDP1's, and fully_shard a TypeError for it: {_FSDP1[name]}"
         return None
+    if name == "mp_policy" and _may_be_none(context, value):
+        return "mp_policy=None is an AttributeError: leave it out, or MixedPrecisionPolicy()"
     made = origin(context.project, value, context.module)
     if made is None or made.node is None:
         return None
     if name == "mp_policy":
-        if isinstance(made.node, ast.Constant) and made.node.value is None:
-            return "mp_policy=None is an AttributeError: leave it out"
         if _makes(context, made.node, made.module, "MixedPrecision"):
             return "FSDP1's MixedPrecision fails in the first forward: MixedPrecisionPolicy(...)"
     elif name == "offload_policy" and _makes(context, made.node, made.module, "CPUOffload"):
@@ -246,6 +284,39 @@ def _wrong(context: Context, name: str, value: ast.expr) -> str | None:
         if any(member and member[0] == "ShardingStrategy" for member in members):
             return "takes True, False, None or a number of ranks, not a ShardingStrategy"
     return None
+
+
+def _may_be_none(context: Context, value: ast.expr) -> bool:
+    """`None`, or a name that a statement above has set to None, and that no condition around asks for."""
+    if not isinstance(value, ast.Name):
+        return isinstance(value, ast.Constant) and value.value is None
+    module = context.module
+    scope = module.scope_of(value)
+    for parent in module.ancestors(value):
+        test = getattr(parent, "test", None)
+        if test is not None and value.id in ast.unparse(test):
+            return False
+    return any(
+        isinstance(binding, Assigned)
+        and not binding.path
+        and isinstance(binding.value, ast.Constant)
+        and binding.value.value is None
+        and reaches(module, scope, value.id, module.statement(binding.target), value)
+        and not _is_replaced(module, value, module.statement(binding.target))
+        for binding in scope.bindings.get(value.id, ())
+    )
+
+
+def _is_replaced(module: Module, value: ast.Name, statement: ast.stmt) -> bool:
+    """Whether a condition between may have replaced a None in every run: `if policy is None:`, or both of two branches."""
+    for node in ast.walk(module.enclosing_function(value) or module.tree):
+        if isinstance(node, ast.If) and after(node, statement) and after(value, node):
+            asks = value.id in ast.unparse(node.test)
+            if (asks or node.orelse) and value.id in {
+                n.id for n in ast.walk(node) if isinstance(n, ast.Name) and n is not value
+            }:
+                return True
+    return False
 
 
 def _makes(context: Context, node: ast.expr, module: Module, name: str) -> bool:
