@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
-from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
+from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
 
 from fsdp_migrate.checkpoint.errors import Refused
 from fsdp_migrate.checkpoint.tensors import Lazy, fingerprint
@@ -59,65 +55,38 @@ def check_full(tree: Any, file: Path, prints: Fingerprints, trust: bool) -> None
             raise NotTheSame(name, "has other values")
 
 
-class _Comparing(DefaultLoadPlanner):
-    """Takes a checkpoint tensor by tensor from DCP's reader, and keeps none."""
-
-    def __init__(self, wanted: Mapping[str, Any], prints: Fingerprints, trust: bool) -> None:
-        super().__init__()
-        self.wanted, self.prints, self.trust = wanted, prints, trust
-        self.seen: set[str] = set()
-
-    def set_up_planner(
-        self,
-        state_dict: dict[str, Any],
-        metadata: Metadata | None = None,
-        is_coordinator: bool = False,
-    ) -> None:
-        self.state_dict, self.metadata = state_dict, metadata
-        if metadata is not None and metadata.state_dict_metadata.keys() != state_dict.keys():
-            names = metadata.state_dict_metadata.keys() ^ state_dict.keys()
-            raise NotTheSame(min(names), "is there once only")
-
-    def create_local_plan(self) -> LoadPlan:
-        self.flatten_state_dict = False  # it is flat, and no older release's names are to be tried
-        return super().create_local_plan()
-
-    def resolve_tensor(self, read_item: ReadItem) -> torch.Tensor:
-        wanted = self.wanted[read_item.dest_index.fqn]
-        return torch.empty(read_item.lengths, dtype=wanted.dtype)
-
-    def commit_tensor(self, read_item: ReadItem, tensor: torch.Tensor) -> None:
-        name = read_item.dest_index.fqn
-        _same_form(name, self.wanted[name], tensor)
-        if fingerprint(tensor) != self.prints[id(self.wanted[name])]:
-            raise NotTheSame(name, "has other values")
-        self.seen.add(name)
-
-    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        name = read_item.dest_index.fqn
-        _same_value(name, self.wanted[name], torch.load(value, weights_only=not self.trust))
-        self.seen.add(name)
-
-
 def check_dcp(tree: Any, folder: Path, prints: Fingerprints, trust: bool) -> None:
-    """The same through DCP's reader.
+    """The same of a DCP folder: the index as DCP's reader sees it, and each item as `torch.load` reads it.
 
     Raises:
         NotTheSame: with the first difference.
     """
-    wanted = flatten(tree).entries
-    state = {
-        name: torch.empty(v.shape, dtype=v.dtype, device="meta") if isinstance(v, Lazy) else v
-        for name, v in wanted.items()
-    }
-    planner = _Comparing(wanted, prints, trust)
+    flat = flatten(tree)
     with _reading(folder):
-        _load_state_dict(
-            state, storage_reader=FileSystemReader(folder), planner=planner, no_dist=True
+        index = FileSystemReader(folder).read_metadata()
+        places = index.storage_data
+    if index.planner_data != flat.paths or index.state_dict_metadata.keys() != flat.entries.keys():
+        names = index.state_dict_metadata.keys() ^ flat.entries.keys()
+        raise NotTheSame(min(names, default="the index"), "is there once only")
+    for name, value in flat.entries.items():
+        entry = index.state_dict_metadata[name]
+        zeros = [0] * len(value.shape) if isinstance(value, Lazy) else None
+        with _reading(folder):
+            info = places[MetadataIndex(name, zeros)]
+            with View(folder / info.relative_path, info.offset, info.length) as view:
+                found = torch.load(cast(IO[bytes], view), weights_only=not trust)
+        if not isinstance(value, Lazy):
+            _same_value(name, value, found)
+            continue
+        if not isinstance(entry, TensorStorageMetadata) or not isinstance(found, torch.Tensor):
+            raise NotTheSame(name, "is no tensor")
+        _same_form(name, value, found)
+        _same_form(
+            name, value, torch.empty(entry.size, dtype=entry.properties.dtype, device="meta")
         )
-    expected = {n for n, v in wanted.items() if not isinstance(v, Lazy) or v.numel}
-    if missed := expected - planner.seen:
-        raise NotTheSame(min(missed), "was not read")
+        if fingerprint(found) != prints[id(value)]:
+            raise NotTheSame(name, "has other values")
+        del found  # before the next one is loaded
 
 
 @contextlib.contextmanager
@@ -127,8 +96,6 @@ def _reading(path: Path) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
-    except NotTheSame:
-        raise
     except Exception as error:
         reason = str(error).partition("\n")[0]
         raise NotTheSame(path.name, f"cannot be read ({type(error).__name__}: {reason})") from None

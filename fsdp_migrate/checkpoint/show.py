@@ -22,7 +22,7 @@ _KINDS = {
     "local": "LOCAL, each rank's own numbers",
 }
 _LOADERS = {
-    "full": "torch.load, then set_model_state_dict(..., options=StateDictOptions(full_state_dict=True))",
+    "full": "set_model_state_dict(..., options=StateDictOptions(full_state_dict=True))",
     "dcp": "get_state_dict, torch.distributed.checkpoint.load, set_state_dict",
 }
 
@@ -71,8 +71,9 @@ def _name(section: Section) -> str:
 
 
 def _amount(section: Section) -> str:
+    noun = "tensor" if section.tensors == 1 else "tensors"
     unit = "parameters" if section.role == "model" else "elements"
-    return f"{section.tensors:,} tensors, {section.elements:,} {unit}, {size(section.nbytes)}" + (
+    return f"{section.tensors:,} {noun}, {section.elements:,} {unit}, {size(section.nbytes)}" + (
         f", {', '.join(section.dtypes)}" if section.dtypes else ""
     )
 

@@ -77,6 +77,7 @@ def write_full(tree: Any, file: Path) -> Fingerprints:
             tensor = slot.tensor.load()
             prints[id(slot.tensor)] = fingerprint(tensor)
             archive.write_record(f"data/{slot.key}", tensor.untyped_storage(), tensor.nbytes)
+            del tensor  # before the next one is loaded
     return prints
 
 
@@ -131,6 +132,7 @@ def write_dcp(tree: Any, folder: Path) -> Fingerprints:
                 torch.save(tensor, file)
                 entries[key] = _tensor_entry(tensor)
                 index = metadata.MetadataIndex(key, [0] * tensor.dim(), 0)
+                del tensor  # before the next one is loaded
             else:
                 torch.save(value, file)
                 entries[key] = metadata.BytesStorageMetadata()

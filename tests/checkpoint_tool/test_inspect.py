@@ -43,8 +43,7 @@ def test_a_plain_state_dict_loads_as_it_is(run: Run, legacy: bool) -> None:
     assert result.out.splitlines() == [
         f"a.pt: FULL, whole tensors ({kind})",
         "  model  9 tensors, 43 parameters, 176 B, float32, int64",
-        "  loads as it is: torch.load, then set_model_state_dict(..., "
-        "options=StateDictOptions(full_state_dict=True))",
+        "  loads as it is: set_model_state_dict(..., options=StateDictOptions(full_state_dict=True))",
     ]
 
 

@@ -1,0 +1,493 @@
+"""`checkpoint convert`: what is written is the same, comes whole or not at all, and what is unsure is refused."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+from fsdp_migrate.checkpoint import convert as module
+from fsdp_migrate.checkpoint.tensors import Joined, Stored, covers
+
+from .conftest import Run
+
+DTYPES = [
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32,
+    torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint32, torch.bool, torch.complex64,
+    torch.float8_e4m3fn, torch.float8_e5m2,
+]  # fmt: skip
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    return bytes(tensor.contiguous().flatten().view(torch.uint8)) if tensor.numel() else b""
+
+
+def same(one: Any, other: Any) -> bool:
+    """Bit by bit, in types and order."""
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and one.shape == other.shape and bits(one) == bits(other)
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return type(one) is type(other) and all(map(same, one, other))
+    return one == other or one != one
+
+
+def zoo() -> dict[str, Any]:
+    """Every dtype, and every way in which a tensor may lie in its storage."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randint(0, 2, (5, 8), generator=generator)
+    whole = torch.randn(6, 8, generator=generator)
+    tensors = {str(dtype): noise.to(dtype) for dtype in DTYPES}
+    tensors |= {
+        "nan": torch.tensor([float("nan"), -0.0, float("inf")]),
+        "empty": torch.empty(0, 3),
+        "scalar": torch.tensor(2.5),
+        "transposed": whole.t(),
+        "view": whole[2:4, 1:3],
+        "expanded": torch.ones(1, 3).expand(4, 3),
+        "channels": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        "parameter": nn.Parameter(torch.ones(3)),
+    }
+    settings = {"lr": 0.1, "betas": (0.9, 0.99), "names": ["a", "b"], "none": None, "flag": True}
+    return {"model": tensors, "settings": settings, "epoch": 3, "best": float("nan")}
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_every_dtype_and_layout_stays_as_it_is(run: Run, legacy: bool) -> None:
+    saved = zoo()
+    torch.save(saved, "a.pt", _use_new_zipfile_serialization=not legacy)
+    steps = [("a.pt", "b"), ("b", "c.pt"), ("a.pt", "d.pt"), ("b", "e")]
+    for source, target in steps:
+        result = run("convert", source, target)
+        assert (result.code, result.err) == (0, ""), (source, target)
+        assert "read back and the same bit by bit" in result.out
+    for file in ("c.pt", "d.pt"):
+        assert same(torch.load(file, weights_only=True), saved)
+    for folder in ("b", "e"):  # by torch's own converter
+        dcp_to_torch_save(folder, f"{folder}.pth")
+        assert same(torch.load(f"{folder}.pth", weights_only=False), saved)
+    assert sorted(os.listdir()) == sorted(["a.pt", "b", "b.pth", "c.pt", "d.pt", "e", "e.pth"])
+
+
+def test_the_model_of_a_view_is_not_its_whole_storage(run: Run) -> None:
+    """A file of small views of a big storage shrinks to what the views show."""
+    torch.save({"a": torch.randn(100_000)[:10]}, "a.pt")
+    assert run("convert", "a.pt", "b.pt").code == 0
+    assert Path("b.pt").stat().st_size < 5_000 < Path("a.pt").stat().st_size
+
+
+def test_ties_stay_and_versions_of_modules_too(run: Run) -> None:
+    model = nn.Sequential(nn.Embedding(7, 5), nn.BatchNorm1d(5), nn.Linear(5, 7, bias=False))
+    model[2].weight = model[0].weight
+    state = model.state_dict(prefix="_orig_mod.")
+    torch.save(state, "a.pt")
+    assert run("convert", "a.pt", "b.pt").code == 0
+    found = torch.load("b.pt", weights_only=True)
+    assert found["0.weight"].data_ptr() == found["2.weight"].data_ptr()
+    assert type(found) is OrderedDict
+    assert found._metadata["1"] == {"version": 2}
+    model.load_state_dict(found)
+
+
+NAMES = {
+    "fsdp": ("_fsdp_wrapped_module.layer._fsdp_wrapped_module.weight", "layer.weight"),
+    "old-fsdp": ("_fpw_module.weight", "weight"),
+    "checkpoint": ("0._checkpoint_wrapped_module.weight", "0.weight"),
+    "compile": ("_orig_mod.module_list.weight", "module_list.weight"),
+    "ddp": ("module.layer.weight", "layer.weight"),
+    "all": ("_orig_mod.module._fsdp_wrapped_module._checkpoint_wrapped_module.w", "w"),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("to", ["dcp", "full"])
+def test_wrapper_names_go_everywhere(run: Run, name: str, to: str) -> None:
+    before, after = NAMES[name]
+    weight, average = torch.randn(2, 3), torch.randn(2, 3)
+    groups = [{"lr": 0.1, "params": [before]}]
+    optimizer = {"state": {before: {"exp_avg": average}}, "param_groups": groups}
+    torch.save({"model": {before: weight}, "optimizer": optimizer}, "a.pt")
+    assert run("inspect", "a.pt").code == 1
+    assert run("convert", "a.pt", "b", "--to", to).code == 0
+    assert run("inspect", "b").code == 0
+    run("convert", "b", "c.pt")
+    found = torch.load("c.pt", weights_only=True)
+    assert same(found["model"], {after: weight})
+    assert same(found["optimizer"]["state"], {after: {"exp_avg": average}})
+    assert found["optimizer"]["param_groups"] == [{"lr": 0.1, "params": [after]}]
+
+
+def test_module_can_be_kept(run: Run) -> None:
+    torch.save({"module.weight": torch.ones(2, 2)}, "a.pt")
+    assert run("convert", "a.pt", "b.pt", "--keep-module").code == 0
+    assert list(torch.load("b.pt", weights_only=True)) == ["module.weight"]
+
+
+def test_names_that_become_the_same_are_refused(run: Run) -> None:
+    torch.save({"_orig_mod.weight": torch.ones(2), "weight": torch.zeros(2)}, "a.pt")
+    result = run("convert", "a.pt", "b.pt")
+    assert result.code == 1
+    assert "two names become weight" in result.err
+    assert os.listdir() == ["a.pt"]
+
+
+def model_and_optimizer() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 4), nn.Linear(4, 2))
+    model[2].bias.requires_grad_(False)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model(torch.randn(5, 3)).square().mean().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def named(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The states by name, from the live optimizer."""
+    return {n: optimizer.state[p] for n, p in model.named_parameters() if p in optimizer.state}
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_shapes_that_leave_several_ways_are_refused(run: Run, apart: bool) -> None:
+    """BatchNorm's weight, bias and two buffers have one shape, and so has a frozen bias without a state."""
+    model, optimizer = model_and_optimizer()
+    if apart:
+        torch.save(model.state_dict(), "model.pt")
+        torch.save(optimizer.state_dict(), "a.pt")
+        result = run("convert", "a.pt", "b.pt")
+        assert result.code == 1
+        assert "--names-from" in result.err
+    else:
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "a.pt")
+    result = run("convert", "a.pt", "b.pt", *(["--names-from", "model.pt"] if apart else []))
+    assert result.code == 1
+    assert "the shapes leave several ways to name them" in result.err
+    assert not Path("b.pt").exists()
+
+
+def test_numbers_become_names_where_the_shapes_leave_one_way(run: Run) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5), nn.Linear(5, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    model(torch.randn(5, 3)).square().mean().backward()
+    optimizer.step()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "a.pt")
+    torch.save(optimizer.state_dict(), "optimizer.pt")
+    torch.save(model.state_dict(), "model.pt")
+    assert run("convert", "a.pt", "b.pt").code == 0
+    assert run("convert", "optimizer.pt", "c.pt", "--names-from", "model.pt").code == 0
+    expected = named(model, optimizer)
+    assert len(expected) == 6
+    for found in (
+        torch.load("b.pt", weights_only=True)["optimizer"],
+        torch.load("c.pt", weights_only=True),
+    ):
+        assert same(found["state"], expected)
+        (group,) = found["param_groups"]
+        assert group["params"] == list(expected)
+        assert group["lr"] == 0.1
+
+
+def test_numbers_of_several_groups_are_named_only_if_the_groups_tell(run: Run) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5))
+    for named_groups in (False, True):
+        groups = [
+            {
+                "params": [
+                    (n, p) if named_groups else p for n, p in model.named_parameters() if end(n)
+                ]
+            }
+            for end in (lambda n: n.endswith("weight"), lambda n: n.endswith("bias"))
+        ]
+        optimizer = torch.optim.AdamW(groups, lr=0.1)
+        model(torch.randn(5, 3)).square().mean().backward()
+        optimizer.step()
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "a.pt")
+        result = run("convert", "a.pt", "b.pt")
+        assert result.code == (0 if named_groups else 1)
+    found = torch.load("b.pt", weights_only=True)["optimizer"]
+    expected = named(model, optimizer)
+    assert found["state"].keys() == expected.keys()
+    assert all(same(found["state"][name], expected[name]) for name in expected)
+    assert [g["params"] for g in found["param_groups"]] == [
+        ["0.weight", "1.weight"], ["0.bias", "1.bias"],
+    ]  # fmt: skip
+
+
+def test_states_of_another_model_are_refused(run: Run) -> None:
+    optimizer = torch.optim.Adam(nn.Linear(3, 4).parameters())
+    optimizer.param_groups[0]["params"][0].grad = torch.ones(4, 3)
+    optimizer.step()
+    torch.save(
+        {"model": {"w": torch.ones(12), "b": torch.ones(4)}, "o": optimizer.state_dict()}, "a.pt"
+    )
+    result = run("convert", "a.pt", "b.pt")
+    assert result.code == 1
+    assert "do not have the shapes of the model's parameters" in result.err
+
+
+def test_what_exists_is_not_overwritten(run: Run) -> None:
+    torch.save({"a": torch.ones(2)}, "a.pt")
+    Path("folder").mkdir()
+    Path("folder/letter.txt").write_text("dear reader")
+    Path("letter.txt").write_text("dear reader")
+    os.link("a.pt", "same.pt")
+    os.symlink("a.pt", "link.pt")
+    before = Path("a.pt").read_bytes()
+    for target, flags, reason in [
+        ("letter.txt", [], "exists"),
+        ("folder", [], "exists"),
+        ("letter.txt", ["--overwrite"], "is no checkpoint"),
+        ("folder", ["--overwrite"], "is no checkpoint"),
+        ("a.pt", ["--overwrite"], "is the source"),
+        ("./folder/../a.pt", ["--overwrite"], "is the source"),
+        ("same.pt", ["--overwrite"], "is the source"),
+        ("link.pt", ["--overwrite"], "is the source"),
+        ("nowhere/b.pt", [], "cannot be written"),
+    ]:
+        result = run("convert", "a.pt", target, *flags)
+        assert (result.code, result.err.count("\n")) == (2, 1), target
+        assert reason in result.err, target
+    assert Path("a.pt").read_bytes() == before
+    assert os.listdir("folder") == ["letter.txt"]
+    assert not [name for name in os.listdir() if name.endswith(".tmp")]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_folder_is_not_converted_into_itself(run: Run) -> None:
+    dcp.save({"a": torch.ones(2)}, checkpoint_id="src")
+    for target in ("src", "src/new", "."):
+        result = run("convert", "src", target, "--overwrite")
+        assert result.code == 2
+        assert "is the source, or in the same place" in result.err
+    assert sorted(os.listdir("src")) == [".metadata", "__0_0.distcp"]
+
+
+@pytest.mark.parametrize("old", ["full", "dcp"])
+@pytest.mark.parametrize("new", ["full", "dcp"])
+def test_overwriting_replaces_a_checkpoint(run: Run, old: str, new: str) -> None:
+    torch.save({"a": torch.ones(2)}, "one.pt")
+    torch.save({"b": torch.ones(3)}, "two.pt")
+    assert run("convert", "one.pt", "out", "--to", old).code == 0
+    assert run("convert", "two.pt", "out", "--to", new).code == 2
+    assert run("convert", "two.pt", "out", "--to", new, "--overwrite").code == 0
+    assert run("convert", "out", "back.pt").code == 0
+    assert list(torch.load("back.pt", weights_only=True)) == ["b"]
+    assert sorted(os.listdir()) == ["back.pt", "one.pt", "out", "two.pt"]
+
+
+def test_overwriting_without_an_exchange(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system cannot swap two names in one step."""
+    monkeypatch.setattr("fsdp_migrate.checkpoint.place._exchange", lambda one, other: False)
+    test_overwriting_replaces_a_checkpoint(run, "dcp", "dcp")
+
+
+@pytest.mark.parametrize("to", ["full", "dcp"])
+@pytest.mark.parametrize("old", [False, True])
+def test_a_killed_conversion_leaves_nothing_that_passes_for_whole(
+    run: Run, tmp_path: Path, to: str, old: bool
+) -> None:
+    torch.save({f"w{i}": torch.full((100,), float(i)) for i in range(8)}, "a.pt")
+    torch.save({"old": torch.ones(2)}, "old.pt")
+    if old:
+        run("convert", "old.pt", "out", "--to", to)
+    child = os.fork()
+    if child == 0:
+        _stall_at_the_sixth_tensor(tmp_path / "half")
+        run("convert", "a.pt", "out", "--to", to, "--overwrite")
+        os._exit(0)
+    deadline = time.monotonic() + 30
+    while not Path("half").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    (rest,) = (name for name in os.listdir() if name.endswith(".tmp"))
+    assert rest.startswith(".out.")
+    assert run("inspect", f"{rest}/out").code == 2
+    if old:
+        run("convert", "out", "back.pt")
+        assert list(torch.load("back.pt", weights_only=True)) == ["old"]
+    else:
+        assert not Path("out").exists()
+    assert run("convert", "a.pt", "out", "--to", to, "--overwrite").code == 0
+
+
+def _stall_at_the_sixth_tensor(mark: Path) -> None:
+    load, count = Stored.load, []
+
+    def stall(self: Stored) -> torch.Tensor:
+        count.append(self)
+        if len(count) == 6:
+            mark.touch()
+            time.sleep(60)
+        return load(self)
+
+    Stored.load = stall  # type: ignore[method-assign]
+
+
+def _flip(path: Path, pattern: bytes) -> None:
+    data = bytearray(path.read_bytes())
+    assert data.count(pattern) == 1
+    data[data.index(pattern)] ^= 1
+    path.write_bytes(data)
+
+
+VALUE = b"".join(bits(torch.tensor(x)) for x in (1.2345, 6.789))
+FAULTS: dict[str, tuple[str, Callable[[Path], None], str]] = {
+    "full-bit": ("full", lambda new: _flip(new, VALUE), "w has other values"),
+    "full-shape": ("full", lambda new: torch.save({"w": torch.ones(1, 2)}, new), "is torch.float32 (1, 2)"),
+    "full-dtype": ("full", lambda new: torch.save({"w": torch.ones(2).half()}, new), "is torch.float16"),
+    "full-name": ("full", lambda new: torch.save({"v": torch.ones(2)}, new), "is there once only"),
+    "full-cut": ("full", lambda new: os.truncate(new, 300), "cannot be read"),
+    "dcp-bit": ("dcp", lambda new: _flip(new / "__0_0.distcp", VALUE), "w has other values"),
+    "dcp-cut": ("dcp", lambda new: os.truncate(new / "__0_0.distcp", 300), "cannot be read"),
+    "dcp-metadata": ("dcp", lambda new: (new / ".metadata").unlink(), "cannot be read"),
+    "dcp-name": ("dcp", lambda new: dcp.save({"v": torch.ones(2)}, checkpoint_id=new), "once only"),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_in_what_was_written_is_found(
+    run: Run, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    to, damage, message = FAULTS[name]
+    write = getattr(module, f"write_{to}")
+
+    def write_and_damage(tree: Any, new: Path) -> Any:
+        prints = write(tree, new)
+        damage(new)
+        return prints
+
+    torch.save({"w": torch.tensor([1.2345, 6.789])}, "a.pt")
+    assert run("convert", "a.pt", "good", "--to", to).code == 0
+    monkeypatch.setattr(module, f"write_{to}", write_and_damage)
+    result = run("convert", "a.pt", "out", "--to", to)
+    assert (result.code, result.err.count("\n")) == (1, 1)
+    assert "what was written was read back" in result.err
+    assert message in result.err
+    assert sorted(os.listdir()) == ["a.pt", "good"]
+
+
+def test_a_value_that_changes_is_found(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for to in ("full", "dcp"):
+        write = getattr(module, f"write_{to}")
+        monkeypatch.setattr(
+            module, f"write_{to}", lambda tree, new, write=write: write({**tree, "epoch": 4}, new)
+        )
+        torch.save({"w": torch.ones(2), "epoch": 3}, "a.pt")
+        result = run("convert", "a.pt", "out", "--to", to)
+        assert result.code == 1
+        assert "epoch has another value" in result.err
+
+
+def test_a_disk_that_is_too_small(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = type("Usage", (), {"free": 10})
+    monkeypatch.setattr("fsdp_migrate.checkpoint.place.shutil.disk_usage", lambda path: usage)
+    torch.save({"w": torch.ones(5)}, "a.pt")
+    result = run("convert", "a.pt", "out")
+    assert result.code == 2
+    assert result.err == "error: out: does not fit: 20 bytes needed, 10 free\n"
+
+
+def test_objects_come_along_only_if_the_pickle_is_trusted(run: Run) -> None:
+    torch.save({"w": torch.ones(2), "args": argparse.Namespace(lr=0.1)}, "a.pt")
+    result = run("convert", "a.pt", "b.pt")
+    assert result.code == 2
+    assert "argparse.Namespace" in result.err
+    for to in ("full", "dcp"):
+        assert run("convert", "a.pt", to, "--to", to, "--trust-pickle").code == 0
+    assert torch.load("full", weights_only=False)["args"] == argparse.Namespace(lr=0.1)
+
+
+def test_only_what_is_there(run: Run) -> None:
+    torch.save({"model": {"w": torch.ones(2)}, "epoch": 3}, "a.pt")
+    assert run("convert", "a.pt", "b.pt", "--only", "model").code == 0
+    assert list(torch.load("b.pt", weights_only=True)) == ["model"]
+    result = run("convert", "a.pt", "c.pt", "--only", "net")
+    assert result.code == 2
+    assert "the checkpoint has model, epoch" in result.err
+
+
+@pytest.mark.parametrize(
+    ("shape", "boxes", "whole"),
+    [
+        ((4, 6), [((0, 0), (4, 6))], True),
+        ((4, 6), [((0, 0), (2, 6)), ((2, 0), (2, 6))], True),
+        ((4, 6), [((0, 0), (2, 3)), ((2, 0), (2, 3)), ((0, 3), (4, 3))], True),
+        ((4, 6), [((0, 0), (2, 6)), ((1, 0), (2, 6))], False),  # overlap
+        ((4, 6), [((0, 0), (2, 6))], False),
+        ((4, 6), [((0, 0), (2, 3)), ((0, 0), (2, 3)), ((0, 3), (4, 3))], False),
+        ((4, 6), [((0, 0), (2, 6)), ((3, 0), (2, 6))], False),  # beyond the end
+        ((4,), [((0, 0), (4, 1))], False),
+        ((), [((), ())], True),
+        ((0, 3), [], True),
+        ((1,), [((0,), (1,)), ((1,), (0,))], True),
+    ],
+)
+def test_whether_parts_make_a_whole(shape: Any, boxes: Any, whole: bool) -> None:
+    assert covers(shape, boxes) is whole
+
+
+def test_parts_are_joined_where_they_belong(run: Run) -> None:
+    torch.save({"a": torch.ones(2, 2), "b": torch.zeros(2, 1)}, "a.pt")
+    from fsdp_migrate.checkpoint.sources import open_checkpoint
+
+    parts = open_checkpoint(Path("a.pt")).tree
+    joined = Joined(torch.float32, (2, 3), (((0, 1), parts["a"]), ((0, 0), parts["b"]))).load()
+    assert joined.tolist() == [[0, 1, 1], [0, 1, 1]]
+
+
+MEMORY = """
+from pathlib import Path
+import torch
+from fsdp_migrate.checkpoint.convert import Conversion, convert
+
+def peak():
+    status = Path("/proc/self/status").read_text()  # getrusage's peak may be that of the parent
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+small = Path("small.pt")
+torch.save({"w": torch.ones(3)}, small)
+for to in ("dcp", "full"):
+    convert(Conversion(small, Path(f"warm-{to}"), to))
+for source, target, to in (("big.pt", "big", "dcp"), ("big", "again.pt", "full")):
+    before = peak()
+    convert(Conversion(Path(source), Path(target), to))
+    print(peak() - before)
+before = peak()
+whole = torch.load("big.pt", weights_only=True)
+print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="measured as Linux tells it")
+def test_one_tensor_is_in_memory_at_a_time(tmp_path: Path) -> None:
+    """Ten tensors of 24 MiB; loading all at once takes what the measurement must see."""
+    torch.save({f"w{i}": torch.full((6 << 20,), float(i)) for i in range(10)}, tmp_path / "big.pt")
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", MEMORY],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    to_dcp, to_full, whole = map(float, done.stdout.split())
+    assert max(to_dcp, to_full) < 1.75 * 24
+    assert whole > 5 * 24
