@@ -13,10 +13,11 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
 
 from fsdp_migrate.checkpoint.errors import Refused
-from fsdp_migrate.checkpoint.tensors import Lazy, fingerprint
+from fsdp_migrate.checkpoint.fingerprints import Fingerprints
+from fsdp_migrate.checkpoint.tensors import Lazy
 from fsdp_migrate.checkpoint.torchfile import View, read_torch
 from fsdp_migrate.checkpoint.trees import leaves, shown
-from fsdp_migrate.checkpoint.write import Fingerprints, flatten
+from fsdp_migrate.checkpoint.write import flatten
 
 
 class NotTheSame(Refused):
@@ -51,7 +52,7 @@ def check_full(tree: Any, file: Path, prints: Fingerprints, trust: bool) -> None
         if not isinstance(meta, torch.Tensor) or not isinstance(read, Lazy):
             raise NotTheSame(name, "is no tensor")
         _same_form(name, value, meta)
-        if fingerprint(read.load()) != prints[id(value)]:
+        if not prints.same(value, read.load()):
             raise NotTheSame(name, "has other values")
 
 
@@ -84,7 +85,7 @@ def check_dcp(tree: Any, folder: Path, prints: Fingerprints, trust: bool) -> Non
         _same_form(
             name, value, torch.empty(entry.size, dtype=entry.properties.dtype, device="meta")
         )
-        if fingerprint(found) != prints[id(value)]:
+        if not prints.same(value, found):
             raise NotTheSame(name, "has other values")
         del found  # before the next one is loaded
 

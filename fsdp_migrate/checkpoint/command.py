@@ -24,7 +24,7 @@ def checkpoint_command() -> None:
     """Say what a checkpoint is, and convert it for FSDP2. No GPU and no process group is needed."""
 
 
-@checkpoint_command.command("inspect")
+@checkpoint_command.command("inspect", short_help="Say what it is, and whether it loads as it is.")
 @click.argument(
     "paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path)
 )
@@ -66,7 +66,7 @@ def inspect_command(
     context.exit(DONE if all(found.loads for _, found in surveys) else FINDINGS)
 
 
-@checkpoint_command.command("convert")
+@checkpoint_command.command("convert", short_help="Write it in a form that FSDP2 loads.")
 @click.argument("source", metavar="SRC", type=click.Path(path_type=Path))
 @click.argument("target", metavar="DST", type=click.Path(path_type=Path))
 @click.option(
@@ -113,10 +113,12 @@ def convert_command(
     from fsdp_migrate.checkpoint.convert import Conversion, convert
     from fsdp_migrate.checkpoint.errors import Misplaced, Refused, Unreadable
     from fsdp_migrate.checkpoint.show import size
+    from fsdp_migrate.views.progress import ProgressBar
 
     wish = Conversion(source, target, to, only, names_from, keep_module, overwrite, trust)
     try:
-        done = convert(wish)
+        with ProgressBar() as progress:
+            done = convert(wish, progress)
     except Unreadable as error:
         _complain(shown_path(error.path or source), str(error))
         context.exit(USAGE)

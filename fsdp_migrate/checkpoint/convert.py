@@ -9,6 +9,7 @@ from typing import Any
 
 from fsdp_migrate.checkpoint.check import check_dcp, check_full
 from fsdp_migrate.checkpoint.errors import Misplaced, Refused
+from fsdp_migrate.checkpoint.fingerprints import Fingerprints, Progress
 from fsdp_migrate.checkpoint.names import strip
 from fsdp_migrate.checkpoint.optimizers import (
     Shape,
@@ -51,7 +52,7 @@ class Done:
     changes: tuple[str, ...]
 
 
-def convert(wish: Conversion) -> Done:
+def convert(wish: Conversion, progress: Progress | None = None) -> Done:
     """Write the target, read it back, and only then put it in its place.
 
     Raises:
@@ -62,13 +63,16 @@ def convert(wish: Conversion) -> Done:
     checkpoint = _part(open_checkpoint(wish.source, wish.trust), wish.only)
     check_target(wish.target, (wish.source, *checkpoint.files), wish.overwrite)
     tree, changes = repaired(checkpoint, wish)
-    tensors = [value for _, value in leaves(tree) if isinstance(value, Lazy)]
-    nbytes = sum(tensor.nbytes for tensor in {id(t): t for t in tensors}.values())
     to = wish.to or ("full" if wish.target.suffix in _FILES else "dcp")
+    tensors = [value for _, value in leaves(tree) if isinstance(value, Lazy)]
+    distinct = {id(tensor): tensor for tensor in tensors}
+    nbytes = sum(tensor.nbytes for tensor in (distinct.values() if to == "full" else tensors))
     write, check = (write_full, check_full) if to == "full" else (write_dcp, check_dcp)
+    written = len(distinct) if to == "full" else len(tensors)
+    prints = Fingerprints(written + len(tensors), progress)
     with staged(wish.target, wish.overwrite, nbytes) as new:
         try:
-            prints = write(tree, new)
+            write(tree, new, prints)
         except RuntimeError as error:  # torch's writer, as on a full disk
             raise Misplaced(f"cannot be written: {str(error).splitlines()[0]}") from None
         check(tree, new, prints, wish.trust)

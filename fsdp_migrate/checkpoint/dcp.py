@@ -74,6 +74,8 @@ def _files(folder: Path, places: Mapping[Any, Record]) -> list[Path]:
         name = info["relative_path"]
         if info.get("transform_descriptors"):
             raise Unreadable("says that the items are compressed or encrypted: not supported")
+        if min(info["offset"], info["length"]) < 0:
+            raise Unreadable(f"places an item before the start of {name}")
         ends[name] = max(ends.get(name, 0), info["offset"] + info["length"])
     files = []
     for name, end in sorted(ends.items()):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -49,9 +48,7 @@ def sharing_step(optimizer: Optimizer) -> int:
 def unshared(optimizer: Optimizer) -> dict[Any, Any]:
     """The same with a tensor of its own for every place."""
     state = {
-        key: like(
-            values, ((n, copy.copy(v) if isinstance(v, Lazy) else v) for n, v in values.items())
-        )
+        key: like(values, ((n, v.copy() if isinstance(v, Lazy) else v) for n, v in values.items()))
         if isinstance(values, Mapping)
         else values
         for key, values in optimizer["state"].items()

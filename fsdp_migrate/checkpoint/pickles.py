@@ -132,6 +132,13 @@ class _Encoded(Record):
         return codecs.latin_1_encode(text)[0]
 
 
+class _Counter(Record):
+    """`collections.Counter`, as learning rate schedulers keep their milestones in: a class that could be changed."""
+
+    def __new__(cls, counts: Any = ()) -> Any:
+        return collections.Counter(counts)
+
+
 class _Path(Record):
     """A path is the text of it."""
 
@@ -169,7 +176,7 @@ def _admitted() -> dict[tuple[str, str], Any]:
     names: dict[str, Iterable[tuple[str, Any]]] = {
         "collections": [
             ("OrderedDict", collections.OrderedDict),
-            ("Counter", collections.Counter),
+            ("Counter", _Counter),
         ],
         "builtins": [(t.__name__, t) for t in (set, frozenset, complex)],
         "_codecs": [("encode", _Encoded)],

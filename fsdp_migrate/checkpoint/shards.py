@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,9 @@ class Shards:
     rank: int
     ranks: int
     layout: tuple[Box, ...] = ()
+
+    def __setstate__(self, state: object) -> None:
+        raise pickle.UnpicklingError("the pickle changes a tensor")
 
     @property
     def boxes(self) -> list[Box]:

@@ -21,10 +21,6 @@ _KINDS = {
     "shards": "SHARDED, one file a rank",
     "local": "LOCAL, each rank's own numbers",
 }
-_LOADERS = {
-    "full": "set_model_state_dict(..., options=StateDictOptions(full_state_dict=True))",
-    "dcp": "get_state_dict, torch.distributed.checkpoint.load, set_state_dict",
-}
 
 
 def text(survey: Survey, path: str) -> str:
@@ -50,12 +46,21 @@ def _lines(survey: Survey, path: str) -> Iterator[str]:
             problem.name, word, 1
         )
     if survey.loads:
-        yield paint(f"  loads as it is: {_LOADERS[checkpoint.kind]}", "stdout", fg="green")
+        yield paint(f"  loads as it is: {_loaders(survey)}", "stdout", fg="green")
     elif survey.convertible:
         command = f"fsdp-migrate checkpoint convert {printable(path)} DST"
         yield paint(f"  to be converted: {command}", "stdout", fg="yellow")
     else:
         yield paint("  cannot be converted here", "stdout", fg="red")
+
+
+def _loaders(survey: Survey) -> str:
+    """The functions of torch.distributed.checkpoint.state_dict that load it."""
+    if survey.checkpoint.kind == "dcp":
+        return "get_state_dict, torch.distributed.checkpoint.load, set_state_dict"
+    roles = dict.fromkeys(section.role for section in survey.sections)
+    functions = " and ".join(f"set_{role}_state_dict" for role in roles)
+    return f"{functions} with StateDictOptions(full_state_dict=True)"
 
 
 def _fitted(line: str) -> str:

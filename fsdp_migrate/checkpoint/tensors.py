@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
+import dataclasses
 import itertools
 import math
+import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 
@@ -39,6 +40,14 @@ class Lazy(ABC):
     def load(self) -> torch.Tensor:
         """The tensor, contiguous, on the CPU."""
 
+    def copy(self) -> Lazy:
+        """The same tensor as an object of its own."""
+        twin: Lazy = dataclasses.replace(cast(Any, self))
+        return twin
+
+    def __setstate__(self, state: object) -> None:
+        raise pickle.UnpicklingError("the pickle changes a tensor")
+
 
 @dataclass(eq=False)
 class Storage:
@@ -61,7 +70,8 @@ class Stored(Lazy):
 
     def __post_init__(self) -> None:
         numbers = (*self.shape, *self.stride, self.offset)
-        if len(self.shape) != len(self.stride) or any(n < 0 for n in numbers):
+        known = isinstance(self.storage, Storage) and len(self.shape) == len(self.stride)
+        if not known or any(type(n) is not int or n < 0 for n in numbers):
             raise Unreadable("a tensor has an impossible shape")
         if (self.offset + self._extent) * self.dtype.itemsize > self.storage.nbytes:
             raise Unreadable("a tensor reaches beyond its storage")
@@ -78,10 +88,14 @@ class Stored(Lazy):
         if not self.numel:
             return torch.empty(self.shape, dtype=self.dtype)
         data = bytearray(self._extent * self.dtype.itemsize)
-        with self.storage.file.open("rb") as file:
-            file.seek(self.storage.start + self.offset * self.dtype.itemsize)
-            if file.readinto(data) != len(data):
-                raise Unreadable("is cut off: a tensor's bytes are missing", self.storage.file)
+        try:
+            with self.storage.file.open("rb") as file:
+                file.seek(self.storage.start + self.offset * self.dtype.itemsize)
+                count = file.readinto(data)
+        except OSError as error:
+            raise Unreadable(f"cannot be read: {error.strerror}", self.storage.file) from None
+        if count != len(data):
+            raise Unreadable("is cut off: a tensor's bytes are missing", self.storage.file)
         flat = torch.frombuffer(data, dtype=self.dtype)
         return flat.as_strided(self.shape, self.stride).contiguous()
 
@@ -146,12 +160,3 @@ def covers(shape: Sequence[int], boxes: Iterable[Box]) -> bool:
         for i, a in enumerate(filled)
         for b in filled[:i]
     )
-
-
-def fingerprint(tensor: torch.Tensor) -> str:
-    """A digest of the tensor's bytes, which tells every bit apart, NaN and -0 as well."""
-    tensor = tensor.contiguous()
-    if not tensor.numel():
-        return ""
-    data = (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
-    return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -157,12 +157,18 @@ def _read_legacy(view: View, trust: bool) -> Any:
     tree = read_pickle(stream, find, trust)
     keys = read_pickle(stream, trust=trust)
     at = stream.tell()
-    sizes = {key: storage.nbytes for key, storage in storages.items()}
     for key in keys if isinstance(keys, list) else []:
         if key not in storages:
             raise Unreadable("is damaged: a storage is not of any tensor")
-        storages[key].start = view.start + at + 8
-        at += 8 + sizes[key]
-    if at > view.length or any(storage.start < 0 for storage in storages.values()):
+        storage = storages[key]
+        if at + 8 + storage.nbytes > view.length:
+            break
+        view.seek(at)
+        count = int.from_bytes(view.read(8) or b"", "little")
+        if storage.nbytes not in [count * itemsize for itemsize in (1, 2, 4, 8, 16)]:
+            raise Unreadable("is damaged: a storage has not the size that its tensors need")
+        storage.start = view.start + at + 8
+        at += 8 + storage.nbytes
+    if any(storage.start < 0 for storage in storages.values()):
         raise Unreadable("is damaged or cut off: tensors' bytes are missing")
     return tree

@@ -19,11 +19,9 @@ from torch.serialization import _open_zipfile_writer
 
 from fsdp_migrate.checkpoint.dcp import METADATA
 from fsdp_migrate.checkpoint.errors import Refused
+from fsdp_migrate.checkpoint.fingerprints import Fingerprints
 from fsdp_migrate.checkpoint.pickles import STORAGE_NAMES
-from fsdp_migrate.checkpoint.tensors import Lazy, fingerprint
-
-Fingerprints = dict[int, str]
-"""Of each tensor as it was read from the source, by the `id` of its `Lazy`."""
+from fsdp_migrate.checkpoint.tensors import Lazy
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,21 +62,19 @@ class _Pickler(pickle.Pickler):
         return _utils._rebuild_tensor_v3, (*args, obj.dtype)
 
 
-def write_full(tree: Any, file: Path) -> Fingerprints:
+def write_full(tree: Any, file: Path, prints: Fingerprints) -> None:
     """One file, as `torch.save(tree, file)` writes it."""
     data = io.BytesIO()
     pickler = _Pickler(data)
     pickler.dump(tree)
-    prints: Fingerprints = {}
     with _open_zipfile_writer(str(file)) as archive:
         archive.write_record("data.pkl", data.getvalue(), data.tell())
         archive.write_record("byteorder", sys.byteorder, len(sys.byteorder))
         for slot in pickler.slots:
             tensor = slot.tensor.load()
-            prints[id(slot.tensor)] = fingerprint(tensor)
+            prints.note(slot.tensor, tensor)
             archive.write_record(f"data/{slot.key}", tensor.untyped_storage(), tensor.nbytes)
             del tensor  # before the next one is loaded
-    return prints
 
 
 @dataclass
@@ -115,12 +111,11 @@ def flatten(tree: Any) -> Flat:
     return Flat({name: lazy.get(id(value), value) for name, value in entries.items()}, paths)
 
 
-def write_dcp(tree: Any, folder: Path) -> Fingerprints:
+def write_dcp(tree: Any, folder: Path, prints: Fingerprints) -> None:
     """A folder, as `torch.distributed.checkpoint.save(tree)` of one rank writes it; its metadata comes last."""
     flat = flatten(tree)
     folder.mkdir()
     name = f"__0_0{filesystem.DEFAULT_SUFFIX}"
-    prints: Fingerprints = {}
     entries: dict[str, Any] = {}
     storage: dict[metadata.MetadataIndex, Any] = {}
     with (folder / name).open("wb") as file:
@@ -128,7 +123,7 @@ def write_dcp(tree: Any, folder: Path) -> Fingerprints:
             start = file.tell()
             if isinstance(value, Lazy):
                 tensor = value.load()
-                prints[id(value)] = fingerprint(tensor)
+                prints.note(value, tensor)
                 torch.save(tensor, file)
                 entries[key] = _tensor_entry(tensor)
                 index = metadata.MetadataIndex(key, [0] * tensor.dim(), 0)
@@ -144,7 +139,6 @@ def write_dcp(tree: Any, folder: Path) -> Fingerprints:
         entries, flat.paths, storage, **({"version": version} if "version" in known else {})
     )
     (folder / METADATA).write_bytes(pickle.dumps(written))
-    return prints
 
 
 def _tensor_entry(tensor: torch.Tensor) -> metadata.TensorStorageMetadata:
