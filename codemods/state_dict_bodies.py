@@ -191,7 +191,7 @@ def _item(context: Context, statement: ast.With, call: ast.Call, named: bool) ->
     if isinstance(asked, str):
         reason = asked
     elif not reason:
-        reason = _without_options(asked, calls, optimizers)
+        reason = _without_options(context, asked, calls, optimizers)
         if not reason and asked.rank0_only:
             if not is_of_all_ranks(context, context.sites(model)):
                 reason = "rank 0 of the model's process group may be another than rank 0 of all"
@@ -215,10 +215,14 @@ def _has_own_type(context: Context, statement: ast.With, node: ast.AST, model: a
     return False
 
 
-def _without_options(asked: Settings, calls: list[ast.Call], optimizers: bool) -> str:
+def _without_options(
+    context: Context, asked: Settings, calls: list[ast.Call], optimizers: bool
+) -> str:
     """Why the settings of a body that is understood have no options in the functions that it would call."""
     saves = any(isinstance(c.func, ast.Attribute) and c.func.attr == "state_dict" for c in calls)
-    no_optimizer = asked.of_optimizer() is None and not asked.is_default_of_optimizer
+    no_optimizer = asked.of_optimizer() is None
+    if asked.is_default_of_optimizer:  # the runtime's function, unless another type may be set
+        no_optimizer = any("set_state_dict_type" in m.text for m in context.project.modules)
     if (saves and asked.of_model() is None) or (optimizers and no_optimizer):
         return "one of offload_to_cpu and rank0_only alone has no counterpart"
     return ""
