@@ -76,7 +76,6 @@ with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
     optimizer.load_state_dict(sharded)
 """,
             """\
-from torch.distributed.checkpoint.optimizer import load_sharded_optimizer_state_dict
 from fsdp_migrate.runtime import set_optimizer_state_dict
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
@@ -191,7 +190,10 @@ def _renamed(context: Context, call: ast.Call, name: str, signature: tuple[str, 
     function, needs = _function(context, call, name)
     message = f"dcp.{name} reads and writes the same files"
     edit = context.edit_call(call, edits, function)
-    return Draft(RULE, call, Action.REWRITE, message, construct, edits=(edit,), needs=needs)
+    gone = (call.func,) if isinstance(call.func, ast.Name) else ()
+    return Draft(
+        RULE, call, Action.REWRITE, message, construct, edits=(edit,), needs=needs, gone=gone
+    )
 
 
 def _function(context: Context, call: ast.Call, name: str) -> tuple[str, tuple[Need, ...]]:

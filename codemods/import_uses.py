@@ -11,6 +11,7 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.index.module import Binding, Imported, Opaque, Scope
 from fsdp_migrate.index.names import PACKAGE, fsdp1_name, is_private
 
+_CHECKPOINT = ("torch.distributed.checkpoint", "torch.distributed._shard.checkpoint")
 _RESPELLED = frozenset({"FullyShardedDataParallel", "MixedPrecision", "CPUOffload"})
 
 
@@ -69,9 +70,13 @@ def is_respelled(context: Context, load: ast.Name, elsewhere: Collection[ast.exp
 
 
 def is_spare(context: Context, binding: Imported) -> bool:
-    """Whether an import can go with its last use: of `functools`, of FSDP1's modules, of files that only define something."""
+    """Whether an import can go with its last use: of torch's and `functools`, of files that only define something."""
     whole = isinstance(binding.statement, ast.Import) and binding.alias.asname is not None
-    if binding.module == "functools" or (whole and binding.module.startswith(PACKAGE)):
+    if (
+        binding.module == "functools"
+        or binding.module.startswith(_CHECKPOINT)
+        or (whole and binding.module.startswith(PACKAGE))
+    ):
         return True
     path = f"{binding.module}.{binding.member}"
     if binding.member is not None and is_private(path):
