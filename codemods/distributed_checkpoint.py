@@ -56,7 +56,7 @@ from torch.distributed.fsdp import fully_shard
 
 fully_shard(model)
 state = {"model": get_model_state_dict(model)}
-dist_cp.load(state, storage_reader=dist_cp.FileSystemReader(path), no_dist=False)
+dist_cp.load(state, storage_reader=dist_cp.FileSystemReader(path))
 set_model_state_dict(model, state["model"])
 dist_cp.save(state_dict=state, storage_writer=writer)
 """,
@@ -178,13 +178,19 @@ def _renamed(context: Context, call: ast.Call, name: str, signature: tuple[str, 
     if starred or unknown or len(call.args) > len(signature) or not is_first:
         message = f"dcp.{name} is its name now; it has no coordinator_rank"
         return Draft(RULE, call, Action.MANUAL, message, construct, mark=True)
+    defaults = {"coordinator_rank": 0, "no_dist": False}
+    dropped = [
+        v
+        for k, v in given.items()
+        if isinstance(v, ast.Constant) and k in defaults and v.value == defaults[k]
+    ]
     place = positions(call)
     edits = ArgumentEdits(
-        drop=frozenset() if rank is None else frozenset({place[rank]}),
+        drop=frozenset(place[value] for value in dropped),
         rename={
             place[value]: key
             for key, value in zip(signature, call.args, strict=False)
-            if key != "state_dict" and value is not rank
+            if key != "state_dict" and value not in dropped
         },
     )
     function, needs = _function(context, call, name)

@@ -108,6 +108,47 @@ model = FSDP(  # open
     "context in a function that returns": (
         f"{CTX}def save(model):\n    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):\n        return model.state_dict()\n"
     ),
+    "contexts of one statement with comments": (
+        f"{CTX}model = FSDP(m)\nwith FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT), torch.no_grad():  # a\n"
+        "    sd = model.state_dict()  # b\n"
+    ),
+    "context in a context": (
+        f"{CTX}model = FSDP(m)\nema = FSDP(n)\nwith FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):  # a\n"
+        "    # b\n    with FSDP.state_dict_type(ema, StateDictType.FULL_STATE_DICT):  # c\n        sd = ema.state_dict()  # d\n"
+        "    sd = model.state_dict()  # e\n"
+    ),
+    "context of the run with comments": (
+        f"{CTX}model = FSDP(m)\nwith FSDP.state_dict_type(  # a\n    model,  # b\n    kind,  # c\n) as x:  # d\n"
+        "    sd = model.state_dict()  # e\n"
+    ),
+    "type that goes with comments": (
+        f"{CTX}model = FSDP(m)\ndef f():\n    # a\n    FSDP.set_state_dict_type(  # b\n        model,  # c\n"
+        "        StateDictType.SHARDED_STATE_DICT,\n    )  # d\n    # e\n    return model.state_dict()  # f\n"
+    ),
+    "optimizer states with comments": (
+        f"{CTX}model = FSDP(m)\ns = FSDP.full_optim_state_dict(  # a\n    model,  # b\n    o,  # c\n    rank0_only=True,  # d\n"
+        "    # e\n)  # f\n"
+    ),
+    "states that are loaded with comments": (
+        f"{CTX}model = FSDP(m)\n# a\nr = FSDP.optim_state_dict_to_load(  # b\n    s,  # c\n    model,  # d\n    o,  # e\n"
+        ")  # f\n# g\no.load_state_dict(  # h\n    r  # i\n)  # j\n"
+    ),
+    "states that are loaded at once with comments": (
+        f"{CTX}model = FSDP(m)\no.load_state_dict(  # a\n    FSDP.scatter_full_optim_state_dict(  # b\n        s,  # c\n"
+        "        model,  # d\n    )  # e\n)  # f\n"
+    ),
+    "shards of an optimizer with comments": (
+        f"{CTX}from torch.distributed.checkpoint.optimizer import load_sharded_optimizer_state_dict  # a\nmodel = FSDP(m)\n"
+        "r = load_sharded_optimizer_state_dict(  # b\n    model.state_dict(),  # c\n    'o',  # d\n    reader,  # e\n)  # f\n"
+        "o.load_state_dict(FSDP.optim_state_dict_to_load(model, o, r['o']))\n"
+    ),
+    "former checkpoint functions with comments": (
+        f"{CTX}from torch.distributed.checkpoint import (  # a\n    save_state_dict,  # b\n)\nmodel = FSDP(m)\n"
+        "save_state_dict(  # c\n    s,  # d\n    w,  # e\n    None,  # f\n    0,  # g\n)  # h\n"
+    ),
+    "own dcp": (
+        f"{CTX}from torch.distributed.checkpoint import load_state_dict\ndcp = 1\nmodel = FSDP(m)\nload_state_dict(s, r)\n"
+    ),
     # names of ours that the program has already
     "own shard_model": f"{FSDP}def shard_model(m, c):\n    return FSDP(m, sharding_strategy=c)\n",
     "own fully_shard": f"{FSDP}def fully_shard(m):\n    return FSDP(m)\n",
