@@ -35,12 +35,14 @@ class Entry:
         codes: the rules that speak of it. The constructor's own only where no rule of an argument does.
         message: what the finding that decides the action says.
         example: the code and the title of an example with the same construct and action; None if no rule has one.
+        changes: a finding rewrites it, whatever else is left to be done by hand.
     """
 
     action: Action | None
     codes: tuple[str, ...]
     message: str
     example: tuple[str, str] | None
+    changes: bool = False
 
 
 @cache
@@ -59,6 +61,7 @@ def entry(section: Section, row: Row) -> Entry:
         tuple(dict.fromkeys(sorted(finding.code for finding in own))),
         decisive.message,
         next((example for example in examples if example), None),
+        any(finding.action is not Action.MANUAL for finding in own),
     )
 
 
