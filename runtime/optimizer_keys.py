@@ -10,11 +10,13 @@ import torch
 from torch import nn
 
 from .checkpoint_options import OptimStateKeyType
+from .still_fsdp1 import or_fsdp1s
 
 # What activation checkpointing, torch.compile and FSDP1 put into names, and keep out of state dicts.
 _WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.", "_fsdp_wrapped_module.")
 
 
+@or_fsdp1s
 def rekey_optim_state_dict(
     optim_state_dict: dict[str, Any],
     optim_state_key_type: OptimStateKeyType,

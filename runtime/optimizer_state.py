@@ -7,7 +7,7 @@ optimizer that has no state yet.
 
 State dicts are keyed by parameter names, those that are to be loaded by the numbers that
 ``torch.optim`` gives to parameters. No state dict that is given is changed, and no two tensors of
-a result are the same memory.
+a result are the same memory. A model that is FSDP1's still is given to FSDP1's function.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from .checkpoint_options import StateDictType
 from .gather import apart_from, device_of, gather, is_sharded, offloaded, sharded_as
 from .optimizer_keys import clean, grouped_parameters, named, names_of
 from .state_dict_types import get_state_dict_type
+from .still_fsdp1 import or_fsdp1s
 from .sync import broadcast_tensors
 
 StateDict = dict[str, Any]
 
 
+@or_fsdp1s
 def optim_state_dict(
     model: nn.Module,
     optim: torch.optim.Optimizer,
@@ -58,6 +60,7 @@ def optim_state_dict(
     )
 
 
+@or_fsdp1s
 def full_optim_state_dict(
     model: nn.Module,
     optim: torch.optim.Optimizer,
@@ -73,6 +76,7 @@ def full_optim_state_dict(
     return _save(model, optim, optim.state_dict(), full=True, offload=True, keep=keep)
 
 
+@or_fsdp1s
 def sharded_optim_state_dict(
     model: nn.Module, optim: torch.optim.Optimizer, group: dist.ProcessGroup | None = None
 ) -> StateDict:
@@ -80,6 +84,7 @@ def sharded_optim_state_dict(
     return _save(model, optim, optim.state_dict(), full=False, offload=True, keep=True)
 
 
+@or_fsdp1s
 def optim_state_dict_to_load(
     model: nn.Module,
     optim: torch.optim.Optimizer,
@@ -118,6 +123,7 @@ def optim_state_dict_to_load(
     return result
 
 
+@or_fsdp1s
 def shard_full_optim_state_dict(
     full_optim_state_dict: StateDict,
     model: nn.Module,
@@ -132,6 +138,7 @@ def shard_full_optim_state_dict(
     return _load(model, grouped_parameters(model, optim, optim_input), full_optim_state_dict)
 
 
+@or_fsdp1s
 def scatter_full_optim_state_dict(
     full_optim_state_dict: StateDict | None,
     model: nn.Module,
@@ -144,6 +151,7 @@ def scatter_full_optim_state_dict(
     return _load(model, groups, full_optim_state_dict or {}, _FromRank0(group))
 
 
+@or_fsdp1s
 def flatten_sharded_optim_state_dict(
     sharded_optim_state_dict: StateDict, model: nn.Module, optim: torch.optim.Optimizer
 ) -> StateDict:

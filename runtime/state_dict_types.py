@@ -32,12 +32,14 @@ from .checkpoint_options import (
 from .fsdp_state import units_of
 from .gather import gather, is_first, is_sharded, memory, offloaded, sharded_as
 from .materialize import own_modules
+from .still_fsdp1 import or_fsdp1s
 
 # By every module of every unit; without an entry a module does as FSDP2 has it. An entry that is None
 # tells that the hooks are there.
 _in_force: WeakKeyDictionary[nn.Module, StateDictSettings | None] = WeakKeyDictionary()
 
 
+@or_fsdp1s
 @contextmanager
 def state_dict_type(
     module: nn.Module,
@@ -54,6 +56,7 @@ def state_dict_type(
         _in_force.update(before)
 
 
+@or_fsdp1s
 def set_state_dict_type(
     module: nn.Module,
     state_dict_type: StateDictType,
@@ -72,7 +75,8 @@ def set_state_dict_type(
       must have them.
 
     The functions of ``torch.distributed.checkpoint.state_dict`` give what their options say, as
-    under FSDP1. A module without units is left as it is; FSDP1's context failed there.
+    under FSDP1. A module without units is left as it is; FSDP1's context failed there. A model that
+    is FSDP1's still is given to FSDP1's function.
 
     Args:
         module: a model, part of one, or what holds one.
@@ -99,6 +103,7 @@ def set_state_dict_type(
     return previous
 
 
+@or_fsdp1s
 def get_state_dict_type(module: nn.Module) -> StateDictSettings:
     """The settings of the units in ``module``; FSDP1's defaults if none were made.
 

@@ -76,6 +76,12 @@ class Program:
         source = re.sub(r"\bFSDP\.", "", source)
         return f"from fsdp_migrate.runtime import *\n{source}"
 
+    def first_step(self, migrated: str) -> str:
+        """With checkpoints as in the migrated text, of a model that is FSDP1's still."""
+        start = self.original.index("def save(")
+        wraps = self.original.index("def run(")
+        return f"{migrated}\n{self.original[:start]}\n{self.original[wraps:]}"
+
 
 ADAM = "optimizer = torch.optim.Adam(model.parameters(), lr=0.01)"
 SGD = "optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)"
@@ -337,7 +343,7 @@ class Run:
 
     Attributes:
         program: which program.
-        form: what text of it: original, migrated or runtime.
+        form: what text of it: original, migrated, runtime or first-step.
         of: the form whose checkpoint it goes on from; "" to start anew and write one.
         fault: the name of the fault that is planted in the text.
     """
@@ -353,12 +359,13 @@ class Run:
 
     def source(self, migrated: Path) -> str:
         """The text, with the fault if there is one."""
+        text = (migrated / f"{self.program.name}.py").read_text()
         if self.form == "original":
             text = self.program.original
         elif self.form == "runtime":
             text = self.program.runtime_form
-        else:
-            text = (migrated / f"{self.program.name}.py").read_text()
+        elif self.form == "first-step":
+            text = self.program.first_step(text)
         if self.fault:
             fault = FAULTS[self.fault]
             assert fault.old in text, text
@@ -427,6 +434,9 @@ FAULTS = {
 }
 
 
+FIRST_STEPS = ("context-flat", "set", "scatter", "sharded", "by-name")
+
+
 def _runs() -> list[Run]:
     runs = []
     for each in PROGRAMS:
@@ -434,6 +444,9 @@ def _runs() -> list[Run]:
         runs += [Run(each, form) for form in ("original", *forms)]
         for form in forms:
             runs += [Run(each, form, of="original"), Run(each, "original", of=form)]
+        if each.name in FIRST_STEPS:
+            runs += [Run(each, "first-step"), Run(each, "first-step", of="original")]
+            runs.append(Run(each, "migrated", of="first-step"))
     programs = {each.name: each for each in PROGRAMS}
     for name, fault in FAULTS.items():
         program = programs[fault.program]
