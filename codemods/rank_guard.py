@@ -79,9 +79,30 @@ if rank == 0:
 """,
             quiet=True,
         ),
+        Example(
+            "new keys, which need no other rank",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, OptimStateKeyType
+
+model = FSDP(model)
+if rank == 0:
+    state = FSDP.rekey_optim_state_dict(state, OptimStateKeyType.PARAM_ID, plain)
+""",
+            """\
+from fsdp_migrate.runtime import OptimStateKeyType, rekey_optim_state_dict
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+if rank == 0:
+    state = rekey_optim_state_dict(state, OptimStateKeyType.PARAM_ID, plain)
+""",
+            quiet=True,
+        ),
     ),
 )
 RULES = (RULE,)
+
+_COLLECTIVE = {*OPTIMIZER_STATE, "summon_full_params"} - {"rekey_optim_state_dict"}
 
 
 def find(context: Context) -> Iterator[Draft]:
@@ -92,7 +113,7 @@ def find(context: Context) -> Iterator[Draft]:
             continue
         if function.attr in CALLS:
             sites = context.models.sharded(function.value, context.module)
-        elif static_method(context, call) in {*OPTIMIZER_STATE, "summon_full_params"}:
+        elif static_method(context, call) in _COLLECTIVE:
             sites = context.concerned(function) or frozenset()
         else:
             continue
