@@ -12,8 +12,9 @@ from torch import nn
 from .checkpoint_options import OptimStateKeyType
 from .still_fsdp1 import or_fsdp1s
 
-# What activation checkpointing, torch.compile and FSDP1 put into names, and keep out of state dicts.
-_WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.", "_fsdp_wrapped_module.")
+# What activation checkpointing and FSDP1 put into names, and keep out of state dicts.
+_WRAPPERS = ("_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
+_COMPILED = "_orig_mod."
 
 
 @or_fsdp1s
@@ -57,9 +58,10 @@ def rekey_optim_state_dict(
         keys = {name: numbers[p] for name, p in named(model).items() if p in numbers}
 
     def new(key: Any) -> Any:
-        if key not in keys:
+        known = clean(key) if isinstance(key, str) else key
+        if known not in keys:
             raise ValueError(f"{key!r} is the key of no parameter of the optimizer")
-        return keys[key]
+        return keys[known]
 
     groups = copy.deepcopy(optim_state_dict["param_groups"])
     for group in groups:
@@ -72,19 +74,24 @@ def rekey_optim_state_dict(
 
 def names_of(model: nn.Module) -> dict[nn.Parameter, str]:
     """The name of each parameter; the first one of a shared parameter, as in FSDP1's state dicts."""
-    return {parameter: clean(name) for name, parameter in model.named_parameters()}
+    return {parameter: as_saved(name) for name, parameter in model.named_parameters()}
 
 
 def named(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameter of each name; a shared one has several."""
+    """The parameter of each name, as :func:`clean` has it; a shared one has several."""
     return {clean(name): p for name, p in model.named_parameters(remove_duplicate=False)}
 
 
-def clean(name: str) -> str:
-    """``name`` as it is in the model without wrappers."""
+def as_saved(name: str) -> str:
+    """``name`` as it is in state dicts; there too, what ``torch.compile`` returned has its own."""
     for wrapper in _WRAPPERS:
         name = name.replace(wrapper, "")
     return name
+
+
+def clean(name: str) -> str:
+    """``name`` as it is in the model without wrappers, compiled or not."""
+    return as_saved(name).replace(_COMPILED, "")
 
 
 def grouped_parameters(

@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor
 
 from .checkpoint_options import StateDictType
 from .gather import apart_from, device_of, gather, is_sharded, offloaded, sharded_as
-from .optimizer_keys import clean, grouped_parameters, named, names_of
+from .optimizer_keys import as_saved, clean, grouped_parameters, named, names_of
 from .state_dict_types import get_state_dict_type
 from .still_fsdp1 import or_fsdp1s
 from .sync import broadcast_tensors
@@ -192,7 +192,7 @@ def _save(
         )
 
     def name(key: Any) -> str:
-        return clean(key) if isinstance(key, str) else names[parameters[key]]
+        return as_saved(key) if isinstance(key, str) else names[parameters[key]]
 
     def convert(value: torch.Tensor) -> torch.Tensor:
         result = value

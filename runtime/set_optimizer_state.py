@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from .gather import sharded_as
-from .optimizer_keys import named
+from .optimizer_keys import clean, named
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.state_dict import StateDictOptions
@@ -66,11 +66,12 @@ def _if_stateless(state_dict: dict[str, Any], from_rank0: bool) -> dict[str, Any
 
 def _lay_out(states: dict[str, Any], model: nn.Module) -> None:
     """Makes DTensors of ShardedTensors, which `load_sharded_optimizer_state_dict` gives."""
-    for name, parameter in named(model).items():
-        if isinstance(parameter, DTensor) and isinstance(states.get(name), dict):
-            for key, value in states[name].items():
-                if hasattr(value, "local_shards"):
-                    states[name][key] = sharded_as(value, parameter)
+    parameters = named(model)
+    for name, state in states.items():
+        parameter = parameters.get(clean(name))
+        for key, value in state.items() if isinstance(state, dict) else ():
+            if isinstance(parameter, DTensor) and hasattr(value, "local_shards"):
+                state[key] = sharded_as(value, parameter)
 
 
 def _unshared(value: Any) -> Any:

@@ -34,8 +34,7 @@ from .gather import gather, is_first, is_sharded, memory, offloaded, sharded_as
 from .materialize import own_modules
 from .still_fsdp1 import or_fsdp1s
 
-# By every module of every unit; without an entry a module does as FSDP2 has it. An entry that is None
-# tells that the hooks are there.
+# Of every module of every unit that has its hooks. Without a type it does as FSDP2 has it.
 _in_force: WeakKeyDictionary[nn.Module, StateDictSettings | None] = WeakKeyDictionary()
 
 
@@ -109,14 +108,16 @@ def get_state_dict_type(module: nn.Module) -> StateDictSettings:
 
     Raises ValueError if its units have different ones.
     """
-    found = [_in_force.get(unit) for unit in units_of(module) if isinstance(unit, nn.Module)]
+    default = StateDictSettings(
+        StateDictType.FULL_STATE_DICT, FullStateDictConfig(), FullOptimStateDictConfig()
+    )
+    units = [unit for unit in units_of(module) if isinstance(unit, nn.Module)]
+    found = [_in_force.get(unit) or default for unit in units]
     if any(settings != found[0] for settings in found):
         raise ValueError(
             "the units of the model have different state dict types: set one for the whole model"
         )
-    return (found[0] if found else None) or StateDictSettings(
-        StateDictType.FULL_STATE_DICT, FullStateDictConfig(), FullOptimStateDictConfig()
-    )
+    return found[0] if found else default
 
 
 def _settings(kind: Any, config: Any, optim_config: Any) -> StateDictSettings:
@@ -168,9 +169,8 @@ def _save(unit: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: An
     own = {memory(parameter) for parameter in unit.parameters()}
     for key in [key for key in state_dict if key.startswith(prefix)]:
         value = state_dict[key]
-        if isinstance(value, DTensor):
-            if full or not is_sharded(value):
-                value = gather(value)  # by all ranks, also those that keep nothing
+        if isinstance(value, DTensor) and (full or not is_sharded(value)):
+            value = gather(value)  # by all ranks, also those that keep nothing
         if not keep:
             del state_dict[key]
         elif isinstance(value, torch.Tensor):

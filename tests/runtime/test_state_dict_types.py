@@ -179,6 +179,20 @@ class TestOptimizers:
         again = runtime.optim_state_dict(sharded, optimizer, loaded)
         assert str(again) == str(saved)
 
+    def test_names_of_compiled_parts_are_those_of_the_model(self) -> None:
+        sharded = model()
+        saved = runtime.optim_state_dict(sharded, stepped(sharded))
+        compiled = model()
+        compiled[0] = torch.compile(compiled[0], backend="eager")
+        optimizer = torch.optim.AdamW(compiled.parameters())
+        runtime.optim_state_dict_to_load(compiled, optimizer, saved, load_directly=True)
+        again = runtime.optim_state_dict(compiled, optimizer)
+        with runtime.state_dict_type(compiled, FULL):
+            assert again["state"].keys() == compiled.state_dict().keys() != saved["state"].keys()
+        other = torch.optim.AdamW(sharded.parameters())
+        runtime.optim_state_dict_to_load(sharded, other, again, load_directly=True)
+        assert str(runtime.optim_state_dict(sharded, other)) == str(saved)
+
     def test_the_input_of_the_optimizer_tells_the_order(self) -> None:
         sharded = model()
         saved = runtime.full_optim_state_dict(sharded, stepped(sharded))
