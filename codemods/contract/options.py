@@ -1,4 +1,4 @@
-"""What `fully_shard` is given besides the module: its own options, not FSDP1's, and no resharding of the root."""
+"""What `fully_shard` is given besides the module: its own options, not FSDP1's."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.contract.facts import access, breach, given, loop_of, shardings
-from fsdp_migrate.codemods.expressions import shortened, values_given
+from fsdp_migrate.codemods.contract.facts import breach, given, shardings
+from fsdp_migrate.codemods.expressions import shortened
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
-from fsdp_migrate.index.module import Assigned, Module, Parameter
+from fsdp_migrate.index.module import Assigned, Module
 from fsdp_migrate.index.names import fsdp1_member, fsdp1_name
 from fsdp_migrate.index.order import after, reaches
-from fsdp_migrate.index.sharded import Place
 from fsdp_migrate.index.values import origin
 
-FOREIGN = Rule(
+RULE = Rule(
     "FSDP709",
     "fsdp1-argument",
     "fully_shard takes its own options, not FSDP1's",
@@ -121,79 +120,7 @@ fully_shard(model, mesh=mesh, **kwargs)
         ),
     ),
 )
-ROOT = Rule(
-    "FSDP707",
-    "root-reshards",
-    "the root needs no reshard_after_forward=True: it is gathered again right away",
-    """The root's parameters are the last that forward and the first that backward needs. FSDP1 kept them, and so does
-`reshard_after_forward=None`, the default: False for a root, True for other units. `True` for the root costs one more
-all-gather a step (6 instead of 5 for a root with two units) for the memory of the root's parameters between forward and
-backward. It is right for a model that only runs forward, or that is one of several in a step; otherwise leave the argument
-out (pytorch#154655, pytorch#154704).""",
-    (
-        Example(
-            "all alike",
-            """\
-from torch.distributed.fsdp import fully_shard
-
-for layer in model.layers:
-    fully_shard(layer, reshard_after_forward=True)
-fully_shard(model, reshard_after_forward=True)
-""",
-            message="leave it out",
-        ),
-        Example(
-            "in a dictionary for units and root",
-            """\
-from torch.distributed.fsdp import fully_shard
-
-kwargs = dict(mesh=mesh, reshard_after_forward=True)
-for layer in model.layers:
-    fully_shard(layer, **kwargs)
-fully_shard(model, **kwargs)
-""",
-            message="leave it out",
-        ),
-        Example(
-            "units alone, and the default",
-            """\
-from torch.distributed.fsdp import fully_shard
-
-for layer in model.layers:
-    fully_shard(layer, reshard_after_forward=True)
-fully_shard(model)
-""",
-            quiet=True,
-        ),
-        Example(
-            "an encoder, put into a model",
-            """\
-from torch.distributed.fsdp import fully_shard
-
-encoder = Encoder()
-for layer in encoder.layers:
-    fully_shard(layer)
-fully_shard(encoder, reshard_after_forward=True)
-model = Classifier(encoder)
-fully_shard(model)
-""",
-            quiet=True,
-        ),
-        Example(
-            "a part of a larger model",
-            """\
-from torch.distributed.fsdp import fully_shard
-
-for layer in model.encoder.layers:
-    fully_shard(layer)
-fully_shard(model.encoder, reshard_after_forward=True)
-fully_shard(model)
-""",
-            quiet=True,
-        ),
-    ),
-)
-RULES = (ROOT, FOREIGN)
+RULES = (RULE,)
 
 _ARGUMENTS = frozenset(
     {
@@ -229,38 +156,23 @@ _FSDP1 = {
 
 
 def find(context: Context) -> Iterator[Draft]:
-    """Arguments of `fully_shard`."""
-    seen: set[ast.expr] = set()
-    places = shardings(context)
-    for place in places:
-        if len(place.call.args) > 1 and not any(
-            isinstance(argument, ast.Starred) for argument in place.call.args
-        ):
-            message = "fully_shard takes the module by position and everything else by name"
-            yield breach(FOREIGN, context, place.call.args[1], message)
-        for name, value in given(context, place.call):
-            wrong = _wrong(context, name, value)
-            if wrong is not None and value not in seen:
-                seen.add(value)
-                construct = shortened(f"{name}={context.source(value)}")
-                yield breach(FOREIGN, context, value, wrong, construct)
-            if name == "reshard_after_forward" and _is_true(value):
-                if _is_root(context, place, places):
-                    message = (
-                        "note: the root is gathered again right away: leave it out,"
-                        " a root then keeps its parameters until backward, as under FSDP1"
-                    )
-                    construct = f"{name}={context.source(value)}"
-                    node = value if _stands_in(context, value, place.call) else place.call
-                    yield breach(ROOT, context, node, message, construct)
+    """Arguments of `fully_shard`, each once: a dictionary may be given to several calls."""
+    seen: set[ast.AST] = set()
+    for place in shardings(context):
+        for node, message, construct in _found(context, place.call):
+            if node not in seen:
+                seen.add(node)
+                yield breach(RULE, context, node, message, construct)
 
 
-def _stands_in(context: Context, value: ast.expr, call: ast.Call) -> bool:
-    return call in context.module.ancestors(value)
-
-
-def _is_true(value: ast.expr) -> bool:
-    return isinstance(value, ast.Constant) and value.value is True
+def _found(context: Context, call: ast.Call) -> Iterator[tuple[ast.expr, str, str | None]]:
+    if len(call.args) > 1 and not any(isinstance(a, ast.Starred) for a in call.args):
+        message = "fully_shard takes the module by position and everything else by name"
+        yield call.args[1], message, None
+    for name, value in given(context, call):
+        wrong = _wrong(context, name, value)
+        if wrong is not None:
+            yield value, wrong, shortened(f"{name}={context.source(value)}")
 
 
 def _wrong(context: Context, name: str, value: ast.expr) -> str | None:
@@ -325,42 +237,3 @@ def _makes(context: Context, node: ast.expr, module: Module, name: str) -> bool:
         return False
     paths = context.project.dotted(node.func, module)
     return any(fsdp1_name(p) == name or p == f"fsdp_migrate.runtime.{name}" for p in paths)
-
-
-def _is_root(context: Context, place: Place, places: list[Place]) -> bool:
-    """Whether a model with units below it is sharded, and nothing that it may be a part of."""
-    way = access(context, place.model)
-    if not isinstance(place.model, ast.Name) or loop_of(context.module, place.model):
-        return False
-    ways = [access(context, other.model) for other in places if other is not place]
-    if not any(len(other) > 1 and other[:1] == way for other in ways):
-        return False
-    assert context.sharded is not None
-    around = [p for p in context.sharded.places if p.site is place.site]
-    bindings = context.module.scope_of(place.model).bindings.get(place.model.id, [])
-    if any(isinstance(binding, Parameter) for binding in bindings) and len(around) < 2:
-        return False  # who calls the function is not in sight
-    return not any(_is_part(context, p) for p in around)
-
-
-def _is_part(context: Context, place: Place) -> bool:
-    """Whether a module belongs to another one: taken from it, put into it, or given to what is sharded next."""
-    name, module = place.model, place.module
-    if not isinstance(name, ast.Name):
-        return True
-    for binding in module.scope_of(name).bindings.get(name.id, ()):
-        if isinstance(binding, Assigned) and isinstance(binding.value, ast.Attribute):
-            return True
-    for load in module.loads.get(name.id, ()):
-        parent = module.parents[load]
-        if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Attribute):
-            return True
-    assert context.sharded is not None
-    return any(
-        isinstance(made.node, ast.Call)
-        and any(isinstance(v, ast.Name) and v.id == name.id for v in values_given(made.node))
-        and ast.unparse(made.node.func).rpartition(".")[2][:1].isupper()  # a class
-        for other in context.sharded.places
-        if other.module is module and other is not place
-        if (made := origin(context.project, other.model, module)) is not None
-    )

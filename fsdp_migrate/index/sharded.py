@@ -43,17 +43,19 @@ class Place:
     Attributes:
         model: the module that is sharded, as the call gives it.
         site: of the `fully_shard`.
+        alias: `model` is another name of what the call gives.
     """
 
     module: Module
     call: ast.Call
     model: ast.expr
     site: Site
+    alias: bool = False
 
     @property
     def is_direct(self) -> bool:
-        """Whether the call is that of `fully_shard`."""
-        return self.call is self.site.call
+        """Whether the call is that of `fully_shard`, and gives it this module."""
+        return self.call is self.site.call and not self.alias
 
 
 @dataclass(eq=False)
@@ -163,11 +165,18 @@ class Sharded:
         return False
 
     def _shard(
-        self, module: Module, call: ast.Call, model: ast.expr, site: Site, depth: int = 0
+        self,
+        module: Module,
+        call: ast.Call,
+        model: ast.expr,
+        site: Site,
+        depth: int = 0,
+        *,
+        alias: bool = False,
     ) -> None:
         """A call shards a module in place: its names hold it from here on, and so do those of the callers."""
         model = unchained(model)
-        self.places.append(Place(module, call, model, site))
+        self.places.append(Place(module, call, model, site, alias))
         held = Held(module, module.statement(call), (), site)
         if isinstance(model, ast.Attribute):
             self._flow.bindings.bind_attribute(model.value, model.attr, held)
@@ -190,7 +199,7 @@ class Sharded:
                     self._shard(where, caller, given, site, depth + 1)
         elif isinstance(first, Assigned) and not first.path:
             if isinstance(first.value, ast.Name | ast.Attribute):
-                self._shard(module, call, first.value, site, depth + 1)
+                self._shard(module, call, first.value, site, depth + 1, alias=True)
 
     def _is_kept(self, binding: object, name: str, module: Module) -> bool:
         """Whether a name that is bound again stays the same module: `m = m.to(device)`, `m = shard(m)`."""
