@@ -18,6 +18,10 @@ The constructs:
     by_hand                                 what is found and explained, and left to people
     names, imports                          names that stay, and the imports of them all; these run last
 
+Programs that use FSDP2 already:
+
+    contract/               what breaks its contract, one module a part of it: found by `check --fsdp2`, never rewritten
+
 What they share:
 
     rule                    what a rule is, and what it says of one construct (a draft: a finding with its edits)

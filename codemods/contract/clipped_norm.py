@@ -128,15 +128,11 @@ def _norms(context: Context, call: ast.Call) -> Iterator[ast.expr]:
         if isinstance(binding, Assigned) and binding.target is not target:
             text = ast.unparse(binding.value)
             if "full_tensor" in text or "to_local" in text:
-                if not _replaces(module.statement(binding.target), module.parents, parent):
+                if module.parents[module.statement(binding.target)] is not module.parents[parent]:
                     return  # only in some runs: which, is not in sight
     for load in module.loads.get(target.id, ()):
         if module.scope_of(load) is scope and reaches(module, scope, target.id, parent, load):
             yield load
-
-
-def _replaces(later: ast.stmt, parents: dict[ast.AST, ast.AST], statement: ast.stmt) -> bool:
-    return parents[later] is parents[statement]
 
 
 def _misuse(context: Context, norm: ast.expr, infinite: bool) -> tuple[ast.AST, str] | None:

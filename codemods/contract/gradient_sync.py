@@ -61,8 +61,14 @@ def find(context: Context) -> Iterator[Draft]:
     """Calls that switch it off in a project that never switches it on."""
     if _SETTER not in context.module.text:
         return
-    calls = [call for call in context.module.calls if _is_setter(call) and not _is_on(call)]
-    calls = [call for call in calls if holds(context, call.func.value)]  # type: ignore[attr-defined]
+    calls = [
+        call
+        for call in context.module.calls
+        if isinstance(call.func, ast.Attribute)
+        and call.func.attr == _SETTER
+        and not _is_on(call)
+        and holds(context, call.func.value)
+    ]
     if not calls or any(
         _may_switch_on(attribute, module.parents[attribute])
         for module in context.project.modules
@@ -73,10 +79,6 @@ def find(context: Context) -> Iterator[Draft]:
     for call in calls:
         message = "nothing switches it on again: the gradients stay out of sight, and the optimizer's step changes nothing"
         yield breach(RULE, context, call, message)
-
-
-def _is_setter(call: ast.Call) -> bool:
-    return isinstance(call.func, ast.Attribute) and call.func.attr == _SETTER
 
 
 def _is_on(call: ast.Call) -> bool:
