@@ -82,7 +82,7 @@ from fsdp_migrate.runtime import no_sync
 from torch.distributed.fsdp import fully_shard
 
 models = [fully_shard(net) for net in nets]
-# fsdp-migrate: FSDP314 by hand: zero_grad() misses unreduced gradients: add discard_unsynced_gradients(model) of the runtime
+# fsdp-migrate: FSDP314 by hand: zero_grad() misses unreduced gradients: add discard_unsynced_gradients of the runtime
 optimizer.zero_grad()
 for step, batch in enumerate(loader):
     for model in models:
@@ -113,13 +113,102 @@ from torch.distributed.fsdp import fully_shard
 actor, critic = fully_shard(actor), fully_shard(critic)
 actor.zero_grad()
 discard_unsynced_gradients(actor)
-# fsdp-migrate: FSDP314 by hand: zero_grad() misses unreduced gradients: add discard_unsynced_gradients(model) of the runtime
+# fsdp-migrate: FSDP314 by hand: zero_grad() misses unreduced gradients: add discard_unsynced_gradients of the runtime
 optimizer.zero_grad()
 for batch in loader:
     with no_sync(actor), no_sync(critic):
         loss(batch).backward()
     optimizer.step()
 """,
+        ),
+        Example(
+            "a function of the program's that accumulates",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def backward(model: FSDP, loss, last):
+    if not last:
+        with model.no_sync():
+            return loss.backward()
+    loss.backward()
+
+
+def train(model: FSDP, loader):
+    model.zero_grad(set_to_none=True)
+    for step, batch in enumerate(loader):
+        last = step % 4 == 3
+        backward(model, model(batch), last)
+        if last:
+            optimizer.step()
+            model.zero_grad(set_to_none=True)
+""",
+            """\
+from fsdp_migrate.runtime import discard_unsynced_gradients, no_sync
+from torch.distributed.fsdp import FSDPModule
+
+
+def backward(model: FSDPModule, loss, last):
+    if not last:
+        with no_sync(model):
+            return loss.backward()
+    loss.backward()
+
+
+def train(model: FSDPModule, loader):
+    model.zero_grad(set_to_none=True)
+    discard_unsynced_gradients(model)
+    for step, batch in enumerate(loader):
+        last = step % 4 == 3
+        backward(model, model(batch), last)
+        if last:
+            optimizer.step()
+            model.zero_grad(set_to_none=True)
+""",
+        ),
+        Example(
+            "an optimizer, of a model that is not in sight",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+class Trainer:
+    def __init__(self, net):
+        self.model = FSDP(net)
+
+    def backward(self, loss):
+        with self.model.no_sync():
+            loss.backward()
+
+    def train(self, loader):
+        self.optimizer.zero_grad()
+        for step, batch in enumerate(loader):
+            self.micro_step(step, batch)
+            if step % 4 == 3:
+                self.optimizer.zero_grad()
+""",
+            """\
+from fsdp_migrate.runtime import no_sync
+from torch.distributed.fsdp import fully_shard
+
+
+class Trainer:
+    def __init__(self, net):
+        self.model = fully_shard(net)
+
+    def backward(self, loss):
+        with no_sync(self.model):
+            loss.backward()
+
+    def train(self, loader):
+        # fsdp-migrate: FSDP314 by hand: zero_grad() misses unreduced gradients: add discard_unsynced_gradients of the runtime
+        self.optimizer.zero_grad()
+        for step, batch in enumerate(loader):
+            self.micro_step(step, batch)
+            if step % 4 == 3:
+                self.optimizer.zero_grad()
+""",
+            message="discard_unsynced_gradients",
         ),
         Example(
             "every accumulation comes to its end",
@@ -162,37 +251,61 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 def find(context: Context) -> Iterator[Draft]:
     """Calls of `zero_grad` outside a loop of the same function in which a model accumulates and an optimizer steps."""
     module = context.module
-    loops: dict[ast.AST, list[ast.Attribute]] = {}
-    for attribute in module.attributes:
-        if attribute.attr == "no_sync" and context.sites(attribute.value):
-            loop = _stepping_loop(context, attribute)
-            if loop is not None:
-                loops.setdefault(loop, []).append(attribute)
-    if not loops:
-        return
     calls = [
         (call, call.func.value)
         for call in module.calls
         if isinstance(call.func, ast.Attribute) and call.func.attr == "zero_grad"
     ]
+    if not calls or not _accumulates(context):
+        return
+    loops = [
+        (loop, attribute.value)
+        for attribute in module.attributes
+        if attribute.attr == "no_sync" and context.sites(attribute.value)
+        if (loop := _stepping_loop(context, attribute)) is not None
+    ]
     for call, zeroed in calls:
-        around = set(module.ancestors(call))
-        function = module.enclosing_function(call)
+        around, function = set(module.ancestors(call)), module.enclosing_function(call)
         models = {
-            ast.dump(attribute.value): attribute.value
-            for loop, attributes in loops.items()
+            ast.dump(model): model
+            for loop, model in loops
             if loop not in around and module.enclosing_function(loop) is function
-            for attribute in attributes
         }
-        if not models:
-            continue
-        others = [v for c, v in calls if module.enclosing_function(c) is function]
-        optimizers = {ast.dump(v) for v in others} - models.keys()
-        if ast.dump(zeroed) in models:
-            yield _draft(context, call, [models[ast.dump(zeroed)]], clear=True)
-        else:  # which parameters an optimizer has is clear if there are no others
+        here = [(c, v) for c, v in calls if module.enclosing_function(c) is function]
+        elsewhere = not models and _is_zeroed_in_a_loop(context, call, zeroed, here)
+        if context.sites(zeroed) and (models or elsewhere):
+            yield _draft(context, call, [zeroed], clear=True)
+        elif elsewhere:
+            yield _draft(context, call, [], clear=False)
+        elif models:  # which parameters an optimizer has is clear if there are no others
+            optimizers = {ast.dump(value) for _, value in here} - models.keys()
             clear = len(models) == len(optimizers) == 1
             yield _draft(context, call, list(models.values()), clear=clear)
+
+
+def _accumulates(context: Context) -> bool:
+    """Whether an FSDP1 model accumulates here, or in a file that hangs together with this one."""
+    return any(
+        attribute.attr == "no_sync" and context.sites(attribute.value)
+        for module in context.project.connected(context.module)
+        if "no_sync" in module.text
+        for attribute in module.attributes
+    )
+
+
+def _is_zeroed_in_a_loop(
+    context: Context, call: ast.Call, zeroed: ast.expr, here: list[tuple[ast.Call, ast.expr]]
+) -> bool:
+    """Whether the same is zeroed in a loop as well, now and then: something accumulates there, if by another function."""
+    around = set(context.module.ancestors(call))
+    for other, value in here:
+        inside = False
+        for parent in context.module.ancestors(other):
+            inside = inside or isinstance(parent, ast.If)
+            if isinstance(parent, _LOOPS) and parent not in around:
+                if inside and ast.dump(value) == ast.dump(zeroed):
+                    return True
+    return False
 
 
 def _stepping_loop(context: Context, node: ast.AST) -> ast.AST | None:
@@ -213,7 +326,9 @@ def _draft(context: Context, call: ast.Call, models: list[ast.expr], *, clear: b
     statement = context.module.parents[call]
     known = clear and all(is_dotted(model) and _is_known(context, model, call) for model in models)
     if not (known and isinstance(statement, ast.Expr) and context.stands_alone(statement)):
-        message = "zero_grad() misses unreduced gradients: add discard_unsynced_gradients(model) of the runtime"
+        message = (
+            "zero_grad() misses unreduced gradients: add discard_unsynced_gradients of the runtime"
+        )
         return Draft(RULE, call, Action.MANUAL, message, construct, sites, mark=True)
     name, needs = context.name(RUNTIME, "discard_unsynced_gradients", use=call)
     added = [cst.parse_statement(f"{name}({context.source(model)})") for model in models]
