@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from fsdp_migrate.codemods.context import RUNTIME, Context
 from fsdp_migrate.codemods.expressions import shortened
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
+from fsdp_migrate.codemods.surroundings.measured import is_measured, is_reduced
 from fsdp_migrate.codemods.surroundings.parameters import Held, Parameters
 from fsdp_migrate.codemods.surroundings.through import through
 from fsdp_migrate.findings import Action
@@ -269,19 +270,11 @@ RULES = (RULE,)
 
 _COUNTS = frozenset({"numel", "nelement"})
 _SHAPES = frozenset({"ndim", "dim", "shape", "size"})
-_REDUCING = frozenset(
-    {"amax", "amin", "max", "mean", "min", "norm", "std", "sum", "var", "vector_norm"}
-)
-# What stands between a gradient and its norm, and is done to every element.
-_ELEMENTWISE = frozenset(
-    {"abs", "bfloat16", "clone", "contiguous", "cpu", "cuda", "detach", "double", "flatten"}
-    | {"float", "pow", "reshape", "square", "to", "view"}
-)
 _FAILING = frozenset({"numpy", "tolist", "untyped_storage", "storage", "data_ptr"})
 _WRITING = frozenset({"copy_", "add_", "sub_"})
 _VECTORS = "torch.nn.utils.parameters_to_vector"
 
-_LOCAL = "local_shard gives this rank's shard, which FSDP1's parameters and gradients were"
+_LOCAL = "local_shard gives this rank's shard, as FSDP1's parameters and gradients were"
 _ONCE = "a DTensor counts the whole parameter, on every rank: local_shard keeps this rank's share"
 _WHOLE = "counts whole parameters now; FSDP1 counted this rank's share"
 _SHAPE = "is of the whole parameter now; FSDP1's shards had one dimension (but with NO_SHARD)"
@@ -314,7 +307,7 @@ def _of(context: Context, node: ast.expr, held: Held, parameters: Parameters) ->
     construct = shortened(context.source(around)) if name else ""
     called = isinstance(module.parents[around], ast.Call)
     if name in _COUNTS:
-        if _is_reduced(context, node) or _asks_for_none(module, module.parents[around]):
+        if is_reduced(context, node) or _asks_for_none(module, module.parents[around]):
             return _localized(context, node, held, _ONCE)
         return Draft(RULE, node, Action.MANUAL, _WHOLE, construct, held.sites)
     if name in _SHAPES:
@@ -328,7 +321,7 @@ def _of(context: Context, node: ast.expr, held: Held, parameters: Parameters) ->
         assert isinstance(call, ast.Call)
         if name == "copy_" and call.args and _is_plain(call.args[0], parameters):
             return Draft(RULE, node, Action.MANUAL, _FAILS, construct, held.sites, mark=True)
-    return _localized(context, node, held, _LOCAL) if _is_measured(context, node) else None
+    return _localized(context, node, held, _LOCAL) if is_measured(context, node) else None
 
 
 def _copied(module: Module, node: ast.expr, parameters: Parameters) -> ast.expr:
@@ -376,71 +369,3 @@ def _is_plain(value: ast.expr, parameters: Parameters) -> bool:
     return not any(
         isinstance(inner, ast.expr) and inner in parameters.held for inner in ast.walk(value)
     )
-
-
-def _is_measured(context: Context, node: ast.expr) -> bool:
-    """Whether a norm, a sum or a mean is taken of a parameter, directly or of what is done to each of its elements."""
-    module = context.module
-    child: ast.AST = node
-    for parent in module.ancestors(node):
-        if isinstance(parent, ast.Attribute):
-            if parent.attr in _REDUCING:
-                return isinstance(module.parents[parent], ast.Call)
-            if parent.attr not in _ELEMENTWISE:
-                return False
-        elif isinstance(parent, ast.Call) and child is not parent.func:
-            paths = context.project.dotted(parent.func, module)
-            names = {p.rpartition(".")[2] for p in paths if p.startswith("torch.")}
-            if child is not parent.args[0] if parent.args else True:
-                return False
-            if names & _REDUCING:
-                return True
-            if not names & _ELEMENTWISE:
-                return False
-        elif isinstance(parent, ast.BinOp):
-            if not isinstance(parent.op, ast.Pow) or child is not parent.left:
-                return False
-        elif not isinstance(parent, ast.Call):
-            return False
-        child = parent
-    return False
-
-
-def _is_reduced(context: Context, node: ast.expr) -> bool:
-    """Whether what a count goes into is summed over ranks, or multiplied by their number."""
-    module = context.module
-    statement = module.statement(node)
-    scope = module.scope_of(statement)
-    text = ast.unparse(statement)
-    if "world_size" in text or "all_reduce" in text:
-        return True
-    names = _bound_by(statement)
-    for call in module.calls:
-        if module.scope_of(call) is not scope:
-            continue
-        given = {
-            inner.id
-            for argument in call.args
-            for inner in ast.walk(argument)
-            if isinstance(inner, ast.Name)
-        }
-        if not given & names:
-            continue
-        if any(
-            path.startswith("torch.distributed.") and "reduce" in path
-            for path in context.project.dotted(call.func, module)
-        ):
-            return True
-        around = module.statement(call)
-        if isinstance(around, ast.Assign) and around.value is call:
-            names |= _bound_by(around)
-    return False
-
-
-def _bound_by(statement: ast.stmt) -> set[str]:
-    targets: list[ast.expr] = []
-    if isinstance(statement, ast.Assign):
-        targets = statement.targets
-    elif isinstance(statement, ast.AugAssign | ast.AnnAssign):
-        targets = [statement.target]
-    return {target.id for target in targets if isinstance(target, ast.Name)}
