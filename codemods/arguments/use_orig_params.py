@@ -75,6 +75,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.optim import Adafactor
 
 fully_shard(model)
+# fsdp-migrate: FSDP517 by hand: fails on DTensors: Adam, AdamW, SGD and most others of torch.optim do not
 optimizer = Adafactor(model.parameters())
 """,
             message="Adafactor looks at whole tensors",

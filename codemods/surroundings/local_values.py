@@ -270,8 +270,7 @@ RULES = (RULE,)
 
 _COUNTS = frozenset({"numel", "nelement"})
 _SHAPES = frozenset({"ndim", "dim", "shape", "size"})
-_FAILING = frozenset({"numpy", "tolist", "untyped_storage", "storage", "data_ptr"})
-_WRITING = frozenset({"copy_", "add_", "sub_"})
+_FAILING = frozenset({"numpy", "tolist"})
 _VECTORS = "torch.nn.utils.parameters_to_vector"
 
 _LOCAL = "local_shard gives this rank's shard, as FSDP1's parameters and gradients were"
@@ -316,10 +315,10 @@ def _of(context: Context, node: ast.expr, held: Held, parameters: Parameters) ->
         return Draft(RULE, node, Action.MANUAL, message, construct, held.sites, mark=decides)
     if name in _FAILING and called:
         return Draft(RULE, node, Action.MANUAL, _FAILS, construct, held.sites, mark=True)
-    if name in _WRITING and called:
+    if name == "copy_" and called:
         call = module.parents[around]
         assert isinstance(call, ast.Call)
-        if name == "copy_" and call.args and _is_plain(call.args[0], parameters):
+        if call.args and _is_plain(call.args[0], parameters):
             return Draft(RULE, node, Action.MANUAL, _FAILS, construct, held.sites, mark=True)
     return _localized(context, node, held, _LOCAL) if is_measured(context, node) else None
 

@@ -73,7 +73,7 @@ class Parameters:
     optimizers: dict[ast.Call, Held] = field(default_factory=dict)
 
     def of(self, context: Context) -> list[tuple[ast.expr, Held]]:
-        """The parameters in one file, each once: `p.grad`, and not the `p` in it. Not where they are whole in FSDP1 too."""
+        """The parameters in one file, each once: `p.grad`, and not the `p` in it. Not where they are whole, or told apart from DTensors."""
         module = context.module
         found = [(node, held) for node, held in self.held.items() if held.module is module]
         return [
@@ -84,7 +84,8 @@ class Parameters:
                 isinstance(around := module.parents[node], ast.Attribute)
                 and around.attr in _OF_THE_SAME
             )
-            and not _is_summoned(module, node)
+            and not _is_whole(module, node)
+            and not _is_told_apart(module, node)
         ]
 
 
@@ -119,11 +120,19 @@ def _position(node: ast.expr) -> tuple[int, int]:
     return node.lineno, node.col_offset
 
 
-def _is_summoned(module: Module, node: ast.AST) -> bool:
+def _is_whole(module: Module, node: ast.AST) -> bool:
     """Whether `summon_full_params` is around a node: there parameters are whole under both."""
     return any(
         isinstance(parent, ast.With)
         and any("summon_full_params" in ast.unparse(item.context_expr) for item in parent.items)
+        for parent in module.ancestors(node)
+    )
+
+
+def _is_told_apart(module: Module, node: ast.AST) -> bool:
+    """Whether the program asks whether it has a DTensor: it knows what to do with one, and with a plain tensor."""
+    return any(
+        isinstance(parent, ast.If | ast.IfExp) and "DTensor" in ast.unparse(parent.test)
         for parent in module.ancestors(node)
     )
 

@@ -49,6 +49,7 @@ QUIET = {
     "the other of two": "for p, q in zip(model.parameters(), other.parameters()):\n    q.norm()",
     "an option of a group": "o = torch.optim.SGD(model.parameters())\nfor g in o.param_groups:\n    g['lr'].norm()",
     "keys": "ps = dict(model.named_parameters())\nfor n in ps:\n    n.norm()",
+    "told apart": "for p in model.parameters():\n    if isinstance(p, DTensor):\n        pass\n    else:\n        p.norm()",
     "an output": "model(batch).norm()",
     "a layer": "model.norm(batch)",
     "a slice's argument": "x[model.head].weight.norm()",
