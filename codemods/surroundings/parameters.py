@@ -73,7 +73,10 @@ class Parameters:
     optimizers: dict[ast.Call, Held] = field(default_factory=dict)
 
     def of(self, context: Context) -> list[tuple[ast.expr, Held]]:
-        """The parameters in one file, each once: `p.grad`, and not the `p` in it. Not where they are whole, or told apart from DTensors."""
+        """The parameters in one file, each once: `p.grad`, and not the `p` in it.
+
+        Left out are those that are whole in FSDP1 too, and those that the program tells apart from DTensors.
+        """
         module = context.module
         found = [(node, held) for node, held in self.held.items() if held.module is module]
         return [
