@@ -44,14 +44,14 @@ def inspect_command(
     _need_torch()
     from fsdp_migrate.checkpoint.errors import Unreadable
     from fsdp_migrate.checkpoint.show import as_json, text
-    from fsdp_migrate.checkpoint.sources import open_checkpoint
+    from fsdp_migrate.checkpoint.sources import Reading, open_checkpoint
     from fsdp_migrate.checkpoint.survey import survey
 
     surveys, errors = [], []
     for path in paths:
         shown = shown_path(path)
         try:
-            found = survey(open_checkpoint(path, trust))
+            found = survey(open_checkpoint(path, Reading(trust)))
         except Unreadable as error:
             errors.append((shown_path(error.path or path), str(error)))
             _complain(*errors[-1])

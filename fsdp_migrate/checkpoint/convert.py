@@ -19,7 +19,7 @@ from fsdp_migrate.checkpoint.optimizers import (
     unshared,
 )
 from fsdp_migrate.checkpoint.place import check_target, staged
-from fsdp_migrate.checkpoint.sources import Checkpoint, open_checkpoint
+from fsdp_migrate.checkpoint.sources import Checkpoint, Reading, open_checkpoint
 from fsdp_migrate.checkpoint.survey import survey
 from fsdp_migrate.checkpoint.tensors import Lazy, Stored
 from fsdp_migrate.checkpoint.trees import Path as Place
@@ -60,7 +60,7 @@ def convert(wish: Conversion, progress: Progress | None = None) -> Done:
         Refused: nothing sound can be written from it, or what was written is not the same.
         Misplaced: the target may not be written.
     """
-    checkpoint = _part(open_checkpoint(wish.source, wish.trust), wish.only)
+    checkpoint = open_checkpoint(wish.source, Reading(wish.trust, wish.only))
     check_target(wish.target, (wish.source, *checkpoint.files), wish.overwrite)
     tree, changes = repaired(checkpoint, wish)
     to = wish.to or ("full" if wish.target.suffix in _FILES else "dcp")
@@ -77,16 +77,6 @@ def convert(wish: Conversion, progress: Progress | None = None) -> Done:
             raise Misplaced(f"cannot be written: {str(error).splitlines()[0]}") from None
         check(tree, new, prints, wish.trust)
     return Done(len(tensors), nbytes, tuple(changes))
-
-
-def _part(checkpoint: Checkpoint, only: tuple[str, ...]) -> Checkpoint:
-    if not only:
-        return checkpoint
-    if missing := [key for key in only if key not in checkpoint.tree]:
-        have = ", ".join(map(str, list(checkpoint.tree)[:8]))
-        raise Misplaced(f"--only {missing[0]}: the checkpoint has {have}")
-    tree = like(checkpoint.tree, ((key, checkpoint.tree[key]) for key in only))
-    return Checkpoint(**{**vars(checkpoint), "tree": tree})
 
 
 def repaired(checkpoint: Checkpoint, wish: Conversion) -> tuple[Any, list[str]]:
@@ -149,8 +139,8 @@ def _replaced(tree: Any, place: Place, value: Any) -> Any:
 def _parameters(tree: Any, wish: Conversion) -> Mapping[str, Shape] | None:
     """Names and shapes of the one model that is there, in order; None where there is not one."""
     if wish.names_from is not None:
-        other = open_checkpoint(wish.names_from, wish.trust)
-        if other.kind == "local" or other.refusal:
+        other = open_checkpoint(wish.names_from, Reading(wish.trust))
+        if other.kind == "local" or other.refused is not None:
             raise Refused(f"--names-from {wish.names_from}: it does not have whole tensors")
         tree = strip(other.tree, wish.keep_module)
     optimizer_places = [place for place, _ in optimizers(tree)]

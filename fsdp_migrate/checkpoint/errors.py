@@ -20,5 +20,9 @@ class Refused(Exception):
     """The checkpoint can be read, but nothing sound can be written from it, or not to that place."""
 
 
+class LocalShards(Refused):
+    """Some tensors are one rank's own, without a layout; the others may be taken."""
+
+
 class Misplaced(Exception):
     """Nothing may be written to that place: wrong usage. One line."""

@@ -162,6 +162,8 @@ _STORAGES = {
     "ComplexFloatStorage": torch.complex64, "UntypedStorage": torch.uint8,
 }  # fmt: skip
 
+_PATHS = ("Path", "PosixPath", "WindowsPath")
+
 STORAGE_NAMES = {dtype: name for name, dtype in _STORAGES.items() if name != "UntypedStorage"}
 """The class that a pickle names for a storage of that dtype; dtypes that came later have none."""
 
@@ -180,7 +182,10 @@ def _admitted() -> dict[tuple[str, str], Any]:
         ],
         "builtins": [(t.__name__, t) for t in (set, frozenset, complex)],
         "_codecs": [("encode", _Encoded)],
-        "pathlib": [(name, _Path) for name in ("PosixPath", "PurePosixPath", "Path")],
+        **{
+            module: [(f"{kind}{name}", _Path) for kind in ("", "Pure") for name in _PATHS]
+            for module in ("pathlib", "pathlib._local")  # the latter since Python 3.13
+        },
         "torch": [("Size", torch.Size), ("device", torch.device), ("Tensor", _record("Tensor"))],
         "torch.storage": [("UntypedStorage", torch.uint8)],
         "torch.nn.parameter": [("Parameter", _record("Parameter"))],
@@ -212,14 +217,18 @@ def _admitted() -> dict[tuple[str, str], Any]:
             ("_MeshLayout", _record("MeshLayout")), ("_FlatLayout", _record("FlatLayout")),
         ],
         tensor: [("DTensor", _DTensor)],
-        f"{tensor}._api": [("DTensor", _DTensor)],
-        f"{tensor}._dtensor_spec": [
-            (name, _record(name)) for name in ("DTensorSpec", "TensorMeta", "ShardOrderEntry")
-        ],
-        f"{tensor}.placement_types": [
-            ("Shard", _Split), ("Replicate", _Replicate),
-            ("Partial", _record("Partial")), ("_StridedShard", _record("_StridedShard")),
-        ],
+        # Where releases of torch have had the parts of a DTensor.
+        **{
+            f"{package}.{module}": [
+                ("DTensor", _DTensor), ("Shard", _Split), ("Replicate", _Replicate),
+                *((name, _record(name)) for name in (
+                    "Partial", "_Partial", "_StridedShard", "DTensorSpec", "TensorMeta",
+                    "ShardOrderEntry", "DeviceMesh",
+                )),
+            ]
+            for package in (tensor, f"{dist}._tensor")
+            for module in ("api", "_api", "_dtensor_spec", "placement_types", "device_mesh")
+        },
         f"{dcp}.metadata": [
             ("Metadata", Metadata), ("TensorStorageMetadata", TensorMetadata),
             ("BytesStorageMetadata", BytesMetadata), ("_MEM_FORMAT_ENCODING", _Enum),

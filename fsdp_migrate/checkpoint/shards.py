@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fsdp_migrate.checkpoint.errors import Refused
+from fsdp_migrate.checkpoint.errors import LocalShards, Refused
 from fsdp_migrate.checkpoint.tensors import Box, Joined, Lazy, covers
 from fsdp_migrate.checkpoint.trees import like
 
@@ -78,9 +78,8 @@ def join(trees: Sequence[Any], place: str = "") -> Any:
         return [join(values, f"{place}.{i}") for i, values in enumerate(zip(*same, strict=True))]
     if isinstance(first, Lazy):
         if any(isinstance(tree, Lazy) and tree.shape != first.shape for tree in trees):
-            raise Refused(
-                f"{place} is a plain tensor of another shape on each rank: its layout is in no file. "
-                "Load it with the program that wrote it, on as many ranks, and save it whole"
+            raise LocalShards(
+                f"{place} is a plain tensor of another shape on each rank: its layout is in no file"
             )
     return first
 

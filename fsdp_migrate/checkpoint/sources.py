@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from fsdp_migrate.checkpoint.dcp import is_dcp, read_dcp
-from fsdp_migrate.checkpoint.errors import Refused, Unreadable
+from fsdp_migrate.checkpoint.errors import Misplaced, Refused, Unreadable
 from fsdp_migrate.checkpoint.names import is_flat
 from fsdp_migrate.checkpoint.optimizers import is_numbered, optimizers
 from fsdp_migrate.checkpoint.safetensors import is_safetensors, read_safetensors
 from fsdp_migrate.checkpoint.shards import Shards, join
 from fsdp_migrate.checkpoint.tensors import Lazy
 from fsdp_migrate.checkpoint.torchfile import View, format_of, read_torch
-from fsdp_migrate.checkpoint.trees import leaves
+from fsdp_migrate.checkpoint.trees import leaves, like
 
 Kind = Literal["full", "dcp", "shards", "local"]
 _OF = re.compile(r"-of-(\d+)\b")
@@ -30,8 +30,8 @@ class Checkpoint:
     Attributes:
         kind: `full` (whole tensors), `dcp` (a DCP folder), `shards` (one `torch.save` a rank, of sharded tensors),
             `local` (one rank's own numbers, without their layout).
-        tree: what was saved; with `kind` shards, whole tensors if `refusal` is empty.
-        refusal: why the ranks' files make no whole checkpoint.
+        tree: what was saved; with `kind` shards, whole tensors if `refused` is None.
+        refused: why the ranks' files make no whole checkpoint.
     """
 
     path: Path
@@ -40,33 +40,55 @@ class Checkpoint:
     tree: Any
     files: tuple[Path, ...]
     ranks: int = 1
-    refusal: str = ""
+    refused: Refused | None = None
 
 
-def open_checkpoint(path: Path, trust: bool = False) -> Checkpoint:
+@dataclass(frozen=True)
+class Reading:
+    """How to read: whether to execute pickles, and which entries of the checkpoint to take (none: all)."""
+
+    trust: bool = False
+    only: tuple[str, ...] = ()
+
+    def taken(self, tree: Any) -> Any:
+        """The entries that are asked for.
+
+        Raises:
+            Misplaced: one is not there.
+        """
+        if not self.only:
+            return tree
+        if not isinstance(tree, Mapping) or (missing := set(self.only) - tree.keys()):
+            have = ", ".join(map(str, list(tree)[:8])) if isinstance(tree, Mapping) else "no names"
+            raise Misplaced(f"--only {min(missing)}: the checkpoint has {have}")
+        return like(tree, ((key, tree[key]) for key in self.only))
+
+
+def open_checkpoint(path: Path, how: Reading = Reading()) -> Checkpoint:
     """The checkpoint at a path; a rank's file brings the other ranks' files, which lie beside it.
 
     Raises:
         Unreadable: nothing there that could be read.
+        Misplaced: an entry that is asked for is not there.
     """
     try:
         if path.is_dir():
-            return _folder(path, trust)
+            return _folder(path, how)
         if not path.exists():
             raise Unreadable("does not exist")
         if path.name == ".metadata" or path.suffix == ".distcp":
             raise Unreadable("is a part of a DCP checkpoint: name its folder")
-        return _file(path, trust)
+        return _file(path, how)
     except OSError as error:
         raise Unreadable(f"cannot be read: {error.strerror}") from None
     except RecursionError:
         raise Unreadable("is nested too deeply to be a checkpoint") from None
 
 
-def _folder(folder: Path, trust: bool) -> Checkpoint:
+def _folder(folder: Path, how: Reading) -> Checkpoint:
     if is_dcp(folder):
-        tree, files = read_dcp(folder, trust)
-        return Checkpoint(folder, "dcp", "dcp", tree, tuple(files))
+        tree, files = read_dcp(folder, how.trust)
+        return Checkpoint(folder, "dcp", "dcp", how.taken(tree), tuple(files))
     files = sorted(f for f in folder.iterdir() if f.suffix in SUFFIXES and f.is_file())
     if not files:
         raise Unreadable("holds no checkpoint: neither DCP's .metadata nor a file of torch.save")
@@ -76,13 +98,13 @@ def _folder(folder: Path, trust: bool) -> Checkpoint:
         raise Unreadable(
             f"holds several checkpoints: name one, as {files[0].name} or {others[0].name}"
         )
-    return _file(files[0], trust, pieces=True)
+    return _file(files[0], how, pieces=True)
 
 
-def _file(path: Path, trust: bool, pieces: bool = False) -> Checkpoint:
-    form, tree = _read(path, trust)
+def _file(path: Path, how: Reading, pieces: bool = False) -> Checkpoint:
+    form, tree = _read(path, how)
     group = _siblings(path)
-    trees = [tree if file == path else _read_sibling(file, trust) for file in group]
+    trees = [tree if file == path else _read_sibling(file, how) for file in group]
     if any(isinstance(value, Shards) for _, value in leaves(tree)):
         return _shards(path, form, group, trees)
     if len(group) > 1:
@@ -95,7 +117,7 @@ def _file(path: Path, trust: bool, pieces: bool = False) -> Checkpoint:
     return Checkpoint(path, kind, form, tree, (path,))
 
 
-def _read(path: Path, trust: bool) -> tuple[str, Any]:
+def _read(path: Path, how: Reading) -> tuple[str, Any]:
     with View(path) as view:
         head = view.read(16) or b""
         view.seek(0)
@@ -104,9 +126,9 @@ def _read(path: Path, trust: bool) -> tuple[str, Any]:
         try:
             form = format_of(head)
             if form is not None:
-                return form, read_torch(view, trust)
+                return form, how.taken(read_torch(view, how.trust))
             if is_safetensors(head):
-                return "safetensors", read_safetensors(path)
+                return "safetensors", how.taken(read_safetensors(path))
         except Unreadable as error:
             raise Unreadable(str(error), error.path or path) from None
     raise Unreadable(
@@ -114,10 +136,10 @@ def _read(path: Path, trust: bool) -> tuple[str, Any]:
     )
 
 
-def _read_sibling(path: Path, trust: bool) -> Any:
+def _read_sibling(path: Path, how: Reading) -> Any:
     """Or the error: a file may only have a name like a rank's."""
     try:
-        return _read(path, trust)[1]
+        return _read(path, how)[1]
     except Unreadable as error:
         return error
 
@@ -140,15 +162,17 @@ def _siblings(path: Path) -> list[Path]:
 def _shards(path: Path, form: str, files: Sequence[Path], trees: Sequence[Any]) -> Checkpoint:
     """The ranks' files as one; those that are of no rank, or cannot be read, are left out."""
     ranks: dict[int, Any] = {}
-    used, refusal, of = [], "", 1
+    used: list[Path] = []
+    refused: Refused | None = None
+    of = 1
     for file, tree in zip(files, trees, strict=True):
         if isinstance(tree, Unreadable):
-            refusal = f"{file.name} {tree}"
+            refused = Refused(f"{file.name} {tree}")
         shards = next((v for _, v in leaves(tree) if isinstance(v, Shards)), None)
         if shards is None:
             continue
         if shards.rank in ranks:
-            refusal = (
+            refused = Refused(
                 f"several files are of rank {shards.rank}: name the files of one save in a folder"
             )
         ranks.setdefault(shards.rank, tree)
@@ -158,11 +182,11 @@ def _shards(path: Path, form: str, files: Sequence[Path], trees: Sequence[Any]) 
     if any(is_flat(place[-1]) for place, _ in leaves(tree) if place):
         return Checkpoint(path, "local", form, tree, tuple(used), of)
     try:
-        if not refusal:
+        if refused is None:
             tree = join([ranks[rank] for rank in sorted(ranks)])
     except Refused as error:
-        refusal = str(error)
-    return Checkpoint(path, "shards", form, tree, tuple(used), of, refusal)
+        refused = error
+    return Checkpoint(path, "shards", form, tree, tuple(used), of, refused)
 
 
 def _is_local(trees: Sequence[Any]) -> bool:

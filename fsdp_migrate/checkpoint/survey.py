@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fsdp_migrate.checkpoint.errors import Unreadable
+from fsdp_migrate.checkpoint.errors import LocalShards, Unreadable
 from fsdp_migrate.checkpoint.names import WRAPPERS, all_in_ddp, is_flat, wrapped
 from fsdp_migrate.checkpoint.optimizers import is_numbered, is_optimizer, optimizers, sharing_step
 from fsdp_migrate.checkpoint.shards import Shards
@@ -111,7 +111,7 @@ def _problems(checkpoint: Checkpoint) -> Iterator[Problem]:
         yield Problem(
             "flat-parameter",
             f"{_number(flat, 'flat parameter')} of FSDP1 ({shown(flat[0])}): the shapes of the "
-            "parameters in it are in no file",
+            "parameters in them are in no file",
             AGAIN_WHOLE,
             convertible=False,
         )
@@ -124,9 +124,12 @@ def _problems(checkpoint: Checkpoint) -> Iterator[Problem]:
             convertible=False,
         )
     if checkpoint.kind == "shards":
-        if checkpoint.refusal:
+        if isinstance(checkpoint.refused, LocalShards):
+            advice = f"convert --only takes other entries; for this one, {AGAIN_WHOLE}"
+            yield Problem("local-shards", str(checkpoint.refused), advice, convertible=False)
+        elif checkpoint.refused is not None:
             advice = "bring the files of all ranks together"
-            yield Problem("incomplete", checkpoint.refusal, advice, convertible=False)
+            yield Problem("incomplete", str(checkpoint.refused), advice, convertible=False)
         else:
             files = f"in a file for each of {checkpoint.ranks} ranks"
             yield Problem("rank-files", f"sharded tensors {files}", "convert joins them")

@@ -123,6 +123,8 @@ def _save(folder: Path, flavour: str, model: nn.Module, optimizer: torch.optim.O
         }
         dcp.save(copy.copy(shards), checkpoint_id=folder / f"dcp-{flavour}")
         _save_rank(folder / f"ranks-{flavour}", shards)
+        half = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        _save_rank(folder / f"half-{flavour}", half)
     with FSDP.state_dict_type(model, StateDictType.LOCAL_STATE_DICT, LocalStateDictConfig()):
         _save_rank(folder / f"local-{flavour}", model.state_dict())
     _save_rank(folder / f"optimizer-{flavour}", optimizer.state_dict())

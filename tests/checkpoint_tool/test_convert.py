@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import itertools
+import math
 import os
 import signal
 import subprocess
@@ -20,6 +22,7 @@ from torch import nn
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from fsdp_migrate.checkpoint import convert as module
+from fsdp_migrate.checkpoint.shards import chunk_of
 from fsdp_migrate.checkpoint.tensors import Joined, Stored, covers
 
 from .conftest import Run
@@ -179,6 +182,7 @@ def test_shapes_that_leave_several_ways_are_refused(run: Run, apart: bool) -> No
     assert not Path("b.pt").exists()
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_numbers_become_names_where_the_shapes_leave_one_way(run: Run) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5), nn.Linear(5, 2))
@@ -188,12 +192,15 @@ def test_numbers_become_names_where_the_shapes_leave_one_way(run: Run) -> None:
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "a.pt")
     torch.save(optimizer.state_dict(), "optimizer.pt")
     torch.save(model.state_dict(), "model.pt")
+    dcp.save(torch.load("a.pt", weights_only=True), checkpoint_id="a")  # numbers are text there
     assert run("convert", "a.pt", "b.pt").code == 0
+    assert run("convert", "a", "d.pt").code == 0
     assert run("convert", "optimizer.pt", "c.pt", "--names-from", "model.pt").code == 0
     expected = named(model, optimizer)
     assert len(expected) == 6
     for found in (
         torch.load("b.pt", weights_only=True)["optimizer"],
+        torch.load("d.pt", weights_only=True)["optimizer"],
         torch.load("c.pt", weights_only=True),
     ):
         assert same(found["state"], expected)
@@ -492,3 +499,22 @@ def test_one_tensor_is_in_memory_at_a_time(tmp_path: Path) -> None:
     to_dcp, to_full, whole = map(float, done.stdout.split())
     assert max(to_dcp, to_full) < 1.75 * 24
     assert whole > 5 * 24
+
+
+@pytest.mark.parametrize("shape", [(7, 3), (4, 4), (1, 5), (3,)])
+@pytest.mark.parametrize("mesh", [(2,), (3,), (2, 2), (3, 2)])
+def test_shards_lie_where_dtensor_puts_them(shape: Any, mesh: Any) -> None:
+    """Cut along one mesh dimension after the other, as `torch.chunk` cuts; a replica has all."""
+    whole = torch.arange(math.prod(shape)).view(shape)
+    choices = [None, *range(len(shape))]
+    for dims in itertools.product(choices, repeat=len(mesh)):
+        for coordinate in itertools.product(*map(range, mesh)):
+            expected = whole
+            for parts, index, dim in zip(mesh, coordinate, dims, strict=True):
+                if dim is not None:
+                    chunks = expected.chunk(parts, dim)
+                    empty = expected.narrow(dim, 0, 0)
+                    expected = chunks[index] if index < len(chunks) else empty
+            offsets, sizes = chunk_of(shape, mesh, coordinate, dims)
+            place = tuple(slice(o, o + n) for o, n in zip(offsets, sizes, strict=True))
+            assert torch.equal(whole[place], expected)

@@ -50,6 +50,8 @@ KINDS = {
     "local-orig": (1, "local", ["flat-parameter"]),
     "optimizer-orig": (1, "local", ["local-shards", "numbered-parameters"]),
     "optimizer-flat": (1, "local", ["local-shards", "numbered-parameters"]),
+    "half-orig": (1, "shards", ["local-shards", "numbered-parameters"]),
+    "half-flat": (1, "shards", ["rank-files", "numbered-parameters"]),
     "numbered.pt": (1, "full", ["numbered-parameters"]),
     "fsdp2.pt": (0, "full", []),
 }
@@ -134,8 +136,19 @@ def test_missing_metadata_is_told(written: Written, run: Run, tmp_path: Path) ->
     assert "no .metadata" in result.err
 
 
-def test_only_a_part(written: Written, run: Run) -> None:
-    assert run("convert", written.folder / "dcp-flat", "model.pt", "--only", "model").code == 0
+@pytest.mark.parametrize("name", ["half-orig", "half-flat"])
+def test_a_local_optimizer_beside_a_sharded_model_is_refused(
+    written: Written, run: Run, name: str
+) -> None:
+    result = run("convert", written.folder / name, "out")
+    assert result.code == 1
+    assert "optimizer" in result.err
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize("source", ["dcp-flat", "ranks-flat", "half-orig", "half-flat"])
+def test_only_a_part(written: Written, run: Run, source: str) -> None:
+    assert run("convert", written.folder / source, "model.pt", "--only", "model").code == 0
     whole = torch.load(written.folder / "full-flat.pt", weights_only=True)["model"]
     found = torch.load("model.pt", weights_only=True)
     assert list(found) == ["model"]
