@@ -20,7 +20,7 @@ from fsdp_migrate.checkpoint.optimizers import (
 )
 from fsdp_migrate.checkpoint.place import check_target, staged
 from fsdp_migrate.checkpoint.sources import Checkpoint, Reading, open_checkpoint
-from fsdp_migrate.checkpoint.survey import survey
+from fsdp_migrate.checkpoint.survey import is_nested, survey
 from fsdp_migrate.checkpoint.tensors import Lazy, Stored
 from fsdp_migrate.checkpoint.trees import Path as Place
 from fsdp_migrate.checkpoint.trees import leaves, like, mappings, shown
@@ -61,6 +61,8 @@ def convert(wish: Conversion, progress: Progress | None = None) -> Done:
         Misplaced: the target may not be written.
     """
     checkpoint = open_checkpoint(wish.source, Reading(wish.trust, wish.only))
+    if wish.target.suffix == ".safetensors":
+        raise Misplaced("safetensors files are read, not written: end it in .pt, or name a folder")
     check_target(wish.target, (wish.source, *checkpoint.files), wish.overwrite)
     tree, changes = repaired(checkpoint, wish)
     to = wish.to or ("full" if wish.target.suffix in _FILES else "dcp")
@@ -147,7 +149,8 @@ def _parameters(tree: Any, wish: Conversion) -> Mapping[str, Shape] | None:
     models = [
         {str(name): value.shape for name, value in m.items() if isinstance(value, Lazy)}
         for place, m in mappings(tree)
-        if not any(place[: len(inside)] == inside for inside in optimizer_places)
+        if not is_nested(m)
+        and not any(place[: len(inside)] == inside for inside in optimizer_places)
     ]
     models = [model for model in models if model]
     if wish.names_from is not None and len(models) != 1:

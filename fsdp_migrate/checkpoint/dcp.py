@@ -23,9 +23,14 @@ METADATA = ".metadata"
 SUFFIX = ".distcp"
 
 
+def is_part(file: Path) -> bool:
+    """Whether a file of that name is a part of a DCP checkpoint."""
+    return not file.is_dir() and (file.name == METADATA or file.suffix == SUFFIX)
+
+
 def is_dcp(folder: Path) -> bool:
     """Whether it holds a part at least of a DCP checkpoint."""
-    return (folder / METADATA).exists() or any(folder.glob(f"*{SUFFIX}"))
+    return any(is_part(file) for file in folder.iterdir())
 
 
 def read_dcp(folder: Path, trust: bool = False) -> tuple[Any, list[Path]]:

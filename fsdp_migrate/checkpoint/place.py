@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from fsdp_migrate.checkpoint.dcp import is_dcp
+from fsdp_migrate.checkpoint.dcp import is_part
 from fsdp_migrate.checkpoint.errors import Misplaced
 from fsdp_migrate.checkpoint.safetensors import is_safetensors
 from fsdp_migrate.checkpoint.torchfile import format_of
@@ -41,7 +41,7 @@ def check_target(target: Path, sources: Iterable[Path], overwrite: bool) -> None
 
 def _replaceable(path: Path) -> bool:
     if path.is_dir():
-        return is_dcp(path) or not any(path.iterdir())
+        return all(is_part(file) for file in path.iterdir())  # nothing else goes with it
     if not path.is_file():
         return not path.exists()  # a link that leads nowhere
     with path.open("rb") as file:

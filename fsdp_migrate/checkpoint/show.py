@@ -58,7 +58,7 @@ def _loaders(survey: Survey) -> str:
     """The functions of torch.distributed.checkpoint.state_dict that load it."""
     if survey.checkpoint.kind == "dcp":
         return "get_state_dict, torch.distributed.checkpoint.load, set_state_dict"
-    roles = dict.fromkeys(section.role for section in survey.sections)
+    roles = dict.fromkeys(s.role for s in survey.sections if s.role != "other")
     functions = " and ".join(f"set_{role}_state_dict" for role in roles)
     return f"{functions} with StateDictOptions(full_state_dict=True)"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fsdp_migrate.checkpoint.dcp import is_dcp, read_dcp
+from fsdp_migrate.checkpoint.dcp import is_dcp, is_part, read_dcp
 from fsdp_migrate.checkpoint.errors import Misplaced, Refused, Unreadable
 from fsdp_migrate.checkpoint.names import is_flat
 from fsdp_migrate.checkpoint.optimizers import is_numbered, optimizers
@@ -76,7 +76,9 @@ def open_checkpoint(path: Path, how: Reading = Reading()) -> Checkpoint:
             return _folder(path, how)
         if not path.exists():
             raise Unreadable("does not exist")
-        if path.name == ".metadata" or path.suffix == ".distcp":
+        if not path.is_file():
+            raise Unreadable("is neither a file nor a folder")
+        if is_part(path):
             raise Unreadable("is a part of a DCP checkpoint: name its folder")
         return _file(path, how)
     except OSError as error:
@@ -103,15 +105,20 @@ def _folder(folder: Path, how: Reading) -> Checkpoint:
 
 def _file(path: Path, how: Reading, pieces: bool = False) -> Checkpoint:
     form, tree = _read(path, how)
-    group = _siblings(path)
+    tensors = [value for _, value in leaves(tree) if isinstance(value, (Lazy, Shards))]
+    sharded = any(isinstance(tensor, Shards) for tensor in tensors)
+    pieces = pieces or _OF.search(path.name) is not None
+    # Files beside it matter only if it may be a part of something.
+    alone = not sharded and not pieces and any(len(tensor.shape) > 1 for tensor in tensors)
+    group = [path] if alone else _siblings(path)
     trees = [tree if file == path else _read_sibling(file, how) for file in group]
-    if any(isinstance(value, Shards) for _, value in leaves(tree)):
+    if sharded:
         return _shards(path, form, group, trees)
     if len(group) > 1:
         readable = [found for found in trees if not isinstance(found, Unreadable)]
         if _is_local(readable):
             return Checkpoint(path, "local", form, tree, tuple(group), len(group))
-    if (pieces and len(group) > 1) or _OF.search(path.name):
+    if pieces and (len(group) > 1 or _OF.search(path.name)):
         return _pieces(path, form, group, trees)
     kind: Kind = "local" if _is_local([tree]) else "full"
     return Checkpoint(path, kind, form, tree, (path,))
@@ -142,6 +149,8 @@ def _read_sibling(path: Path, how: Reading) -> Any:
         return _read(path, how)[1]
     except Unreadable as error:
         return error
+    except Misplaced as error:
+        return Unreadable(str(error))
 
 
 def _siblings(path: Path) -> list[Path]:

@@ -20,7 +20,7 @@ AGAIN_WHOLE = "load it with FSDP1 on as many ranks as wrote it, and save it as F
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a checkpoint: `optimizer` or `model`, by the key that it lies under (empty: the whole)."""
+    """A part of a checkpoint: `optimizer`, `model` (names and tensors) or `other`, and its key (empty: the whole)."""
 
     key: str
     role: str
@@ -80,13 +80,22 @@ def survey(checkpoint: Checkpoint) -> Survey:
 
 
 def _sections(tree: Mapping[Any, Any]) -> Iterator[Section]:
-    if is_optimizer(tree) or any(isinstance(v, (Lazy, Shards)) for v in tree.values()):
+    if is_optimizer(tree) or not is_nested(tree):
         yield _section("", tree)
         return
     for key, value in tree.items():
         section = _section(str(key), value)
         if section.tensors or section.role == "optimizer":
             yield section
+
+
+def is_nested(tree: Mapping[Any, Any]) -> bool:
+    """Whether it holds state dicts, and is none itself."""
+    return any(
+        isinstance(value, Mapping)
+        and (is_optimizer(value) or any(isinstance(v, (Lazy, Shards)) for _, v in leaves(value)))
+        for value in tree.values()
+    )
 
 
 def _section(key: str, tree: Any) -> Section:
@@ -99,7 +108,8 @@ def _section(key: str, tree: Any) -> Section:
             count *= n
         elements += count
         bytes_of[str(tensor.dtype).removeprefix("torch.")] += count * tensor.dtype.itemsize
-    role = "optimizer" if any(optimizers(tree)) else "model"
+    role = "model" if isinstance(tree, Mapping) else "other"
+    role = "optimizer" if any(optimizers(tree)) else role
     dtypes = tuple(name for name, _ in bytes_of.most_common())
     return Section(key, role, len(tensors), elements, bytes_of.total(), dtypes)
 

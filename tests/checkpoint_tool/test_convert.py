@@ -248,11 +248,14 @@ def test_states_of_another_model_are_refused(run: Run) -> None:
     assert "do not have the shapes of the model's parameters" in result.err
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_what_exists_is_not_overwritten(run: Run) -> None:
     torch.save({"a": torch.ones(2)}, "a.pt")
     Path("folder").mkdir()
     Path("folder/letter.txt").write_text("dear reader")
     Path("letter.txt").write_text("dear reader")
+    dcp.save({"a": torch.ones(2)}, checkpoint_id="run")
+    Path("run/log.txt").write_text("of more than a checkpoint")
     os.link("a.pt", "same.pt")
     os.symlink("a.pt", "link.pt")
     before = Path("a.pt").read_bytes()
@@ -266,12 +269,15 @@ def test_what_exists_is_not_overwritten(run: Run) -> None:
         ("same.pt", ["--overwrite"], "is the source"),
         ("link.pt", ["--overwrite"], "is the source"),
         ("nowhere/b.pt", [], "cannot be written"),
+        ("b.safetensors", [], "are read, not written"),
+        ("run", ["--overwrite"], "is no checkpoint"),
     ]:
         result = run("convert", "a.pt", target, *flags)
         assert (result.code, result.err.count("\n")) == (2, 1), target
         assert reason in result.err, target
     assert Path("a.pt").read_bytes() == before
     assert os.listdir("folder") == ["letter.txt"]
+    assert Path("run/log.txt").exists()
     assert not [name for name in os.listdir() if name.endswith(".tmp")]
 
 

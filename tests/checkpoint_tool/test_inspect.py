@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import struct
 import subprocess
@@ -76,11 +77,13 @@ def test_sections_of_a_nested_checkpoint(run: Run) -> None:
     m(torch.ones(2, 3)).sum().backward()
     optimizer.step()
     saved = {"net": m.state_dict(), "optim": optimizer.state_dict(), "epoch": 1, "best": 0.5}
+    saved["rng"] = torch.get_rng_state()
     torch.save(saved, "a.pt")
     result = run("inspect", "a.pt")
-    assert result.out.splitlines()[1:4] == [
+    assert result.out.splitlines()[1:5] == [
         "  net    9 tensors, 43 parameters, 176 B, float32, int64",
         "  optim  18 tensors, 74 elements, 296 B, float32",
+        "  rng    1 tensor, 5,056 elements, 4.9 KiB, uint8",
         "  also: epoch, best",
     ]
     assert "numbered-parameters: optim numbers its parameters" in result.out
@@ -201,6 +204,7 @@ DAMAGE = {
     "script": (lambda path: torch.jit.save(torch.jit.script(model()), path), "TorchScript"),
     "storage": (_short_storage, "beyond its storage"),
     "list": (lambda path: torch.save([torch.ones(2)], path), "holds no state dict"),
+    "pipe": (os.mkfifo, "is neither a file nor a folder"),
     "missing": (lambda path: None, "does not exist"),
 }
 
