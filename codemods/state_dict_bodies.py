@@ -390,15 +390,15 @@ class _Functions:
 
     names: frozenset[str]
     reaching: frozenset[str]
-    calls: Mapping[str, Sequence[tuple[Module, ast.expr]]]  # by the name of what is called
+    calls: Mapping[str, Sequence[tuple[Module, ast.Call]]]  # by the name of what is called
 
 
 _KNOWN: WeakKeyDictionary[Project, _Functions] = WeakKeyDictionary()
 _WORDS = ("state_dict", "save_pretrained", "save_model")
 
 
-def calls_of(project: Project, name: str) -> Sequence[tuple[Module, ast.expr]]:
-    """The references to functions of a name that are called."""
+def calls_of(project: Project, name: str) -> Sequence[tuple[Module, ast.Call]]:
+    """The calls of functions and methods of a name."""
     return _functions(project).calls.get(name, ())
 
 
@@ -438,7 +438,7 @@ def _functions(project: Project) -> _Functions:
 
 def _found(project: Project) -> _Functions:
     callers: dict[str, set[str]] = {}
-    calls: dict[str, list[tuple[Module, ast.expr]]] = {}
+    calls: dict[str, list[tuple[Module, ast.Call]]] = {}
     names: set[str] = set()
     reaching: set[str] = set()
     for module in project.modules:

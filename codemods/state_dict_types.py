@@ -19,7 +19,6 @@ from fsdp_migrate.codemods.rank_zero import is_of_all_ranks
 from fsdp_migrate.codemods.runtime_function import members
 from fsdp_migrate.codemods.state_dict_bodies import (
     CALLS,
-    Item,
     called_from,
     calls_of,
     governing,
@@ -28,6 +27,7 @@ from fsdp_migrate.codemods.state_dict_bodies import (
     same_model,
     static_method,
 )
+from fsdp_migrate.codemods.state_dict_regions import around, bodies, regions
 from fsdp_migrate.codemods.state_dict_settings import (
     DEFAULT,
     Options,
@@ -356,30 +356,20 @@ def _covers(block: Sequence[ast.stmt], statements: Sequence[ast.stmt]) -> bool:
 
 
 def _from_afar(types: _Types, contexts: Sequence[Context]) -> None:
-    """The types of calls in functions that a context of the run may call."""
-    loose: list[tuple[Context, Item]] = []
-    for context in contexts:
-        for node in {
-            module_with
-            for call in context.module.calls
-            if isinstance(call.func, ast.Attribute) and call.func.attr == "state_dict_type"
-            for module_with in context.module.ancestors(call)
-            if isinstance(module_with, ast.With)
-        }:
-            loose += [(context, item) for item in items(context, node) if item.reason]
-    if not loose:
+    """The types of calls that a context of the run may be around, here or in what is called inside of it."""
+    found = regions(contexts)
+    statements = [*_loose(contexts), *bodies(found)]
+    if not statements and not found:
         return
     inside = {
         id(node)
-        for _, item in loose
-        for part in item.statement.body
+        for statement in statements
+        for part in statement.body
         for node in ast.walk(part)
         if isinstance(node, ast.Call)
     }
     project = contexts[0].project
-    names = called_from(project, [item.statement for _, item in loose])
-    if not names:
-        return
+    names = called_from(project, statements)
     outside = {
         name
         for name in names
@@ -389,11 +379,27 @@ def _from_afar(types: _Types, contexts: Sequence[Context]) -> None:
     }
     for context in contexts:
         for use in _uses(context):
-            if use.call in types.of or not context.models.sharded(use.model, context.module):
+            sites = context.models.sharded(use.model, context.module)
+            if use.call in types.of or not sites:
                 continue
-            around = {
-                f.name for f in context.module.ancestors(use.call) if isinstance(f, _FUNCTIONS)
-            }
-            if around & names:
+            near = [one for one in found if not one.sites or one.sites & sites]
+            module = context.module
+            functions = {f.name for f in module.ancestors(use.call) if isinstance(f, _FUNCTIONS)}
+            if any(around(one, module, use.call) for one in near):
+                types.of[use.call] = Unknown("a context that is made elsewhere says it")
+            elif functions & names:
                 reason = "a context around a call of this function says it"
-                types.of[use.call] = Unknown(reason, not around & outside)
+                types.of[use.call] = Unknown(reason, not functions & outside)
+            elif any(one.lost for one in near):
+                types.of[use.call] = Unknown("a context may say it", sure=False)
+
+
+def _loose(contexts: Sequence[Context]) -> Iterator[ast.With]:
+    """The `with` statements whose types are the run's."""
+    for context in contexts:
+        for _, call, _ in members(context, "state_dict_type"):
+            item = None if call is None else context.module.parents[call]
+            statement = None if item is None else context.module.parents[item]
+            if isinstance(statement, ast.With):
+                if any(found.reason for found in items(context, statement)):
+                    yield statement

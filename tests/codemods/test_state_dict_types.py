@@ -291,6 +291,54 @@ SURE = {
 }
 
 
+CONTEXT = "FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT)"
+FROM_AFAR = {
+    "returned": f"def shards():\n    return {CONTEXT}\nwith shards():\n    s = model.state_dict()\n",
+    "returned by a method, or nothing": (
+        f"class T:\n    def shards(self, model):\n        if x:\n            return {CONTEXT}\n"
+        "        return contextlib.nullcontext()\n    def save(self):\n        with self.shards(model):\n"
+        "            return model.state_dict()\n"
+    ),
+    "assigned": f"shards = {CONTEXT}\nwith shards:\n    s = model.state_dict()\n",
+    "assigned from a function": (
+        f"def make():\n    return {CONTEXT}\nshards = make() if x else make()\nwith shards:\n    s = model.state_dict()\n"
+    ),
+    "chosen": f"with {CONTEXT} if x else contextlib.nullcontext():\n    s = model.state_dict()\n",
+    "on a stack": (
+        f"with contextlib.ExitStack() as stack:\n    stack.enter_context({CONTEXT})\n    s = model.state_dict()\n"
+    ),
+    "around a generator's yield": (
+        f"@contextlib.contextmanager\ndef shards():\n    with {CONTEXT}:\n        yield\n"
+        "with shards():\n    s = model.state_dict()\n"
+    ),
+    "around a call": (
+        f"def shards():\n    return {CONTEXT}\ndef save():\n    return model.state_dict()\nwith shards():\n    save()\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("text", FROM_AFAR.values(), ids=FROM_AFAR)
+def test_a_call_under_a_context_that_is_made_elsewhere_stays(text: str) -> None:
+    _, after = analyse(HEAD + MODEL + text)
+    assert "FSDP." not in after
+    assert "model.state_dict()" in after
+    assert "get_model_state_dict(" not in after
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from functools import partial\ncontext = partial(FSDP.state_dict_type, model)\n",
+        f"run({CONTEXT})\n",
+        f"self.shards = {CONTEXT}\n",
+    ],
+)
+def test_a_context_that_anybody_may_enter_holds_the_calls(text: str) -> None:
+    report, after = analyse(f"{HEAD}{MODEL}{text}s = model.state_dict()\n")
+    assert after == f"{HEAD}{MODEL}{text}s = model.state_dict()\n"
+    assert any("unless a type is in force" in finding.message for finding in report.findings)
+
+
 @pytest.mark.parametrize("text", SURE.values(), ids=SURE)
 def test_a_call_under_the_runtimes_type_stays(text: str) -> None:
     _, after = analyse(HEAD + MODEL + text)
