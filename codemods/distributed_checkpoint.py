@@ -18,6 +18,7 @@ from fsdp_migrate.codemods.edit.arguments import ArgumentEdits
 from fsdp_migrate.codemods.edit.comments import comments_in, missing
 from fsdp_migrate.codemods.edit.statements import parse_statements, replace_statement
 from fsdp_migrate.codemods.expressions import enclosed, is_dotted, values_given
+from fsdp_migrate.codemods.optimizer_call import is_model
 from fsdp_migrate.codemods.rule import Draft, Edit, Example, Need, Rule, Statements
 from fsdp_migrate.codemods.runtime_function import members
 from fsdp_migrate.codemods.state_dict import positions
@@ -198,7 +199,15 @@ def _renamed(context: Context, call: ast.Call, name: str, signature: tuple[str, 
     edit = context.edit_call(call, edits, function)
     gone = (call.func,) if isinstance(call.func, ast.Name) else ()
     return Draft(
-        RULE, call, Action.REWRITE, message, construct, edits=(edit,), needs=needs, gone=gone
+        RULE,
+        call,
+        Action.REWRITE,
+        message,
+        construct,
+        edits=(edit,),
+        needs=needs,
+        gone=gone,
+        on_fsdp1=True,
     )
 
 
@@ -256,6 +265,7 @@ def _sharded(context: Context, call: ast.Call) -> Draft:
         edits=(edit,),
         needs=(*needs, *more),
         gone=(chain.statement,),
+        on_fsdp1=True,
     )
 
 
@@ -290,7 +300,7 @@ def _chain(context: Context, call: ast.Call) -> _Chain | None:
             continue
         named = {keyword.arg: keyword.value for keyword in taker.keywords}
         model, optimizer = named.get("model", others[0]), named.get("optim", others[1])
-        if is_dotted(model) and is_dotted(optimizer) and context.sites(model):
+        if is_dotted(model) and is_dotted(optimizer) and is_model(context, model):
             planner, reader = given.get("planner"), given["storage_reader"]
             return _Chain(
                 statement, target.id, context.source(key), model, optimizer, reader, planner

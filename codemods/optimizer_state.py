@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import libcst as cst
 
@@ -17,8 +17,8 @@ from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import RUNTIME, STATE_DICT, Context
 from fsdp_migrate.codemods.edit.arguments import ArgumentEdits, edit_call
 from fsdp_migrate.codemods.edit.comments import comments_in, missing
-from fsdp_migrate.codemods.expressions import dotted
 from fsdp_migrate.codemods.loaded_result import Loading, loading
+from fsdp_migrate.codemods.optimizer_call import OptimizerCall, bound
 from fsdp_migrate.codemods.optimizer_examples import EXAMPLES
 from fsdp_migrate.codemods.rank_zero import is_on_rank_zero
 from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Rule, Statements
@@ -46,74 +46,15 @@ optimizer that has none by a step with learning rate 0 (`_init_optim_state` in t
 )
 RULES = (RULE,)
 
-_SIGNATURES = {
-    "optim_state_dict": ("model", "optim", "optim_state_dict", "group"),
-    "optim_state_dict_to_load": (
-        "model",
-        "optim",
-        "optim_state_dict",
-        "is_named_optimizer",
-        "load_directly",
-        "group",
-    ),
-    "full_optim_state_dict": ("model", "optim", "optim_input", "rank0_only", "group"),
-    "sharded_optim_state_dict": ("model", "optim", "group"),
-    "shard_full_optim_state_dict": ("full_optim_state_dict", "model", "optim_input", "optim"),
-    "scatter_full_optim_state_dict": (
-        "full_optim_state_dict",
-        "model",
-        "optim_input",
-        "optim",
-        "group",
-    ),
-    "flatten_sharded_optim_state_dict": ("sharded_optim_state_dict", "model", "optim"),
-    "rekey_optim_state_dict": (
-        "optim_state_dict",
-        "optim_state_key_type",
-        "model",
-        "optim_input",
-        "optim",
-    ),
-}
 _STATES = {"optim_state_dict", "full_optim_state_dict", "sharded_optim_state_dict"}
 _FULL = {"full_state_dict": "True"}
 _ON_RANK_0 = {**_FULL, "cpu_offload": "True"}
 
 
-@dataclass(frozen=True, eq=False)
-class _Call:
-    """A call of one of the functions.
-
-    Attributes:
-        given: what it gives for each parameter.
-        former: model and states stand the other way round, as before torch 2.1.
-    """
-
-    node: ast.Call
-    attribute: ast.Attribute
-    given: dict[str, ast.expr]
-    former: bool = False
-
-    @property
-    def name(self) -> str:
-        return self.attribute.attr
-
-    def of_states(self) -> ast.expr | None:
-        """The states that are to be loaded."""
-        return next((v for k, v in self.given.items() if k.endswith("optim_state_dict")), None)
-
-    def only(self, *names: str) -> bool:
-        """Whether nothing else is given, but for what is `None` or `False` anyway."""
-        return all(
-            name in names or (isinstance(value, ast.Constant) and value.value in (None, False))
-            for name, value in self.given.items()
-        )
-
-
 def find(context: Context) -> Iterator[Draft]:
     """References to FSDP1's functions for optimizer states."""
     for attribute, node, sites in members(context, *OPTIMIZER_STATE):
-        call = None if node is None else _bound(context, node, attribute)
+        call = None if node is None else bound(context, node, attribute)
         if isinstance(call, str):
             yield Draft(
                 RULE, attribute, Action.MANUAL, call, context.source(attribute), sites, mark=True
@@ -127,31 +68,7 @@ def find(context: Context) -> Iterator[Draft]:
             yield _setting(context, call, sites)
 
 
-def _bound(context: Context, call: ast.Call, attribute: ast.Attribute) -> _Call | str | None:
-    """A call with its arguments by name; why that cannot be told, or None where they are not all in sight."""
-    signature = _SIGNATURES[attribute.attr]
-    starred = any(isinstance(a, ast.Starred) for a in call.args)
-    if starred or any(keyword.arg is None for keyword in call.keywords):
-        return None
-    former = False
-    if attribute.attr == "optim_state_dict_to_load" and len(call.args) > 1:
-        first, second = (_is_model(context, value) for value in call.args[:2])
-        if first == second:
-            return "which argument is the model? before torch 2.1 the states came first; give them by keyword"
-        former = second
-        if former:
-            signature = ("optim_state_dict", "model", "optim", *signature[3:])
-    given = dict(zip(signature, call.args, strict=False))
-    given.update({k.arg: k.value for k in call.keywords if k.arg is not None})
-    return _Call(call, attribute, given, former)
-
-
-def _is_model(context: Context, expression: ast.expr) -> bool:
-    name = dotted(expression).rpartition(".")[2].lower()
-    return bool(context.sites(expression)) or name.endswith(("model", "module"))
-
-
-def _getting(context: Context, call: _Call, sites: frozenset[Site]) -> Draft:
+def _getting(context: Context, call: OptimizerCall, sites: frozenset[Site]) -> Draft:
     given = _options_to_get(context, call)
     if given is None or not {"model", "optim"} <= set(call.given):
         message = "the runtime's gives every rank what FSDP1 gave it, by the type that is in force"
@@ -169,10 +86,11 @@ def _getting(context: Context, call: _Call, sites: frozenset[Site]) -> Draft:
         edits=(edit,),
         needs=(*needs, *more),
         gone=(call.attribute.value,) if context.fsdp1(call.attribute.value) else (),
+        on_fsdp1=True,
     )
 
 
-def _options_to_get(context: Context, call: _Call) -> Options | None:
+def _options_to_get(context: Context, call: OptimizerCall) -> Options | None:
     """The options with which `get_optimizer_state_dict` returns the same; None if there are none."""
     if call.name == "sharded_optim_state_dict":
         return {"cpu_offload": "True"} if call.only("model", "optim") else None
@@ -189,7 +107,7 @@ def _options_to_get(context: Context, call: _Call) -> Options | None:
     return given
 
 
-def _setting(context: Context, call: _Call, sites: frozenset[Site]) -> Draft:
+def _setting(context: Context, call: OptimizerCall, sites: frozenset[Site]) -> Draft:
     given = _options_to_set(context, call)
     place = None if given is None else loading(context, call.node, call.given)
     if given is None or place is None:
@@ -203,7 +121,7 @@ def _setting(context: Context, call: _Call, sites: frozenset[Site]) -> Draft:
     return _set(context, call, given, place, sites)
 
 
-def _options_to_set(context: Context, call: _Call) -> Options | None:
+def _options_to_set(context: Context, call: OptimizerCall) -> Options | None:
     names = ("model", "optim", "load_directly")
     if call.of_states() is None or "model" not in call.given:
         return None
@@ -223,7 +141,7 @@ def _options_to_set(context: Context, call: _Call) -> Options | None:
 
 
 def _set(
-    context: Context, call: _Call, given: Options, place: Loading, sites: frozenset[Site]
+    context: Context, call: OptimizerCall, given: Options, place: Loading, sites: frozenset[Site]
 ) -> Draft:
     """One call that puts the states into the optimizer, where FSDP1's result went into it."""
     plain = _has_own_parameters(context, sites)
@@ -247,12 +165,13 @@ def _set(
         edits=changes,
         needs=(*needs, *more),
         gone=(call.attribute.value,) if context.fsdp1(call.attribute.value) else (),
+        on_fsdp1=True,
     )
 
 
 def _changes(
     context: Context,
-    call: _Call,
+    call: OptimizerCall,
     edits: ArgumentEdits,
     function: cst.BaseExpression,
     place: Loading,
@@ -291,7 +210,9 @@ def _value_alone(updated: cst.CSTNode) -> Statements:
     return Statements([updated.with_changes(body=[expression])], tuple(lost))
 
 
-def _edits(call: _Call, names: tuple[str, ...], made: cst.BaseExpression | None) -> ArgumentEdits:
+def _edits(
+    call: OptimizerCall, names: tuple[str, ...], made: cst.BaseExpression | None
+) -> ArgumentEdits:
     """The arguments of those names by position, in that order, and nothing else but options."""
     place = positions(call.node)
     kept = [place[call.given[name]] for name in names if name in call.given]
@@ -315,7 +236,7 @@ def _with_optimizer(updated: cst.Call, edits: ArgumentEdits, optimizer: ast.expr
     )
 
 
-def _in_order(context: Context, call: _Call, draft: Draft) -> Draft:
+def _in_order(context: Context, call: OptimizerCall, draft: Draft) -> Draft:
     """The runtime's function with its arguments in the order that they have since torch 2.1."""
     place = positions(call.node)
     order = [place[call.given[name]] for name in ("model", "optim", "optim_state_dict")]

@@ -40,7 +40,6 @@ class Rule:
         name: in words with hyphens.
         summary: one line.
         explanation: what FSDP1 did, what FSDP2 does, why the translation is sound, and the source of the fact.
-        checkpoints: it speaks of state dicts and what is made of them.
     """
 
     code: str
@@ -48,7 +47,6 @@ class Rule:
     summary: str
     explanation: str
     examples: tuple[Example, ...] = ()
-    checkpoints: bool = False
 
 
 @dataclass(frozen=True, eq=False)

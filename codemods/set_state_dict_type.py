@@ -136,6 +136,7 @@ def find(context: Context) -> Iterator[Draft]:
                 sites,
                 edits=(context.removal(statement, comments_stay=True),),
                 gone=(statement,),
+                on_fsdp1=True,
             )
         else:
             message = "the runtime's type is in force from here on, for the model's own state_dict() as well"

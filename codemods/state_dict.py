@@ -180,7 +180,15 @@ def _bare(
         if not gathers:
             message = "the model's shards, by the functions for both versions of FSDP"
         yield Draft(
-            BARE, call, Action.REWRITE, message, construct, sites, edits=(edit,), needs=needs
+            BARE,
+            call,
+            Action.REWRITE,
+            message,
+            construct,
+            sites,
+            edits=(edit,),
+            needs=needs,
+            on_fsdp1=True,
         )
     else:
         message = (

@@ -14,6 +14,8 @@ from weakref import WeakKeyDictionary
 
 from fsdp_migrate.codemods.context import STATE_DICT, Context
 from fsdp_migrate.codemods.expressions import dotted, values_given
+from fsdp_migrate.codemods.loaded_result import loading
+from fsdp_migrate.codemods.optimizer_call import OptimizerCall, bound
 from fsdp_migrate.codemods.rank_zero import is_of_all_ranks
 from fsdp_migrate.codemods.state_dict_settings import Settings, arguments, settings
 from fsdp_migrate.index.module import Defined, Module
@@ -171,7 +173,7 @@ def _item(context: Context, statement: ast.With, call: ast.Call, named: bool) ->
         return Item(statement, call, None, asked, reason="the model is not in sight")
     calls: list[ast.Call] = []
     reason = "what the context gives is used" if named else ""
-    optimizers = False
+    optimizers: list[ast.Call] = []
     for node in (inner for part in statement.body for inner in ast.walk(part)):
         if isinstance(node, ast.Yield | ast.YieldFrom | ast.Await):
             reason = reason or "other code runs inside of it"
@@ -183,7 +185,7 @@ def _item(context: Context, statement: ast.With, call: ast.Call, named: bool) ->
         if kind == "own":
             calls.append(node)
         elif kind == "optimizer":
-            optimizers = True
+            optimizers.append(node)
         elif kind:
             reason = reason or f"`{context.source(node.func)}` {kind}"
     if not calls and not optimizers:
@@ -216,16 +218,32 @@ def _has_own_type(context: Context, statement: ast.With, node: ast.AST, model: a
 
 
 def _without_options(
-    context: Context, asked: Settings, calls: list[ast.Call], optimizers: bool
+    context: Context, asked: Settings, calls: list[ast.Call], optimizers: list[ast.Call]
 ) -> str:
     """Why the settings of a body that is understood have no options in the functions that it would call."""
     saves = any(isinstance(c.func, ast.Attribute) and c.func.attr == "state_dict" for c in calls)
     no_optimizer = asked.of_optimizer() is None
     if asked.is_default_of_optimizer:  # the runtime's function, unless another type may be set
         no_optimizer = any("set_state_dict_type" in m.text for m in context.project.modules)
+    else:
+        kept = next((call for call in optimizers if _goes_by_type(context, call)), None)
+        if kept is not None:
+            return f"`{context.source(kept.func)}` stays a function that goes by the type"
     if (saves and asked.of_model() is None) or (optimizers and no_optimizer):
         return "one of offload_to_cpu and rank0_only alone has no counterpart"
     return ""
+
+
+def _goes_by_type(context: Context, node: ast.Call) -> bool:
+    """Whether a call on an optimizer's states has no function that takes the type as an option."""
+    assert isinstance(node.func, ast.Attribute)
+    if node.func.attr == "optim_state_dict":
+        call = bound(context, node, node.func)
+        return not isinstance(call, OptimizerCall) or not call.only("model", "optim")
+    if node.func.attr == "optim_state_dict_to_load":
+        call = bound(context, node, node.func)
+        return not isinstance(call, OptimizerCall) or loading(context, node, call.given) is None
+    return False
 
 
 def _role(context: Context, statement: ast.With, call: ast.Call, model: ast.expr) -> str:

@@ -261,6 +261,7 @@ def _rewritten(
         edits=tuple(edits),
         needs=tuple(needs),
         gone=(item.call, *spent),
+        on_fsdp1=rule is CONTEXT,
     )
 
 

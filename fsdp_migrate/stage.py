@@ -9,9 +9,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from fsdp_migrate.codemods import imports
+from fsdp_migrate.codemods import (
+    distributed_checkpoint,
+    imports,
+    optimizer_state,
+    rank_guard,
+    saved_files,
+    set_state_dict_type,
+    state_dict,
+    state_dict_context,
+)
 from fsdp_migrate.codemods.rule import Draft
 from fsdp_migrate.findings import Action
+
+_MODULES = (
+    distributed_checkpoint,
+    optimizer_state,
+    rank_guard,
+    saved_files,
+    set_state_dict_type,
+    state_dict,
+    state_dict_context,
+)
+_CODES = frozenset(rule.code for module in _MODULES for rule in module.RULES)
 
 
 def of_checkpoints(drafts: Iterable[Draft]) -> list[Draft]:
@@ -19,7 +39,9 @@ def of_checkpoints(drafts: Iterable[Draft]) -> list[Draft]:
 
     Nothing in it is silent, and nothing gets a mark: what stays goes on working as it is.
     """
-    return [_of_first_step(draft) for draft in drafts if draft.rule.checkpoints or _is_spent(draft)]
+    return [
+        _of_first_step(draft) for draft in drafts if draft.rule.code in _CODES or _is_spent(draft)
+    ]
 
 
 def _is_spent(draft: Draft) -> bool:
