@@ -109,9 +109,9 @@ class _Migration:
                 drafts += breaches.find(context)
         except Exception as error:
             self.fail(context.module, error)
-        drafts += names.find(context, _gone(drafts), drafts)
         if not self.options.checkpoints_only:
-            return drafts
+            return [*drafts, *names.find(context, _gone(drafts), drafts)]
+        drafts += names.find(context, _gone(of_checkpoints(drafts)), drafts)
         first = of_checkpoints(drafts)
         self.report.later += len(drafts) - len(first)
         return first

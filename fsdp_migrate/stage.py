@@ -12,6 +12,7 @@ from dataclasses import replace
 from fsdp_migrate.codemods import (
     distributed_checkpoint,
     imports,
+    names,
     optimizer_state,
     rank_guard,
     saved_files,
@@ -45,8 +46,8 @@ def of_checkpoints(drafts: Iterable[Draft]) -> list[Draft]:
 
 
 def _is_spent(draft: Draft) -> bool:
-    """Whether an import goes because the checkpoint code was the last to use it."""
-    return draft.rule is imports.RULE and draft.action is Action.REWRITE
+    """Whether a name goes with the checkpoint code that it was for."""
+    return draft.rule in (imports.RULE, names.OPTION) and draft.action is Action.REWRITE
 
 
 def _of_first_step(draft: Draft) -> Draft:
