@@ -15,7 +15,7 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.expressions import given_for
 from fsdp_migrate.codemods.private_parts import ATTRIBUTES, reshard_of
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
-from fsdp_migrate.codemods.state_dict_bodies import OPTIMIZER_STATE
+from fsdp_migrate.codemods.state_dict_calls import OPTIMIZER_STATE
 from fsdp_migrate.findings import Action
 
 

@@ -24,7 +24,7 @@ from fsdp_migrate.codemods.rank_zero import is_on_rank_zero
 from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Rule, Statements
 from fsdp_migrate.codemods.runtime_function import members, renamed
 from fsdp_migrate.codemods.state_dict import options, positions
-from fsdp_migrate.codemods.state_dict_bodies import OPTIMIZER_STATE
+from fsdp_migrate.codemods.state_dict_calls import OPTIMIZER_STATE
 from fsdp_migrate.codemods.state_dict_settings import Options, Settings
 from fsdp_migrate.codemods.state_dict_types import type_for
 from fsdp_migrate.findings import Action

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
-from fsdp_migrate.codemods.state_dict_bodies import OTHERS, governing
+from fsdp_migrate.codemods.state_dict_bodies import governing
+from fsdp_migrate.codemods.state_dict_calls import OTHERS
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.module import Opaque, Parameter
 

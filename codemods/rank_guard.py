@@ -12,7 +12,7 @@ from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rank_zero import guard
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
-from fsdp_migrate.codemods.state_dict_bodies import CALLS, OPTIMIZER_STATE, static_method
+from fsdp_migrate.codemods.state_dict_calls import CALLS, OPTIMIZER_STATE, static_method
 from fsdp_migrate.findings import Action
 
 RULE = Rule(

@@ -8,50 +8,30 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 from fsdp_migrate.codemods.context import STATE_DICT, Context
-from fsdp_migrate.codemods.expressions import dotted, values_given
+from fsdp_migrate.codemods.expressions import values_given
 from fsdp_migrate.codemods.loaded_result import loading
 from fsdp_migrate.codemods.optimizer_call import OptimizerCall, bound
 from fsdp_migrate.codemods.rank_zero import is_of_all_ranks
+from fsdp_migrate.codemods.state_dict_calls import (
+    CALLS,
+    OPTIMIZER_STATE,
+    is_other,
+    is_plain,
+    same_model,
+    static_method,
+    text_of,
+)
+from fsdp_migrate.codemods.state_dict_reach import is_defined, reaches
 from fsdp_migrate.codemods.state_dict_settings import Settings, arguments, settings
-from fsdp_migrate.index.module import Defined, Module
-from fsdp_migrate.index.names import fsdp1_member
-from fsdp_migrate.index.project import Definition, Project
+from fsdp_migrate.index.module import Defined
+from fsdp_migrate.index.project import Definition
 from fsdp_migrate.index.values import origins
 
-# FSDP1's functions for states of optimizers, and the place of the model among their parameters.
-OPTIMIZER_STATE = {
-    "optim_state_dict": 0,
-    "optim_state_dict_to_load": 0,
-    "full_optim_state_dict": 0,
-    "sharded_optim_state_dict": 0,
-    "shard_full_optim_state_dict": 1,
-    "scatter_full_optim_state_dict": 1,
-    "flatten_sharded_optim_state_dict": 1,
-    "rekey_optim_state_dict": 2,
-}
-CALLS = frozenset({"state_dict", "load_state_dict"})
-
-# Words in names of what has a state dict and is no model.
-OTHERS = (
-    "optim",
-    "opt",
-    "sched",
-    "scaler",
-    "loader",
-    "sampler",
-    "dataset",
-    "iterator",
-    "tokenizer",
-    "metric",
-    "generator",
-)
 NOTHING = "no state-dict call is in sight"
-_BARE = {"module", "_fsdp_wrapped_module"}  # `model.module` is the model
 _ASKING = frozenset({"isinstance", "id", "len", "print", "type", "hasattr", "getattr", "repr"})
 _OF_MODEL = frozenset(
     {"buffers", "children", "eval", "modules", "named_buffers", "named_children", "named_modules"}
@@ -90,16 +70,6 @@ class Item:
         return isinstance(self.settings, Settings) and self.settings.kind == "LOCAL"
 
 
-def static_method(context: Context, call: ast.Call) -> str | None:
-    """`state_dict_type` for `FSDP.state_dict_type(...)`, and for the same on a model."""
-    if not isinstance(call.func, ast.Attribute):
-        return None
-    found = {fsdp1_member(path) for path in context.project.dotted(call.func, context.module)}
-    if any(member is not None and member[0] == "FullyShardedDataParallel" for member in found):
-        return call.func.attr
-    return call.func.attr if context.sites(call.func.value) else None
-
-
 def items(context: Context, statement: ast.With) -> list[Item]:
     """The contexts of a `with` statement that set a type; their bodies are judged together."""
     found = [
@@ -126,7 +96,7 @@ def around(context: Context, node: ast.AST) -> Iterator[Item]:
         if isinstance(parent, ast.With) and isinstance(child, ast.stmt):
             yield from reversed(items(context, parent))
         if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            if not is_local(context, parent):
+            if not _is_called_inside(context, parent):
                 return
         child = parent
 
@@ -137,32 +107,6 @@ def governing(context: Context, call: ast.Call, model: ast.expr) -> Item | None:
         if item.model is None or same_model(context, item.model, model):
             return item
     return None
-
-
-def same_model(context: Context, one: ast.expr, other: ast.expr) -> bool:
-    """Whether two expressions can be the same model, or the second a part of the first."""
-    first, second = _text(one), _text(other)
-    if second == first or second.startswith(f"{first}."):
-        return True
-    return bool(_keys(context, one) & _keys(context, other))
-
-
-def _text(expression: ast.expr) -> str:
-    while isinstance(expression, ast.Attribute) and expression.attr in _BARE:
-        expression = expression.value
-    return ast.unparse(expression)
-
-
-def _keys(context: Context, expression: ast.expr) -> set[object]:
-    """What tells the values of a model's name apart: the calls that made it, and the names that it had."""
-    found: set[object] = {_text(expression)}
-    if isinstance(expression, ast.Name):
-        for made in origins(context.project, expression, context.module):
-            if isinstance(made.node, ast.Attribute | ast.Name):
-                found.add(_text(made.node))
-            elif made.node is not None:
-                found.add(id(made.node))
-    return found
 
 
 def _item(context: Context, statement: ast.With, call: ast.Call, named: bool) -> Item:
@@ -266,9 +210,9 @@ def _role(context: Context, statement: ast.With, call: ast.Call, model: ast.expr
     if isinstance(function, ast.Name):
         return _of_name(context, statement, function)
     if isinstance(function, ast.Attribute):
-        if _text(function.value) == _text(model):
+        if text_of(function.value) == text_of(model):
             return "" if function.attr in _OF_MODEL else "may use it"
-        if reaches(context, function.attr):
+        if reaches(context.project, function.attr):
             return "may use it"
         if function.attr in _HARMLESS or _is_literal(function.value):
             return ""
@@ -276,7 +220,7 @@ def _role(context: Context, statement: ast.With, call: ast.Call, model: ast.expr
         cls = context.models.class_of(function.value, context.module)
         known = found or (cls and context.project.method(cls, function.attr))
         own = isinstance(function.value, ast.Name) and function.value.id == "self"
-        return "" if known or (own and _defined(context, function.attr)) else "may use it"
+        return "" if known or (own and is_defined(context.project, function.attr)) else "may use it"
     return "may use it"
 
 
@@ -322,11 +266,11 @@ def _of_name(context: Context, statement: ast.With, function: ast.Name) -> str:
         loads = context.module.loads.get(function.id, ())
         return "" if all(id(load) in inside for load in loads) else "is called elsewhere as well"
     if isinstance(context.project.definition(function, context.module), Definition):
-        return "may use it" if reaches(context, function.id) else ""
+        return "may use it" if reaches(context.project, function.id) else ""
     return "may use it"
 
 
-def is_local(context: Context, function: ast.AST) -> bool:
+def _is_called_inside(context: Context, function: ast.AST) -> bool:
     """Whether a function is only called in the `with` body that defines it."""
     name = getattr(function, "name", None)
     statement = next(
@@ -344,8 +288,10 @@ def _is_given(context: Context, call: ast.Call, model: ast.expr) -> bool:
         return False
     if any(path.startswith(f"{STATE_DICT}.") for path in _paths(context, call)):
         return False  # these set the type themselves
-    text = _text(model)
-    return any(_text(node) == text for argument in values_given(call) for node in _values(argument))
+    text = text_of(model)
+    return any(
+        text_of(node) == text for argument in values_given(call) for node in _values(argument)
+    )
 
 
 def _paths(context: Context, call: ast.Call) -> frozenset[str]:
@@ -369,116 +315,5 @@ def _values(expression: ast.expr) -> Iterator[ast.expr]:
         yield from _values(expression.orelse)
 
 
-def is_other(receiver: ast.expr) -> bool:
-    """Whether a name says that what has the state dict is an optimizer, a scheduler or the like."""
-    last = dotted(receiver).rpartition(".")[2].lower()
-    return any(word in last for word in OTHERS)
-
-
-def is_plain(call: ast.Call) -> bool:
-    """`….state_dict()` or `….load_state_dict(state)`, with no options but `strict`."""
-    assert isinstance(call.func, ast.Attribute)
-    if any(isinstance(a, ast.Starred) for a in call.args):
-        return False
-    if call.func.attr == "state_dict":
-        return not call.args and not call.keywords
-    names = [*("state_dict", "strict")[: len(call.args)], *(k.arg for k in call.keywords)]
-    return len(call.args) <= 2 and sorted(map(str, names)) in (
-        ["state_dict"],
-        ["state_dict", "strict"],
-    )
-
-
 def _is_literal(expression: ast.expr) -> bool:
     return isinstance(expression, ast.Constant | ast.JoinedStr)
-
-
-def reaches(context: Context, name: str) -> bool:
-    """Whether a function or method of the project, told by its name, may come to a state dict."""
-    return name in _functions(context.project).reaching
-
-
-def _defined(context: Context, name: str) -> bool:
-    return name in _functions(context.project).names
-
-
-@dataclass(frozen=True, eq=False)
-class _Functions:
-    """The names of a project's functions, and of those among them that may come to a state dict."""
-
-    names: frozenset[str]
-    reaching: frozenset[str]
-    calls: Mapping[str, Sequence[tuple[Module, ast.Call]]]  # by the name of what is called
-
-
-_KNOWN: WeakKeyDictionary[Project, _Functions] = WeakKeyDictionary()
-_WORDS = ("state_dict", "save_pretrained", "save_model")
-
-
-def calls_of(project: Project, name: str) -> Sequence[tuple[Module, ast.Call]]:
-    """The calls of functions and methods of a name."""
-    return _functions(project).calls.get(name, ())
-
-
-def called_from(project: Project, statements: Sequence[ast.stmt]) -> frozenset[str]:
-    """The names of the functions that may come to a state dict and that statements may run, over any number of calls."""
-    known = _functions(project)
-    found: set[str] = set()
-    pending: list[ast.AST] = list(statements)
-    while pending:
-        for node in ast.walk(pending.pop()):
-            name = _called(node)
-            if name in known.reaching and name not in found:
-                found.add(name)
-                pending += _definitions(project, name)
-    return frozenset(found)
-
-
-def _called(node: ast.AST) -> str:
-    """The name of what a call calls."""
-    if not isinstance(node, ast.Call):
-        return ""
-    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-
-
-def _definitions(project: Project, name: str) -> Iterator[ast.AST]:
-    for module in project.modules:
-        for node in module.scopes:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
-                yield node
-
-
-def _functions(project: Project) -> _Functions:
-    if project not in _KNOWN:
-        _KNOWN[project] = _found(project)
-    return _KNOWN[project]
-
-
-def _found(project: Project) -> _Functions:
-    callers: dict[str, set[str]] = {}
-    calls: dict[str, list[tuple[Module, ast.Call]]] = {}
-    names: set[str] = set()
-    reaching: set[str] = set()
-    for module in project.modules:
-        names |= {n.name for n in module.scopes if isinstance(n, ast.FunctionDef)}
-        names |= {n.name for n in module.scopes if isinstance(n, ast.AsyncFunctionDef)}
-        nodes: list[ast.expr] = [load for loads in module.loads.values() for load in loads]
-        for node in [*nodes, *module.attributes]:
-            used = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-            parent = module.parents[node]
-            of_interest = any(word in used for word in _WORDS)
-            if isinstance(parent, ast.Call) and parent.func is node:
-                calls.setdefault(used, []).append((module, parent))
-            elif not of_interest:
-                continue
-            for function in module.ancestors(node):
-                if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-                    callers.setdefault(used, set()).add(function.name)
-                    if of_interest:
-                        reaching.add(function.name)
-    pending = list(reaching)
-    while pending:
-        more = callers.get(pending.pop(), set()) - reaching
-        reaching |= more
-        pending += more
-    return _Functions(frozenset(names), frozenset(reaching), calls)

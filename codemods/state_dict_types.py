@@ -17,16 +17,9 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.expressions import values_given
 from fsdp_migrate.codemods.rank_zero import is_of_all_ranks
 from fsdp_migrate.codemods.runtime_function import members
-from fsdp_migrate.codemods.state_dict_bodies import (
-    CALLS,
-    called_from,
-    calls_of,
-    governing,
-    is_plain,
-    items,
-    same_model,
-    static_method,
-)
+from fsdp_migrate.codemods.state_dict_bodies import governing, items
+from fsdp_migrate.codemods.state_dict_calls import CALLS, is_plain, same_model, static_method
+from fsdp_migrate.codemods.state_dict_reach import called_from, calls_of
 from fsdp_migrate.codemods.state_dict_regions import around, bodies, regions
 from fsdp_migrate.codemods.state_dict_settings import (
     DEFAULT,
@@ -36,8 +29,7 @@ from fsdp_migrate.codemods.state_dict_settings import (
     settings,
 )
 from fsdp_migrate.index.models import Models, Site
-from fsdp_migrate.index.module import Module
-from fsdp_migrate.index.order import after, block_of, share_a_loop
+from fsdp_migrate.index.order import after, covers, dominates, share_a_loop
 
 _BY_TYPE = frozenset({"optim_state_dict", "optim_state_dict_to_load"})
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -252,7 +244,7 @@ def _asked(group: list[_Set], use: _Use) -> Settings | None:
         looped = any(
             share_a_loop(module, one.statement, use.call) for one in group if one not in before
         )
-        if looped or not _dominates(module, last.statement, use.call):
+        if looped or not dominates(module, last.statement, use.call):
             return None
         return last.settings if isinstance(last.settings, Settings) else None
     if len(group) == 1 and _in_init(group[0]):
@@ -295,13 +287,6 @@ def _has_options(asked: Settings, use: _Use) -> bool:
     return _options(asked, use) is not None
 
 
-def _dominates(module: Module, statement: ast.stmt, node: ast.AST) -> bool:
-    """Whether a statement has run whenever a node of the same function runs that stands behind it."""
-    block = block_of(module.parents[statement], statement)
-    around = {id(parent) for parent in module.ancestors(node)}
-    return any(id(one) in around for one in block[block.index(statement) :])
-
-
 def _is_handed_out(one: _Set) -> bool:
     """Whether the model is given to code that is not in sight, such as a trainer of another library."""
     context, text = one.context, ast.unparse(one.model)
@@ -324,7 +309,7 @@ def _comes_first(group: list[_Set], one: _Set, use: _Use) -> bool:
     """Whether a type has certainly been set when a use runs."""
     module, function = one.context.module, one.function
     body = module.tree.body if function is None else getattr(function, "body", [])
-    if not isinstance(body, list) or not _covers(body, [other.statement for other in group]):
+    if not isinstance(body, list) or not covers(body, [other.statement for other in group]):
         return False
     if use.context.module is module and module.enclosing_function(use.call) is function:
         return after(use.call, one.statement)
@@ -340,19 +325,6 @@ def _comes_first(group: list[_Set], one: _Set, use: _Use) -> bool:
         module.enclosing_class(use.call) is module.enclosing_class(one.call)
     )
     return is_init and same
-
-
-def _covers(block: Sequence[ast.stmt], statements: Sequence[ast.stmt]) -> bool:
-    """Whether a block runs one of some statements, whatever its conditions say."""
-    for statement in block:
-        if statement in statements:
-            return True
-        if isinstance(statement, ast.With | ast.Try) and _covers(statement.body, statements):
-            return True
-        if isinstance(statement, ast.If) and statement.orelse:
-            if _covers(statement.body, statements) and _covers(statement.orelse, statements):
-                return True
-    return False
 
 
 def _from_afar(types: _Types, contexts: Sequence[Context]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
 from fsdp_migrate.index.module import Assigned, Module, Scope
 
@@ -124,4 +125,24 @@ def _opposite_branches(module: Module, statement: ast.AST, load: ast.AST) -> boo
         if isinstance(parent, ast.If) and id(parent) in branches and child is not parent.test:
             return branches[id(parent)] != (child in parent.body)
         child = parent
+    return False
+
+
+def dominates(module: Module, statement: ast.stmt, node: ast.AST) -> bool:
+    """Whether a statement has run whenever a node of the same function runs that stands behind it."""
+    block = block_of(module.parents[statement], statement)
+    around = {id(parent) for parent in module.ancestors(node)}
+    return any(id(one) in around for one in block[block.index(statement) :])
+
+
+def covers(block: Sequence[ast.stmt], statements: Sequence[ast.stmt]) -> bool:
+    """Whether a block runs one of some statements, whatever its conditions say."""
+    for statement in block:
+        if statement in statements:
+            return True
+        if isinstance(statement, ast.With | ast.Try) and covers(statement.body, statements):
+            return True
+        if isinstance(statement, ast.If) and statement.orelse:
+            if covers(statement.body, statements) and covers(statement.orelse, statements):
+                return True
     return False
