@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -18,14 +18,14 @@ def reaches(project: Project, name: str) -> bool:
 
 def is_defined(project: Project, name: str) -> bool:
     """Whether a function or method of the project has a name."""
-    return name in _functions(project).names
+    return name in _functions(project).named
 
 
 @dataclass(frozen=True, eq=False)
 class _Functions:
-    """The names of a project's functions, and of those among them that may come to a state dict."""
+    """A project's functions by name, and the names of those among them that may come to a state dict."""
 
-    names: frozenset[str]
+    named: Mapping[str, Sequence[ast.AST]]
     reaching: frozenset[str]
     calls: Mapping[str, Sequence[tuple[Module, ast.Call]]]  # by the name of what is called
 
@@ -49,7 +49,7 @@ def called_from(project: Project, statements: Sequence[ast.stmt]) -> frozenset[s
             name = _called(node)
             if name in known.reaching and name not in found:
                 found.add(name)
-                pending += _definitions(project, name)
+                pending += known.named[name]
     return frozenset(found)
 
 
@@ -58,13 +58,6 @@ def _called(node: ast.AST) -> str:
     if not isinstance(node, ast.Call):
         return ""
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-
-
-def _definitions(project: Project, name: str) -> Iterator[ast.AST]:
-    for module in project.modules:
-        for node in module.scopes:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
-                yield node
 
 
 def _functions(project: Project) -> _Functions:
@@ -76,11 +69,12 @@ def _functions(project: Project) -> _Functions:
 def _found(project: Project) -> _Functions:
     callers: dict[str, set[str]] = {}
     calls: dict[str, list[tuple[Module, ast.Call]]] = {}
-    names: set[str] = set()
+    named: dict[str, list[ast.AST]] = {}
     reaching: set[str] = set()
     for module in project.modules:
-        names |= {n.name for n in module.scopes if isinstance(n, ast.FunctionDef)}
-        names |= {n.name for n in module.scopes if isinstance(n, ast.AsyncFunctionDef)}
+        for scope in module.scopes:
+            if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef):
+                named.setdefault(scope.name, []).append(scope)
         nodes: list[ast.expr] = [load for loads in module.loads.values() for load in loads]
         for node in [*nodes, *module.attributes]:
             used = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
@@ -100,4 +94,4 @@ def _found(project: Project) -> _Functions:
         more = callers.get(pending.pop(), set()) - reaching
         reaching |= more
         pending += more
-    return _Functions(frozenset(names), frozenset(reaching), calls)
+    return _Functions(named, frozenset(reaching), calls)

@@ -203,7 +203,7 @@ def _resolved(group: list[_Set], uses: list[_Use]) -> dict[ast.Call, Settings] |
     """The type of every use, if all can be told."""
     first = group[0]
     module = first.context.module
-    if not uses or not all(_is_simple(one) and one.context.module is module for one in group):
+    if not uses or not all(one.context.module is module and _is_simple(one) for one in group):
         return None
     if any(_is_handed_out(one) for one in group):
         return None
@@ -220,9 +220,9 @@ def _is_simple(one: _Set) -> bool:
     return (
         isinstance(one.settings, Settings)
         and one.settings.kind != "LOCAL"
+        and bool(one.sites)
         and isinstance(one.context.module.parents[one.call], ast.Expr)
         and one.context.stands_alone(one.statement)
-        and bool(one.sites)
     )
 
 
