@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 
 from fsdp_migrate.codemods.arguments.device_mesh import INIT_DEVICE_MESH, WORLD
 from fsdp_migrate.codemods.constructor_call import Constructor
@@ -10,7 +11,8 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.index.models import Site
 from fsdp_migrate.index.module import Assigned, Module
 from fsdp_migrate.index.order import block_of
-from fsdp_migrate.index.values import origin
+from fsdp_migrate.index.project import Project
+from fsdp_migrate.index.values import origin, origins
 
 _RANK = frozenset({"torch.distributed.get_rank"})
 _LIKELY = frozenset({"rank", "global_rank", "world_rank", "dist_rank", "RANK"})
@@ -128,13 +130,32 @@ def is_of_all_ranks(context: Context, sites: frozenset[Site]) -> bool:
 def _takes_all(constructor: Constructor) -> bool:
     for name, worlds in (("process_group", WORLD), ("device_mesh", INIT_DEVICE_MESH)):
         value = constructor.value(name)
-        if value is None or constructor.is_none(name):
-            continue
-        made = constructor.origin(value)
-        if made is None or made.node is None:
+        context = constructor.context
+        if value is not None and not _is_world(context.project, value, context.module, worlds):
             return False
+    return True
+
+
+def _is_world(
+    project: Project, value: ast.expr, module: Module, worlds: Collection[str], depth: int = 0
+) -> bool:
+    """Whether all that a value can be is None or of all ranks: by its name, or made by functions that say so."""
+    for made in origins(project, value, module):
+        if made.node is None:
+            return False
+        if isinstance(made.node, ast.Constant) and made.node.value is None:
+            continue
         node = made.node.func if isinstance(made.node, ast.Call) else made.node
-        paths = constructor.context.project.dotted(node, made.module)
-        if not paths or not paths <= worlds:
+        paths = project.dotted(node, made.module)
+        if paths and paths <= set(worlds):
+            continue
+        function = project.definition(node, made.module)
+        if depth or function is None or isinstance(function.node, ast.ClassDef):
+            return False
+        returned = [n.value for n in ast.walk(function.node) if isinstance(n, ast.Return)]
+        if not returned or not all(
+            one is not None and _is_world(project, one, function.module, worlds, depth + 1)
+            for one in returned
+        ):
             return False
     return True

@@ -353,3 +353,32 @@ def test_a_local_type_that_is_set_holds_the_program() -> None:
     report, after = analyse(text)
     assert after == text
     assert any(f.code == "FSDP334" for f in report.findings)
+
+
+MESHES = {
+    "device_mesh=init_device_mesh('cuda', (2, 4))": True,
+    "device_mesh=mesh_of(2)": True,
+    "device_mesh=mesh_of(2) if x else None": True,
+    "device_mesh=other(2)": False,
+    "device_mesh=init_device_mesh('cuda', (2, 4))['dp']": False,
+    "device_mesh=part_of(2)": False,
+    "process_group=None": True,
+    "process_group=dist.group.WORLD": True,
+    "process_group=group": False,
+}
+
+
+@pytest.mark.parametrize(("argument", "plain"), MESHES.items(), ids=MESHES)
+def test_rank_0_of_a_model_is_rank_0_of_all_where_its_mesh_is_of_all(
+    argument: str, plain: bool
+) -> None:
+    text = (
+        f"{HEAD}import torch.distributed as dist\nfrom torch.distributed.device_mesh import init_device_mesh\n"
+        "def mesh_of(n):\n    mesh = init_device_mesh('cuda', (n, 4))\n    return mesh\n"
+        "def part_of(n):\n    return init_device_mesh('cuda', (n, 4))['dp']\n"
+        f"model = FSDP(model, {argument})\nwith FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, {ON_RANK_0}):\n"
+        "    s = model.state_dict()\n"
+    )
+    _, after = analyse(text)
+    assert ("get_model_state_dict(" in after) is plain
+    assert ("with state_dict_type(" in after) is not plain
