@@ -395,16 +395,14 @@ def optimizer_states_are_as_fsdp1_has_them() -> None:
     if dist.get_rank() == 0:
         torch.manual_seed(0)
         plain = Transformer()
+        ours = theirs_rekeyed = found[0]
         for key_type in ("PARAM_ID", "PARAM_NAME"):
-            rekeyed = [
-                rekey(found[0], getattr(types, key_type), plain)
-                for rekey, types in (
-                    (runtime.rekey_optim_state_dict, runtime.OptimStateKeyType),
-                    (torch_fsdp.rekey_optim_state_dict, TORCH_KEY_TYPE),
-                )
-            ]
-            assert rekeyed[0]["state"].keys() == rekeyed[1]["state"].keys()
-            assert rekeyed[0]["param_groups"] == rekeyed[1]["param_groups"]
+            kind = getattr(runtime.OptimStateKeyType, key_type)
+            ours = runtime.rekey_optim_state_dict(ours, kind, plain)
+            kind = getattr(TORCH_KEY_TYPE, key_type)
+            theirs_rekeyed = torch_fsdp.rekey_optim_state_dict(theirs_rekeyed, kind, plain)
+            assert ours["state"].keys() == theirs_rekeyed["state"].keys()
+            assert ours["param_groups"] == theirs_rekeyed["param_groups"]
     del theirs, their_optimizer
     gc.collect()
 
