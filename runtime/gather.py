@@ -38,15 +38,13 @@ def sharded_as(value: torch.Tensor, like: DTensor) -> torch.Tensor:
     """``value`` laid out, and on the device, as ``like`` is, where both have the same shape.
 
     ``value`` may be whole (the same on all ranks, or this rank's part of it is right), a DTensor,
-    or a ShardedTensor of FSDP1. A DTensor of another layout is moved by all of its ranks.
+    or a ShardedTensor of FSDP1. A DTensor of another layout is gathered by all of its ranks.
     """
     if value.shape != like.shape:
         return value
     if isinstance(value, DTensor):
-        if value.device_mesh != like.device_mesh:
+        if (value.device_mesh, value.placements) != (like.device_mesh, like.placements):
             value = shard(gather(value), like)
-        elif value.placements != like.placements:
-            value = value.redistribute(placements=like.placements)
     elif hasattr(value, "local_shards"):
         value = _from_sharded_tensor(value, like)
     else:
