@@ -167,6 +167,20 @@ def loading_takes_whole_tensors_and_shards() -> None:
 
 
 @check
+def shards_load_into_another_layout() -> None:
+    source = sharded(seed=1)
+    same = sharded(sharding_strategy=runtime.ShardingStrategy.NO_SHARD)
+    with state_dict_type(source, SHARDED):
+        shards = source.state_dict()
+    with state_dict_type(same, SHARDED):
+        same.load_state_dict(shards)
+        plain = same.state_dict()
+    assert is_whole(plain, whole(source))  # as FSDP1 has it where nothing is sharded
+    with state_dict_type(same, FULL, runtime.FullStateDictConfig(rank0_only=True)):
+        assert bool(same.state_dict()) == (dist.get_rank() == 0)
+
+
+@check
 def a_meta_model_is_loaded_with_assign() -> None:
     source = sharded(seed=1)
     state = whole(source)
