@@ -382,3 +382,21 @@ def test_rank_0_of_a_model_is_rank_0_of_all_where_its_mesh_is_of_all(
     _, after = analyse(text)
     assert ("get_model_state_dict(" in after) is plain
     assert ("with state_dict_type(" in after) is not plain
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "states = FSDP.optim_state_dict(model, opt, None, group)",
+        "later = FSDP.optim_state_dict_to_load(model, opt, saved)",
+        "later = FSDP.optim_state_dict_to_load(model, opt, saved, True)",
+    ],
+)
+def test_a_function_that_goes_by_the_type_keeps_its_context(line: str) -> None:
+    """As the runtime's function it would go by FULL_STATE_DICT without the context."""
+    _, after = analyse(f"{HEAD}{MODEL}{SHARDED}    state = model.state_dict()\n    {line}\n")
+    assert (
+        "with state_dict_type(model, StateDictType.SHARDED_STATE_DICT):\n    state = mod" in after
+    )
+    _, after = analyse(f"{HEAD}{MODEL}{SHARDED}    states = FSDP.optim_state_dict(model, opt)\n")
+    assert "state_dict_type" not in after
