@@ -13,14 +13,13 @@ from .programs import migrate
 
 TESTS = Path(__file__).parents[1]
 Results = dict[str, list[dict[str, Any]]]
-# The root of the repository comes last, as ./fsdp_migrate would hide the installed package.
+# Runs in the folder of the tests. The root of the repository comes last: ./fsdp_migrate would hide the installed package.
 START = """\
 import sys
 from pathlib import Path
-tests = Path(sys.argv[1])
-sys.path += [str(tests), str(tests.parent)]
+sys.path.append(str(Path.cwd().parent))
 from tests.checkpoints.ranks import main
-main(*map(Path, sys.argv[2:]))
+main(*map(Path, sys.argv[1:]))
 """
 
 
@@ -37,12 +36,14 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def results(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Results:
     """Runs everything once, and gives the results by name and rank."""
     folder = tmp_path_factory.mktemp("ranks")
-    command = [sys.executable, "-P", "-W", "ignore", "-c", START]
-    command += [str(TESTS), str(folder), str(migrated)]
+    command = [sys.executable, "-W", "ignore", "-c", START]
+    command += [str(folder), str(migrated)]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # FSDP2 would take a GPU that it sees
     log = folder / "log"
     with log.open("wb") as stream:
-        ended = subprocess.run(command, env=environment, stdout=stream, stderr=stream, timeout=300)
+        ended = subprocess.run(
+            command, cwd=TESTS, env=environment, stdout=stream, stderr=stream, timeout=300
+        )
     found: Results = {}
     for path in sorted(folder.glob("*.json")):
         name, _, _ = path.stem.rpartition(".")

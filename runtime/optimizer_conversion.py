@@ -1,0 +1,197 @@
+"""Optimizers' states as state dicts have them, and as optimizers load them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from .gather import apart_from, device_of, gather, is_sharded, offloaded, sharded_as
+from .optimizer_keys import as_saved, clean, grouped_parameters, named, names_of
+from .sync import broadcast_tensors
+
+StateDict = dict[str, Any]
+
+
+@torch.no_grad()
+def save_states(
+    model: nn.Module,
+    optim: torch.optim.Optimizer,
+    states: StateDict,
+    *,
+    full: bool,
+    offload: bool,
+    keep: bool,
+) -> StateDict:
+    """``states`` of ``optim`` by names: whole or as DTensors; empty without ``keep``.
+
+    Must be called by all ranks.
+    """
+    parameters = [p for group in grouped_parameters(model, optim) for p in group]
+    names = names_of(model)
+    if not names.keys() >= set(parameters):
+        raise ValueError(
+            "the optimizer has parameters that the model does not: create it after the model is "
+            "sharded, with the model's parameters alone"
+        )
+
+    def name(key: Any) -> str:
+        return as_saved(key) if isinstance(key, str) else names[parameters[key]]
+
+    def convert(value: torch.Tensor) -> torch.Tensor:
+        result = value
+        if isinstance(value, DTensor) and (full or not is_sharded(value)):
+            result = gather(value)  # by all ranks, also those that keep nothing
+        return apart_from(offloaded(result) if offload else result, value)
+
+    # In the same order on all ranks, as they gather together.
+    state = {name(key): each for key, each in states["state"].items()}
+    saved: StateDict = {"state": {}, "param_groups": []}
+    for key in sorted(state):
+        converted = _mapped(state[key], convert)
+        if keep:
+            saved["state"][key] = converted
+    if not keep:
+        return {}
+    for group in states.get("param_groups", []):
+        own = {key: copy.deepcopy(value) for key, value in group.items() if key != "params"}
+        saved["param_groups"].append({**own, "params": [name(key) for key in group["params"]]})
+    return saved
+
+
+@torch.no_grad()
+def load_states(
+    model: nn.Module,
+    groups: list[list[nn.Parameter]],
+    saved: StateDict,
+    source: FromRank0 | None = None,
+    by_name: bool = False,
+) -> StateDict:
+    """What an optimizer of ``groups`` loads of ``saved``, keyed by numbers or ``by_name``.
+
+    With ``source`` only its first rank needs ``saved``. For errors see
+    :func:`optim_state_dict_to_load`.
+    """
+    if source is not None:
+        saved = source.outline(saved)
+    if "state" not in saved:
+        raise ValueError(
+            "the optimizer's state dict has no 'state': ranks that have none need rank0_only=True, "
+            "or scatter_full_optim_state_dict"
+        )
+    keys: dict[nn.Parameter, Any] = {
+        p: number for number, p in enumerate(p for group in groups for p in group)
+    }
+    if by_name:
+        keys = {p: name for p, name in names_of(model).items() if p in keys}
+    owners = {name: p for name, p in named(model).items() if p in keys}
+    states = {}
+    for name in sorted(saved["state"], key=str):
+        parameter = _owner(name, owners)
+
+        def convert(value: torch.Tensor, name: str = name, owner: Any = parameter) -> torch.Tensor:
+            if value.dim() == 0:
+                return value.clone()  # such as `step`, which the parameters of FSDP1's unit share
+            if source is not None:
+                value = source.fetch(value, owner)
+            if value.dim() == owner.dim() and value.shape != owner.shape:
+                raise ValueError(
+                    f"a state of {name!r} has the shape {tuple(value.shape)} and the parameter "
+                    f"{tuple(owner.shape)}: was it saved of one rank's shard?"
+                )
+            if isinstance(owner, DTensor):
+                return apart_from(sharded_as(value, owner), value)
+            return apart_from(value.to(owner.device), value)
+
+        states[keys[parameter]] = _mapped(saved["state"][name], convert)
+    loaded: StateDict = {"state": states}
+    if "param_groups" in saved:
+        loaded["param_groups"] = _groups_to_load(saved["param_groups"], groups, owners, keys)
+    return loaded
+
+
+def _owner(name: Any, owners: dict[str, nn.Parameter]) -> nn.Parameter:
+    if not isinstance(name, str):
+        raise ValueError(
+            "the optimizer's state dict is keyed by numbers: give it the parameters' names with "
+            "rekey_optim_state_dict(state_dict, OptimStateKeyType.PARAM_NAME, model, optim=...)"
+        )
+    owner = owners.get(clean(name))
+    if owner is None:
+        raise ValueError(f"the optimizer's state dict names {name!r}, which the optimizer has not")
+    return owner
+
+
+def _groups_to_load(
+    saved: list[StateDict],
+    groups: list[list[nn.Parameter]],
+    owners: dict[str, nn.Parameter],
+    keys: dict[nn.Parameter, Any],
+) -> list[StateDict]:
+    """The saved options of each of the optimizer's groups, found by its parameters."""
+    if len(saved) != len(groups):
+        raise ValueError(
+            f"the optimizer's state dict has {len(saved)} groups of parameters, the optimizer "
+            f"{len(groups)}"
+        )
+    of = {_owner(name, owners): i for i, group in enumerate(saved) for name in group["params"]}
+    names = {parameter: name for name, parameter in owners.items()}
+    loaded = []
+    for number, group in enumerate(groups):
+        missing = [p for p in group if p not in of]
+        if missing:
+            raise ValueError(
+                f"the optimizer's state dict does not have its parameter {names[missing[0]]!r}"
+            )
+        found = {of[parameter] for parameter in group} or {number}
+        if len(found) > 1:
+            raise ValueError(
+                f"group {number} of the optimizer is in several groups of its state dict: make the "
+                "same groups as before"
+            )
+        options = copy.deepcopy({k: v for k, v in saved[found.pop()].items() if k != "params"})
+        loaded.append({**options, "params": [keys[parameter] for parameter in group]})
+    return loaded
+
+
+class FromRank0:
+    """A state dict that only the first rank of a group has; its tensors travel one by one."""
+
+    def __init__(self, group: dist.ProcessGroup | None) -> None:
+        self.group = group
+
+    def outline(self, saved: StateDict) -> StateDict:
+        """On all ranks ``saved``, with meta tensors in place of what is fetched later."""
+        sent = [saved]
+        if dist.get_rank(self.group) != 0:
+            sent = [{}]
+        elif saved:
+            sent = [_mapped(saved, lambda value: value.to("meta") if value.dim() else value.cpu())]
+        source = 0 if self.group is None else dist.get_global_rank(self.group, 0)
+        dist.broadcast_object_list(sent, source, self.group)
+        if dist.get_rank(self.group) == 0:
+            return saved
+        return sent[0]
+
+    def fetch(self, value: torch.Tensor, owner: nn.Parameter) -> torch.Tensor:
+        """``value`` of the first rank, where ``owner`` communicates."""
+        device = device_of(owner.device_mesh) if isinstance(owner, DTensor) else owner.device
+        fetched = torch.empty_like(value, device=device) if value.is_meta else value.to(device)
+        broadcast_tensors([fetched], self.group)
+        return fetched
+
+
+def _mapped(value: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """``value`` with the tensors in nested dicts, lists and tuples converted, in a fixed order."""
+    if isinstance(value, torch.Tensor):
+        return convert(value)
+    if isinstance(value, dict):
+        return {key: _mapped(value[key], convert) for key in sorted(value, key=str)}
+    if type(value) in (list, tuple):
+        return type(value)(_mapped(each, convert) for each in value)
+    return copy.deepcopy(value)
