@@ -12,8 +12,9 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.by_hand import is_of_wrapper
 from fsdp_migrate.codemods.command import command
-from fsdp_migrate.codemods.context import RUNTIME, Context
+from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
+from fsdp_migrate.codemods.runtime_function import members, renamed
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.models import SELF_RETURNING
 
@@ -188,25 +189,9 @@ _MODULE_METHODS = SELF_RETURNING | {
 
 def find(context: Context) -> Iterator[Draft]:
     """`summon_full_params` of the class and of models."""
-    for attribute in context.module.attributes:
-        if attribute.attr != "summon_full_params":
-            continue
-        sites = context.concerned(attribute)
-        if sites is None:
-            continue
-        reference = attribute.value if context.fsdp1(attribute.value) else None
-        name, needs = context.name(RUNTIME, "summon_full_params", reference, use=attribute)
-        yield Draft(
-            RULE,
-            attribute,
-            Action.RUNTIME,
-            "the runtime's shows whole parameters and writes changes back, as FSDP1's did",
-            context.source(attribute),
-            sites,
-            edits=(context.rename(attribute, name),),
-            needs=needs,
-            gone=() if reference is None else (reference,),
-        )
+    message = "the runtime's shows whole parameters and writes changes back, as FSDP1's did"
+    for attribute, _, sites in members(context, "summon_full_params"):
+        yield renamed(context, RULE, attribute, message, sites)
         yield from _computing(context, attribute)
 
 
