@@ -13,6 +13,7 @@ from typing import Any
 
 from fsdp_migrate.codemods.coverage import imports
 from fsdp_migrate.engine import analyse
+from fsdp_migrate.settings import Options
 
 from ..equivalence import models
 
@@ -43,6 +44,7 @@ def run(train, folder, resume, trainer):
 
 
 PLAIN, RUNTIME = "plain", "runtime"
+FIRST = "first-step"
 
 
 @dataclass(frozen=True)
@@ -75,12 +77,6 @@ class Program:
         source = re.sub(r"\bFSDP\(", "shard_model(", source)
         source = re.sub(r"\bFSDP\.", "", source)
         return f"from fsdp_migrate.runtime import *\n{source}"
-
-    def first_step(self, migrated: str) -> str:
-        """With checkpoints as in the migrated text, of a model that is FSDP1's still."""
-        start = self.original.index("def save(")
-        wraps = self.original.index("def run(")
-        return f"{migrated}\n{self.original[:start]}\n{self.original[wraps:]}"
 
 
 ADAM = "optimizer = torch.optim.Adam(model.parameters(), lr=0.01)"
@@ -136,7 +132,10 @@ def _indented(text: str) -> str:
 
 
 def migrate(folder: Path) -> dict[str, str]:
-    """What the codemod makes of each program, by name; the text itself where it holds it back."""
+    """What the codemod makes of each program, by name; the text itself where it holds it back.
+
+    What ``--stage checkpoint`` makes of it has the name with ``.first-step`` behind it.
+    """
     library = folder / "equivalence" / "models.py"
     library.parent.mkdir(parents=True)
     library.write_text(Path(models.__file__).read_text())
@@ -144,10 +143,11 @@ def migrate(folder: Path) -> dict[str, str]:
     for each in PROGRAMS:
         file = folder / f"{each.name}.py"
         file.write_text(each.source)
-        report = analyse([file, library])
-        assert not report.errors, report.errors
-        changed = {change.path: change.after.decode() for change in report.changes}
-        sources[each.name] = changed.get(file, each.source)
+        for name, only in ((each.name, False), (f"{each.name}.{FIRST}", True)):
+            report = analyse([file, library], Options(checkpoints_only=only))
+            assert not report.errors, report.errors
+            changed = {change.path: change.after.decode() for change in report.changes}
+            sources[name] = changed.get(file, each.source)
     return sources
 
 
@@ -364,8 +364,9 @@ class Run:
             text = self.program.original
         elif self.form == "runtime":
             text = self.program.runtime_form
-        elif self.form == "first-step":
-            text = self.program.first_step(text)
+        elif self.form == FIRST:
+            text = (migrated / f"{self.program.name}.{FIRST}.py").read_text()
+            text = text.replace(*self.program.fsdp1)
         if self.fault:
             fault = FAULTS[self.fault]
             assert fault.old in text, text
@@ -434,7 +435,7 @@ FAULTS = {
 }
 
 
-FIRST_STEPS = ("context-flat", "set", "scatter", "sharded", "by-name")
+FIRST_STEPS = ("context", "context-flat", "batch-norm", "legacy", "scatter", "sharded")
 
 
 def _runs() -> list[Run]:
@@ -445,8 +446,8 @@ def _runs() -> list[Run]:
         for form in forms:
             runs += [Run(each, form, of="original"), Run(each, "original", of=form)]
         if each.name in FIRST_STEPS:
-            runs += [Run(each, "first-step"), Run(each, "first-step", of="original")]
-            runs.append(Run(each, "migrated", of="first-step"))
+            runs += [Run(each, FIRST), Run(each, FIRST, of="original")]
+            runs.append(Run(each, "migrated", of=FIRST))
     programs = {each.name: each for each in PROGRAMS}
     for name, fault in FAULTS.items():
         program = programs[fault.program]

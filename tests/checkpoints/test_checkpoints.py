@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from .checks import CHECKS
-from .programs import FAULTS, PROGRAMS, RUNS, Program, Run, form
+from .programs import FAULTS, FIRST, FIRST_STEPS, PROGRAMS, RUNS, Program, Run, form
 from .ranks import RANKS
 
 pytestmark = pytest.mark.ranks
@@ -26,6 +26,15 @@ def test_form(migrated: Path, program: Program) -> None:
     assert form(source) == program.form, source
     # One name for what is loaded and what becomes of it: the former function stays, and the runtime takes what it gives.
     assert ("by hand" in source) == (program.name == "sharded-flat")
+
+
+@pytest.mark.parametrize("name", FIRST_STEPS)
+def test_the_first_step_moves_no_model(migrated: Path, name: str) -> None:
+    source = (migrated / f"{name}.{FIRST}.py").read_text()
+    assert "model = FSDP(model" in source
+    assert "set_model_state_dict(" in source
+    assert "set_optimizer_state_dict(" in source
+    assert "state_dict_type" not in source
 
 
 @pytest.mark.parametrize(
