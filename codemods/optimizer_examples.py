@@ -95,12 +95,15 @@ set_optimizer_state_dict(
     Example(
         "loading what only rank 0 has, with the parameters' own shapes",
         """\
+import torch
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 model = FSDP(model, use_orig_params=True)
+optimizer = torch.optim.AdamW(model.parameters())
 optimizer.load_state_dict(FSDP.scatter_full_optim_state_dict(saved, model))
 """,
         """\
+import torch
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     set_optimizer_state_dict,
@@ -108,6 +111,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.fsdp import fully_shard
 
 fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters())
 set_optimizer_state_dict(
     model,
     optimizer,

@@ -29,6 +29,7 @@ from fsdp_migrate.codemods.state_dict_settings import Options, Settings
 from fsdp_migrate.codemods.state_dict_types import type_for
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.models import Site
+from fsdp_migrate.index.values import origins
 
 RULE = Rule(
     "FSDP335",
@@ -40,12 +41,16 @@ for both versions of FSDP. FSDP1's functions fail on an FSDP2 model, and those f
 rank, which no option says, so that `optim_state_dict` is the runtime's unless only rank 0 uses it. Loading takes
 `broadcast_from_rank0` where FSDP1 read rank 0's states alone. FSDP1 writes one `step` tensor for all parameters of a flat
 parameter, and torch's `set_optimizer_state_dict` goes wrong on it without an error: the runtime's of the same name gives each
-parameter its own, and torch's is called only where the constructor says `use_orig_params=True`. Both make the states of an
-optimizer that has none by a step with learning rate 0 (`_init_optim_state` in torch/distributed/checkpoint/state_dict.py).""",
+parameter its own. It also loads optimizers without states, such as plain SGD, where torch's fails. So torch's is called only
+where the constructor says `use_orig_params=True` and the optimizer is seen to be one that keeps states. Both make the states
+of an optimizer that has none by a step with learning rate 0 (`_init_optim_state` in torch/distributed/checkpoint/state_dict.py).""",
     EXAMPLES,
 )
 RULES = (RULE,)
 
+_KEEPING = frozenset(
+    {"ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop"}
+)
 _STATES = {"optim_state_dict", "full_optim_state_dict", "sharded_optim_state_dict"}
 _FULL = {"full_state_dict": "True"}
 _ON_RANK_0 = {**_FULL, "cpu_offload": "True"}
@@ -144,7 +149,7 @@ def _set(
     context: Context, call: OptimizerCall, given: Options, place: Loading, sites: frozenset[Site]
 ) -> Draft:
     """One call that puts the states into the optimizer, where FSDP1's result went into it."""
-    plain = _has_own_parameters(context, sites)
+    plain = _has_own_parameters(context, sites) and _keeps_states(context, place.optimizer)
     module = STATE_DICT if plain else RUNTIME
     name, needs = context.name(module, "set_optimizer_state_dict", use=call.node)
     made, more = options(context, given, call.node)
@@ -251,6 +256,20 @@ def _has_own_parameters(context: Context, sites: frozenset[Site]) -> bool:
     return len(plans) == len(sites) > 0 and all(
         plan is not None and plan.constructor.constant("use_orig_params", False) is True
         for plan in plans
+    )
+
+
+def _keeps_states(context: Context, optimizer: ast.expr) -> bool:
+    """Whether an optimizer is one of torch's that have a state for each parameter."""
+    made = origins(context.project, optimizer, context.module)
+    return bool(made) and all(
+        isinstance(one.node, ast.Call)
+        and bool(paths := context.project.dotted(one.node.func, one.module))
+        and all(
+            path.startswith("torch.optim.") and path.rpartition(".")[2] in _KEEPING
+            for path in paths
+        )
+        for one in made
     )
 
 

@@ -179,17 +179,26 @@ def test_states_that_rank_0_alone_reads(test: str, alone: bool) -> None:
     assert "get_optimizer_state_dict" not in after
 
 
+ADAM = "torch.optim.Adam(model.parameters())"
 ORIGINAL = {
-    "use_orig_params=True": True,
-    "use_orig_params=False": False,
-    "use_orig_params=x": False,
+    ("use_orig_params=True", ADAM): True,
+    ("use_orig_params=False", ADAM): False,
+    ("use_orig_params=x", ADAM): False,
+    ("use_orig_params=True", "torch.optim.SGD(model.parameters())"): False,
+    ("use_orig_params=True", "make(model)"): False,
 }
 
 
-@pytest.mark.parametrize(("argument", "plain"), ORIGINAL.items(), ids=ORIGINAL)
-def test_files_of_flat_parameters_go_through_the_runtime(argument: str, plain: bool) -> None:
+@pytest.mark.parametrize(("given", "plain"), ORIGINAL.items(), ids=map(" ".join, ORIGINAL))
+def test_torchs_own_function_is_for_what_it_loads_right(
+    given: tuple[str, str], plain: bool
+) -> None:
+    """Not for flat parameters, which share a `step`, nor for optimizers that may have no states."""
+    argument, optimizer = given
     text = HEAD.replace("FSDP(model)", f"FSDP(model, {argument})")
-    _, after = analyse(f"{text}o.load_state_dict(FSDP.optim_state_dict_to_load(model, o, s))\n")
+    _, after = analyse(
+        f"{text}o = {optimizer}\no.load_state_dict(FSDP.optim_state_dict_to_load(model, o, s))\n"
+    )
     start = "from torch.distributed.checkpoint.state_dict import"
     of_torch = any(
         line.startswith(start)
