@@ -43,7 +43,8 @@ rank, which no option says, so that `optim_state_dict` is the runtime's unless o
 parameter, and torch's `set_optimizer_state_dict` goes wrong on it without an error: the runtime's of the same name gives each
 parameter its own. It also loads optimizers without states, such as plain SGD, where torch's fails. So torch's is called only
 where the constructor says `use_orig_params=True` and the optimizer is seen to be one that keeps states. Both make the states
-of an optimizer that has none by a step with learning rate 0 (`_init_optim_state` in torch/distributed/checkpoint/state_dict.py).""",
+of an optimizer that has none by a step with learning rate 0 (`_init_optim_state` in
+torch/distributed/checkpoint/state_dict.py).""",
     EXAMPLES,
 )
 RULES = (RULE,)
