@@ -66,9 +66,9 @@ def test_a_held_library_stays_to_the_byte_and_so_do_its_tests(
     (folder / "tests").mkdir()
     options = "from torch.distributed.fsdp import ShardingStrategy\n"
     texts = {
-        # an import that nobody uses, and a comparison that would turn round
+        # an import that nobody uses, and a question whose answer would turn round
         "library.py": f"{options}from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
-        "def is_sharded(model):\n    model = FSDP(model)\n    return type(model) is FSDP\n",
+        "def is_sharded(model):\n    model = FSDP(model)\n    return hasattr(model, 'sharding_strategy')\n",
         "tests/test_library.py": f"from library import is_sharded\n{options}assert ShardingStrategy.NO_SHARD\n",
         "tests/test_other.py": f"{options}assert ShardingStrategy.NO_SHARD\n",
     }

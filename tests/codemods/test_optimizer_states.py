@@ -197,7 +197,7 @@ def test_torchs_own_function_is_for_what_it_loads_right(
     argument, optimizer = given
     text = HEAD.replace("FSDP(model)", f"FSDP(model, {argument})")
     _, after = analyse(
-        f"{text}o = {optimizer}\no.load_state_dict(FSDP.optim_state_dict_to_load(model, o, s))\n"
+        f"import torch\n{text}o = {optimizer}\no.load_state_dict(FSDP.optim_state_dict_to_load(model, o, s))\n"
     )
     start = "from torch.distributed.checkpoint.state_dict import"
     of_torch = any(

@@ -398,6 +398,7 @@ class Stage:
             no_sync=no_sync,
             clip_grad_norm_=clip,
             remap_optimizer=remap_optimizer,
+            resharded=lambda model: model,
             **vocabulary,
             **vars(wrap),
         )
