@@ -105,6 +105,7 @@ class Module:
         self.calls: list[ast.Call] = []
         self.attributes: list[ast.Attribute] = []
         self.loads: dict[str, list[ast.Name]] = {}
+        self._scope_of: dict[ast.AST, Scope] = {}
         _Binder(self).run()
 
     @cached_property
@@ -180,6 +181,12 @@ class Module:
 
     def scope_of(self, node: ast.AST) -> Scope:
         """The scope in which an expression or statement is evaluated; for a function or class, the one it stands in."""
+        known = self._scope_of.get(node)
+        if known is None:
+            known = self._scope_of[node] = self._search_scope(node)
+        return known
+
+    def _search_scope(self, node: ast.AST) -> Scope:
         child = node
         for parent in self.ancestors(node):
             if parent in self.scopes and not _outside(parent, child):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from fsdp_migrate.index.module import Imported, Module, Scope
@@ -47,11 +47,19 @@ class Uses:
             if other is not module and self.project.find(binding.module, other) is module:
                 yield other, scope, local
 
-    def stars(self, module: Module) -> Iterator[Module]:
+    def stars(self, module: Module) -> Sequence[Module]:
         """The files that import everything from a module."""
+        return self._stars.get(module, ())
+
+    @cached_property
+    def _stars(self) -> dict[Module, list[Module]]:
+        table: dict[Module, list[Module]] = {}
         for other in self.project.modules:
-            if any(self.project.find(source, other) is module for source, _ in other.stars):
-                yield other
+            found = {self.project.find(source, other) for source, _ in other.stars}
+            for module in found - {None}:
+                assert module is not None
+                table.setdefault(module, []).append(other)
+        return table
 
     def through_module(self, module: Module, name: str) -> Iterator[tuple[Module, ast.Attribute]]:
         """Where a top-level name is read through its module: `build.model`."""
