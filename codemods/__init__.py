@@ -8,13 +8,15 @@ The constructs:
     dynamic_names                           FSDP1 reached by a string
     class_checks, asked_for                 the class in tests and annotations; models that are asked for its methods
     wrapped_module, fsdp_modules            model.module; the units of a model
-    no_sync, clip_grad_norm, direct_forward the training loop
-    optimizer_order                         an optimizer that is built too early
+    loop/                                   the training loop: accumulation, clipping, scaling, the forward by its name
+    optimizers/                             an optimizer that is built too early
     offload_backend, full_precision_eval    what offloaded models and evaluation need
     summon_full_params, apply_to_modules    whole parameters for a while
-    state_dict, state_dict_type             checkpoints
+    checkpoints/                            state dicts of models and optimizers, their types, and the files they go to
+    surroundings/                           what stands around a model and means something else when it is FSDP2's
     possible_uses                           methods of what may be a model
     composable, tensor_parallel             torch's other interfaces to FSDP1
+    private_parts                           FSDP1's inside, name by name
     by_hand                                 what is found and explained, and left to people
     names, imports                          names that stay, and the imports of them all; these run last
 
@@ -29,17 +31,10 @@ What they share:
     context                 one file as a codemod sees it: its facts, its syntax tree, the names that an edit may need
     constructor_call, plan  one constructor call: its arguments bound to FSDP1's signature; what becomes of each
     expressions             what an expression says by itself
+    roles                   what a reference to a class is for where it stands
     syntax                  from positions in the facts to LibCST nodes
     apply                   all edits of a file in one pass; `mark` adds comments at what is left by hand
     edit/                   editors for call arguments, imports and statements that keep every comment
     coverage                every construct as a line of a program: the table of docs/coverage.md is made from it
     command                 each codemod as a command of LibCST's own runner
-
-What `optimizer_order` stands on:
-
-    kept_parameters         who keeps the parameters that a program takes from a model
-    kept_elsewhere          the same, where another method, function or container is between
-    sharding_places         where a model becomes sharded
-    straight_line           which statements can go behind a later one; statement_names: what they read and bind
-    remapping               an optimizer that is given the sharded parameters
 """

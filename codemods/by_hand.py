@@ -10,12 +10,12 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fsdp_migrate.codemods.checkpoints.state_dict_calls import OPTIMIZER_STATE
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.expressions import given_for
 from fsdp_migrate.codemods.private_parts import ATTRIBUTES, reshard_of
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
-from fsdp_migrate.codemods.state_dict_calls import OPTIMIZER_STATE
 from fsdp_migrate.findings import Action
 
 

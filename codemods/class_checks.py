@@ -11,10 +11,11 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp_migrate.codemods.clip_branches import is_folded
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.comments import comments_in, missing
+from fsdp_migrate.codemods.loop.clip_branches import is_folded
+from fsdp_migrate.codemods.roles import asks_for_none, is_annotation, is_test
 from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Rule
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.names import PACKAGE
@@ -189,9 +190,9 @@ def _references(context: Context) -> Iterator[Draft]:
         if context.fsdp1(reference) != _CLASS or is_folded(context, reference):
             continue
         if (
-            _is_test(context, reference)
+            is_test(context, reference)
             or is_annotation(context, reference)
-            or _asks_for_none(context, reference)
+            or asks_for_none(context, reference)
         ):
             name, needs = context.name(PACKAGE, "FSDPModule", reference)
             yield Draft(
@@ -347,52 +348,6 @@ def _is_type_name(context: Context, side: ast.expr) -> bool:
         isinstance(made.node, ast.Attribute) and made.node.attr in {"__name__", "__qualname__"}
         for made in origins(context.project, side, context.module)
     )
-
-
-def _asks_for_none(context: Context, reference: ast.expr) -> bool:
-    """Whether a reference is only asked whether it was imported: `FSDP is not None`."""
-    parent = context.module.parents[reference]
-    return (
-        isinstance(parent, ast.Compare)
-        and len(parent.comparators) == 1
-        and any(
-            isinstance(side, ast.Constant) and side.value is None
-            for side in (parent.left, parent.comparators[0])
-        )
-    )
-
-
-def _is_test(context: Context, reference: ast.expr) -> bool:
-    """Whether a reference is the class, or one of the classes, of an isinstance or issubclass test, or of `case FSDP():`."""
-    node: ast.AST = reference
-    parent = context.module.parents[node]
-    if isinstance(parent, ast.MatchClass):
-        return not (parent.patterns or parent.kwd_patterns)
-    while isinstance(parent, ast.Tuple) or (
-        isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.BitOr)
-    ):
-        node, parent = parent, context.module.parents[parent]
-    return (
-        isinstance(parent, ast.Call)
-        and isinstance(parent.func, ast.Name)
-        and parent.func.id in {"isinstance", "issubclass"}
-        and len(parent.args) == 2
-        and parent.args[1] is node
-    )
-
-
-def is_annotation(context: Context, reference: ast.expr) -> bool:
-    """Whether a reference is a part of an annotation."""
-    node: ast.AST = reference
-    for parent in context.module.ancestors(reference):
-        if isinstance(parent, ast.arg | ast.AnnAssign) and parent.annotation is node:
-            return True
-        if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef) and parent.returns is node:
-            return True
-        if not isinstance(parent, ast.expr) or isinstance(parent, ast.Call):
-            return False
-        node = parent
-    return False
 
 
 Command = command(find, __doc__ or "")

@@ -1,6 +1,6 @@
 """Each codemod as a command of LibCST's own runner.
 
-    python -m libcst.tool codemod -x fsdp_migrate.codemods.no_sync.Command train.py
+    python -m libcst.tool codemod -x fsdp_migrate.codemods.loop.no_sync.Command train.py
 
 A command sees one file and applies one construct, whatever becomes of the rest of the model. `fsdp-migrate` looks at the
 whole project and migrates models whole; use that unless you know why not.

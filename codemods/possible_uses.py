@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from fsdp_migrate.codemods.checkpoints.state_dict_bodies import governing
+from fsdp_migrate.codemods.checkpoints.state_dict_calls import OTHERS
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
-from fsdp_migrate.codemods.state_dict_bodies import governing
-from fsdp_migrate.codemods.state_dict_calls import OTHERS
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.module import Opaque, Parameter
 

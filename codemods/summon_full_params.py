@@ -11,10 +11,10 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.by_hand import is_of_wrapper
+from fsdp_migrate.codemods.checkpoints.runtime_function import members, renamed
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
-from fsdp_migrate.codemods.runtime_function import members, renamed
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.models import SELF_RETURNING
 

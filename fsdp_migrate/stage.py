@@ -9,30 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from fsdp_migrate.codemods import (
-    distributed_checkpoint,
-    imports,
-    names,
-    optimizer_state,
-    rank_guard,
-    saved_files,
-    set_state_dict_type,
-    state_dict,
-    state_dict_context,
-)
+from fsdp_migrate.codemods import checkpoints, imports, names
 from fsdp_migrate.codemods.rule import Draft
 from fsdp_migrate.findings import Action
 
-_MODULES = (
-    distributed_checkpoint,
-    optimizer_state,
-    rank_guard,
-    saved_files,
-    set_state_dict_type,
-    state_dict,
-    state_dict_context,
-)
-_CODES = frozenset(rule.code for module in _MODULES for rule in module.RULES)
+_CODES = frozenset(rule.code for module in checkpoints.MODULES for rule in module.RULES)
 
 
 def of_checkpoints(drafts: Iterable[Draft]) -> list[Draft]:

@@ -13,7 +13,7 @@ from fsdp_migrate.codemods.contract.facts import (
     words_around,
 )
 from fsdp_migrate.codemods.expressions import values_given
-from fsdp_migrate.codemods.kept_parameters import names_of
+from fsdp_migrate.codemods.optimizers.kept_parameters import names_of
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
 from fsdp_migrate.index.module import Assigned
 from fsdp_migrate.index.order import after

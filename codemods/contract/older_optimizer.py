@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.contract.facts import breach
 from fsdp_migrate.codemods.expressions import dotted
-from fsdp_migrate.codemods.kept_elsewhere import kept_by_methods
-from fsdp_migrate.codemods.kept_parameters import Kept, kept_above, names_of
+from fsdp_migrate.codemods.optimizers.kept_elsewhere import kept_by_methods
+from fsdp_migrate.codemods.optimizers.kept_parameters import Kept, kept_above, names_of
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
 from fsdp_migrate.index.module import Assigned, Module
 from fsdp_migrate.index.order import after

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.expressions import dotted, values_given
-from fsdp_migrate.codemods.kept_parameters import TAKING, unchained
+from fsdp_migrate.codemods.optimizers.kept_parameters import TAKING, unchained
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
 from fsdp_migrate.codemods.surroundings.parameters import Parameters
 from fsdp_migrate.findings import Action

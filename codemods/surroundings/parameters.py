@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.kept_parameters import FILLING, TAKING
+from fsdp_migrate.codemods.optimizers.kept_parameters import FILLING, TAKING
 from fsdp_migrate.index.models import Models, Site
 from fsdp_migrate.index.module import FunctionNode, Module
 from fsdp_migrate.index.order import reaches

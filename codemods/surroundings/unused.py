@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.expressions import dotted, given_for
-from fsdp_migrate.codemods.kept_parameters import unchained
+from fsdp_migrate.codemods.optimizers.kept_parameters import unchained
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
 from fsdp_migrate.codemods.surroundings.classes import plans_of
 from fsdp_migrate.codemods.surroundings.parameters import Parameters

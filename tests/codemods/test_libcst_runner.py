@@ -40,7 +40,7 @@ def test_the_runner_applies_one_construct(tmp_path: Path) -> None:
     done = subprocess.run(
         [
             *(sys.executable, "-m", "libcst.tool", "codemod", "-x"),
-            *("fsdp_migrate.codemods.no_sync.Command", "train.py", "--no-format", "-j", "1"),
+            *("fsdp_migrate.codemods.loop.no_sync.Command", "train.py", "--no-format", "-j", "1"),
         ],
         cwd=tmp_path,
         capture_output=True,

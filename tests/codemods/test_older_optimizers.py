@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fsdp_migrate.codemods.optimizer_order import RULE
+from fsdp_migrate.codemods.optimizers.order import RULE
 from fsdp_migrate.codemods.rule import Example
 
 from .test_examples import analyse

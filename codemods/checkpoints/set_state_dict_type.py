@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fsdp_migrate.codemods.checkpoints.local_state_dict import LOCAL, NO_LOCAL
+from fsdp_migrate.codemods.checkpoints.runtime_function import members, renamed
+from fsdp_migrate.codemods.checkpoints.state_dict_settings import Settings, settings
+from fsdp_migrate.codemods.checkpoints.state_dict_types import is_resolved
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.local_state_dict import LOCAL, NO_LOCAL
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
-from fsdp_migrate.codemods.runtime_function import members, renamed
-from fsdp_migrate.codemods.state_dict_settings import Settings, settings
-from fsdp_migrate.codemods.state_dict_types import is_resolved
 from fsdp_migrate.findings import Action
 
 SET_TYPE = Rule(

@@ -11,12 +11,10 @@ import builtins
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fsdp_migrate.codemods.context import STATE_DICT, Context
-from fsdp_migrate.codemods.expressions import values_given
-from fsdp_migrate.codemods.loaded_result import loading
-from fsdp_migrate.codemods.optimizer_call import OptimizerCall, bound
-from fsdp_migrate.codemods.rank_zero import is_of_all_ranks
-from fsdp_migrate.codemods.state_dict_calls import (
+from fsdp_migrate.codemods.checkpoints.loaded_result import loading
+from fsdp_migrate.codemods.checkpoints.optimizer_call import OptimizerCall, bound
+from fsdp_migrate.codemods.checkpoints.rank_zero import is_of_all_ranks
+from fsdp_migrate.codemods.checkpoints.state_dict_calls import (
     CALLS,
     OPTIMIZER_STATE,
     is_other,
@@ -25,8 +23,10 @@ from fsdp_migrate.codemods.state_dict_calls import (
     static_method,
     text_of,
 )
-from fsdp_migrate.codemods.state_dict_reach import is_defined, reaches
-from fsdp_migrate.codemods.state_dict_settings import Settings, arguments, settings
+from fsdp_migrate.codemods.checkpoints.state_dict_reach import is_defined, reaches
+from fsdp_migrate.codemods.checkpoints.state_dict_settings import Settings, arguments, settings
+from fsdp_migrate.codemods.context import STATE_DICT, Context
+from fsdp_migrate.codemods.expressions import values_given
 from fsdp_migrate.index.module import Defined
 from fsdp_migrate.index.project import Definition
 from fsdp_migrate.index.values import origins

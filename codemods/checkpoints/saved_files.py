@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from fsdp_migrate.codemods.checkpoints.state_dict_bodies import around
+from fsdp_migrate.codemods.checkpoints.state_dict_settings import Settings
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.expressions import given_for, values_given
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
-from fsdp_migrate.codemods.state_dict_bodies import around
-from fsdp_migrate.codemods.state_dict_settings import Settings
 from fsdp_migrate.findings import Action
 
 PRETRAINED = Rule(

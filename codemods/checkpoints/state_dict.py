@@ -12,15 +12,15 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from fsdp_migrate.codemods.checkpoints.state_dict_bodies import governing
+from fsdp_migrate.codemods.checkpoints.state_dict_calls import CALLS, is_plain
+from fsdp_migrate.codemods.checkpoints.state_dict_settings import Options, Settings
+from fsdp_migrate.codemods.checkpoints.state_dict_types import Unknown, type_for
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import STATE_DICT, Context
 from fsdp_migrate.codemods.edit.arguments import ArgumentEdits, edit_call
 from fsdp_migrate.codemods.expressions import given_for
 from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Need, Rule
-from fsdp_migrate.codemods.state_dict_bodies import governing
-from fsdp_migrate.codemods.state_dict_calls import CALLS, is_plain
-from fsdp_migrate.codemods.state_dict_settings import Options, Settings
-from fsdp_migrate.codemods.state_dict_types import Unknown, type_for
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.models import Site
 

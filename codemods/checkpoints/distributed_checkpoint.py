@@ -12,16 +12,16 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from fsdp_migrate.codemods.checkpoints.optimizer_call import is_model
+from fsdp_migrate.codemods.checkpoints.runtime_function import members
+from fsdp_migrate.codemods.checkpoints.state_dict import positions
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import STATE_DICT, Context
 from fsdp_migrate.codemods.edit.arguments import ArgumentEdits
 from fsdp_migrate.codemods.edit.comments import comments_in, missing
 from fsdp_migrate.codemods.edit.statements import parse_statements, replace_statement
 from fsdp_migrate.codemods.expressions import enclosed, is_dotted, values_given
-from fsdp_migrate.codemods.optimizer_call import is_model
 from fsdp_migrate.codemods.rule import Draft, Edit, Example, Need, Rule, Statements
-from fsdp_migrate.codemods.runtime_function import members
-from fsdp_migrate.codemods.state_dict import positions
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.module import Assigned, Imported
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fsdp_migrate.codemods.class_checks import is_annotation
-from fsdp_migrate.codemods.clip_calls import ignores
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.arguments import ArgumentEdits
+from fsdp_migrate.codemods.loop.clip_calls import ignores
+from fsdp_migrate.codemods.roles import is_annotation
 from fsdp_migrate.codemods.rule import Draft, Edit, Example, Rule
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.module import Module

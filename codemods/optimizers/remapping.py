@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import RUNTIME, Context
 from fsdp_migrate.codemods.expressions import dotted
-from fsdp_migrate.codemods.kept_parameters import Kept, is_optimizer_name, unchained
+from fsdp_migrate.codemods.optimizers.kept_parameters import Kept, is_optimizer_name, unchained
+from fsdp_migrate.codemods.optimizers.sharding_places import Place
 from fsdp_migrate.codemods.rule import Enclose, Need
-from fsdp_migrate.codemods.sharding_places import Place
 from fsdp_migrate.index.module import Module, Parameter
 
 # What a program reads of an optimizer.

@@ -8,11 +8,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from fsdp_migrate.codemods.checkpoints.rank_zero import guard
+from fsdp_migrate.codemods.checkpoints.state_dict_calls import CALLS, OPTIMIZER_STATE, static_method
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rank_zero import guard
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
-from fsdp_migrate.codemods.state_dict_calls import CALLS, OPTIMIZER_STATE, static_method
 from fsdp_migrate.findings import Action
 
 RULE = Rule(

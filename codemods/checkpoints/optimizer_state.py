@@ -13,20 +13,20 @@ from dataclasses import replace
 
 import libcst as cst
 
+from fsdp_migrate.codemods.checkpoints.loaded_result import Loading, loading
+from fsdp_migrate.codemods.checkpoints.optimizer_call import OptimizerCall, bound
+from fsdp_migrate.codemods.checkpoints.optimizer_examples import EXAMPLES
+from fsdp_migrate.codemods.checkpoints.rank_zero import is_on_rank_zero
+from fsdp_migrate.codemods.checkpoints.runtime_function import members, renamed
+from fsdp_migrate.codemods.checkpoints.state_dict import options, positions
+from fsdp_migrate.codemods.checkpoints.state_dict_calls import OPTIMIZER_STATE
+from fsdp_migrate.codemods.checkpoints.state_dict_settings import Options, Settings
+from fsdp_migrate.codemods.checkpoints.state_dict_types import type_for
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import RUNTIME, STATE_DICT, Context
 from fsdp_migrate.codemods.edit.arguments import ArgumentEdits, edit_call
 from fsdp_migrate.codemods.edit.comments import comments_in, missing
-from fsdp_migrate.codemods.loaded_result import Loading, loading
-from fsdp_migrate.codemods.optimizer_call import OptimizerCall, bound
-from fsdp_migrate.codemods.optimizer_examples import EXAMPLES
-from fsdp_migrate.codemods.rank_zero import is_on_rank_zero
 from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Rule, Statements
-from fsdp_migrate.codemods.runtime_function import members, renamed
-from fsdp_migrate.codemods.state_dict import options, positions
-from fsdp_migrate.codemods.state_dict_calls import OPTIMIZER_STATE
-from fsdp_migrate.codemods.state_dict_settings import Options, Settings
-from fsdp_migrate.codemods.state_dict_types import type_for
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.models import Site
 from fsdp_migrate.index.values import origins

@@ -13,21 +13,26 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.expressions import values_given
-from fsdp_migrate.codemods.rank_zero import is_of_all_ranks
-from fsdp_migrate.codemods.runtime_function import members
-from fsdp_migrate.codemods.state_dict_bodies import governing, items
-from fsdp_migrate.codemods.state_dict_calls import CALLS, is_plain, same_model, static_method
-from fsdp_migrate.codemods.state_dict_reach import called_from, calls_of
-from fsdp_migrate.codemods.state_dict_regions import around, bodies, regions
-from fsdp_migrate.codemods.state_dict_settings import (
+from fsdp_migrate.codemods.checkpoints.rank_zero import is_of_all_ranks
+from fsdp_migrate.codemods.checkpoints.runtime_function import members
+from fsdp_migrate.codemods.checkpoints.state_dict_bodies import governing, items
+from fsdp_migrate.codemods.checkpoints.state_dict_calls import (
+    CALLS,
+    is_plain,
+    same_model,
+    static_method,
+)
+from fsdp_migrate.codemods.checkpoints.state_dict_reach import called_from, calls_of
+from fsdp_migrate.codemods.checkpoints.state_dict_regions import around, bodies, regions
+from fsdp_migrate.codemods.checkpoints.state_dict_settings import (
     DEFAULT,
     Options,
     Settings,
     arguments,
     settings,
 )
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.expressions import values_given
 from fsdp_migrate.index.models import Models, Site
 from fsdp_migrate.index.order import after, covers, dominates, share_a_loop
 

@@ -15,23 +15,23 @@ from dataclasses import dataclass, replace
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.expressions import dotted, given_for, shortened
-from fsdp_migrate.codemods.kept_elsewhere import (
+from fsdp_migrate.codemods.optimizers.kept_elsewhere import (
     kept_by_methods,
     kept_globally,
     kept_loosely,
     kept_with_model,
 )
-from fsdp_migrate.codemods.kept_parameters import Kept, kept_above, names_of, unchained
-from fsdp_migrate.codemods.remapping import (
+from fsdp_migrate.codemods.optimizers.kept_parameters import Kept, kept_above, names_of, unchained
+from fsdp_migrate.codemods.optimizers.remapping import (
     at_hand,
     attributes_of,
     bound_to,
     optimizers_of,
     remapped,
 )
+from fsdp_migrate.codemods.optimizers.sharding_places import Place, places
+from fsdp_migrate.codemods.optimizers.straight_line import moved_behind
 from fsdp_migrate.codemods.rule import Draft, Example, Move, Rule
-from fsdp_migrate.codemods.sharding_places import Place, places
-from fsdp_migrate.codemods.straight_line import moved_behind
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.models import Site
 

@@ -13,16 +13,16 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp_migrate.codemods.clip_branches import is_folded
-from fsdp_migrate.codemods.clip_calls import (
+from fsdp_migrate.codemods.command import command
+from fsdp_migrate.codemods.context import RUNTIME, Context
+from fsdp_migrate.codemods.loop.clip_branches import is_folded
+from fsdp_migrate.codemods.loop.clip_calls import (
     TORCH,
     edit_of,
     ignores,
     norm_type,
     plain_will_do,
 )
-from fsdp_migrate.codemods.command import command
-from fsdp_migrate.codemods.context import RUNTIME, Context
 from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Rule
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.models import Site

@@ -12,16 +12,16 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
+from fsdp_migrate.codemods.checkpoints.local_state_dict import LOCAL, NO_LOCAL
+from fsdp_migrate.codemods.checkpoints.runtime_function import members, renamed
+from fsdp_migrate.codemods.checkpoints.state_dict import functional
+from fsdp_migrate.codemods.checkpoints.state_dict_bodies import NOTHING, Item, items
+from fsdp_migrate.codemods.checkpoints.state_dict_settings import Settings, settings
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.comments import comments_in, with_leading_comments
 from fsdp_migrate.codemods.edit.statements import dedent_body
-from fsdp_migrate.codemods.local_state_dict import LOCAL, NO_LOCAL
 from fsdp_migrate.codemods.rule import Draft, Edit, Example, Need, Rule, Statements
-from fsdp_migrate.codemods.runtime_function import members, renamed
-from fsdp_migrate.codemods.state_dict import functional
-from fsdp_migrate.codemods.state_dict_bodies import NOTHING, Item, items
-from fsdp_migrate.codemods.state_dict_settings import Settings, settings
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.models import Site
 from fsdp_migrate.index.values import origin

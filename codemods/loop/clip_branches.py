@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp_migrate.codemods.clip_calls import edit_of, is_torch, plain_will_do
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import RUNTIME, Context
 from fsdp_migrate.codemods.edit.comments import comments_in, missing, with_leading_comments
+from fsdp_migrate.codemods.loop.clip_calls import edit_of, is_torch, plain_will_do
 from fsdp_migrate.codemods.rule import Draft, Edit, Example, Rule, Statements
 from fsdp_migrate.findings import Action
 

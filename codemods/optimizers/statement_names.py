@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fsdp_migrate.codemods.expressions import dotted
-from fsdp_migrate.codemods.kept_parameters import FILLING
+from fsdp_migrate.codemods.optimizers.kept_parameters import FILLING
 from fsdp_migrate.index.module import Module
 
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.kept_parameters import (
+from fsdp_migrate.codemods.optimizers.kept_parameters import (
     TAKING,
     Kept,
     is_optimizer_name,

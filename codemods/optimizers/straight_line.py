@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.expressions import dotted, values_given
-from fsdp_migrate.codemods.kept_parameters import FILLING, TAKING
-from fsdp_migrate.codemods.statement_names import (
+from fsdp_migrate.codemods.optimizers.kept_parameters import FILLING, TAKING
+from fsdp_migrate.codemods.optimizers.statement_names import (
     DEFINITIONS,
     containers,
     filled,

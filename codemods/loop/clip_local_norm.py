@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fsdp_migrate.codemods.clip_branches import is_folded
-from fsdp_migrate.codemods.clip_calls import is_torch, torch_can
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import RUNTIME, Context
+from fsdp_migrate.codemods.loop.clip_branches import is_folded
+from fsdp_migrate.codemods.loop.clip_calls import is_torch, torch_can
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.models import Site

@@ -10,9 +10,9 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from fsdp_migrate.codemods.checkpoints.runtime_function import members
+from fsdp_migrate.codemods.checkpoints.state_dict_reach import calls_of
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.runtime_function import members
-from fsdp_migrate.codemods.state_dict_reach import calls_of
 from fsdp_migrate.index.models import Site
 from fsdp_migrate.index.module import Module
 
