@@ -6,7 +6,7 @@ The constructs:
     arguments/                              its arguments, one module an argument
     indirect, enable_wrap                   models that something else than a call of the class wraps
     dynamic_names                           FSDP1 reached by a string
-    class_checks, asked_for                 the class in tests and annotations; models that are asked for its methods
+    class_checks, type_identity, asked_for  the class in tests and annotations; types; models that are asked for its methods
     wrapped_module, fsdp_modules            model.module; the units of a model
     loop/                                   the training loop: accumulation, clipping, scaling, the forward by its name
     optimizers/                             an optimizer that is built too early

@@ -9,17 +9,15 @@ other backward of the model, and the optimizer then does nothing without an erro
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
 import libcst as cst
 
-from fsdp_migrate.codemods.arguments.mixed_precision import dtypes
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import RUNTIME, Context
+from fsdp_migrate.codemods.loop.accumulation import KEPT_GATHERED, REDUCED_APART, difference
 from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Rule
 from fsdp_migrate.findings import Action
-from fsdp_migrate.index.models import Site
 
 RULE = Rule(
     "FSDP311",
@@ -186,124 +184,9 @@ with accelerator.no_sync(other):
         ),
     ),
 )
-KEPT_GATHERED = Rule(
-    "FSDP312",
-    "no-sync-shard-grad-op",
-    "no_sync(model) keeps the parameters of SHARD_GRAD_OP gathered as FSDP1 did",
-    """With SHARD_GRAD_OP, FSDP1 frees parameters after a backward only if it reduced the gradients (`_runtime_utils.py`,
-`_should_free_in_backward`): the next micro-batch gathers nothing. FSDP2 frees them after every backward unless
-`set_reshard_after_backward(False)` says otherwise, at an all-gather a unit and micro-batch. `no_sync(model)` switches that
-off and on again together with the synchronisation, for the units that stay gathered after forward.""",
-    (
-        Example(
-            "accumulation",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
-
-model = FSDP(model, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)
-with model.no_sync():
-    loss.backward()
-""",
-            """\
-from fsdp_migrate.runtime import no_sync
-from torch.distributed.fsdp import fully_shard
-
-fully_shard(model, reshard_after_forward=False)
-with no_sync(model):
-    loss.backward()
-""",
-        ),
-    ),
-)
-REDUCED_APART = Rule(
-    "FSDP313",
-    "no-sync-reduce-dtype",
-    "FSDP2 accumulates in reduce_dtype where FSDP1 accumulated in param_dtype",
-    """Under `no_sync` FSDP1 adds up gradients in the type in which backward makes them: `param_dtype`, or the parameters' own.
-FSDP2 adds them up in `reduce_dtype` (`_fully_shard/_fsdp_param.py`, `to_accumulated_grad_if_needed`). With a higher
-`reduce_dtype`, such as float32 over bfloat16, the sum is more precise and takes more memory; with a lower one it is less
-precise. The training is not the same bit by bit in either case; without `no_sync`, or with one type for both, it is.""",
-    (
-        Example(
-            "reduced in a higher precision",
-            """\
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
-
-model = FSDP(model, mixed_precision=MixedPrecision(torch.bfloat16, torch.float32))
-with model.no_sync():
-    loss.backward()
-""",
-            """\
-import torch
-from fsdp_migrate.runtime import no_sync
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-fully_shard(
-    model,
-    mp_policy=MixedPrecisionPolicy(
-        param_dtype=torch.bfloat16, reduce_dtype=torch.float32
-    ),
-)
-with no_sync(model):
-    loss.backward()
-""",
-            message="more precise",
-        ),
-        Example(
-            "reduced in a lower precision",
-            """\
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
-
-model = FSDP(model, mixed_precision=MixedPrecision(reduce_dtype=torch.bfloat16))
-with model.no_sync():
-    loss.backward()
-""",
-            """\
-import torch
-from fsdp_migrate.runtime import no_sync
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-fully_shard(model, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16))
-with no_sync(model):
-    loss.backward()
-""",
-            message="less precise",
-        ),
-        Example(
-            "one type for both",
-            """\
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
-
-model = FSDP(model, mixed_precision=MixedPrecision(torch.bfloat16, torch.bfloat16))
-with model.no_sync():
-    loss.backward()
-""",
-            """\
-import torch
-from fsdp_migrate.runtime import no_sync
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-fully_shard(
-    model,
-    mp_policy=MixedPrecisionPolicy(
-        param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16
-    ),
-)
-with no_sync(model):
-    loss.backward()
-""",
-            quiet=True,
-        ),
-    ),
-)
 RULES = (RULE, KEPT_GATHERED, REDUCED_APART)
 
 _MESSAGE = "no_sync(model) turns gradient synchronisation off and on again"
-_STAY_GATHERED = frozenset({"SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2"})
-_WIDTHS = {"float64": 8, "double": 8, "float32": 4, "float": 4}  # bytes; 2 for all others
 
 
 def find(context: Context) -> Iterator[Draft]:
@@ -322,53 +205,21 @@ def find(context: Context) -> Iterator[Draft]:
         elif isinstance(call, ast.Call) and _is_partial(context, call, attribute):
             edit = _in_partial(context, call, name)
         else:
-            partial, more = context.partial(attribute)
+            partial, imported = context.partial(attribute)
             edit = _uncalled(context, attribute, name, partial)
-            needs = (*needs, *more)
-        rule, message = _case(context, sites)
+            needs = (*needs, *imported)
+        rule, more = difference(context, sites) or (RULE, "")
         yield Draft(
             rule,
             attribute,
             Action.RUNTIME,
-            message,
-            f"{context.source(attribute)}",
+            f"{_MESSAGE}{more}",
+            context.source(attribute),
             sites,
             edits=(edit,),
             needs=needs,
             gone=gone,
         )
-
-
-def _case(context: Context, sites: frozenset[Site]) -> tuple[Rule, str]:
-    """What is to be said of the models, as far as their constructors show it."""
-    found = [plan.constructor for plan in context.plans_of(sites)]
-    for constructor in found:
-        own, reduced = dtypes(constructor)
-        if reduced is not None and reduced != own:
-            sides = _names(own, reduced)
-            wider = _width(reduced) - _width(own or "float32")
-            compared = "more precise" if wider > 0 else "less precise" if wider else "different"
-            if sides is None:
-                sides, compared = ("reduce_dtype", "param_dtype"), "the sums may differ"
-            message = f"FSDP2 accumulates in {sides[0]}, FSDP1 did in {sides[1]}: {compared}"
-            return REDUCED_APART, f"{_MESSAGE}; {message}"
-    for constructor in found:
-        strategy = constructor.value("sharding_strategy")
-        if strategy and constructor.member(strategy, "ShardingStrategy") in _STAY_GATHERED:
-            return KEPT_GATHERED, f"{_MESSAGE}, and leaves parameters gathered in between"
-    return RULE, _MESSAGE
-
-
-def _names(own: str | None, reduced: str) -> tuple[str, str] | None:
-    """The types in which FSDP2 and FSDP1 accumulate; None where a name does not say which type it is."""
-    types = [reduced] if own is None else [reduced, own]
-    if not all(re.fullmatch(r"(torch\.)?(b?float(16|32|64)?|half|double)", name) for name in types):
-        return None
-    return reduced, own or "the parameters' own type"
-
-
-def _width(dtype: str) -> int:
-    return _WIDTHS.get(dtype.rpartition(".")[2], 2)
 
 
 def _is_partial(context: Context, call: ast.Call, attribute: ast.Attribute) -> bool:
