@@ -28,7 +28,7 @@ from fsdp_migrate.codemods.surroundings import (
     unit_inputs,
     unused,
 )
-from fsdp_migrate.codemods.surroundings.parameters import parameters_in
+from fsdp_migrate.codemods.surroundings.following import parameters_in
 
 MODULES = (
     evaluated_first,

@@ -6,7 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.expressions import shortened
 from fsdp_migrate.codemods.plan import Plan
+from fsdp_migrate.codemods.rule import Draft, Rule
+from fsdp_migrate.findings import Action
 from fsdp_migrate.index.module import Module
 from fsdp_migrate.index.project import Definition
 from fsdp_migrate.index.values import origins
@@ -70,13 +73,37 @@ def forwards(classes: list[Definition]) -> Iterator[tuple[Module, ast.ClassDef, 
                 yield cls.module, cls.node, statement
 
 
-def shown_at(context: Context, plan: Plan, module: Module, node: ast.AST) -> ast.AST:
-    """Where a finding on a model's class stands: there, or at the constructor where another file has the class."""
-    return node if module is context.module else plan.constructor.call
+def in_class(
+    rule: Rule,
+    context: Context,
+    plan: Plan,
+    where: Module,
+    node: ast.stmt,
+    message: str,
+    inside: str = "",
+) -> Draft:
+    """A finding on a model's class: there, or at the constructor where another file has the class.
+
+    Args:
+        node: what the finding is about; or, of an `if`, its test.
+        inside: the method that it stands in.
+    """
+    here = where is context.module
+    place = ", ".join(filter(None, [inside, f"{where.path.name}:{node.lineno}"]))
+    shown = node.test if isinstance(node, ast.If) else node
+    return Draft(
+        rule,
+        node if here else plan.constructor.call,
+        Action.MANUAL,
+        message if here else f"{message} ({place})",
+        shortened(where.source(shown)),
+        frozenset({plan.site}),
+        mark=here,
+    )
 
 
-def plans_of(context: Context) -> Iterator[Plan]:
-    """The plans of the constructors of one file."""
+def own_plans(context: Context) -> Iterator[Plan]:
+    """The plans of the constructors that a file has itself."""
     for plan in context.plans.values():
         if plan.constructor.context.module is context.module:
             yield plan

@@ -6,11 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.expressions import shortened
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
-from fsdp_migrate.codemods.surroundings.classes import forwards, model_classes, plans_of, shown_at
+from fsdp_migrate.codemods.surroundings.classes import forwards, in_class, model_classes, own_plans
 from fsdp_migrate.codemods.surroundings.parameters import Parameters
-from fsdp_migrate.findings import Action
 
 RULE = Rule(
     "FSDP518",
@@ -177,20 +175,14 @@ _OWN_METHODS = frozenset({"any", "all", "item", "numel", "nelement", "tolist"})
 def find(context: Context, parameters: Parameters) -> Iterator[Draft]:
     """Tests of what differs between ranks, in the classes that an FSDP1 model is made of."""
     said: set[ast.AST] = set()
-    for plan in plans_of(context):
+    for plan in own_plans(context):
         for module, cls, forward in forwards(model_classes(context, plan)):
             for node in _decisions(forward):
                 if node in said:
                     continue
                 said.add(node)
-                at = shown_at(context, plan, module, node)
-                where = (
-                    "" if at is node else f" ({cls.name}.forward, {module.path.name}:{node.lineno})"
-                )
-                construct = shortened(module.source(node.test))
-                sites = frozenset({plan.site})
-                message = f"{_MESSAGE}{where}"
-                yield Draft(RULE, at, Action.MANUAL, message, construct, sites, mark=at is node)
+                inside = f"{cls.name}.forward"
+                yield in_class(RULE, context, plan, module, node, _MESSAGE, inside)
 
 
 def _decisions(forward: ast.FunctionDef) -> Iterator[ast.If]:

@@ -6,16 +6,15 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.expressions import dotted, shortened
+from fsdp_migrate.codemods.expressions import dotted
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
 from fsdp_migrate.codemods.surroundings.classes import (
+    in_class,
     model_classes,
-    plans_of,
-    shown_at,
+    own_plans,
     unit_classes,
 )
 from fsdp_migrate.codemods.surroundings.parameters import Parameters
-from fsdp_migrate.findings import Action
 from fsdp_migrate.index.module import Module
 from fsdp_migrate.index.project import Definition
 
@@ -132,7 +131,7 @@ _MESSAGE = "the policy puts the two ends in different units: take the class of e
 def find(context: Context, parameters: Parameters) -> Iterator[Draft]:
     """Ties between modules of which a policy makes one a unit."""
     said: set[ast.AST] = set()
-    for plan in plans_of(context):
+    for plan in own_plans(context):
         own, others = unit_classes(context, plan)
         units = {cls.node for cls in own}
         for cls in model_classes(context, plan):
@@ -141,17 +140,7 @@ def find(context: Context, parameters: Parameters) -> Iterator[Draft]:
                 if tie in said or not any(end in others or end in units for end in made):
                     continue
                 said.add(tie)
-                at = shown_at(context, plan, cls.module, tie)
-                where = "" if at is tie else f" ({cls.module.path.name}:{tie.lineno})"
-                yield Draft(
-                    RULE,
-                    at,
-                    Action.MANUAL,
-                    f"{_MESSAGE}{where}",
-                    shortened(cls.module.source(tie)),
-                    frozenset({plan.site}),
-                    mark=at is tie,
-                )
+                yield in_class(RULE, context, plan, cls.module, tie, _MESSAGE)
 
 
 def _ties(cls: Definition) -> Iterator[tuple[ast.Assign, list[str]]]:

@@ -6,11 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.expressions import shortened
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
-from fsdp_migrate.codemods.surroundings.classes import forwards, plans_of, shown_at, unit_classes
+from fsdp_migrate.codemods.surroundings.classes import forwards, in_class, own_plans, unit_classes
 from fsdp_migrate.codemods.surroundings.parameters import Parameters
-from fsdp_migrate.findings import Action
 
 RULE = Rule(
     "FSDP515",
@@ -119,25 +117,14 @@ _HARMLESS = frozenset({"requires_grad_", "share_memory_", "retain_grad_", "detac
 def find(context: Context, parameters: Parameters) -> Iterator[Draft]:
     """In-place operations on inputs, in the classes that a policy makes units of."""
     said: set[ast.AST] = set()
-    for plan in plans_of(context):
+    for plan in own_plans(context):
         for module, cls, forward in forwards(unit_classes(context, plan)[0]):
             for node in _changed(forward):
                 if node in said:
                     continue
                 said.add(node)
-                at = shown_at(context, plan, module, node)
-                where = (
-                    "" if at is node else f" ({cls.name}.forward, {module.path.name}:{node.lineno})"
-                )
-                yield Draft(
-                    RULE,
-                    at,
-                    Action.MANUAL,
-                    f"{_MESSAGE}{where}",
-                    shortened(module.source(node)),
-                    frozenset({plan.site}),
-                    mark=at is node,
-                )
+                inside = f"{cls.name}.forward"
+                yield in_class(RULE, context, plan, module, node, _MESSAGE, inside)
 
 
 def _changed(forward: ast.FunctionDef) -> Iterator[ast.stmt]:

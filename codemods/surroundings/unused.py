@@ -9,7 +9,7 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.expressions import dotted, given_for
 from fsdp_migrate.codemods.optimizers.kept_parameters import unchained
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
-from fsdp_migrate.codemods.surroundings.classes import plans_of
+from fsdp_migrate.codemods.surroundings.classes import own_plans
 from fsdp_migrate.codemods.surroundings.parameters import Parameters
 from fsdp_migrate.findings import Action
 
@@ -97,7 +97,7 @@ def find(context: Context, parameters: Parameters) -> Iterator[Draft]:
         name = dotted(unchained(given)) if given is not None else ""
         sites = frozenset(
             plan.site
-            for plan in plans_of(context)
+            for plan in own_plans(context)
             if plan.constructor.model is not None
             and name
             and dotted(unchained(plan.constructor.model)) == name
