@@ -8,14 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fsdp_migrate.checkpoint.admitted import BytesMetadata, Metadata, TensorMetadata
 from fsdp_migrate.checkpoint.errors import Unreadable
-from fsdp_migrate.checkpoint.pickles import (
-    BytesMetadata,
-    Metadata,
-    Record,
-    TensorMetadata,
-    read_bytes,
-)
+from fsdp_migrate.checkpoint.pickles import read_bytes
+from fsdp_migrate.checkpoint.records import Record
 from fsdp_migrate.checkpoint.tensors import Deferred, Joined, Lazy, covers
 from fsdp_migrate.checkpoint.torchfile import View, read_torch
 

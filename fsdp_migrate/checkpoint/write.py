@@ -17,10 +17,10 @@ from torch.distributed.checkpoint import filesystem, metadata
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.serialization import _open_zipfile_writer
 
+from fsdp_migrate.checkpoint.admitted import STORAGE_NAMES
 from fsdp_migrate.checkpoint.dcp import METADATA
 from fsdp_migrate.checkpoint.errors import Refused
 from fsdp_migrate.checkpoint.fingerprints import Fingerprints
-from fsdp_migrate.checkpoint.pickles import STORAGE_NAMES
 from fsdp_migrate.checkpoint.tensors import Lazy
 
 
