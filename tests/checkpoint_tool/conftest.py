@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +12,7 @@ import pytest
 
 from fsdp_migrate.cli import exit_code
 
-# Not the root of the repository: there ./fsdp_migrate would hide the installed package.
-TESTS = Path(__file__).parents[1]
+from ..launch import launch, results_in
 
 
 @dataclass(frozen=True)
@@ -61,20 +57,8 @@ class Written:
 @pytest.fixture(scope="session")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     folder = tmp_path_factory.mktemp("checkpoints")
-    log = folder / "log"
-    command = [sys.executable, "-W", "ignore", "-m", "checkpoint_tool.ranks", str(folder)]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # FSDP2 would take a GPU that it sees
-    with log.open("wb") as stream:
-        subprocess.run(
-            command,
-            cwd=TESTS,
-            env=environment,
-            stdout=stream,
-            stderr=stream,
-            timeout=300,
-            check=False,
-        )
-    files = sorted(folder.glob("results.*.json"))
-    if len(files) != 2:
-        pytest.fail(log.read_text(errors="replace")[-4000:])
-    return Written(folder, [json.loads(file.read_text()) for file in files])
+    failed = launch(folder, "-m", "checkpoint_tool.ranks", str(folder))
+    results = results_in(folder).get("results", [])
+    if failed or len(results) != 2:
+        pytest.fail(f"the ranks did not come to their end:\n{failed}")
+    return Written(folder, results)

@@ -1,25 +1,19 @@
-"""Writes checkpoints, converts them, loads them into FSDP2: ``python -m checkpoint_tool.ranks FOLDER``, on two ranks.
-
-Ranks are forked from a process that has imported torch, and leave by ``os._exit``: a finished FSDP1 process
-may abort at interpreter exit.
-"""
+"""Writes checkpoints, converts them, loads them into FSDP2: ``python -m checkpoint_tool.ranks FOLDER``, on two ranks."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import traceback
 from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo  # FSDP2 imports it at first use: once here instead of once a rank
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from equivalence.train import fsdp1_on_cpu
+from forked import run_ranks
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -40,10 +34,6 @@ WHOLE = StateDictOptions(full_state_dict=True)
 
 
 def run_rank(rank: int, folder: Path) -> None:
-    torch.set_num_threads(1)
-    store = dist.FileStore(str(folder / "store"), 2)
-    timeout = timedelta(seconds=60)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timeout)
     results: dict[str, Any] = {}
     with fsdp1_on_cpu():
         results["continued"] = write(folder)
@@ -121,22 +111,6 @@ def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[s
     )
 
 
-def main(folder: Path) -> None:
-    children = []
-    for rank in range(2):
-        child = os.fork()
-        if child == 0:
-            try:
-                run_rank(rank, folder)
-            except BaseException:
-                traceback.print_exc()
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(0)
-        children.append(child)
-    for child in children:
-        os.waitpid(child, 0)
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    FOLDER = Path(sys.argv[1])
+    run_ranks(2, FOLDER, lambda rank: run_rank(rank, FOLDER))

@@ -1,25 +1,20 @@
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from ..launch import TESTS, Results, launch, results_in
 from .programs import migrate
 
-TESTS = Path(__file__).parents[1]
-Results = dict[str, list[dict[str, Any]]]
-# Runs in the folder of the tests. The root of the repository comes last: ./fsdp_migrate would hide the installed package.
+# The root of the repository comes last, as ./fsdp_migrate would hide the installed package.
 START = """\
 import sys
 from pathlib import Path
-sys.path.append(str(Path.cwd().parent))
+tests = Path(sys.argv[1])
+sys.path += [str(tests), str(tests.parent)]
 from tests.checkpoints.ranks import main
-main(*map(Path, sys.argv[1:]))
+main(*map(Path, sys.argv[2:]))
 """
 
 
@@ -36,20 +31,7 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def results(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Results:
     """Runs everything once, and gives the results by name and rank."""
     folder = tmp_path_factory.mktemp("ranks")
-    command = [sys.executable, "-W", "ignore", "-c", START]
-    command += [str(folder), str(migrated)]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # FSDP2 would take a GPU that it sees
-    log = folder / "log"
-    with log.open("wb") as stream:
-        ended = subprocess.run(
-            command, cwd=TESTS, env=environment, stdout=stream, stderr=stream, timeout=300
-        )
-    found: Results = {}
-    for path in sorted(folder.glob("*.json")):
-        name, _, _ = path.stem.rpartition(".")
-        found.setdefault(name, []).append(json.loads(path.read_text()))
-    if ended.returncode or not found:
-        pytest.fail(
-            f"the ranks did not come to their end:\n{log.read_text(errors='replace')[-4000:]}"
-        )
-    return found
+    failed = launch(folder, "-P", "-c", START, str(TESTS), str(folder), str(migrated))
+    if failed:
+        pytest.fail(f"the ranks did not come to their end:\n{failed}")
+    return results_in(folder)

@@ -6,17 +6,15 @@ A program that goes on from a checkpoint, whoever wrote it, has the losses of th
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from ..launch import Results
 from .checks import CHECKS
 from .programs import FAULTS, FIRST, FIRST_STEPS, PROGRAMS, RUNS, Program, Run, form
 from .ranks import RANKS
 
 pytestmark = pytest.mark.ranks
-
-Results = dict[str, list[dict[str, Any]]]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)

@@ -1,27 +1,14 @@
-"""Runs cases under several gloo ranks: ``python -m tests.equivalence.ranks RANKS FOLDER``.
-
-Ranks are forked from a process that has imported torch, which takes a tenth of the time of fresh
-interpreters, and leave by ``os._exit``: a finished FSDP1 process may abort at interpreter exit.
-Each rank writes the result of each case before it starts the next.
-"""
+"""Runs cases under several gloo ranks: ``python -m equivalence.ranks RANKS FOLDER MIGRATED``, in ``tests/``."""
 
 from __future__ import annotations
 
 import dataclasses
-import gc
-import json
-import os
 import sys
-import time
-import traceback
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch._dynamo  # FSDP2 imports it at first use: once here instead of once a rank
-import torch.distributed as dist
+from forked import record, run_ranks
 
 from . import loop, silent, summon, surroundings  # noqa: F401  (they register their checks)
 from .cases import COMPARISONS, FAULTS
@@ -40,30 +27,26 @@ from .train import (
 )
 
 
-def run_rank(rank: int, ranks: int, folder: Path, migrated: Path) -> None:
-    torch.set_num_threads(1)
-    store = dist.FileStore(str(folder / "store"), ranks)
-    timeout = timedelta(seconds=60)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timeout)
+def run_all(ranks: int, folder: Path, migrated: Path) -> None:
     for case in COMPARISONS:
         if ranks in case.ranks:
-            _record(folder, rank, case.name, partial(_compare, case, case))
+            record(folder, case.name, partial(_compare, case, case))
     for name, (case, changes, _) in FAULTS.items():
         if ranks == 2:
             fault = dataclasses.replace(case, **changes)
-            _record(folder, rank, f"fault-{name}", partial(_compare, case, fault))
+            record(folder, f"fault-{name}", partial(_compare, case, fault))
     for program in PROGRAMS:
         if ranks in program.case.ranks:
             source = (migrated / f"{program.name}.py").read_text()
-            _record(folder, rank, program.name, partial(_compare_program, program, source))
+            record(folder, program.name, partial(_compare_program, program, source))
     for name, fault in PROGRAM_FAULTS.items():
         if ranks == 2:
             source = fault.plant((migrated / f"{fault.program.name}.py").read_text())
             run = partial(_compare_program, fault.program, source)
-            _record(folder, rank, f"program-fault-{name}", run)
+            record(folder, f"program-fault-{name}", run)
     for name, (at, check) in CHECKS.items():
         if ranks in at:
-            _record(folder, rank, name, check)
+            record(folder, name, check)
 
 
 def _compare(theirs: Case, ours: Case) -> dict[str, Any]:
@@ -78,34 +61,8 @@ def _compare_program(program: Program, migrated: str) -> dict[str, Any]:
     return compare(theirs, ours)
 
 
-def _record(folder: Path, rank: int, name: str, run: Any) -> None:
-    start = time.perf_counter()
-    try:
-        result = run() or {}
-    except Exception:
-        result = {"error": traceback.format_exc()}
-    result["seconds"] = time.perf_counter() - start
-    (folder / f"{name}.{rank}.json").write_text(json.dumps(result))
-    if "error" in result and "Gloo" in result["error"]:  # a peer is gone: nothing can follow
-        os._exit(1)
-
-
 def main(ranks: int, folder: Path, migrated: Path) -> None:
-    gc.freeze()  # what is imported is never garbage; it makes every later collection fast
-    children = []
-    for rank in range(ranks):
-        child = os.fork()
-        if child == 0:
-            try:
-                run_rank(rank, ranks, folder, migrated)
-            except BaseException:
-                traceback.print_exc()
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(0)
-        children.append(child)
-    for child in children:
-        os.waitpid(child, 0)
+    run_ranks(ranks, folder, lambda rank: run_all(ranks, folder, migrated))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,61 @@
+"""Ranks of gloo, forked from a process that has imported torch: a tenth of the time that fresh interpreters take.
+
+They leave by ``os._exit``: a finished FSDP1 process may abort at interpreter exit.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo  # FSDP2 imports it at first use: once here instead of once a rank
+import torch.distributed as dist
+
+
+def run_ranks(ranks: int, folder: Path, run: Callable[[int], None]) -> None:
+    """Calls ``run(rank)`` in each of some processes that have joined one group; it meets in ``folder``."""
+    gc.freeze()  # what is imported is never garbage; it makes every later collection fast
+    children = []
+    for rank in range(ranks):
+        child = os.fork()
+        if child == 0:
+            try:
+                _join(rank, ranks, folder)
+                run(rank)
+            except BaseException:
+                traceback.print_exc()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)
+
+
+def _join(rank: int, ranks: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(folder / "store"), ranks)
+    timeout = timedelta(seconds=60)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timeout)
+
+
+def record(folder: Path, name: str, run: Callable[[], dict[str, Any] | None]) -> None:
+    """Writes what a run gives, or the error that it ends with, before the next one starts."""
+    start = time.perf_counter()
+    try:
+        result = run() or {}
+    except Exception:
+        result = {"error": traceback.format_exc()}
+    result["seconds"] = time.perf_counter() - start
+    (folder / f"{name}.{dist.get_rank()}.json").write_text(json.dumps(result))
+    if "Gloo" in result.get("error", ""):  # a peer is gone: nothing can follow
+        os._exit(1)
