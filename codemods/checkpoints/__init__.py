@@ -15,7 +15,7 @@ What they stand on:
     state_dict_types        which type is in force at a call; state_dict_regions: where a context that is no `with` is in force
     state_dict_settings     what a type with its configurations means in options of the new functions
     state_dict_bodies       what the body of a context does with the state dict
-    state_dict_calls        the calls for state dicts, and of which model they speak; state_dict_reach: which functions come to one
+    state_dict_calls        the calls, and of which model they speak; state_dict_reach: which functions come to one
     local_state_dict        what is said of LOCAL_STATE_DICT wherever it stands
     optimizer_call          one call for an optimizer's states; loaded_result: where its result goes
     rank_zero               which code runs on rank 0 alone
