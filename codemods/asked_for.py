@@ -57,6 +57,29 @@ context = (
 """,
         ),
         Example(
+            "called at once",
+            """\
+from contextlib import nullcontext
+
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+with getattr(model, "no_sync", nullcontext)():
+    loss.backward()
+""",
+            """\
+from contextlib import nullcontext
+from functools import partial
+
+from fsdp_migrate.runtime import no_sync
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+fully_shard(model)
+with (partial(no_sync, model) if isinstance(model, FSDPModule) else getattr(model, "no_sync", nullcontext))():
+    loss.backward()
+""",
+        ),
+        Example(
             "a condition",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -178,7 +201,9 @@ def _rewritten(context: Context, call: ast.Call, name: str, sites: frozenset[Sit
     model = ast.unparse(call.args[0])
     kind, needs = context.name(PACKAGE, "FSDPModule", use=call)
     is_sharded = f"isinstance({model}, {kind})"
-    loose = isinstance(context.module.parents[call], _LOOSE)
+    around = context.module.parents[call]
+    called = isinstance(around, ast.Call) and around.func is call
+    loose = isinstance(around, _LOOSE) and not called
     if isinstance(call.func, ast.Name) and call.func.id == "hasattr":
         edit = _edit(context, call, f"{is_sharded} or CALL", loose)
     else:

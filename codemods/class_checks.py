@@ -14,7 +14,7 @@ import libcst as cst
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.loop.clip_branches import is_folded
-from fsdp_migrate.codemods.roles import asks_for_none, is_annotation, is_test
+from fsdp_migrate.codemods.roles import asks_for_none, is_annotation, is_test, is_truth
 from fsdp_migrate.codemods.rule import Draft, Edit, Edited, Example, Rule
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.names import PACKAGE
@@ -84,6 +84,33 @@ def name(model):
 """,
         ),
         Example(
+            "whether the class was imported",
+            """\
+try:
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+except ImportError:
+    FSDP = None
+
+
+def is_wrapped(model):
+    if not FSDP:
+        return False
+    return bool(model) if FSDP and isinstance(model, FSDP) else False
+""",
+            """\
+try:
+    from torch.distributed.fsdp import FSDPModule
+except ImportError:
+    FSDPModule = None
+
+
+def is_wrapped(model):
+    if not FSDPModule:
+        return False
+    return bool(model) if FSDPModule and isinstance(model, FSDPModule) else False
+""",
+        ),
+        Example(
             "one class among several",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel
@@ -144,6 +171,7 @@ def _references(context: Context) -> Iterator[Draft]:
             is_test(context, reference)
             or is_annotation(context, reference)
             or asks_for_none(context, reference)
+            or is_truth(context, reference)
         ):
             name, needs = context.name(PACKAGE, "FSDPModule", reference)
             yield Draft(

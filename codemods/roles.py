@@ -20,6 +20,19 @@ def asks_for_none(context: Context, reference: ast.expr) -> bool:
     )
 
 
+def is_truth(context: Context, reference: ast.expr) -> bool:
+    """Whether only the truth of a reference counts, which is that of its import: `if FSDP and ...:`, `not FSDP`."""
+    node: ast.AST = reference
+    parent = context.module.parents[node]
+    while isinstance(parent, ast.BoolOp):
+        node, parent = parent, context.module.parents[parent]
+    if isinstance(parent, ast.UnaryOp):
+        return isinstance(parent.op, ast.Not)
+    if isinstance(parent, ast.comprehension):
+        return node in parent.ifs
+    return isinstance(parent, ast.If | ast.IfExp | ast.While | ast.Assert) and parent.test is node
+
+
 def is_test(context: Context, reference: ast.expr) -> bool:
     """Whether a reference is the class, or one of the classes, of an isinstance or issubclass test, or of `case FSDP():`."""
     node: ast.AST = reference

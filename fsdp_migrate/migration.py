@@ -230,15 +230,17 @@ class _Migration:
     ) -> Iterator[Edit]:
         """Comments at what is left by hand in a file that changes."""
         taken = {edit.node for edit in edits if edit.whole}
+        said: set[tuple[cst.CSTNode, str, str]] = set()
         for draft in drafts:
-            if draft.action is Action.MANUAL and (draft.mark or draft.silent):
-                edit = mark(context, draft)
-                if (
-                    edit is not None
-                    and edit.node not in taken
-                    and not _below(context, edit.node, taken)
-                ):
-                    yield edit
+            if draft.action is not Action.MANUAL or not (draft.mark or draft.silent):
+                continue
+            edit = mark(context, draft)
+            if edit is None or edit.node in taken or _below(context, edit.node, taken):
+                continue
+            label = (edit.node, draft.rule.code, draft.message)
+            if label not in said:  # one comment of a kind above a statement
+                said.add(label)
+                yield edit
 
 
 def _below(context: Context, node: cst.CSTNode, taken: set[cst.CSTNode]) -> bool:

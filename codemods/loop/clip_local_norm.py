@@ -102,6 +102,53 @@ norm = clip_grad_norm_(trained, 1.0)
             message="over all ranks",
         ),
         Example(
+            "the way of other models",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def clip(model: FSDP, limit, sharded):
+    if sharded:
+        return model.clip_grad_norm_(limit)
+    return torch.nn.utils.clip_grad_norm_(model.parameters(), limit)
+
+
+model = FSDP(model)
+method = getattr(model, "clip_grad_norm_", None)
+if method is not None:
+    method(1.0)
+else:
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+""",
+            """\
+from functools import partial
+
+import torch
+from fsdp_migrate.runtime import clip_grad_norm_
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+
+def clip(model: FSDPModule, limit, sharded):
+    if sharded:
+        return clip_grad_norm_(model.parameters(), limit)
+    return torch.nn.utils.clip_grad_norm_(model.parameters(), limit)
+
+
+fully_shard(model)
+method = (
+    partial(clip_grad_norm_, model)
+    if isinstance(model, FSDPModule)
+    else getattr(model, "clip_grad_norm_", None)
+)
+if method is not None:
+    method(1.0)
+else:
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+""",
+            quiet=True,
+        ),
+        Example(
             "by value",
             """\
 import torch
@@ -122,6 +169,9 @@ torch.nn.utils.clip_grad_value_(model.parameters(), 1.0)
     ),
 )
 RULES = (RULE,)
+
+_METHOD = "clip_grad_norm_"
+_ENDING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
 def find(context: Context) -> Iterator[Draft]:
@@ -145,14 +195,49 @@ def find(context: Context) -> Iterator[Draft]:
 
 
 def _is_other_branch(context: Context, call: ast.Call) -> bool:
-    """Whether another branch of the same `if` clips by the model's own method: this one is for other models."""
-    return any(
-        isinstance(inner, ast.Attribute)
-        and inner.attr == "clip_grad_norm_"
-        and bool(context.sites(inner.value))
-        for parent in context.module.ancestors(call)
-        if isinstance(parent, ast.If)
-        for inner in ast.walk(parent)
+    """Whether another way than this one clips by the model's own method: this one is for other models."""
+    node: ast.AST = call
+    for parent in context.module.ancestors(call):
+        if any(_clips(context, way) for way in _other_ways(parent, node)):
+            return True
+        node = parent
+    return False
+
+
+def _other_ways(parent: ast.AST, node: ast.AST) -> Iterator[list[ast.AST]]:
+    """What runs in place of a node of a decision, or of a statement that it ends above in the same block."""
+    if isinstance(parent, ast.IfExp):
+        yield [parent.orelse if node is parent.body else parent.body]
+    elif isinstance(parent, ast.If):
+        yield [*(parent.orelse if node in parent.body else parent.body)]
+    for block in (getattr(parent, "body", None), getattr(parent, "orelse", None)):
+        if isinstance(block, list) and node in block:
+            for above in block[: block.index(node)]:
+                if isinstance(above, ast.If) and isinstance(above.body[-1], _ENDING):
+                    yield [*above.body]
+
+
+def _clips(context: Context, way: list[ast.AST]) -> bool:
+    """Whether a model is clipped by its own method: called, or read into a name that is called."""
+    for inner in (inner for node in way for inner in ast.walk(node)):
+        if isinstance(inner, ast.Attribute) and inner.attr == _METHOD:
+            if context.sites(inner.value):
+                return True
+        elif isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name):
+            made = origin(context.project, inner.func, context.module)
+            if made is not None and made.node is not inner.func and _is_read(made.node):
+                return True
+    return False
+
+
+def _is_read(value: ast.AST | None) -> bool:
+    """Whether a value is `model.clip_grad_norm_`, or `getattr` of it."""
+    if isinstance(value, ast.Attribute):
+        return value.attr == _METHOD
+    return (
+        isinstance(value, ast.Call)
+        and ast.unparse(value.func) == "getattr"
+        and any(isinstance(a, ast.Constant) and a.value == _METHOD for a in value.args)
     )
 
 

@@ -220,4 +220,109 @@ for batches in loader:
 """,
         quiet=True,
     ),
+    Example(
+        "a method that accumulates and steps",
+        """\
+from contextlib import nullcontext
+
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+class Trainer:
+    def __init__(self, net):
+        self.model = FSDP(net)
+        self.done = 0
+
+    def context(self):
+        return self.model.no_sync() if self.done % 4 < 3 else nullcontext()
+
+    def micro_step(self, batch):
+        with self.context():
+            self.model(batch).backward()
+        self.done += 1
+        if self.done % 4 == 0:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+    def epoch(self, loader):
+        self.optimizer.zero_grad()
+        for batch in loader:
+            self.micro_step(batch)
+""",
+        """\
+from contextlib import nullcontext
+
+from fsdp_migrate.runtime import no_sync
+from torch.distributed.fsdp import fully_shard
+
+
+class Trainer:
+    def __init__(self, net):
+        self.model = fully_shard(net)
+        self.done = 0
+
+    def context(self):
+        return no_sync(self.model) if self.done % 4 < 3 else nullcontext()
+
+    def micro_step(self, batch):
+        with self.context():
+            self.model(batch).backward()
+        self.done += 1
+        if self.done % 4 == 0:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+    def epoch(self, loader):
+        # fsdp-migrate: FSDP314 by hand: zero_grad() misses unreduced gradients: add discard_unsynced_gradients of the runtime
+        self.optimizer.zero_grad()
+        for batch in loader:
+            self.micro_step(batch)
+""",
+        message="discard_unsynced_gradients",
+    ),
+    Example(
+        "a method that does a whole step",
+        """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+class Trainer:
+    def __init__(self, net):
+        self.model = FSDP(net)
+
+    def micro_step(self, batch, last):
+        if last:
+            return self.model(batch).backward()
+        with self.model.no_sync():
+            self.model(batch).backward()
+
+    def step(self, batches):
+        self.optimizer.zero_grad()
+        for i, batch in enumerate(batches):
+            self.micro_step(batch, last=i == len(batches) - 1)
+        self.optimizer.step()
+""",
+        """\
+from fsdp_migrate.runtime import no_sync
+from torch.distributed.fsdp import fully_shard
+
+
+class Trainer:
+    def __init__(self, net):
+        self.model = fully_shard(net)
+
+    def micro_step(self, batch, last):
+        if last:
+            return self.model(batch).backward()
+        with no_sync(self.model):
+            self.model(batch).backward()
+
+    def step(self, batches):
+        self.optimizer.zero_grad()
+        for i, batch in enumerate(batches):
+            self.micro_step(batch, last=i == len(batches) - 1)
+        self.optimizer.step()
+""",
+        quiet=True,
+    ),
 )

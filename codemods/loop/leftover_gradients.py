@@ -9,6 +9,7 @@ import libcst as cst
 
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import RUNTIME, Context
+from fsdp_migrate.codemods.executed import functions_run
 from fsdp_migrate.codemods.expressions import is_dotted
 from fsdp_migrate.codemods.loop.leftover_examples import EXAMPLES
 from fsdp_migrate.codemods.rule import Draft, Edit, Rule, Statements
@@ -57,7 +58,9 @@ def find(context: Context) -> Iterator[Draft]:
             if loop not in around and module.enclosing_function(loop) is function
         }
         here = [(c, v) for c, v in calls if module.enclosing_function(c) is function]
-        elsewhere = not models and _is_zeroed_in_a_loop(context, call, zeroed, here)
+        elsewhere = not models and (
+            _is_zeroed_in_a_loop(context, call, zeroed, here) or _runs_accumulation(context, call)
+        )
         if context.sites(zeroed) and (models or elsewhere):
             yield _draft(context, call, [zeroed], clear=True)
         elif elsewhere:
@@ -89,6 +92,27 @@ def _is_zeroed_in_a_loop(
             inside = inside or isinstance(parent, ast.If)
             if isinstance(parent, _LOOPS) and parent not in around:
                 if inside and ast.dump(value) == ast.dump(zeroed):
+                    return True
+    return False
+
+
+def _runs_accumulation(context: Context, call: ast.Call) -> bool:
+    """Whether a loop of the same function, not around a call, runs functions that accumulate and step now and then."""
+    module = context.module
+    around, function = set(module.ancestors(call)), module.enclosing_function(call)
+    for loop in ast.walk(function or module.tree):
+        if (
+            isinstance(loop, _LOOPS)
+            and loop not in around
+            and module.enclosing_function(loop) is function
+        ):
+            calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
+            run = [f.node for inner in calls for f in functions_run(context, module, inner)]
+            used = [
+                node for body in run for node in ast.walk(body) if isinstance(node, ast.Attribute)
+            ]
+            if any(node.attr == "no_sync" and context.sites(node.value) for node in used):
+                if any(node.attr == "step" for node in used):
                     return True
     return False
 

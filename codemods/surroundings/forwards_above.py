@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.executed import definition_of, functions_run
 from fsdp_migrate.codemods.surroundings.parameters import Held
 from fsdp_migrate.index.models import Site
 from fsdp_migrate.index.module import FunctionNode, Module, Parameter
@@ -23,7 +24,7 @@ def forward_above(context: Context, module: Module, node: ast.AST, held: Held, d
     for call in sorted(module.calls, key=_end):
         if module.enclosing_function(call) is not function or not after(node, call):
             continue
-        run = list(_executed(context, module, call, 0, set()))
+        run = [call, *_calls_in(functions_run(context, module, call))]
         if any(_is_backward(inner) for inner in run):
             found = 0
         elif any(_is_forward(context, inner, held.sites) for inner in run):
@@ -48,19 +49,6 @@ def _comes_in(held: Held) -> bool:
     return found is None or all(isinstance(binding, Parameter) for binding in found[1])
 
 
-def _definition(context: Context, module: Module, call: ast.Call) -> Definition | None:
-    """The function of the project that a call runs: also a method of `self`, or of an object whose class is known."""
-    made = context.project.definition(call.func, module)
-    if made is not None or not isinstance(call.func, ast.Attribute):
-        return made
-    receiver = call.func.value
-    owner = context.models.class_of(receiver, module)
-    around = module.enclosing_class(call)
-    if owner is None and around is not None and ast.unparse(receiver) == "self":
-        owner = Definition(module, around)
-    return context.project.method(owner, call.func.attr) if owner is not None else None
-
-
 def _callers(
     context: Context, module: Module, function: FunctionNode
 ) -> Iterator[tuple[Module, ast.Call]]:
@@ -71,7 +59,7 @@ def _callers(
         for where in context.project.connected(module):
             for call in where.calls:
                 if isinstance(call.func, ast.Attribute) and call.func.attr == function.name:
-                    made = _definition(context, where, call)
+                    made = definition_of(context, where, call)
                     if made is not None and made.node is function and (where, call) not in known:
                         yield where, call
 
@@ -81,18 +69,9 @@ def _end(call: ast.Call) -> tuple[int, int]:
     return call.end_lineno or 0, call.end_col_offset or 0
 
 
-def _executed(
-    context: Context, module: Module, call: ast.Call, depth: int, seen: set[ast.AST]
-) -> Iterator[ast.Call]:
-    """A call, and those in the project's functions that it runs."""
-    yield call
-    made = _definition(context, module, call)
-    if made is None or depth >= _DEPTH or made.node in seen or isinstance(made.node, ast.ClassDef):
-        return
-    seen.add(made.node)
-    for inner in ast.walk(made.node):
-        if isinstance(inner, ast.Call):
-            yield from _executed(context, made.module, inner, depth + 1, seen)
+def _calls_in(functions: list[Definition]) -> Iterator[ast.Call]:
+    for function in functions:
+        yield from (node for node in ast.walk(function.node) if isinstance(node, ast.Call))
 
 
 def _is_backward(call: ast.Call) -> bool:
