@@ -11,7 +11,7 @@ from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
 from fsdp_migrate.findings import Action
-from fsdp_migrate.index.module import Opaque, Parameter
+from fsdp_migrate.index.module import Assigned, Opaque, Parameter
 
 RULE = Rule(
     "FSDP020",
@@ -67,6 +67,45 @@ for part in models.values():
     part.clip_grad_norm_(1.0)
 """,
             message="clip_grad_norm_(model.parameters()",
+        ),
+        Example(
+            "an attribute of an object of which nothing is known",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+class Trainer:
+    def __init__(self, strategy):
+        self.strategy = strategy
+
+    def save(self):
+        model = self.strategy.model
+        return model.state_dict()
+
+
+class Strategy:
+    def __init__(self, net):
+        self.model = FSDP(net)
+""",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+
+class Trainer:
+    def __init__(self, strategy):
+        self.strategy = strategy
+
+    def save(self):
+        model = self.strategy.model
+        # fsdp-migrate: FSDP020 by hand: if this is the FSDP1 model, get_model_state_dict
+        return model.state_dict()
+
+
+class Strategy:
+    def __init__(self, net):
+        self.model = fully_shard(net)
+""",
+            message="get_model_state_dict",
         ),
         Example(
             "a function of a module",
@@ -136,7 +175,8 @@ def _may_be_model(context: Context, receiver: ast.expr) -> bool:
 
 
 def _is_unseen(context: Context, name: ast.Name) -> bool:
-    """Whether a name's value comes from where the analysis cannot look: a loop, or a parameter that no known call fills."""
+    """Whether a name's value comes from where the analysis cannot look: a loop, a parameter that no known call fills, or
+    an attribute of an object of which nothing is known."""
     module = context.module
     found = module.lookup(name.id, module.scope_of(name))
     if found is None:
@@ -146,6 +186,11 @@ def _is_unseen(context: Context, name: ast.Name) -> bool:
             return True
         if isinstance(binding, Opaque) and isinstance(binding.node, ast.For | ast.comprehension):
             return True
+        if isinstance(binding, Assigned) and not binding.path:
+            value = binding.value
+            if isinstance(value, ast.Attribute) and _may_be_model(context, value):
+                if not context.project.dotted(value, module):
+                    return True
     return False
 
 

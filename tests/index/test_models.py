@@ -13,6 +13,15 @@ from fsdp_migrate.index.project import Project
 
 IMPORT = "import torch; from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
 
+STRATEGY = """\
+class S:
+    def __init__(self, m):
+        self._m = FSDP(m)
+    @property
+    def model(self):
+        return self._m
+"""
+
 
 def reached(**files: str) -> set[str]:
     """The receivers of `.probe()` calls that hold an FSDP1 model, as `file:receiver:line`."""
@@ -106,6 +115,29 @@ def reached(**files: str) -> set[str]:
             id="behind the contrary of a guard",
         ),
         pytest.param("def f(FSDP):\n    m = FSDP(m)\n    m.probe()", set(), id="shadowed class"),
+        pytest.param(
+            STRATEGY + "class T:\n    def __init__(self, s: S | None):\n        self.s = s\n"
+            "    def go(self):\n        self.s.model.probe()\n        s = self.s\n        s.model.probe()",
+            {"main:self.s.model:12", "main:s.model:14"},
+            id="through an object that another keeps",
+        ),
+        pytest.param(
+            STRATEGY + "class T:\n    s: 'S'\ndef go(t: T):\n    t.s.model.probe()",
+            {"main:t.s.model:11"},
+            id="through a field",
+        ),
+        pytest.param(
+            STRATEGY
+            + "class T:\n    def __init__(self, s: S, o: Other):\n        self.s = s\n        self.s = o\n"
+            "    def go(self):\n        self.s.model.probe()",
+            set(),
+            id="an object that may be another's",
+        ),
+        pytest.param(
+            "class T:\n    def go(self):\n        self.t = self.t.t\n        self.t.model.probe()\nm = FSDP(m)",
+            set(),
+            id="an attribute that leads back to itself",
+        ),
     ],
 )
 def test_within_a_file(body: str, expected: set[str]) -> None:
