@@ -65,6 +65,17 @@ WRAPPERS = {"fsdp": FSDP}
             message="by hand",
         ),
         Example(
+            "a tuple that does more than test",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+WRAPPERS = (FSDP,)
+if not isinstance(model, WRAPPERS):
+    model = WRAPPERS[0](model)
+""",
+            message="by hand",
+        ),
+        Example(
             "a name that can be something else",
             """\
 from functools import partial

@@ -28,7 +28,6 @@ from fsdp_migrate.codemods import (
     summon_full_params,
     surroundings,
     tensor_parallel,
-    type_identity,
     wrapped_module,
 )
 from fsdp_migrate.codemods.optimizers import order
@@ -40,7 +39,6 @@ CODEMODS = (
     indirect,
     enable_wrap,
     class_checks,
-    type_identity,
     wrapped_module,
     *loop.MODULES,
     *checkpoints.MODULES,

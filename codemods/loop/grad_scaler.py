@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from fsdp_migrate.codemods.annotations import is_annotation, quoted, renamed_inside
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.arguments import ArgumentEdits
 from fsdp_migrate.codemods.loop.clip_calls import ignores
-from fsdp_migrate.codemods.roles import is_annotation
-from fsdp_migrate.codemods.rule import Draft, Edit, Example, Rule
+from fsdp_migrate.codemods.rule import Draft, Edit, Example, Need, Rule
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.module import Module
 
@@ -71,7 +71,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
 
-def train(model: FSDP, scaler: ShardedGradScaler): ...
+def train(model: FSDP, scaler: ShardedGradScaler, other: "ShardedGradScaler | None" = None): ...
 
 
 train(FSDP(model), ShardedGradScaler())
@@ -81,7 +81,7 @@ import torch
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 
-def train(model: FSDPModule, scaler: torch.amp.GradScaler): ...
+def train(model: FSDPModule, scaler: torch.amp.GradScaler, other: "torch.amp.GradScaler | None" = None): ...
 
 
 train(fully_shard(model), torch.amp.GradScaler())
@@ -188,11 +188,13 @@ _SIGNATURE = (
     "enabled",
     "process_group",
 )
+_SKIPS = "torch.amp.GradScaler skips a step on all ranks together as well"
 _STAYS = "works with FSDP2 as it is, as long as torch has it"
 
 
 def find(context: Context) -> Iterator[Draft]:
     """References to `ShardedGradScaler`."""
+    yield from _quoted(context)
     for reference in context.references():
         if context.fsdp1(reference) != _NAME:
             continue
@@ -206,21 +208,43 @@ def find(context: Context) -> Iterator[Draft]:
         if reason is not None:
             yield Draft(RULE, reference, Action.MANUAL, f"{_STAYS}; {reason}", _NAME)
             continue
-        spelled = context.spelled("torch.amp.GradScaler", reference)
-        name, needs = (
-            (spelled, ()) if spelled else context.name("torch.amp", "GradScaler", reference)
-        )
+        name, needs = _scaler(context, reference)
         edit = context.rename(reference, name) if call is None else _edit(context, call, name)
         yield Draft(
             RULE,
             reference,
             Action.REWRITE,
-            "torch.amp.GradScaler skips a step on all ranks together as well",
+            _SKIPS,
             _NAME,
             edits=(edit,),
             needs=needs,
             gone=(reference, *(_group(call) if call else ())),
         )
+
+
+def _quoted(context: Context) -> Iterator[Draft]:
+    """Annotations in quotes."""
+    for string, written in quoted(context, _NAME):
+        if written is None or _reason(context) is not None:
+            continue  # it goes on naming a class that stays
+        name, needs = _scaler(context, written)
+        construct, edit = context.source(string), renamed_inside(context, string, written.id, name)
+        yield Draft(
+            RULE,
+            string,
+            Action.REWRITE,
+            _SKIPS,
+            construct,
+            edits=(edit,),
+            needs=needs,
+            gone=(string,),
+        )
+
+
+def _scaler(context: Context, reference: ast.expr) -> tuple[str, tuple[Need, ...]]:
+    """How a file says `torch.amp.GradScaler`, and what it has to import for that."""
+    spelled = context.spelled("torch.amp.GradScaler", reference)
+    return (spelled, ()) if spelled else context.name("torch.amp", "GradScaler", reference)
 
 
 def _reason(context: Context) -> str | None:

@@ -132,10 +132,12 @@ class Module:
 
     @cached_property
     def quoted(self) -> list[tuple[ast.Constant, ast.expr]]:
-        """The strings that stand for types in annotations, with the expression that each holds."""
+        """The strings that stand for types in annotations and casts, with the expression that each holds."""
         found: list[tuple[ast.Constant, ast.expr]] = []
         for node in ast.walk(self.tree):
             annotation = getattr(node, "annotation", None) or getattr(node, "returns", None)
+            if isinstance(node, ast.Call) and node.args and _is_name(node.func, "cast"):
+                annotation = node.args[0]
             for string, text in _strings(annotation):
                 try:
                     found.append((string, ast.parse(text, mode="eval").body))
