@@ -93,6 +93,20 @@ inner = model.module if hasattr(model, "module") else model
             quiet=True,
         ),
         Example(
+            "a member that is tried",
+            """\
+import torch
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+try:
+    model.clip_grad_norm_(1.0)
+except AttributeError:
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+""",
+            quiet=True,
+        ),
+        Example(
             "DistributedDataParallel's",
             """\
 from torch.distributed.fsdp import fully_shard
@@ -170,8 +184,24 @@ def _called(context: Context, call: ast.Call, function: ast.Attribute) -> Iterat
 
 
 def _is_certain(context: Context, attribute: ast.Attribute) -> bool:
-    """Whether no class around has such a member itself, and no other wrapper has it here."""
+    """Whether no class around has such a member itself, no other wrapper has it here, and nothing catches the error."""
+    if _is_caught(context, attribute):
+        return False
     name = re.escape(attribute.attr)
     own = rf"self\.{name}\s*[:=]|def {name}\(|module\(\s*[\"']{name}[\"']"
     words = words_around(context)
     return "DistributedDataParallel" not in words and re.search(own, words) is None
+
+
+def _is_caught(context: Context, attribute: ast.Attribute) -> bool:
+    """Whether a `try` around catches the AttributeError."""
+    node: ast.AST = attribute
+    for parent in context.module.ancestors(attribute):
+        if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef):
+            return False
+        if isinstance(parent, ast.Try) and node in parent.body:
+            kinds = {ast.unparse(h.type) if h.type is not None else "" for h in parent.handlers}
+            if any(re.search(r"AttributeError|^(Base)?Exception$|^$", kind) for kind in kinds):
+                return True
+        node = parent
+    return False

@@ -107,9 +107,17 @@ def reaches(module: Module, scope: Scope, name: str, statement: ast.AST, load: a
             continue
         later = module.statement(binding.target)
         between = later is not statement and after(later, statement) and after(load, later)
-        if between and later in block_of(module.parents[line], line):
-            return False  # overwritten on the same straight line
+        if between and (
+            later in block_of(module.parents[line], line) or _leads_to(module, later, load)
+        ):
+            return False  # overwritten on the way
     return True
+
+
+def _leads_to(module: Module, statement: ast.stmt, node: ast.AST) -> bool:
+    """Whether a node below a statement runs only after it: a statement around the node stands in the same block."""
+    block = block_of(module.parents[statement], statement)
+    return any(parent in block for parent in module.ancestors(node))
 
 
 def _opposite_branches(module: Module, statement: ast.AST, load: ast.AST) -> bool:

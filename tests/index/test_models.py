@@ -56,6 +56,11 @@ def reached(**files: str) -> set[str]:
         ),
         pytest.param("w = FSDP(m)\nw.probe()\nm.probe()", {"main:w:3"}, id="another name"),
         pytest.param("m = FSDP(m)\nm = other(m)\nm.probe()", set(), id="overwritten"),
+        pytest.param(
+            "m = FSDP(m)\nif a:\n    m = other\n    if b:\n        m.probe()\nm.probe()",
+            {"main:m:7"},
+            id="overwritten in a branch",
+        ),
         pytest.param("m = FSDP(m)\nn = m\nn.probe()", {"main:n:4"}, id="copied"),
         pytest.param(
             "m = FSDP(m) if a else m\nm.probe()", {"main:m:3"}, id="conditional expression"
