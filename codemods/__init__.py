@@ -6,7 +6,7 @@ The constructs:
     arguments/                              its arguments, one module an argument
     indirect, enable_wrap                   models that something else than a call of the class wraps
     dynamic_names                           FSDP1 reached by a string
-    class_checks, type_identity, asked_for  the class in tests and annotations; types; models that are asked for its methods
+    class_checks, asked_for                 the class in tests and annotations; models that are asked for its methods
     wrapped_module, fsdp_modules            model.module; the units of a model
     loop/                                   the training loop: accumulation, clipping, scaling, the forward by its name
     optimizers/                             an optimizer that is built too early
@@ -31,7 +31,8 @@ What they share:
     context                 one file as a codemod sees it: its facts, its syntax tree, the names that an edit may need
     constructor_call, plan  one constructor call: its arguments bound to FSDP1's signature; what becomes of each
     expressions             what an expression says by itself
-    roles                   what a reference to a class is for where it stands
+    annotations             names in annotations, and in those that stand in quotes
+    executed                which functions of the project a piece of code may run
     syntax                  from positions in the facts to LibCST nodes
     apply                   all edits of a file in one pass; `mark` adds comments at what is left by hand
     edit/                   editors for call arguments, imports and statements that keep every comment
