@@ -637,12 +637,12 @@ BY_HAND: dict[str, tuple[set[str], dict[str, str]]] = {
             + "from torch.nn.parallel import DistributedDataParallel as DDP\ndef save(m):\n    if isinstance(m, (DDP, FSDP)):\n        m = m.module\n    m.state_dict()\nsave(FSDP(Net()))\n"
         },
     ),
-    "isinstance const tuple": (
+    "a tuple of classes, also printed": (
         {"FSDP018"},
         {
             "main.py": FSDP
             + NET
-            + "from torch.nn.parallel import DistributedDataParallel as DDP\nWRAPPERS = (DDP, FSDP)\nm = FSDP(Net())\nassert isinstance(m, WRAPPERS)\nm.state_dict()\n"
+            + "from torch.nn.parallel import DistributedDataParallel as DDP\nWRAPPERS = (DDP, FSDP)\nm = FSDP(Net())\nassert isinstance(m, WRAPPERS)\nprint(WRAPPERS)\nm.state_dict()\n"
         },
     ),
     "except clause": (
