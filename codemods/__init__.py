@@ -33,6 +33,7 @@ What they share:
     expressions             what an expression says by itself
     annotations             names in annotations, and in those that stand in quotes
     executed                which functions of the project a piece of code may run
+    rank_guards             which code one rank alone runs
     syntax                  from positions in the facts to LibCST nodes
     apply                   all edits of a file in one pass; `mark` adds comments at what is left by hand
     edit/                   editors for call arguments, imports and statements that keep every comment

@@ -7,7 +7,7 @@ What a module finds:
     set_state_dict_type     FSDP.set_state_dict_type(model, ...)
     optimizer_state         FSDP.optim_state_dict and its relatives; optimizer_examples: programs before and after
     distributed_checkpoint  the former functions of torch.distributed.checkpoint
-    rank_guard              state-dict calls behind `if rank == 0:`
+    rank_guard              state-dict calls that rank 0 alone makes
     saved_files             save_pretrained, and a file a rank
 
 What they stand on:
@@ -18,7 +18,7 @@ What they stand on:
     state_dict_calls        the calls, and of which model they speak; state_dict_reach: which functions come to one
     local_state_dict        what is said of LOCAL_STATE_DICT wherever it stands
     optimizer_call          one call for an optimizer's states; loaded_result: where its result goes
-    rank_zero               which code runs on rank 0 alone
+    rank_zero               what is certainly read on rank 0 alone, and of which processes that is the first
     runtime_function        a method of the class becomes the runtime's function
 """
 

@@ -1,4 +1,4 @@
-"""State-dict calls behind `if rank == 0:`.
+"""State-dict calls that rank 0 alone makes.
 
 They are collective under both versions: every rank has to make them, or those that do wait for ever.
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fsdp_migrate.codemods.checkpoints.rank_zero import guard
 from fsdp_migrate.codemods.checkpoints.state_dict_calls import CALLS, OPTIMIZER_STATE, static_method
 from fsdp_migrate.codemods.command import command
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.rank_guards import guard
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
 from fsdp_migrate.findings import Action
 
@@ -50,6 +50,44 @@ if rank == 0:
     )
 """,
             message="move it out",
+        ),
+        Example(
+            "gathering after the others have left",
+            """\
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+
+
+def save(path):
+    if dist.get_rank() != 0:
+        return
+    torch.save(model.state_dict(), path)
+""",
+            """\
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+)
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+
+
+def save(path):
+    if dist.get_rank() != 0:
+        return
+    # fsdp-migrate: FSDP336 by hand: all ranks must call this: `dist.get_rank() != 0` keeps the others away
+    torch.save(
+        get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)),
+        path,
+    )
+""",
+            message="keeps the others away",
         ),
         Example(
             "gathering in front of it",
@@ -117,11 +155,21 @@ def find(context: Context) -> Iterator[Draft]:
             sites = context.concerned(function) or frozenset()
         else:
             continue
-        found = guard(context, call)
-        if found is not None and (sites or function.attr not in CALLS):
-            message = f"all ranks must call this: move it out of `if {ast.unparse(found.test)}`"
+        test = guard(context, call)
+        if test is not None and (sites or function.attr not in CALLS):
+            message = f"all ranks must call this: {_instead(context, call, test)}"
             construct = context.source(function)
             yield Draft(RULE, call, Action.MANUAL, message, construct, sites, mark=True)
+
+
+def _instead(context: Context, call: ast.Call, test: ast.expr) -> str:
+    """What to do about a condition: the call stands in its block, or behind it."""
+    condition = context.module.parents[test]
+    if isinstance(condition, ast.If) and any(
+        parent in condition.body for parent in context.module.ancestors(call)
+    ):
+        return f"move it out of `if {ast.unparse(test)}`"
+    return f"`{ast.unparse(test)}` keeps the others away"
 
 
 Command = command(find, __doc__ or "")

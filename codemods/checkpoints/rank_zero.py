@@ -1,4 +1,4 @@
-"""Which code runs on rank 0 alone, and of which processes that is the first."""
+"""What is certainly read on rank 0 alone, and of which processes that is the first."""
 
 from __future__ import annotations
 
@@ -8,31 +8,11 @@ from collections.abc import Collection
 from fsdp_migrate.codemods.arguments.device_mesh import INIT_DEVICE_MESH, WORLD
 from fsdp_migrate.codemods.constructor_call import Constructor
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.rank_guards import guard
 from fsdp_migrate.index.models import Site
 from fsdp_migrate.index.module import Assigned, Module
-from fsdp_migrate.index.order import block_of
 from fsdp_migrate.index.project import Project
-from fsdp_migrate.index.values import origin, origins
-
-_RANK = frozenset({"torch.distributed.get_rank"})
-_LIKELY = frozenset({"rank", "global_rank", "world_rank", "dist_rank", "RANK"})
-_MAIN = frozenset({"is_main_process", "is_rank_zero", "_is_rank_zero", "is_global_zero", "is_main"})
-
-
-def guard(context: Context, node: ast.AST) -> ast.If | None:
-    """The `if rank == 0:` around a node: by what the rank is, or by its name."""
-    child = node
-    for parent in context.module.ancestors(node):
-        if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            return None
-        if (
-            isinstance(parent, ast.If)
-            and child in parent.body
-            and _says(context, parent.test, False)
-        ):
-            return parent
-        child = parent
-    return None
+from fsdp_migrate.index.values import origins
 
 
 def is_on_rank_zero(context: Context, call: ast.Call) -> bool:
@@ -51,70 +31,7 @@ def is_on_rank_zero(context: Context, call: ast.Call) -> bool:
     if not isinstance(binding, Assigned):
         return False
     reads = context.readers(binding)
-    return bool(reads) and all(_certainly(context, module, read) for read in reads)
-
-
-def _certainly(context: Context, module: Module, node: ast.AST) -> bool:
-    child = node
-    for parent in module.ancestors(node):
-        if isinstance(parent, ast.If) and child in parent.body:
-            if _says(context, parent.test, True):
-                return True
-        if isinstance(child, ast.stmt):
-            block = block_of(parent, child)
-            for above in block[: block.index(child)] if child in block else ():
-                if isinstance(above, ast.If) and isinstance(above.body[-1], ast.Return | ast.Raise):
-                    if _is_not_zero(context, above.test):
-                        return True
-        if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            return False
-        child = parent
-    return False
-
-
-def _says(context: Context, test: ast.expr, certain: bool) -> bool:
-    """Whether a condition holds on rank 0 only."""
-    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
-        return any(_says(context, value, certain) for value in test.values)
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return _is_rank(context, test.operand, certain)
-    if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
-        pair = [test.left, test.comparators[0]]
-        zero = [v for v in pair if isinstance(v, ast.Constant) and v.value == 0]
-        other = [v for v in pair if v not in zero]
-        return len(zero) == 1 and _is_rank(context, other[0], certain)
-    if certain:
-        return False
-    function = test.func if isinstance(test, ast.Call) else test
-    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-    return name in _MAIN
-
-
-def _is_not_zero(context: Context, test: ast.expr) -> bool:
-    if not isinstance(test, ast.Compare) or len(test.ops) != 1:
-        return False
-    zero = test.comparators[0]
-    return (
-        isinstance(test.ops[0], ast.NotEq | ast.Gt)
-        and isinstance(zero, ast.Constant)
-        and zero.value == 0
-        and _is_rank(context, test.left, True)
-    )
-
-
-def _is_rank(context: Context, expression: ast.expr, certain: bool) -> bool:
-    """Whether an expression is the rank among all processes."""
-    made = origin(context.project, expression, context.module)
-    if made is not None and isinstance(made.node, ast.Call):
-        call = made.node
-        if not call.args and context.project.dotted(call.func, made.module) <= _RANK:
-            return bool(context.project.dotted(call.func, made.module))
-    if certain:
-        return False
-    name = (
-        expression.attr if isinstance(expression, ast.Attribute) else getattr(expression, "id", "")
-    )
-    return name in _LIKELY
+    return bool(reads) and all(guard(context, read, certain=True) for read in reads)
 
 
 def is_of_all_ranks(context: Context, sites: frozenset[Site]) -> bool:

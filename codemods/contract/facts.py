@@ -1,9 +1,8 @@
-"""What the contract's rules ask of a file: its calls of `fully_shard`, what they shard, and which code one rank alone runs."""
+"""What the contract's rules ask of a file: its calls of `fully_shard`, and what they shard."""
 
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
@@ -12,12 +11,9 @@ from fsdp_migrate.codemods.rule import Draft, Rule
 from fsdp_migrate.findings import Action
 from fsdp_migrate.index.flow import unchained
 from fsdp_migrate.index.module import Assigned, Module, Opaque
-from fsdp_migrate.index.order import block_of, leaves
+from fsdp_migrate.index.order import block_of
 from fsdp_migrate.index.sharded import Place
 from fsdp_migrate.index.values import origin
-
-_RANK = re.compile(r"(?<![a-z])(local_|global_|dp_|world_)?rank\b|get_rank\(\)|get_node_local_rank")
-_FIRST = re.compile(r"is_(main|master|local_main|first|rank_zero)|is_rank0|is_rank_0|rank_zero")
 
 Access = tuple[str, ...]
 
@@ -164,61 +160,6 @@ def _same_branch(module: Module, parent: ast.stmt, child: ast.AST, second: ast.A
     if not isinstance(child, ast.stmt) or not isinstance(other, ast.stmt):
         return False
     return block_of(parent, child) is block_of(parent, other)
-
-
-def only_first_rank(module: Module, node: ast.AST) -> ast.expr | None:
-    """The condition by which one rank alone runs a node, inside of its function; None if there is none."""
-    child = node
-    for parent in module.ancestors(node):
-        if isinstance(parent, ast.If) and child is not parent.test:
-            if child in parent.body and is_first_rank(parent.test):
-                return parent.test
-            if child in parent.orelse and is_other_rank(parent.test):
-                return parent.test
-        if isinstance(child, ast.stmt):
-            block = block_of(parent, child)
-            for before in block[: block.index(child)] if block else ():
-                if isinstance(before, ast.If) and leaves(before.body):
-                    if is_other_rank(before.test):
-                        return before.test
-        if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            return None
-        child = parent
-    return None
-
-
-def is_first_rank(test: ast.expr) -> bool:
-    """`rank == 0`, `dist.get_rank() == 0`, `is_main_process`, also as one of several conditions."""
-    if isinstance(test, ast.BoolOp):
-        return isinstance(test.op, ast.And) and any(is_first_rank(value) for value in test.values)
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return bool(_is_rank(test.operand))
-    if isinstance(test, ast.Compare):
-        return _compares(test, ast.Eq)
-    return bool(_FIRST.search(ast.unparse(test)))
-
-
-def is_other_rank(test: ast.expr) -> bool:
-    """`rank != 0`, `not is_main_process`, `rank`."""
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return is_first_rank(test.operand) and not isinstance(test.operand, ast.BoolOp)
-    if isinstance(test, ast.Compare):
-        return _compares(test, ast.NotEq) or _compares(test, ast.Gt)
-    return _is_rank(test)
-
-
-def _compares(test: ast.Compare, kind: type[ast.cmpop]) -> bool:
-    if len(test.ops) != 1 or not isinstance(test.ops[0], kind):
-        return False
-    right = test.comparators[0]
-    return isinstance(right, ast.Constant) and right.value == 0 and _is_rank(test.left)
-
-
-def _is_rank(expression: ast.expr) -> bool:
-    if not isinstance(expression, ast.Name | ast.Attribute | ast.Call):
-        return False
-    text = ast.unparse(expression).lower()
-    return bool(_RANK.search(text)) and "tp_rank" not in text and "pp_rank" not in text
 
 
 def words_around(context: Context) -> str:

@@ -6,8 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.contract.facts import breach, holds, only_first_rank
+from fsdp_migrate.codemods.contract.facts import breach, holds
 from fsdp_migrate.codemods.expressions import given_for, values_given
+from fsdp_migrate.codemods.rank_guards import guard
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
 from fsdp_migrate.index.values import origin
 
@@ -70,7 +71,7 @@ def find(context: Context) -> Iterator[Draft]:
     for call in context.module.calls:
         if not _communicates(context, call):
             continue
-        test = only_first_rank(context.module, call)
+        test = guard(context, call)
         if test is not None:
             message = f"all ranks take part, and `{ast.unparse(test)}` keeps the others away: call it on every rank"
             yield breach(RULE, context, call, message, f"{context.source(call.func)}(...)")

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.contract.facts import (
     breach,
-    is_first_rank,
     shardings,
     words_around,
 )
 from fsdp_migrate.codemods.expressions import values_given
 from fsdp_migrate.codemods.optimizers.kept_parameters import names_of
+from fsdp_migrate.codemods.rank_guards import is_first
 from fsdp_migrate.codemods.rule import Draft, Example, Rule
 from fsdp_migrate.index.module import Assigned
 from fsdp_migrate.index.order import after
@@ -179,7 +179,7 @@ def _loads_of_one_rank(context: Context, place: Place, names: list[str]) -> Iter
         ):
             continue
         for parent in module.ancestors(call):
-            if isinstance(parent, ast.If) and is_first_rank(parent.test):
+            if isinstance(parent, ast.If) and is_first(context, parent.test):
                 inside = {id(node) for statement in parent.body for node in ast.walk(statement)}
                 loads_otherwise = any(parent.orelse)
                 if id(call) in inside and id(place.call) not in inside and not loads_otherwise:
