@@ -12,9 +12,9 @@ PREFIX = "# fsdp-migrate:"
 
 
 def mark(context: Context, draft: Draft) -> Edit | None:
-    """The edit that marks a construct; None where it is marked already or its line has no room above."""
+    """The edit that marks a construct; None where it is marked already."""
     try:
-        node = context.syntax.statement(context.module.statement(draft.node))
+        node = context.syntax.line(context.module.statement(draft.node))
     except LookupError:
         return None
     label = f"{PREFIX} {draft.rule.code}"

@@ -87,6 +87,23 @@ class SyntaxTree:
                 return candidate
         raise LookupError(f"no statement of its own at line {node.lineno}")
 
+    def line(self, node: ast.stmt) -> cst.SimpleStatementLine | cst.BaseCompoundStatement:
+        """What stands on the lines of a statement as a whole: the statement, `a; b` of a `b`, or the `if` of an `elif`.
+
+        Raises:
+            LookupError: if there is none.
+        """
+        start = (node.lineno, self.source.column(node.lineno, node.col_offset))
+        for _, found in self._starting.get(start, ()):
+            around: cst.CSTNode | None = found
+            while around is not None:
+                whole = isinstance(around, cst.SimpleStatementLine | cst.BaseCompoundStatement)
+                if whole and isinstance(self.parents.get(around), cst.IndentedBlock | cst.Module):
+                    assert isinstance(around, cst.SimpleStatementLine | cst.BaseCompoundStatement)
+                    return around
+                around = self.parents.get(around)
+        raise LookupError(f"no statement at line {node.lineno}")
+
     def import_at(
         self, node: ast.Import | ast.ImportFrom
     ) -> tuple[cst.SimpleStatementLine | cst.SimpleStatementSuite, int]:

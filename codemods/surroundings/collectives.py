@@ -44,6 +44,27 @@ for p in model.parameters():
             message="fails on a DTensor",
         ),
         Example(
+            "on a line with others",
+            """\
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+for p in model.parameters():
+    p.grad.div_(2); dist.all_reduce(p.grad)
+""",
+            """\
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+for p in model.parameters():
+    # fsdp-migrate: FSDP522 by hand: fails on a DTensor; units average gradients already; local_shard(...) is the plain shard
+    p.grad.div_(2); dist.all_reduce(p.grad)
+""",
+            message="fails on a DTensor",
+        ),
+        Example(
             "values, and other models' parameters",
             """\
 import torch.distributed as dist

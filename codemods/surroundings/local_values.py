@@ -180,10 +180,10 @@ from torch.distributed.fsdp import fully_shard
 
 fully_shard(model)
 for name, p in model.named_parameters():
-    # fsdp-migrate: FSDP507 by hand: fails on a DTensor: local_shard(p) is this rank's part, p.full_tensor() the whole
+    # fsdp-migrate: FSDP507 by hand: fails if a plain tensor is copied: local_shard(p) is this rank's part, and takes one
     p.data.copy_(saved[name])
 """,
-            message="full_tensor()",
+            message="fails if a plain tensor is copied",
         ),
         Example(
             "counted and grouped before the model is sharded",
@@ -222,6 +222,27 @@ print(sum(p.numel() for p in teacher.parameters()))
 norm = sum(p.grad.norm() for p in critic.parameters())
 """,
             quiet=True,
+        ),
+        Example(
+            "one vector of all gradients",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+norm = torch.cat([p.grad.detach().view(-1) for p in model.parameters()]).norm()
+""",
+            """\
+import torch
+from fsdp_migrate.runtime import local_shard
+from torch.distributed.fsdp import fully_shard
+
+fully_shard(model)
+norm = torch.cat(
+    [local_shard(p.grad).detach().view(-1) for p in model.parameters()]
+).norm()
+""",
+            message="this rank's shard",
         ),
         Example(
             "whole parameters",
@@ -280,6 +301,7 @@ _SHAPE = "is of the whole parameter now; FSDP1's shards had one dimension (but w
 _DECIDED = (
     "the whole parameter's shape decides now, FSDP1's shards had one dimension: training changes"
 )
+_COPIED = "fails if a plain tensor is copied: local_shard(p) is this rank's part, and takes one"
 _FAILS = "fails on a DTensor: local_shard(p) is this rank's part, p.full_tensor() the whole"
 
 
@@ -319,7 +341,7 @@ def _of(context: Context, node: ast.expr, held: Held, parameters: Parameters) ->
         call = module.parents[around]
         assert isinstance(call, ast.Call)
         if call.args and _is_plain(call.args[0], parameters):
-            return Draft(RULE, node, Action.MANUAL, _FAILS, construct, held.sites, mark=True)
+            return Draft(RULE, node, Action.MANUAL, _COPIED, construct, held.sites, mark=True)
     return _localized(context, node, held, _LOCAL) if is_measured(context, node) else None
 
 

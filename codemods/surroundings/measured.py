@@ -11,32 +11,43 @@ _REDUCING = frozenset(
 )
 # What stands between a gradient and its norm, and is done to every element.
 _ELEMENTWISE = frozenset(
-    {"abs", "bfloat16", "clone", "contiguous", "cpu", "cuda", "detach", "double", "flatten"}
-    | {"float", "pow", "reshape", "square", "to", "view"}
+    {"abs", "bfloat16", "clone", "contiguous", "cpu", "cuda", "detach", "double", "float", "pow"}
+    | {"square", "to"}
 )
+_FLATTENING = frozenset({"flatten", "ravel", "reshape", "view"})
+_JOINING = frozenset({"cat", "concat", "concatenate", "hstack"})
 
 
 def is_measured(context: Context, node: ast.expr) -> bool:
-    """Whether a norm, a sum or a mean is taken of a parameter, directly or of what is done to each of its elements."""
+    """Whether a norm, a sum or a mean is taken of a parameter, directly or of what is done to each of its elements.
+
+    Or whether it is flattened and joined with others into one vector, as it is for one norm of all.
+    """
     module = context.module
     child: ast.AST = node
+    flat = False
     for parent in module.ancestors(node):
         if isinstance(parent, ast.Attribute):
             if parent.attr in _REDUCING:
                 return isinstance(module.parents[parent], ast.Call)
-            if parent.attr not in _ELEMENTWISE:
+            flat = flat or parent.attr in _FLATTENING
+            if parent.attr not in _ELEMENTWISE | _FLATTENING:
                 return False
         elif isinstance(parent, ast.Call) and child is not parent.func:
             if child not in parent.args[:1]:
                 return False
             paths = context.project.dotted(parent.func, module)
             names = {p.rpartition(".")[2] for p in paths if p.startswith("torch.")}
-            if names & _REDUCING:
+            if names & _REDUCING or (flat and names & _JOINING):
                 return True
-            if not names & _ELEMENTWISE:
+            flat = flat or bool(names & _FLATTENING)
+            if not names & (_ELEMENTWISE | _FLATTENING):
                 return False
         elif isinstance(parent, ast.BinOp):
             if not isinstance(parent.op, ast.Pow) or child is not parent.left:
+                return False
+        elif isinstance(parent, ast.ListComp | ast.GeneratorExp | ast.List | ast.Tuple):
+            if not flat:
                 return False
         elif not isinstance(parent, ast.Call):
             return False
