@@ -10,7 +10,7 @@ STAMP := .venv/.installed
 SOURCES := $(shell find fsdp_migrate codemods runtime -name '*.py') pyproject.toml constraints.txt README.md
 EXAMPLE := fixtures/transformer/original
 
-.PHONY: demo test lint types units ranks gpu dev clean
+.PHONY: demo test lint types units ranks thorough gpu dev clean
 .DELETE_ON_ERROR:
 
 # Not editable: mypy and the tests see what a user installs. Stale modules of an earlier build must not come along.
@@ -45,7 +45,11 @@ units: $(STAMP)
 # Each of these tests starts processes of its own and waits for them: two at a time keep two cores busy. What the tests of
 # one file share is made once (tests/conftest.py).
 ranks: $(STAMP)
-	$(BIN)/pytest -n 2 --dist loadscope -m "ranks and not gpu"
+	$(BIN)/pytest -n 2 --dist loadscope -m "ranks and not gpu and not thorough"
+
+# More runs of the bundled programs, which `test` leaves out.
+thorough: $(STAMP)
+	$(BIN)/pytest -n 2 -m thorough
 
 gpu: $(STAMP)
 	$(BIN)/pytest -m gpu

@@ -17,8 +17,14 @@ CASES = {
     file.parent.name: tomllib.loads(file.read_text("utf-8"))
     for file in sorted(FIXTURES.glob("*/case.toml"))
 }
+# Those that say `thorough` run under `make thorough`: they show again what another run and tests/equivalence show.
 RUNS = [
-    pytest.param(case, {**settings, **run}, id=" ".join([case, *run.get("arguments", ())]))
+    pytest.param(
+        case,
+        {**settings, **run},
+        id=" ".join([case, *run.get("arguments", ())]),
+        marks=[pytest.mark.thorough] if run.get("thorough") else [],
+    )
     for case, settings in CASES.items()
     for run in settings.get("runs", [{}])
 ]

@@ -56,7 +56,6 @@ def without_average(model, **arguments):
 
 """,
     ),
-    "a wrong learning rate": ("lr=args.lr", "lr=args.lr * 1.01", ""),
 }
 
 
@@ -78,6 +77,7 @@ def test_a_planted_fault_makes_verify_exit_with_1(fault: str, tmp_path: Path) ->
     assert "different" in done.stdout.splitlines()[-1]
 
 
+@pytest.mark.thorough
 def test_verify_migrates_by_itself_and_exits_with_0() -> None:
     original = FIXTURES / "meta_init" / "original" / "train.py"
     command = [

@@ -41,7 +41,10 @@ def without_a_way_out(case: str, version: str, target: Path) -> Path:
     [
         ("mnist", "mnist.py", "python", ["--nproc", "2", "--epochs", "1", "--train-size", "256"]),
         ("transformer", "train.py", "torchrun", ["--steps", "3"]),
-        ("finetune", "finetuning.py", "torchrun", ["--num_epochs", "1"]),
+        pytest.param(
+            *("finetune", "finetuning.py", "torchrun", ["--num_epochs", "1"]),
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 def test_programs_for_cuda_alone_are_verified_without(
