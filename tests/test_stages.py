@@ -21,6 +21,7 @@ EXAMPLES = [
     pytest.param(example, id=f"{rule.code} {example.title}")
     for rule in all_rules()
     for example in rule.examples
+    if "state_dict" in example.before or "checkpoint" in example.before
 ]
 
 
