@@ -47,7 +47,7 @@ units: $(STAMP)
 ranks: $(STAMP)
 	$(BIN)/pytest -n 2 --dist loadscope -m "ranks and not gpu and not thorough"
 
-# More runs of the bundled programs, which `test` leaves out.
+# More ranks and more runs of the bundled programs, which `test` leaves out.
 thorough: $(STAMP)
 	$(BIN)/pytest -n 2 -m thorough
 

@@ -40,7 +40,9 @@ def without_a_way_out(case: str, version: str, target: Path) -> Path:
     ("case", "entry", "launcher", "arguments"),
     [
         ("mnist", "mnist.py", "python", ["--nproc", "2", "--epochs", "1", "--train-size", "256"]),
-        ("transformer", "train.py", "torchrun", ["--steps", "3"]),
+        pytest.param(
+            *("transformer", "train.py", "torchrun", ["--steps", "3"]), marks=pytest.mark.thorough
+        ),
         pytest.param(
             *("finetune", "finetuning.py", "torchrun", ["--num_epochs", "1"]),
             marks=pytest.mark.thorough,
