@@ -59,6 +59,7 @@ def without_average(model, **arguments):
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_makes_verify_exit_with_1(fault: str, tmp_path: Path) -> None:
     right, wrong, helper = FAULTS[fault]

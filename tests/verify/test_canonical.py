@@ -69,6 +69,7 @@ def test_the_program_calls_the_same_collectives(run: RunProgram) -> None:
     assert 3 * 4 * whole <= volume < 3 * 4 * whole * 1.1, "of every parameter, with some padding"
 
 
+@pytest.mark.thorough
 def test_the_plain_figures_are_given(programs: Path) -> None:
     verdict = main.verify(
         programs / "original.py",

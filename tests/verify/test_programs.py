@@ -55,6 +55,7 @@ def test_torchrun_end_to_end(programs: Path, tmp_path: Path) -> None:
     assert data["original"]["peak_memory_bytes"] > 2**20
 
 
+@pytest.mark.thorough
 def test_mp_spawn_is_recorded_like_torchrun(run: RunProgram) -> None:
     spawned = run("original", "--spawn")
     assert compare(run("original"), spawned, 0).differences == []
