@@ -1,10 +1,15 @@
-"""How the rank tests are spread over two workers."""
+"""How the rank tests are spread over two workers, and what they start processes with."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+from fsdp_migrate.verify import launch, processes
+
+from .forkserver import ForkServer
 
 # Their tests share runs of programs, which one worker makes once; others go one by one, wherever there is room.
 SHARING = ("tests/equivalence/", "tests/verify/", "tests/checkpoints/", "tests/checkpoint_tool/")
@@ -23,3 +28,28 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return file if any(folder in file for folder in SHARING) else nodeid
 
     return Spread(config, log)
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[ForkServer]:
+    """A process that has imported torch, and forks the programs that `verify` runs."""
+    server = ForkServer(launch.recorder())
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def forked(fork_server: ForkServer) -> Iterator[None]:
+    """`verify` forks its programs instead of starting interpreters, for the tests of a file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "run", fork_server.run)
+        yield
+
+
+@pytest.fixture
+def interpreters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a file of forked programs, a test that starts the real ones."""
+    monkeypatch.setattr(processes, "run", _RUN)
+
+
+_RUN = processes.run

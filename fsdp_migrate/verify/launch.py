@@ -132,9 +132,9 @@ def environment(
         start: an empty folder for the module that starts it.
         recording: what else the recorder does.
     """
-    recorder = _recorder()
+    folder = recorder()
     start.joinpath("sitecustomize.py").write_text(
-        _SITECUSTOMIZE.replace("{folder!r}", repr(str(recorder))), encoding="utf-8"
+        _SITECUSTOMIZE.replace("{folder!r}", repr(str(folder))), encoding="utf-8"
     )
     values = {
         name: value
@@ -145,7 +145,7 @@ def environment(
     values["FSDP_MIGRATE_RECORD"] = str(records)
     values["FSDP_MIGRATE_DEVICE"] = device
     values["PYTHONPATH"] = os.pathsep.join(
-        [str(start), *_users_paths(program), *_own_path(recorder)]
+        [str(start), *_users_paths(program), *_own_path(folder)]
     )
     values["PYTHONHASHSEED"] = "0"
     # More threads sum in another order, and the ranks share the machine.
@@ -157,7 +157,8 @@ def environment(
     return values
 
 
-def _recorder() -> Path:
+def recorder() -> Path:
+    """The folder of the recorder, which `sitecustomize` starts."""
     # The package's parent is looked up, not imported: it imports torch.
     spec = importlib.util.find_spec("fsdp_migrate.runtime")
     assert spec is not None
