@@ -1,28 +1,22 @@
-"""FSDP1 names that stay in the program: options, policies and state-dict types.
-
-A migrated program may go on using FSDP1's vocabulary: `ShardingStrategy` in a configuration, a policy built in another file.
-These names then come from the runtime, where they have the same spelling, defaults and comparison, so that the program runs
-after torch removes FSDP1.
-"""
+"""FSDP1 names that the program goes on using: they are the runtime's, and say so once a line."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator
-from itertools import chain
+from collections.abc import Collection, Iterable, Iterator
 
-from fsdp_migrate.codemods.context import RUNTIME, Context
-from fsdp_migrate.codemods.rule import Draft, Example, Rule
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.rule import Example, Found, Rule
+from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.findings import Action
-from fsdp_migrate.index.names import KINDS, Kind, fsdp1_name
 
 OPTION = Rule(
     "FSDP017",
     "fsdp1-option",
     "an FSDP1 option that stays is the runtime's",
     """`ShardingStrategy`, `MixedPrecision`, `CPUOffload`, `BackwardPrefetch`, the policies and the state-dict types exist in
-`fsdp_migrate.runtime` with the same members, defaults and comparison, and import nothing from torch's FSDP1. `shard_model`
-takes torch's own objects as well.""",
+`fsdp_migrate.runtime` with the same members, defaults and comparison, and import nothing from torch's FSDP1. The runtime takes
+torch's own objects as well.""",
     (
         Example(
             "a configuration",
@@ -49,11 +43,13 @@ class Config:
         ),
     ),
 )
-OTHER_USE = Rule(
+CLASS_USE = Rule(
     "FSDP018",
-    "other-use",
-    "a use of the FSDP class that is not understood",
-    """The class is used as a value: assigned, compared, passed on. What it becomes depends on what is done with it.""",
+    "class-as-value",
+    "the FSDP class in a table, an alias, a test or an annotation is the runtime's",
+    """The runtime's `FullyShardedDataParallel` is a class like FSDP1's: it can be assigned, passed on, put into a table or a
+tuple of classes, subclassed and named in an annotation. `isinstance(m, FSDP)` is true for its units, and for models of FSDP1
+that another library wrapped; it is false for modules of `fully_shard`, so that code for both versions goes on telling them apart.""",
     (
         Example(
             "the class in a table",
@@ -61,119 +57,54 @@ OTHER_USE = Rule(
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 WRAPPERS = {"fsdp": FSDP}
+options = ()
+options += (FSDP,)
 """,
-            message="by hand",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+WRAPPERS = {"fsdp": FSDP}
+options = ()
+options += (FSDP,)
+""",
         ),
         Example(
-            "a tuple that does more than test",
+            "an isinstance test",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
-WRAPPERS = (FSDP,)
-if not isinstance(model, WRAPPERS):
-    model = WRAPPERS[0](model)
+if isinstance(model, FSDP):
+    print("sharded")
 """,
-            message="by hand",
-        ),
-        Example(
-            "a name that can be something else",
             """\
-from functools import partial
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-FSDP = partial(FSDP, use_orig_params=True)
-model = FSDP(model)
+if isinstance(model, FSDP):
+    print("sharded")
 """,
-            message="something else as well",
         ),
     ),
 )
-RULES = (OPTION, OTHER_USE)
-
-_CLASS = "FullyShardedDataParallel"
-_IN_RUNTIME = {Kind.OPTION, Kind.POLICY, Kind.STATE_DICT}
+RULES = (OPTION, CLASS_USE)
 
 
-def moves(name: str) -> bool:
-    """Whether the runtime has a name of FSDP1's."""
-    return KINDS[name] in _IN_RUNTIME
-
-
-def find(context: Context, gone: Collection[ast.AST], drafts: Collection[Draft]) -> Iterator[Draft]:
-    """References of which no other codemod speaks; those in `gone` go away.
-
-    Of an option its line's finding has said enough. The class counts each time: a use that nobody saw would go wrong
-    in silence.
-    """
-    lines = {getattr(draft.node, "lineno", 0) for draft in drafts}
-    spoken_of = set(chain.from_iterable(_heads(draft.node) for draft in drafts))
-    references = context.references()
-    known = set(references)
-    for reference in references:
-        if reference in spoken_of or context.module.parents[reference] in known:
+def find(context: Context, found: Iterable[Found], removed: Collection[ast.AST]) -> Iterator[Found]:
+    """The references that no other rule speaks of, one finding a line."""
+    gone = {node for region in removed for node in ast.walk(region)}
+    spoken = {line for each in found for line in _lines(each.node)}
+    references = {**context.references, **context.quoted}
+    for reference, name in references.items():
+        line = reference.lineno
+        if reference in gone or line in spoken:
             continue
-        name = context.fsdp1(reference)
-        heard = reference.lineno in lines
-        if reference in gone:
-            if not heard:
-                message = f"{name} goes away with what it was for"
-                yield Draft(OPTION, reference, Action.REWRITE, message, context.source(reference))
-        elif name is None:
-            yield _ambiguous(context, reference)
-        elif name == _CLASS or not heard:
-            yield _left(context, reference, name)
+        spoken.add(line)
+        rule = CLASS_USE if name == CLASS else OPTION
+        yield Found(rule, reference, Action.RUNTIME, f"{name} is the runtime's")
 
 
-def _heads(node: ast.AST) -> Iterator[ast.AST]:
-    """A construct and what it begins with: for `FSDP.fsdp_modules(m)` the call, the method and the class."""
-    while True:
-        yield node
-        if isinstance(node, ast.Call):
-            node = node.func
-        elif isinstance(node, ast.Attribute):
-            node = node.value
-        else:
-            return
-
-
-def _ambiguous(context: Context, reference: ast.expr) -> Draft:
-    paths = context.project.dotted(reference, context.module)
-    found = sorted(name for path in paths if (name := fsdp1_name(path)))
-    return Draft(
-        OTHER_USE,
-        reference,
-        Action.MANUAL,
-        f"can be {found[0]}, and something else as well: give the two different names",
-        context.source(reference),
-        silent=_CLASS in found,
-    )
-
-
-def _left(context: Context, reference: ast.expr, name: str) -> Draft:
-    """What becomes of a name that the program goes on using."""
-    construct = context.source(reference)
-    if not moves(name):
-        message = f"{name} is used as a value: replace it by hand, by what its users need"
-        silent = name == _CLASS
-        return Draft(OTHER_USE, reference, Action.MANUAL, message, construct, silent=silent)
-    if _comes_from_torch(context, reference):
-        message = (
-            f"stays torch's own {name}, which shard_model takes as well: "
-            f"import it by name and it comes from {RUNTIME}"
-        )
-        return Draft(OPTION, reference, Action.MANUAL, message, construct)
-    message = f"{name} stays, and comes from {RUNTIME}"
-    return Draft(OPTION, reference, Action.RUNTIME, message, construct)
-
-
-def _comes_from_torch(context: Context, reference: ast.expr) -> bool:
-    """Whether a name is reached through a module of torch's (`fsdp.wrap.NAME`) or a star: no import of it can change."""
-    module, project = context.module, context.project
-    if isinstance(reference, ast.Attribute):
-        return bool(project.dotted(reference.value, module))
-    return (
-        isinstance(reference, ast.Name)
-        and module.lookup(reference.id, module.scope_of(reference)) is None
-        and all(project.find(source, module) is None for source, _ in module.stars)
-    )
+def _lines(node: ast.AST) -> range:
+    """The lines that a finding speaks of: of a statement with a body, its first lines only."""
+    first = getattr(node, "lineno", 0)
+    if isinstance(node, ast.With | ast.AsyncWith):
+        return range(first, node.body[0].lineno)
+    return range(first, (getattr(node, "end_lineno", None) or first) + 1)

@@ -102,6 +102,13 @@ def _shared(command: F) -> F:
             show_default=True,
         ),
         click.option(
+            "--target-torch",
+            default="2.8",
+            show_default=True,
+            metavar="X.Y",
+            help="The oldest torch release that the program is for: code for older ones is passed over.",
+        ),
+        click.option(
             "--report",
             type=click.Path(dir_okay=False, path_type=Path),
             help="Also write the JSON report to this file.",
@@ -118,14 +125,13 @@ def _shared(command: F) -> F:
     "--diff", is_flag=True, help="Print a diff that `git apply` takes, and write nothing."
 )
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if there is any finding.")
-@click.option("--unsafe", is_flag=True, help="Apply also what is likely, not provably, the same.")
-@click.option("--partial", is_flag=True, help="Migrate also a model that needs manual work first.")
 @click.option(
-    "--stage",
-    type=click.Choice(["checkpoint", "full"]),
-    default="full",
+    "--form",
+    "code_form",
+    type=click.Choice(["auto", "bridge"]),
+    default="auto",
     show_default=True,
-    help="checkpoint: rewrite the checkpoint code alone, which then works on FSDP1 and FSDP2 models. full: everything.",
+    help="bridge: swap imports and change nothing else. auto: also make plain what is provably the same.",
 )
 @click.option("--allow-dirty", is_flag=True, help="Write files with uncommitted changes, too.")
 @click.pass_context
@@ -139,17 +145,10 @@ def migrate(ctx: click.Context, /, **arguments: Any) -> None:
 
 @cli.command()
 @_shared
-@click.option(
-    "--fsdp2",
-    is_flag=True,
-    help="Also look at code that uses fully_shard for breaches of FSDP2's own contract.",
-)
+@click.option("--bridge", is_flag=True, help="Also list what is on the bridge already.")
 @click.pass_context
 def check(ctx: click.Context, /, **arguments: Any) -> None:
-    """List all FSDP1 constructs and what becomes of each.
-
-    With --fsdp2 also what breaks the contract of FSDP2 in code that uses it already (rules FSDP701 and following).
-    """
+    """List all FSDP1 constructs and what is done with each."""
     ctx.exit(run(Request(**arguments, check=True, only_checks=True)))
 
 
@@ -174,13 +173,7 @@ def explain(code: str) -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help="Write a page for each rule into FOLDER instead: the documentation is made so.",
 )
-@click.option(
-    "--coverage",
-    metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the table of all constructs, with what becomes of each, to FILE instead.",
-)
-def rules(pages: Path | None, coverage: Path | None) -> None:
+def rules(pages: Path | None) -> None:
     """List all rules."""
     from fsdp_migrate.codemods.registry import all_rules
 
@@ -188,11 +181,6 @@ def rules(pages: Path | None, coverage: Path | None) -> None:
         from fsdp_migrate.views.pages import write_pages
 
         write_pages(pages, all_rules())
-    if coverage is not None:
-        from fsdp_migrate.views.coverage import write_coverage
-
-        write_coverage(coverage)
-    if pages is not None or coverage is not None:
         return
     from fsdp_migrate.views.explain import render_rules
     from fsdp_migrate.views.terminal import write_text

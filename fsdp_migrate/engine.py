@@ -1,4 +1,4 @@
-"""One run: files are read, analysed together, and every construct gets its finding and its edits."""
+"""One run: files are read, each is analysed, and every FSDP1 construct gets its finding and its edits."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fsdp_migrate.discover import Discovered, mentions_fsdp
+from fsdp_migrate.findings import Problem
 from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source, parse_problem, read_source
 
 if TYPE_CHECKING:
-    from fsdp_migrate.index.module import Module
+    from fsdp_migrate.facts.file import File
 
 Progress = Callable[[int, int, str], None]
 
@@ -24,7 +25,7 @@ def analyse(
     options: Options | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Analyses files together and says what becomes of every FSDP1 construct in them.
+    """Analyses files together and says what is done with every FSDP1 construct in them.
 
     Nothing is written. A file that cannot be read or parsed is an error of the report, and the others go on.
     """
@@ -35,12 +36,15 @@ def analyse(
         report.errors += files.problems
     sources: list[Source] = []
     for path in paths:
+        data = _read_if_concerned(path)
+        if data is None:
+            continue
         source = read_source(path)
         if isinstance(source, Source):
             sources.append(source)
-        elif _concerns_fsdp(path):
+        else:
             report.errors.append(source)
-    _analyse(sources, options or Options(), report, progress)
+    _analyse(sources, paths, options or Options(), report, progress)
     report.seconds = time.perf_counter() - started
     return report
 
@@ -49,61 +53,74 @@ def analyse_source(source: Source, options: Options | None = None) -> Report:
     """Analyses one source on its own, such as standard input."""
     started = time.perf_counter()
     report = Report(files=1)
-    _analyse([source], options or Options(), report, None)
+    sources = [source] if mentions_fsdp(source.data) else []
+    _analyse(sources, (), options or Options(), report, None)
     report.seconds = time.perf_counter() - started
     return report
 
 
+def _read_if_concerned(path: Path) -> bytes | None:
+    """The bytes of a file that mentions FSDP; b"" for one that cannot be read, which is an error to report."""
+    try:
+        with open(path, "rb") as stream:
+            data = stream.read()
+    except OSError:
+        return b""
+    return data if mentions_fsdp(data) else None
+
+
 def _analyse(
-    sources: Sequence[Source], options: Options, report: Report, progress: Progress | None
+    sources: Sequence[Source],
+    paths: Sequence[Path],
+    options: Options,
+    report: Report,
+    progress: Progress | None,
 ) -> None:
-    candidates = [source for source in sources if mentions_fsdp(source.data)]
-    report.candidates = len(candidates)
-    if candidates:
-        # Nothing below is imported for a project without FSDP: LibCST alone takes longer to load than such a run.
+    report.candidates = len(sources)
+    if sources:
+        # Nothing below is imported for a project without FSDP.
+        from fsdp_migrate.codemods.models import Models
+        from fsdp_migrate.facts.program import Program
         from fsdp_migrate.migration import migrate
 
-        migrate(dict(_modules(sources, report, progress)), options, report)
+        files = dict(_files(sources, report, progress))
+        models = Models(Program(files, paths, _parse))
+        for file, source in files.items():
+            migrate(file, source, models, options, report)
     report.findings.sort()
     report.errors.sort()
 
 
-def _modules(
+def _files(
     sources: Sequence[Source], report: Report, progress: Progress | None
-) -> Iterator[tuple[Module, Source]]:
-    """The parsed files, those that do not mention FSDP as well: models and values may pass through them."""
-    from fsdp_migrate.index.module import Module
-
+) -> Iterator[tuple[File, Source]]:
     for done, source in enumerate(sources):
         if progress is not None:
             progress(done, len(sources), source.shown)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # invalid escapes in the user's strings
-                name = module_name(source.path)
-                yield Module(source.path, source.shown, name, source.text), source
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            problem = parse_problem(source)
-            if problem is not None and mentions_fsdp(source.data):
-                report.errors.append(problem)
+        file = _file(source)
+        if file is not None:
+            yield file, source
+        else:
+            report.errors.append(
+                parse_problem(source)
+                or Problem(source.shown, 0, "does not parse: nested too deeply")
+            )
     if progress is not None:
         progress(len(sources), len(sources), "")
 
 
-def _concerns_fsdp(path: Path) -> bool:
-    """Whether a file that cannot be read as Python could have held FSDP1: others are nobody's concern here."""
+def _parse(path: Path) -> File | None:
+    """A file that a name leads into."""
+    source = read_source(path)
+    return _file(source) if isinstance(source, Source) else None
+
+
+def _file(source: Source) -> File | None:
+    from fsdp_migrate.facts.file import File
+
     try:
-        return mentions_fsdp(path.read_bytes())
-    except OSError:
-        return True
-
-
-def module_name(path: Path) -> str:
-    """The dotted form of a file's whole path. Imports are resolved by its end, from the nearest possible root."""
-    absolute = path.absolute()
-    parts = (
-        absolute.parts[1:-1]
-        if absolute.name == "__init__.py"
-        else absolute.with_suffix("").parts[1:]
-    )
-    return ".".join(parts)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes in the user's strings
+            return File(source.path, source.shown, source.text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None

@@ -11,19 +11,19 @@ from enum import Enum
 
 
 class Action(str, Enum):
-    """What becomes of a construct."""
+    """What is done with a construct."""
 
     REWRITE = "rewrite"
-    """Replaced by plain PyTorch with the same semantics."""
+    """Plain PyTorch takes its place."""
     RUNTIME = "runtime"
-    """Replaced by a call of `fsdp_migrate.runtime`: the value is known only when the program runs."""
+    """The runtime serves it: the code as it is on the bridge, or a call of a helper."""
     MANUAL = "manual"
-    """Left as it is: nothing sound can be written. The message says what to do by hand, and why."""
+    """A person must look: it raises under FSDP2, or its numbers change. The message says why and what to do."""
 
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """One FSDP1 construct and what becomes of it.
+    """One FSDP1 construct and what is done with it.
 
     Attributes:
         path: the file, relative to the current folder where it lies below it, with forward slashes.
@@ -31,8 +31,7 @@ class Finding:
         column, end_column: counted from 1, in characters; `end_column` is one past the last character.
         code: the rule, as in `FSDP002`.
         name: the rule's name, as in `fsdp1-constructor`.
-        safe: False if the rewrite is likely, but not provably, the same; it is then applied with `--unsafe` only.
-        message: one sentence on what becomes of the construct and why.
+        message: one sentence on what is done with the construct and why.
         construct: the construct itself in a few words, as in `FSDP(...)` or `limit_all_gathers=True`.
     """
 
@@ -44,7 +43,6 @@ class Finding:
     code: str
     name: str
     action: Action
-    safe: bool
     message: str
     construct: str
 

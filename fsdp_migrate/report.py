@@ -28,7 +28,6 @@ class Report:
         changes: the files that the findings rewrite; `before != after` in each.
         files: number of Python files looked at.
         candidates: how many of them mention FSDP at all.
-        later: constructs that a run for checkpoints only leaves to the next one.
         seconds: wall time of the run.
     """
 
@@ -37,7 +36,6 @@ class Report:
     changes: list[Change] = field(default_factory=list)
     files: int = 0
     candidates: int = 0
-    later: int = 0
     seconds: float = 0.0
 
     def count(self) -> dict[str, int]:

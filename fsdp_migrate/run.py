@@ -35,12 +35,11 @@ class Request:
     report: Path | None = None
     diff: bool = False
     check: bool = False
-    unsafe: bool = False
-    partial: bool = False
-    stage: str = "full"
+    code_form: str = "auto"
+    bridge: bool = False
+    target_torch: str = "2.8"
     allow_dirty: bool = False
     only_checks: bool = False
-    fsdp2: bool = False
 
     @property
     def from_stdin(self) -> bool:
@@ -61,13 +60,13 @@ def run(request: Request) -> int:
         raise click.UsageError("`-` stands alone: standard input is one source")
     settings = _settings(request)
     options = Options(
-        unsafe=request.unsafe,
-        partial=request.partial,
-        checkpoints_only=request.stage == "checkpoint",
+        form=request.code_form,
+        only_checks=request.only_checks,
+        bridge=request.bridge,
+        target_torch=_release(request.target_torch),
         select=_known_codes(split_codes(request.select) or settings.select),
         ignore=_known_codes(split_codes(request.ignore) | settings.ignore),
         exclude=settings.exclude + request.exclude,
-        fsdp2=request.only_checks and (request.fsdp2 or settings.fsdp2),
     )
     original = b""
     if request.from_stdin:
@@ -88,6 +87,13 @@ def _settings(request: Request) -> Settings:
         return load_settings([] if request.from_stdin else [Path(path) for path in request.paths])
     except SettingsError as error:
         raise click.ClickException(str(error)) from None
+
+
+def _release(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split("."))
+    except ValueError:
+        raise click.UsageError(f"--target-torch {text}: not a release such as 2.8") from None
 
 
 def _known_codes(codes: frozenset[str]) -> frozenset[str]:
@@ -170,14 +176,14 @@ def _show(request: Request, report: Report, original: bytes, written: bool) -> N
     stream: Stream = "stdout" if on_stdout else "stderr"
     findings = report.findings
     if not request.check:
-        findings = text.remaining(findings, request.unsafe)
+        findings = text.remaining(findings)
     if request.writes and written:
         for line in text.render_changes(report):
             write_text(line)
     for line in text.render_findings(findings, stream):
         write_text(line, stream)
     if written:
-        write_text(text.summary(report, request.unsafe), stream)
+        write_text(text.summary(report), stream)
 
 
 def _save(file: Path, report: Report) -> None:

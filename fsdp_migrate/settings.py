@@ -15,7 +15,7 @@ else:
 
 TABLE = "[tool.fsdp-migrate]"
 LISTS = ("exclude", "ignore", "select")
-KEYS = (*LISTS[:1], "fsdp2", *LISTS[1:])
+KEYS = LISTS
 
 
 @dataclass(frozen=True)
@@ -23,22 +23,22 @@ class Options:
     """What the analysis needs to know of a run.
 
     Attributes:
-        unsafe: apply also what is likely, but not provably, the same.
-        partial: migrate a model although one of its constructs must be done by hand first.
-        checkpoints_only: rewrite what can be rewritten of state dicts while the models stay FSDP1's, and nothing else.
+        form: `auto` makes plain what is provable; `bridge` swaps imports and does nothing else.
+        only_checks: findings are wanted, and no edits.
+        bridge: findings of what is on the bridge already are wanted, too.
+        target_torch: the oldest torch release that the program is for, as in (2, 8).
         select: report these rule codes only; empty means all.
         ignore: leave these rule codes out.
         exclude: patterns as in .gitignore for files that a folder's walk leaves out.
-        fsdp2: look also for breaches of FSDP2's own contract.
     """
 
-    unsafe: bool = False
-    partial: bool = False
-    checkpoints_only: bool = False
+    form: str = "auto"
+    only_checks: bool = False
+    bridge: bool = False
+    target_torch: tuple[int, ...] = (2, 8)
     select: frozenset[str] = frozenset()
     ignore: frozenset[str] = frozenset()
     exclude: tuple[str, ...] = ()
-    fsdp2: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,12 @@ class Settings:
     Attributes:
         root: the folder that `exclude` is relative to: pyproject.toml's, else the current one.
         exclude, select, ignore: as in `Options`.
-        fsdp2: likewise, for `check`.
     """
 
     root: Path = field(default_factory=Path.cwd)
     exclude: tuple[str, ...] = ()
     select: frozenset[str] = frozenset()
     ignore: frozenset[str] = frozenset()
-    fsdp2: bool = False
 
 
 class SettingsError(ValueError):
@@ -116,13 +114,9 @@ def _checked(file: Path, table: dict[str, object]) -> Settings:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise SettingsError(f"{file}: {key} in {TABLE} must be a list of strings")
         lists[key] = value
-    fsdp2 = table.get("fsdp2", False)
-    if not isinstance(fsdp2, bool):
-        raise SettingsError(f"{file}: fsdp2 in {TABLE} must be true or false")
     return Settings(
         root=file.parent,
         exclude=tuple(lists["exclude"]),
         select=split_codes(lists["select"]),
         ignore=split_codes(lists["ignore"]),
-        fsdp2=fsdp2,
     )

@@ -16,7 +16,7 @@ from .bundled import FIXTURES, RUNS
 
 FSDP_MIGRATE = Path(sys.executable).parent / "fsdp-migrate"
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.usefixtures("forked")]
 
 
 @pytest.mark.parametrize(("case", "settings"), RUNS)

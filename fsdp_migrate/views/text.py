@@ -39,33 +39,20 @@ def render_problems(problems: Iterable[Problem], stream: Stream = "stderr") -> l
     ]
 
 
-def summary(report: Report, unsafe: bool = False) -> str:
-    """What was found and what becomes of it, in one sentence."""
-    later = ""
-    if report.later:
-        later = f" {_number(report.later, 'other construct')} for --stage full."
+def summary(report: Report) -> str:
+    """What was found and what is done with it, in one sentence."""
     if not report.findings:
-        what = "checkpoint of an FSDP1 model" if report.later else "FSDP1 construct"
-        return f"No {what} in {_number(report.files, 'file')}.{later}"
+        return f"No FSDP1 construct in {_number(report.files, 'file')}."
     counts = report.count()
     files = len({finding.path for finding in report.findings})
-    waiting = 0 if unsafe else sum(map(is_waiting, report.findings))
     found = f"Found {_number(len(report.findings), 'construct')} in {_number(files, 'file')}"
     rewritten, runtime, manual = (counts[action] for action in ("rewrite", "runtime", "manual"))
-    text = f"{found}: {rewritten} rewritten, {runtime} to the runtime, {manual} by hand."
-    if waiting:
-        text += f" {waiting} of them only with --unsafe."
-    return text + later
+    return f"{found}: {rewritten} made plain, {runtime} served by the runtime, {manual} by hand."
 
 
-def is_waiting(finding: Finding) -> bool:
-    """Whether the finding could be applied, but not without `--unsafe`."""
-    return not finding.safe and finding.action is not Action.MANUAL
-
-
-def remaining(findings: Sequence[Finding], unsafe: bool) -> list[Finding]:
+def remaining(findings: Sequence[Finding]) -> list[Finding]:
     """The findings that a rewrite leaves to the reader."""
-    return [f for f in findings if f.action is Action.MANUAL or (not unsafe and is_waiting(f))]
+    return [finding for finding in findings if finding.action is Action.MANUAL]
 
 
 def _finding_line(finding: Finding, stream: Stream) -> str:
@@ -74,8 +61,6 @@ def _finding_line(finding: Finding, stream: Stream) -> str:
     mark = ""
     if finding.action is Action.MANUAL:
         mark = " [by hand]"
-    elif not finding.safe:
-        mark = " [needs --unsafe]"
     elif finding.action is Action.RUNTIME:
         mark = " [runtime]"
     construct = printable(finding.construct)

@@ -1,0 +1,136 @@
+"""Import statements edited as text: only the statement goes through LibCST, the rest of the file is not parsed again."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+import libcst as cst
+
+from fsdp_migrate.codemods.edit.import_insertion import insert_imports
+from fsdp_migrate.codemods.edit.import_lines import edit_import_line, lost_comments
+from fsdp_migrate.codemods.edit.import_statement import ImportEdit, edit_import
+from fsdp_migrate.codemods.edit.text import indentation, is_alone, newline
+from fsdp_migrate.codemods.rule import Edit
+from fsdp_migrate.facts.file import NEWLINE, File
+
+
+def edit_import_text(
+    file: File, node: ast.Import | ast.ImportFrom, change: ImportEdit, line_length: int
+) -> Edit:
+    """The edit of one import statement, with its comments and its layout."""
+    if not is_alone(file, node):
+        return _among_others(file, node, change)
+    start, end = file.lines(node)
+    indent = indentation(file, node)
+    text = NEWLINE.sub("\n", file.text[start:end])
+    header = f"if 1:\n{indent}pass\n" if indent else ""
+    module = cst.parse_module(header + text)
+    block = module.body[0].body if indent else module  # type: ignore[union-attr]
+    line = block.body[-1]  # type: ignore[union-attr]
+    assert isinstance(line, cst.SimpleStatementLine)
+    lines = edit_import_line(line, {0: change}, line_length - len(indent))
+    if not lines:
+        kept = [f"{indent}{comment}" for comment in lost_comments(line, {0: change})]
+        alone = len(file.block(node)) == 1 and not isinstance(file.parents[node], ast.Module)
+        kept += [f"{indent}pass"] if alone else []
+        made = "".join(f"{each}\n" for each in kept)
+    elif indent:
+        assert isinstance(block, cst.IndentedBlock)
+        outer = module.body[0].with_changes(body=block.with_changes(body=[block.body[0], *lines]))
+        made = module.with_changes(body=[outer]).code.removeprefix(header)
+    else:
+        made = module.with_changes(body=lines).code
+    return Edit(start, end, made.replace("\n", newline(file)))
+
+
+def _among_others(file: File, node: ast.Import | ast.ImportFrom, change: ImportEdit) -> Edit:
+    """A statement that shares its line: statements joined by `;` stay joined."""
+    start, end = file.span(node)
+    statement = cst.parse_statement(NEWLINE.sub("\n", file.text[start:end]))
+    assert isinstance(statement, cst.SimpleStatementLine)
+    small = statement.body[0]
+    assert isinstance(small, cst.Import | cst.ImportFrom)
+    result = edit_import(small, change)
+    parts = [*([result.kept] if result.kept else []), *(new.statement for new in result.new)]
+    code = "; ".join(cst.Module([]).code_for_node(part) for part in parts)
+    return Edit(start, end, (code or "pass").replace("\n", newline(file)))
+
+
+def insert_import_text(
+    file: File, names: Sequence[tuple[str, str]], line_length: int
+) -> list[Edit]:
+    """New imports for a file that has no statement to edit: where they sort among its leading imports.
+
+    A module without a name is imported as itself: `import module`.
+    """
+    edits = []
+    modules = [module for module, name in names if not name]
+    if modules:
+        at, prefix, suffix = _place_of_modules(file)
+        end_of_line = newline(file)
+        lines = "".join(f"import {module}{end_of_line}" for module in dict.fromkeys(modules))
+        edits.append(Edit(at, at, prefix + lines + suffix))
+    named = [(module, name) for module, name in names if name]
+    if named:
+        end = _end_of_head(file)
+        head = NEWLINE.sub("\n", file.text[:end])
+        made = insert_imports(cst.parse_module(head), named, line_length).code
+        edits += _difference(head, made, newline(file))
+    return edits
+
+
+def _place_of_modules(file: File) -> tuple[int, str, str]:
+    """Behind the last `import name` of the leading imports, else behind all of them."""
+    end = _end_of_head(file)
+    plain = [
+        statement
+        for statement in file.tree.body
+        if isinstance(statement, ast.Import)
+        and is_alone(file, statement)
+        and file.lines(statement)[1] <= end
+    ]
+    if plain:
+        at = file.lines(plain[-1])[1]
+        return at, "" if file.text[:at].endswith(("\n", "\r")) else newline(file), ""
+    gap = newline(file) if end < len(file.text) else ""
+    return (
+        end,
+        "" if not end or file.text[:end].endswith(("\n", "\r")) else newline(file),
+        gap if not end else "",
+    )
+
+
+def _difference(before: str, after: str, end_of_line: str) -> list[Edit]:
+    """Edits of whole lines that make one text of another; places count as in the file, whose lines end otherwise."""
+    import difflib
+
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    extra = len(end_of_line) - 1
+    starts = [0]
+    for line in old:
+        starts.append(starts[-1] + len(line) + (extra if line.endswith("\n") else 0))
+    return [
+        Edit(starts[a], starts[b], "".join(new[c:d]).replace("\n", end_of_line))
+        for tag, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+        if tag != "equal"
+    ]
+
+
+def _end_of_head(file: File) -> int:
+    """Where the docstring and the leading imports of a file end."""
+    last: ast.stmt | None = None
+    for index, statement in enumerate(file.tree.body):
+        docstring = (
+            index == 0
+            and isinstance(statement, ast.Expr)
+            and isinstance(statement.value, ast.Constant)
+        )
+        guarded = isinstance(statement, ast.If | ast.Try)
+        if not (docstring or guarded or isinstance(statement, ast.Import | ast.ImportFrom)):
+            break
+        if not guarded:
+            last = statement
+    if last is None:
+        return 0
+    return file.lines(last)[1]

@@ -1,0 +1,171 @@
+"""Edits of a file's text, applied together; every byte outside of them stays as it was."""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from fsdp_migrate.codemods.rule import Edit
+from fsdp_migrate.facts.file import NEWLINE, File
+
+
+class Refused(Exception):
+    """Edits that cannot be made without losing something; the message says what."""
+
+
+def apply(text: str, edits: Iterable[Edit]) -> str:
+    """The text after its edits, two insertions at one place in the given order.
+
+    Raises:
+        Refused: if two edits overlap, a comment would be lost, or the result does not parse.
+    """
+    ordered = sorted(dict.fromkeys(edits), key=lambda edit: (edit.start, edit.end))
+    if overlap(ordered):
+        raise Refused("two rewrites want the same code")
+    pieces, position = [], 0
+    for edit in ordered:
+        pieces += [text[position : edit.start], edit.text]
+        position = edit.end
+    after = "".join([*pieces, text[position:]])
+    _check(text, after)
+    return after
+
+
+def overlap(ordered: Sequence[Edit]) -> bool:
+    """Whether two of some edits, in the order of their places, want the same text."""
+    return any(next_.start < edit.end for edit, next_ in zip(ordered, ordered[1:], strict=False))
+
+
+def comments(text: str) -> list[str]:
+    """The comments of a file, in order."""
+    lines = io.StringIO(NEWLINE.sub("\n", text)).readline  # the tokenizer knows no lone CR
+    return [t.string for t in tokenize.generate_tokens(lines) if t.type == tokenize.COMMENT]
+
+
+def _check(before: str, after: str) -> None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(after, "<migrated>", "exec", dont_inherit=True, flags=ast.PyCF_ONLY_AST)
+        lost = Counter(comments(before)) - Counter(comments(after))
+    except (SyntaxError, ValueError, tokenize.TokenError) as error:
+        raise Refused(f"the result would not parse ({error})") from None
+    if lost:
+        raise Refused(f"the comment {next(iter(lost))!r} would be lost")
+
+
+def newline(file: File) -> str:
+    """The line ending of a file."""
+    found = NEWLINE.search(file.text)
+    return found[0] if found else "\n"
+
+
+def indentation(file: File, statement: ast.stmt) -> str:
+    """The white space in front of a statement's first line."""
+    start, _ = file.lines(statement)
+    line = file.text[start : file.span(statement)[0]]
+    return line[: len(line) - len(line.lstrip())]
+
+
+def is_alone(file: File, statement: ast.stmt) -> bool:
+    """Whether a statement has its lines to itself: no `a; b`, no `if x: statement`."""
+    (start, end), (first, last) = file.span(statement), file.lines(statement)
+    behind = file.text[end:last].strip(" \t\r\n\f\\")
+    return not file.text[first:start].strip() and (not behind or behind.startswith("#"))
+
+
+def insert_above(file: File, statement: ast.stmt, code: str, line_length: int = 88) -> Edit:
+    """New statements on lines of their own, above a statement that has its lines to itself."""
+    start, _ = file.lines(statement)
+    return Edit(start, start, _laid_out(file, statement, code, line_length))
+
+
+def insert_below(file: File, statement: ast.stmt, code: str, line_length: int = 88) -> Edit:
+    """New statements on lines of their own, below a statement that has its lines to itself."""
+    _, end = file.lines(statement)
+    prefix = "" if file.text[:end].endswith(("\n", "\r")) else newline(file)
+    return Edit(end, end, prefix + _laid_out(file, statement, code, line_length))
+
+
+def replace_statement(file: File, statement: ast.stmt, code: str, line_length: int = 88) -> Edit:
+    """Other statements in a statement's place; a comment at its end stays at the last one's."""
+    start, end = file.span(statement)
+    made = _laid_out(file, statement, code, line_length)
+    indent = indentation(file, statement)
+    return Edit(start, end, made.removeprefix(indent).rstrip("\r\n"))
+
+
+def remove_statement(file: File, statement: ast.stmt) -> Edit:
+    """A statement goes with its lines; its comments stay, and `pass` takes the place of a block's only one."""
+    start, end = file.lines(statement)
+    indent, end_of_line = indentation(file, statement), newline(file)
+    kept = [indent + comment for comment in comments_between(file, start, end)]
+    if len(file.block(statement)) == 1 and not isinstance(file.parents[statement], ast.Module):
+        kept.append(f"{indent}pass")
+    return Edit(start, end, "".join(line + end_of_line for line in kept))
+
+
+def comments_between(file: File, start: int, end: int) -> list[str]:
+    """The comments in a part of a file that begins and ends with whole tokens."""
+    text = file.text[start:end].strip()
+    if "#" not in text:
+        return []
+    try:
+        return comments(text)
+    except (tokenize.TokenError, IndentationError):
+        return comments(f"({text})")
+
+
+def dedent_body(file: File, statement: ast.With) -> list[Edit]:
+    """The body of a `with` takes the place of the whole: the header goes, the lines move to the left.
+
+    Lines inside of strings stay as they are.
+    """
+    first, last = statement.body[0], statement.body[-1]
+    header_start, _ = file.span(statement)
+    body_start, _ = file.lines(first)
+    outer, inner = indentation(file, statement), indentation(file, first)
+    kept = comments_between(file, header_start, body_start)
+    end_of_line = newline(file)
+    above = "".join(f"{comment}{end_of_line}{outer}" for comment in kept)
+    edits = [Edit(header_start, body_start + len(inner), above)]
+    inside = _lines_inside_strings(file, statement)
+    _, body_end = file.lines(last)
+    for number in range(first.lineno + 1, len(file.line_starts) + 1):
+        start = file.line_starts[number - 1]
+        if start >= body_end:
+            break
+        if number not in inside and file.text.startswith(inner, start):
+            edits.append(Edit(start + len(outer), start + len(inner), ""))
+    return edits
+
+
+def _lines_inside_strings(file: File, statement: ast.stmt) -> set[int]:
+    """The lines of a statement that begin inside a string."""
+    found: set[int] = set()
+    for node in ast.walk(statement):
+        if isinstance(node, ast.JoinedStr) or (
+            isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)
+        ):
+            found.update(range(node.lineno + 1, (node.end_lineno or node.lineno) + 1))
+    return found
+
+
+def _laid_out(file: File, statement: ast.stmt, code: str, line_length: int) -> str:
+    """Generated statements, formatted by black and indented as a statement is."""
+    indent = indentation(file, statement)
+    made = formatted(code, max(line_length - len(indent), 40))
+    lines = [indent + line if line else line for line in made.rstrip("\n").split("\n")]
+    return newline(file).join(lines) + newline(file)
+
+
+def formatted(code: str, line_length: int) -> str:
+    """Code as black has it, quotes as they are: generated code holds expressions of the user's."""
+    import black  # takes longer to import than a small file to migrate
+
+    mode = black.Mode(line_length=line_length, string_normalization=False)
+    return black.format_str(code, mode=mode)

@@ -1,0 +1,219 @@
+"""Which expressions can hold a model of FSDP1: enough to speak of it, never enough to prove what it is.
+
+A value is followed back from where it is used: through names, attributes of the same class, results of functions and
+arguments of calls, each only when asked. Nothing is followed forward.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cached_property
+
+from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.names import CLASS, fsdp1_name
+from fsdp_migrate.facts.program import Definition, External, Program
+from fsdp_migrate.facts.scopes import Assigned, Opaque, Parameter
+
+# Methods and functions that return the model that they are given, or a wrapper around it.
+_SAME = frozenset(
+    {
+        "to",
+        "cuda",
+        "cpu",
+        "train",
+        "eval",
+        "half",
+        "bfloat16",
+        "float",
+        "requires_grad_",
+        "compile",
+        "cast",
+    }
+)
+
+
+class Models:
+    """The models of one program."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._answers: dict[ast.AST, bool] = {}
+
+    def constructors(self, file: File) -> list[ast.Call]:
+        """The calls in a file that wrap a model: of FSDP1's class, of a subclass of it, of a `partial` of it."""
+        return [call for call in file.of(ast.Call) if self.is_constructor(call, file)]
+
+    def is_constructor(self, call: ast.Call, file: File) -> bool:
+        """Whether a call wraps a model."""
+        return self.is_class(call.func, file)
+
+    def is_class(self, expression: ast.expr, file: File) -> bool:
+        """Whether an expression can be FSDP1's class, a subclass of it in the program, or a `partial` of one."""
+        if not isinstance(expression, ast.Name | ast.Attribute):
+            return False
+        for meaning in self.program.meanings(expression, file):
+            if isinstance(meaning, External) and fsdp1_name(meaning.dotted) == CLASS:
+                return True
+            if isinstance(meaning, Definition) and self.is_subclass(meaning):
+                return True
+        return self._is_partial(expression, file)
+
+    def is_subclass(self, definition: Definition) -> bool:
+        """Whether a class of the program has FSDP1's among its bases."""
+        return isinstance(definition.node, ast.ClassDef) and any(
+            isinstance(base, External) and fsdp1_name(base.dotted) == CLASS
+            for base in self.program.classes_above(definition)
+        )
+
+    def _is_partial(self, expression: ast.expr, file: File) -> bool:
+        if not isinstance(expression, ast.Name):
+            return False
+        found = file.scope_of(expression).lookup(expression.id)
+        return found is not None and any(
+            isinstance(binding, Assigned)
+            and isinstance(binding.value, ast.Call)
+            and "functools.partial" in self.program.dotted(binding.value.func, file)
+            and bool(binding.value.args)
+            and binding.value.args[0] is not expression
+            and isinstance(binding.value.args[0], ast.Name | ast.Attribute)
+            and self.program.fsdp1(binding.value.args[0], file) == CLASS
+            for binding in found[1]
+        )
+
+    def can_hold(self, expression: ast.expr, file: File) -> bool:
+        """Whether an expression can be a model that FSDP1 wrapped."""
+        if expression not in self._answers:
+            self._answers[expression] = False  # what leads back to itself adds nothing
+            self._answers[expression] = self._can_hold(expression, file)
+        return self._answers[expression]
+
+    def _can_hold(self, expression: ast.expr, file: File) -> bool:
+        if isinstance(expression, ast.Call):
+            return self._made_by(expression, file)
+        if isinstance(expression, ast.IfExp):
+            return self.can_hold(expression.body, file) or self.can_hold(expression.orelse, file)
+        if isinstance(expression, ast.NamedExpr | ast.Await):
+            return self.can_hold(expression.value, file)
+        if isinstance(expression, ast.Name):
+            return self._named(expression, file)
+        if isinstance(expression, ast.Attribute):
+            return self._kept(expression, file)
+        if isinstance(expression, ast.Subscript):
+            return self.can_hold(expression.value, file)
+        return isinstance(expression, ast.Tuple | ast.List) and any(
+            self.can_hold(element, file) for element in expression.elts
+        )
+
+    def _made_by(self, call: ast.Call, file: File) -> bool:
+        if self.is_constructor(call, file):
+            return True
+        name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        if name in _SAME:
+            receiver = [call.func.value] if isinstance(call.func, ast.Attribute) else []
+            if any(self.can_hold(each, file) for each in (*receiver, *call.args)):
+                return True
+        definition = self._called(call, file)
+        if definition is None or isinstance(definition.node, ast.ClassDef):
+            return False
+        return any(
+            statement.value is not None and self.can_hold(statement.value, definition.file)
+            for statement in definition.file.of(ast.Return)
+            if definition.file.function(statement) is definition.node
+        )
+
+    def _called(self, call: ast.Call, file: File) -> Definition | None:
+        if isinstance(call.func, ast.Attribute) and getattr(call.func.value, "id", "") == "self":
+            cls = file.enclosing_class(call)
+            methods = cls.body if cls else []
+            for method in methods:
+                if isinstance(method, ast.FunctionDef) and method.name == call.func.attr:
+                    return Definition(file, method)
+            return None
+        if isinstance(call.func, ast.Name | ast.Attribute):
+            return self.program.definition(call.func, file)
+        return None
+
+    def _named(self, name: ast.Name, file: File) -> bool:
+        found = file.scope_of(name).lookup(name.id)
+        for binding in found[1] if found else ():
+            if isinstance(binding, Assigned) and self.can_hold(binding.value, file):
+                return True
+            if isinstance(binding, Parameter) and self._passed(binding, file):
+                return True
+            if isinstance(binding, Opaque) and isinstance(
+                binding.node, ast.For | ast.comprehension
+            ):
+                if isinstance(binding.node.target, ast.Name) and self.can_hold(
+                    binding.node.iter, file
+                ):
+                    return True
+        return False
+
+    def _passed(self, parameter: Parameter, file: File) -> bool:
+        """Whether a call somewhere passes such a model for a parameter, or its annotation names the class."""
+        annotation = parameter.argument.annotation
+        if annotation is not None and any(
+            isinstance(node, ast.Name | ast.Attribute | ast.Constant)
+            and self.program.fsdp1(node, file) == CLASS
+            for node in ast.walk(annotation)
+        ):
+            return True
+        function = parameter.function
+        if isinstance(function, ast.Lambda):
+            return False
+        return any(
+            self.can_hold(value, other)
+            for other, value in self._arguments(function, parameter, file)
+        )
+
+    def _arguments(
+        self, function: ast.FunctionDef | ast.AsyncFunctionDef, parameter: Parameter, file: File
+    ) -> Iterator[tuple[File, ast.expr]]:
+        """What the calls of a function by its name give for a parameter."""
+        given = [*function.args.posonlyargs, *function.args.args]
+        names = [argument.arg for argument in given]
+        method = bool(names) and names[0] in {"self", "cls"}
+        name = function.name
+        if name == "__init__" and (cls := file.enclosing_class(function)):
+            name = cls.name
+        for other, call in self.calls.get(name, ()):
+            if not method and self._called(call, other) is not None:
+                called = self._called(call, other)
+                if called is not None and called.node is not function:
+                    continue
+            for keyword in call.keywords:
+                if keyword.arg == parameter.argument.arg:
+                    yield other, keyword.value
+            if parameter.argument.arg in names:
+                position = names.index(parameter.argument.arg) - method
+                if 0 <= position < len(call.args) and not isinstance(
+                    call.args[position], ast.Starred
+                ):
+                    yield other, call.args[position]
+
+    @cached_property
+    def calls(self) -> dict[str, list[tuple[File, ast.Call]]]:
+        """The calls of each name in the files that mention FSDP."""
+        found: dict[str, list[tuple[File, ast.Call]]] = {}
+        for file in self.program.files:
+            for call in file.of(ast.Call):
+                name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+                found.setdefault(name, []).append((file, call))
+        return found
+
+    def _kept(self, attribute: ast.Attribute, file: File) -> bool:
+        """Whether an attribute of that name, of `self` in the same class or else in the file, was given such a model."""
+        cls = file.enclosing_class(attribute)
+        for store in file.attributes.get(attribute.attr, ()):
+            statement = file.parents.get(store)
+            if not isinstance(store.ctx, ast.Store) or not isinstance(
+                statement, ast.Assign | ast.AnnAssign
+            ):
+                continue
+            own = getattr(attribute.value, "id", "") == "self"
+            if own and file.enclosing_class(store) is not cls:
+                continue
+            if statement.value is not None and self.can_hold(statement.value, file):
+                return True
+        return False

@@ -1,0 +1,392 @@
+"""Imports of public FSDP1 names come from the runtime: the one edit that is always made, sound by itself.
+
+Runs last: it knows which names the other edits took away, and which they need.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.edit.import_statement import ImportEdit
+from fsdp_migrate.codemods.rule import Edit, Example, Found, Import, Rule
+from fsdp_migrate.facts.names import RUNTIME, TORCH, fsdp1_name, in_runtime, is_module
+from fsdp_migrate.facts.scopes import Imported
+from fsdp_migrate.findings import Action
+
+RULE = Rule(
+    "FSDP001",
+    "fsdp1-import",
+    "imports of FSDP1 names come from the runtime",
+    """`fsdp_migrate.runtime` has every public name of `torch.distributed.fsdp` and of its modules `api`, `wrap`,
+`fully_sharded_data_parallel` and `sharded_grad_scaler`, with FSDP1's interface on FSDP2's engine. A program whose imports are
+redirected there runs on FSDP2 as it is. Each import is edited where it is: its guard (`try`, a test of the version,
+TYPE_CHECKING), its scope, its layout and its comments stay. FSDP2's own names stay torch's. A name that another edit made
+unnecessary goes.""",
+    (
+        Example(
+            "in place, comments kept",
+            """\
+from torch.distributed.fsdp import (
+    FullyShardedDataParallel as FSDP,
+    ShardingStrategy,  # see config.yaml
+)
+
+model = FSDP(model, sharding_strategy=ShardingStrategy[config.strategy])
+""",
+            """\
+from fsdp_migrate.runtime import (
+    FullyShardedDataParallel as FSDP,
+    ShardingStrategy,  # see config.yaml
+)
+
+model = FSDP(model, sharding_strategy=ShardingStrategy[config.strategy])
+""",
+        ),
+        Example(
+            "a fallback",
+            """\
+try:
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+except ImportError:
+    FSDP = None
+""",
+            """\
+try:
+    from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+except ImportError:
+    FSDP = None
+""",
+        ),
+        Example(
+            "names of both versions",
+            """\
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, fully_shard
+
+both = (FSDPModule, FullyShardedDataParallel)
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+both = (FSDPModule, FullyShardedDataParallel)
+""",
+        ),
+        Example(
+            "a module, and names written out",
+            """\
+import torch
+import torch.distributed.fsdp as fsdp
+from torch.distributed.fsdp import wrap
+
+policy = wrap.size_based_auto_wrap_policy
+model = fsdp.FullyShardedDataParallel(model, auto_wrap_policy=policy)
+print(isinstance(model, torch.distributed.fsdp.FullyShardedDataParallel))
+""",
+            """\
+import torch
+import fsdp_migrate.runtime as fsdp
+import fsdp_migrate.runtime
+from fsdp_migrate.runtime import wrap
+
+policy = wrap.size_based_auto_wrap_policy
+model = fsdp.FullyShardedDataParallel(model, auto_wrap_policy=policy)
+print(isinstance(model, fsdp_migrate.runtime.FullyShardedDataParallel))
+""",
+        ),
+        Example(
+            "code for a release that is older than FSDP2",
+            """\
+import torch
+from packaging import version
+
+if version.parse(torch.__version__) < version.parse("2.1"):
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+else:
+    from modern import FSDP
+""",
+            quiet=True,
+        ),
+    ),
+)
+RULES = (RULE,)
+
+
+@dataclass(eq=False)
+class _Statement:
+    """One import statement that binds FSDP1 names."""
+
+    node: ast.Import | ast.ImportFrom
+    drop: set[str] = field(default_factory=set)
+    move: dict[str, tuple[str, str]] = field(default_factory=dict)
+    add: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def locals(self) -> set[str]:
+        return {alias.asname or alias.name for alias in self.node.names}
+
+    @property
+    def change(self) -> ImportEdit:
+        return ImportEdit(frozenset(self.drop), self.move, tuple(dict.fromkeys(self.add)))
+
+
+@dataclass(frozen=True)
+class Swap:
+    """What the imports of a file become."""
+
+    found: list[Found]
+    edits: list[Edit]
+
+
+def swap(
+    context: Context,
+    removed: Collection[ast.AST] = (),
+    needed: Sequence[Import] = (),
+) -> Swap:
+    """Decides on every import of an FSDP1 name and every FSDP1 name that is written out.
+
+    Args:
+        removed: code that the edits of other rules take away.
+        needed: names that those edits use.
+    """
+    gone = {node for region in removed for node in ast.walk(region)}
+    statements = list(_statements(context))
+    found: list[Found] = []
+    for statement in statements:
+        _decide(context, statement, gone)
+    written_out = [each for each in _written_out(context) if each[0] not in gone]
+    imported = {
+        target
+        for s in statements
+        for local, (target, name) in s.move.items()
+        if not name and is_module(local)
+    }
+    targets = dict.fromkeys(target for _, target in written_out if not _covered(target, imported))
+    needed = [*needed, *(Import(target, "") for target in targets)]
+    insert = _hand_out(context, statements, needed)
+    for statement in statements:
+        found += _say(context, statement)
+    found += [
+        Found(RULE, node, Action.RUNTIME, f"is {target}.{name} now")
+        for node, target in written_out
+        if (name := context.source(node).rpartition(".")[2])
+    ]
+    return Swap(found, list(_edits(context, statements, insert, written_out)))
+
+
+def _statements(context: Context) -> Iterator[_Statement]:
+    file = context.file
+    for node in sorted((*file.of(ast.Import), *file.of(ast.ImportFrom)), key=lambda n: n.lineno):
+        if not context.is_dead(node) and any(
+            _binds_fsdp(node, alias, context) for alias in node.names
+        ):
+            yield _Statement(node)
+
+
+def _binds_fsdp(node: ast.Import | ast.ImportFrom, alias: ast.alias, context: Context) -> bool:
+    """Whether an import binds one of FSDP1's modules, or a public name of FSDP1's, of torch or of the runtime."""
+    if isinstance(node, ast.Import):
+        return is_module(alias.name)
+    module = node.module or ""
+    if node.level:
+        return False
+    if alias.name == "*":
+        return is_module(module)
+    path = f"{module}.{alias.name}"
+    return is_module(path) or fsdp1_name(path) is not None
+
+
+def _decide(context: Context, statement: _Statement, gone: Collection[ast.AST]) -> None:
+    """Drops the names that edits left without a use, and moves the others to the runtime."""
+    for alias in statement.node.names:
+        local = alias.asname or alias.name
+        if not _binds_fsdp(statement.node, alias, context):
+            continue
+        if gone and _is_spent(context, statement.node, local, gone):
+            statement.drop.add(local)
+        elif isinstance(statement.node, ast.Import):
+            statement.move[local] = in_runtime(alias.name), ""
+        else:
+            module = statement.node.module or ""
+            target = _target(module, alias.name)
+            if target is not None:
+                statement.move[local] = target
+
+
+def _target(module: str, name: str) -> tuple[str, str] | None:
+    """Where the runtime has a name; None for what comes from there already."""
+    if module == "torch.distributed":  # from torch.distributed import fsdp
+        return "fsdp_migrate", "runtime"
+    if not module.startswith(TORCH):
+        return None
+    return (in_runtime(module), name) if is_module(module) else (f"{RUNTIME}.wrap", name)
+
+
+def _is_spent(context: Context, node: ast.AST, local: str, gone: Collection[ast.AST]) -> bool:
+    """Whether edits took away every use of a name, and no other file imports it from here."""
+    file = context.file
+    scope = file.scope_of(node)
+    loads = [load for load in file.loads.get(local, ()) if _sees(context, load, scope, local)]
+    if not loads or not all(load in gone for load in loads):
+        return False
+    if scope is not file.scope:
+        return True
+    exported = any(
+        isinstance(c.value, str) and c.value == local and _in_all(context, c)
+        for c in file.of(ast.Constant)
+    )
+    return not (file.is_package or exported or context.program.imports_of(file, local))
+
+
+def _sees(context: Context, load: ast.Name, scope: object, local: str) -> bool:
+    found = context.file.scope_of(load).lookup(local)
+    return found is not None and found[0] is scope
+
+
+def _in_all(context: Context, constant: ast.Constant) -> bool:
+    return any(
+        isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign)
+        and "__all__" in ast.dump(node.targets[0] if isinstance(node, ast.Assign) else node.target)
+        for node in context.file.ancestors(constant)
+    )
+
+
+def _written_out(context: Context) -> Iterator[tuple[ast.expr, str]]:
+    """FSDP1 names that are written out (`torch.distributed.fsdp.X`), with the runtime's module that has each."""
+    for node in context.references:
+        if not isinstance(node, ast.Attribute) or _root(node) != "torch":
+            continue
+        module = ast.unparse(node.value)
+        if is_module(module):
+            yield node, in_runtime(module)
+
+
+def _covered(target: str, imported: Collection[str]) -> bool:
+    """Whether an `import a.b` of the file already makes `a` known, as far as the name needs it."""
+    return any(each == target or each.startswith(f"{target}.") for each in imported)
+
+
+def _root(node: ast.expr) -> str:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _hand_out(
+    context: Context, statements: list[_Statement], needed: Iterable[Import]
+) -> list[tuple[str, str]]:
+    """Gives each needed name to an import statement; returns those for which there is none."""
+    insert: list[tuple[str, str]] = []
+    for need in dict.fromkeys(needed):
+        if _is_imported(context, need):
+            continue
+        statement = _statement_for(context, statements, need) if need.name else None
+        if statement is None:
+            insert.append((need.module, need.name))
+        else:
+            statement.add.append((need.module, need.name))
+    return list(dict.fromkeys(insert))
+
+
+def _is_imported(context: Context, need: Import) -> bool:
+    """Whether the top of the file imports the name already."""
+    name, _, local = need.name.partition(" as ")
+    wanted = local or name or need.module.split(".")[0]
+    member = name or None
+    for binding in context.file.scope.bindings.get(wanted, ()):
+        if isinstance(binding, Imported) and binding.member == member:
+            source = binding.module if member else binding.alias.name
+            if source == need.module and binding.statement in context.file.tree.body:
+                return True
+    return False
+
+
+def _statement_for(
+    context: Context, statements: list[_Statement], need: Import
+) -> _Statement | None:
+    """The statement that imported what the name replaces, else one at the top of the file that imports from FSDP1."""
+    from_torch = [
+        s for s in statements if isinstance(s.node, ast.ImportFrom) and "*" not in s.locals
+    ]
+    if isinstance(need.at, ast.expr):
+        root = _root(need.at)
+        for statement in from_torch:
+            if root in statement.locals:
+                scope = context.file.scope_of(statement.node)
+                found = context.file.scope_of(need.at).lookup(root)
+                if found is not None and found[0] is scope:
+                    return statement
+    at_top = [s for s in from_torch if context.file.parents[s.node] is context.file.tree]
+    same = [
+        s for s in at_top if isinstance(s.node, ast.ImportFrom) and s.node.module == need.module
+    ]
+    if same:
+        return same[0]
+    related = need.module.startswith((TORCH, RUNTIME))
+    return at_top[0] if at_top and related else None
+
+
+def _say(context: Context, statement: _Statement) -> Iterator[Found]:
+    node = statement.node
+    module = node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
+    construct = f"{module}: {', '.join(alias.name for alias in node.names)}"
+    if statement.move:
+        where = sorted({target for target, _ in statement.move.values()})
+        message = f"comes from {' and '.join(where)}"
+        yield Found(RULE, node, Action.RUNTIME, message, construct)
+    elif statement.drop:
+        yield Found(RULE, node, Action.REWRITE, "nothing uses it any more", construct)
+    elif module and module.startswith(RUNTIME):
+        yield Found(RULE, node, Action.RUNTIME, f"comes from {module}", construct)
+
+
+def _edits(
+    context: Context,
+    statements: list[_Statement],
+    insert: list[tuple[str, str]],
+    written_out: list[tuple[ast.expr, str]],
+) -> Iterator[Edit]:
+    changing = [s for s in statements if s.drop or s.move or s.add]
+    if not (changing or insert or written_out):
+        return
+    from fsdp_migrate.codemods.edit.import_text import edit_import_text, insert_import_text
+
+    for statement in changing:
+        if isinstance(statement.node, ast.Import) or "*" in statement.locals:
+            yield from _module_edits(context, statement)
+        else:
+            yield edit_import_text(
+                context.file, statement.node, statement.change, context.line_length
+            )
+    for node, target in written_out:
+        yield context.replace(node, f"{target}.{context.source(node).rpartition('.')[2]}")
+    if insert:
+        yield from insert_import_text(context.file, insert, context.line_length)
+
+
+def _module_edits(context: Context, statement: _Statement) -> Iterator[Edit]:
+    """`import torch.distributed.fsdp as fsdp` and `from torch.distributed.fsdp import *`: the path alone changes."""
+    node = statement.node
+    if isinstance(node, ast.ImportFrom):
+        start, end = context.file.span(node)
+        old = node.module or ""
+        text = context.file.text[start:end]
+        if old in text:
+            at = start + text.index(old)
+            yield Edit(at, at + len(old), in_runtime(old))
+        return
+    for alias in node.names:
+        if (alias.asname or alias.name) in statement.move:
+            start, _ = context.file.span(alias)
+            target = in_runtime(alias.name)
+            if alias.asname is None and not _binds_torch_elsewhere(context, node):
+                target = f"torch.distributed, {target}"
+            yield Edit(start, start + len(alias.name), target)
+
+
+def _binds_torch_elsewhere(context: Context, node: ast.Import) -> bool:
+    """Whether `torch` goes on being bound without an `import torch.distributed.fsdp`."""
+    bindings = context.file.scope_of(node).bindings.get("torch", ())
+    return any(isinstance(b, Imported) and not is_module(b.alias.name) for b in bindings)

@@ -1,0 +1,198 @@
+"""One parsed file, walked once into flat tables that every rule queries."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+from fsdp_migrate.facts.scopes import SCOPES, Binder, FunctionNode, Scope, bind_parameters, outside
+
+Node = TypeVar("Node", bound=ast.AST)
+
+# What ends a line for Python's tokenizer; `str.splitlines` knows more.
+NEWLINE = re.compile(r"\r\n|\r|\n")
+
+
+class File:
+    """One file of a program.
+
+    Args:
+        path: where it is.
+        shown: the path as findings print it.
+        text: its source.
+
+    Raises:
+        SyntaxError, ValueError, RecursionError, MemoryError: from `ast.parse`.
+    """
+
+    def __init__(self, path: Path, shown: str, text: str) -> None:
+        self.path = path
+        self.shown = shown
+        self.text = text
+        self.tree = ast.parse(text)
+        self.name = module_name(path)
+        self.is_package = path.name == "__init__.py"
+        self.parents: dict[ast.AST, ast.AST] = {}
+        self.scope = Scope(self.tree, None)
+        self._scopes: dict[ast.AST, Scope] = {self.tree: self.scope}
+        self._nodes: dict[type[ast.AST], list[ast.AST]] = {}
+        self._is_ascii = text.isascii()
+        binder = Binder(self.name, self.is_package)
+        self._walk(binder)
+        self.stars = binder.stars
+
+    def _walk(self, binder: Binder) -> None:
+        stack: list[tuple[ast.AST, Scope]] = [(self.tree, self.scope)]
+        nodes, parents = self._nodes, self.parents
+        while stack:  # a stack, not recursion: generated code nests deeply
+            node, scope = stack.pop()
+            kind = type(node)
+            if kind in nodes:
+                nodes[kind].append(node)
+            else:
+                nodes[kind] = [node]
+            binder.enter(node, scope)
+            inner = self._inner(node, scope) if isinstance(node, SCOPES) else scope
+            children: list[tuple[ast.AST, Scope]] = []
+            for name in node._fields:
+                value = getattr(node, name, None)
+                for child in value if isinstance(value, list) else (value,):
+                    if isinstance(child, ast.AST):
+                        parents[child] = node
+                        own = inner is not scope and outside(node, child)
+                        children.append((child, scope if own else inner))
+            children.reverse()
+            stack += children
+        binder.finish(self.scope)
+
+    def _inner(self, node: ast.AST, scope: Scope) -> Scope:
+        if isinstance(node, ast.Module):
+            return scope
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            from fsdp_migrate.facts.scopes import Defined
+
+            scope.bind(node.name, Defined(node))
+        assert isinstance(node, ast.ClassDef | FunctionNode)
+        inner = self._scopes[node] = Scope(node, scope)
+        if not isinstance(node, ast.ClassDef):
+            bind_parameters(node, inner)
+        return inner
+
+    def of(self, kind: type[Node]) -> list[Node]:
+        """All nodes of a type, in the order of the source."""
+        return self._nodes.get(kind, [])  # type: ignore[return-value]
+
+    @cached_property
+    def loads(self) -> dict[str, list[ast.Name]]:
+        """Where each name is read."""
+        found: dict[str, list[ast.Name]] = {}
+        for node in self.of(ast.Name):
+            if isinstance(node.ctx, ast.Load):
+                found.setdefault(node.id, []).append(node)
+        return found
+
+    @cached_property
+    def attributes(self) -> dict[str, list[ast.Attribute]]:
+        """The attributes of each name, wherever they are read or set."""
+        found: dict[str, list[ast.Attribute]] = {}
+        for node in self.of(ast.Attribute):
+            found.setdefault(node.attr, []).append(node)
+        return found
+
+    @property
+    def scopes(self) -> list[Scope]:
+        """All scopes, the file's own first."""
+        return list(self._scopes.values())
+
+    def scope_of(self, node: ast.AST) -> Scope:
+        """The scope in which a node is evaluated; of a function or class, the one around it."""
+        child = node
+        for parent in self.ancestors(node):
+            if parent in self._scopes and not outside(parent, child):
+                return self._scopes[parent]
+            child = parent
+        return self.scope
+
+    def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The nodes around a node, innermost first."""
+        while (parent := self.parents.get(node)) is not None:
+            yield parent
+            node = parent
+
+    def statement(self, node: ast.AST) -> ast.stmt:
+        """The innermost statement that contains a node, or the node itself."""
+        while not isinstance(node, ast.stmt):
+            node = self.parents[node]
+        return node
+
+    def block(self, statement: ast.stmt) -> list[ast.stmt]:
+        """The statements among which a statement is."""
+        parent = self.parents[statement]
+        for name in ("body", "orelse", "finalbody", "handlers"):
+            block = getattr(parent, name, None)
+            if isinstance(block, list) and statement in block:
+                return block
+        return []
+
+    def function(self, node: ast.AST) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+        """The function around a node."""
+        for parent in self.ancestors(node):
+            if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef):
+                return parent
+        return None
+
+    def enclosing_class(self, node: ast.AST) -> ast.ClassDef | None:
+        """The class around a node."""
+        return next((p for p in self.ancestors(node) if isinstance(p, ast.ClassDef)), None)
+
+    @cached_property
+    def line_starts(self) -> list[int]:
+        """The offset at which each line begins."""
+        return [0, *(end.end() for end in NEWLINE.finditer(self.text))]
+
+    def column(self, line: int, offset: int) -> int:
+        """The column in characters of an offset in UTF-8 bytes, as `ast` counts; both from 0."""
+        starts = self.line_starts
+        if self._is_ascii or line > len(starts):
+            return offset
+        text = self.text[starts[line - 1] : starts[line] if line < len(starts) else None]
+        return len(text.encode()[:offset].decode(errors="replace"))
+
+    def offset(self, line: int, column: int) -> int:
+        """The place in the text of a line (from 1) and a column in UTF-8 bytes (from 0)."""
+        return self.line_starts[line - 1] + self.column(line, column)
+
+    def span(self, node: ast.AST) -> tuple[int, int]:
+        """The places in the text where a node begins and ends, without parentheses around it."""
+        line, end_line = getattr(node, "lineno", 1), getattr(node, "end_lineno", 1) or 1
+        start = self.offset(line, getattr(node, "col_offset", 0))
+        return start, self.offset(end_line, getattr(node, "end_col_offset", 0) or 0)
+
+    def source(self, node: ast.AST) -> str:
+        """The source of a node as it is in the file."""
+        start, end = self.span(node)
+        return self.text[start:end]
+
+    def lines(self, node: ast.AST) -> tuple[int, int]:
+        """The places in the text where the first line of a node begins and its last line ends, its newline included."""
+        starts = self.line_starts
+        first, last = getattr(node, "lineno", 1), getattr(node, "end_lineno", 1) or 1
+        return starts[first - 1], starts[last] if last < len(starts) else len(self.text)
+
+    @cached_property
+    def is_test(self) -> bool:
+        """Whether the file is a test, by its name or folder."""
+        folders = {part.lower() for part in self.shown.split("/")[:-1]}
+        return bool(folders & {"test", "tests"}) or self.path.name.startswith(("test_", "conftest"))
+
+
+def module_name(path: Path) -> str:
+    """The dotted form of a file's whole path. Imports are resolved by its end."""
+    absolute = path.absolute()
+    package = absolute.name == "__init__.py"
+    parts = absolute.parts[1:-1] if package else absolute.with_suffix("").parts[1:]
+    return ".".join(parts)

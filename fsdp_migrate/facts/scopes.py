@@ -1,0 +1,231 @@
+"""The scopes of one file, and what each name in them is bound to."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+ScopeNode = ast.Module | ast.ClassDef | FunctionNode
+SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+@dataclass(frozen=True, eq=False)
+class Imported:
+    """`import a.b as name` (member is None) or `from a import member as name`, with the module made absolute."""
+
+    statement: ast.Import | ast.ImportFrom
+    alias: ast.alias
+    module: str
+    member: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class Assigned:
+    """`name = value`, or an element of it: `_, name = value` has the path (1,)."""
+
+    target: ast.expr
+    value: ast.expr
+    path: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Parameter:
+    """A parameter of a function."""
+
+    function: FunctionNode
+    argument: ast.arg
+
+
+@dataclass(frozen=True, eq=False)
+class Defined:
+    """`def name` or `class name`."""
+
+    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+@dataclass(frozen=True, eq=False)
+class Opaque:
+    """Bound in a way that says nothing about the value: a loop, `with ... as`, `except ... as`, `del`, `+=`, `global`."""
+
+    node: ast.AST
+
+
+Binding = Imported | Assigned | Parameter | Defined | Opaque
+
+
+@dataclass(eq=False)
+class Scope:
+    """A module, class, function or lambda, with what its own statements bind."""
+
+    node: ScopeNode
+    parent: Scope | None
+    bindings: dict[str, list[Binding]] = field(default_factory=dict)
+    elsewhere: set[str] = field(default_factory=set)  # declared global or nonlocal here
+
+    def bind(self, name: str, binding: Binding) -> None:
+        """Adds a binding of a name."""
+        self.bindings.setdefault(name, []).append(binding)
+
+    def lookup(self, name: str) -> tuple[Scope, list[Binding]] | None:
+        """The scope that binds a name as seen from this one; None for builtins and star imports."""
+        here: Scope | None = self
+        while here is not None:
+            # Methods do not see the names of their class.
+            visible = here is self or not isinstance(here.node, ast.ClassDef)
+            if visible and name in here.bindings and name not in here.elsewhere:
+                return here, here.bindings[name]
+            here = here.parent
+        return None
+
+
+class Binder:
+    """Collects the scopes and bindings of a file, node by node."""
+
+    def __init__(self, module: str, is_package: bool) -> None:
+        self.module = module
+        self.is_package = is_package
+        self.stars: list[tuple[str, ast.ImportFrom]] = []
+        self._declared: list[tuple[ast.Global | ast.Nonlocal, Scope]] = []
+
+    def enter(self, node: ast.AST, scope: Scope) -> None:
+        """Records what a node binds in its scope."""
+        record = _RECORDERS.get(type(node))
+        if record is not None:
+            record(self, node, scope)
+
+    def finish(self, top: Scope) -> None:
+        """A name declared global or nonlocal is bound by two scopes: its value cannot be known."""
+        for node, scope in self._declared:
+            for name in node.names:
+                owner = top if isinstance(node, ast.Global) else _function_around(scope, name)
+                for binding in (Opaque(node), *scope.bindings.get(name, ())):
+                    owner.bind(name, binding)
+
+    def _import(self, node: ast.Import, scope: Scope) -> None:
+        for alias in node.names:
+            bound = alias.asname or alias.name.split(".")[0]
+            target = alias.name if alias.asname else bound
+            scope.bind(bound, Imported(node, alias, target, None))
+
+    def _import_from(self, node: ast.ImportFrom, scope: Scope) -> None:
+        source = absolute(node, self.module, self.is_package)
+        for alias in node.names:
+            if alias.name == "*":
+                self.stars.append((source, node))
+            else:
+                scope.bind(alias.asname or alias.name, Imported(node, alias, source, alias.name))
+
+    def _assign(self, node: ast.Assign, scope: Scope) -> None:
+        for target in node.targets:
+            _bind_target(scope, target, node.value, ())
+
+    def _assign_one(self, node: ast.AnnAssign | ast.NamedExpr, scope: Scope) -> None:
+        if node.value is not None:
+            _bind_target(scope, node.target, node.value, ())
+
+    def _target(
+        self, node: ast.AugAssign | ast.For | ast.AsyncFor | ast.comprehension, scope: Scope
+    ) -> None:
+        _bind_opaque(scope, node.target, node)
+
+    def _with(self, node: ast.withitem, scope: Scope) -> None:
+        if node.optional_vars is not None:
+            _bind_opaque(scope, node.optional_vars, node)
+
+    def _named(self, node: ast.ExceptHandler | ast.MatchAs | ast.MatchStar, scope: Scope) -> None:
+        if node.name:
+            scope.bind(node.name, Opaque(node))
+
+    def _delete(self, node: ast.Delete, scope: Scope) -> None:
+        for target in node.targets:
+            _bind_opaque(scope, target, node)
+
+    def _declare(self, node: ast.Global | ast.Nonlocal, scope: Scope) -> None:
+        scope.elsewhere.update(node.names)
+        self._declared.append((node, scope))
+
+
+_RECORDERS = {
+    ast.Import: Binder._import,
+    ast.ImportFrom: Binder._import_from,
+    ast.Assign: Binder._assign,
+    ast.AnnAssign: Binder._assign_one,
+    ast.NamedExpr: Binder._assign_one,
+    ast.AugAssign: Binder._target,
+    ast.For: Binder._target,
+    ast.AsyncFor: Binder._target,
+    ast.comprehension: Binder._target,
+    ast.withitem: Binder._with,
+    ast.ExceptHandler: Binder._named,
+    ast.MatchAs: Binder._named,
+    ast.MatchStar: Binder._named,
+    ast.Delete: Binder._delete,
+    ast.Global: Binder._declare,
+    ast.Nonlocal: Binder._declare,
+}
+
+
+def outside(scope_node: ast.AST, child: ast.AST) -> bool:
+    """Whether a child of a function or class is evaluated outside it: decorators, defaults, bases, annotations."""
+    if isinstance(scope_node, ast.ClassDef):
+        return child not in scope_node.body
+    if isinstance(scope_node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return child in scope_node.decorator_list or child in (scope_node.args, scope_node.returns)
+    return isinstance(scope_node, ast.Lambda) and child is scope_node.args
+
+
+def bind_parameters(node: FunctionNode, scope: Scope) -> None:
+    """Binds the parameters of a function in its scope."""
+    given = node.args
+    every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+    for argument in every:
+        if argument is not None:
+            scope.bind(argument.arg, Parameter(node, argument))
+
+
+def absolute(node: ast.ImportFrom, module: str, is_package: bool) -> str:
+    """The absolute dotted name of the module that `from ... import` names, read inside `module`."""
+    if not node.level:
+        return node.module or ""
+    parts = module.split(".")
+    keep = len(parts) - node.level + (1 if is_package else 0)
+    return ".".join([*parts[: max(keep, 0)], *([node.module] if node.module else [])])
+
+
+def _function_around(scope: Scope, name: str) -> Scope:
+    """The scope that `nonlocal name` means."""
+    outer = scope.parent
+    while outer is not None and outer.parent is not None:
+        is_function = not isinstance(outer.node, ast.ClassDef)
+        if is_function and name in outer.bindings and name not in outer.elsewhere:
+            return outer
+        outer = outer.parent
+    return scope
+
+
+def _bind_target(scope: Scope, target: ast.expr, value: ast.expr, path: tuple[int, ...]) -> None:
+    if isinstance(target, ast.Name):
+        scope.bind(target.id, Assigned(target, value, path))
+    elif isinstance(target, ast.Tuple | ast.List):
+        if any(isinstance(element, ast.Starred) for element in target.elts):
+            _bind_opaque(scope, target, target)
+            return
+        for index, element in enumerate(target.elts):
+            _bind_target(scope, element, value, (*path, index))
+
+
+def _bind_opaque(scope: Scope, target: ast.expr, node: ast.AST) -> None:
+    for name in _stored(target):
+        scope.bind(name, Opaque(node))
+
+
+def _stored(target: ast.expr) -> Iterator[str]:
+    if isinstance(target, ast.Name):
+        yield target.id
+    elif isinstance(target, ast.Tuple | ast.List):
+        for element in target.elts:
+            yield from _stored(element)
+    elif isinstance(target, ast.Starred):
+        yield from _stored(target.value)

@@ -1,0 +1,123 @@
+"""Where a value comes from: from a name back to the one expression that made it."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.program import Definition, Inner, Program
+from fsdp_migrate.facts.scopes import Assigned, Imported
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """An expression that made a value.
+
+    Attributes:
+        node, file: the expression, and the file that it is in.
+        assigned: the assignments that were followed from the name to it, nearest first.
+    """
+
+    node: ast.expr
+    file: File
+    assigned: tuple[Assigned, ...] = ()
+
+
+def value_of(program: Program, file: File, expression: ast.expr) -> Value | None:
+    """The one expression that gives `expression` its value; None if there may be another, or it is not known.
+
+    Follows names that are bound once, in this file or in the one that they are imported from. Anything but a name or a
+    dotted name is its own value.
+    """
+    return _Search(program).of(file, expression, ())
+
+
+class _Search:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._seen: set[int] = set()
+
+    def of(self, file: File, expression: ast.expr, trail: tuple[Assigned, ...]) -> Value | None:
+        if isinstance(expression, ast.Name):
+            found = file.scope_of(expression).lookup(expression.id)
+            if found is None:
+                return self.imported(file, expression, trail)
+            bindings = found[1]
+            if len(bindings) == 1 and isinstance(bindings[0], Assigned):
+                return self.follow(file, bindings[0], trail)
+            if all(isinstance(binding, Imported) for binding in bindings):
+                return self.imported(file, expression, trail)
+            return None
+        if isinstance(expression, ast.Attribute):
+            return self.imported(file, expression, trail)
+        return Value(expression, file, trail)
+
+    def follow(self, file: File, binding: Assigned, trail: tuple[Assigned, ...]) -> Value | None:
+        value = element(binding)
+        if value is None or id(binding) in self._seen:
+            return None
+        self._seen.add(id(binding))
+        return self.of(file, value, (*trail, binding))
+
+    def imported(
+        self, file: File, expression: ast.expr, trail: tuple[Assigned, ...]
+    ) -> Value | None:
+        """The value of a name of another file, or the name itself where it is not the program's."""
+        meanings = self.program.meanings(expression, file)
+        if (
+            len(meanings) == 1
+            and not isinstance(meanings[0], Definition | Inner)
+            and self.program.is_only(expression, file)
+        ):
+            return Value(expression, file, trail)
+        place = self.definer(file, expression)
+        if place is None:
+            return None
+        owner, name = place
+        bindings = owner.scope.bindings.get(name, [])
+        if len(bindings) != 1:
+            return None
+        if isinstance(bindings[0], Assigned):
+            return self.follow(owner, bindings[0], trail)
+        return None
+
+    def definer(self, file: File, expression: ast.expr) -> tuple[File, str] | None:
+        """The file, and the name in it, that an imported name was defined under."""
+        if isinstance(expression, ast.Attribute):
+            owners = self.program.meanings(expression.value, file)
+            if len(owners) == 1 and isinstance(owners[0], Inner):
+                return self.origin(owners[0].file, expression.attr)
+            return None
+        assert isinstance(expression, ast.Name)
+        found = file.scope_of(expression).lookup(expression.id)
+        binding = found[1][0] if found and len(found[1]) == 1 else None
+        if isinstance(binding, Imported) and binding.member is not None:
+            inner = self.program.find(binding.module, file)
+            return None if inner is None else self.origin(inner, binding.member)
+        return None
+
+    def origin(self, file: File, name: str) -> tuple[File, str] | None:
+        """Follows re-exports of a top-level name."""
+        for _ in range(10):  # a chain of re-exports longer than this is a circle
+            bindings = file.scope.bindings.get(name, [])
+            binding = bindings[0] if len(bindings) == 1 else None
+            if not isinstance(binding, Imported) or binding.member is None:
+                return file, name
+            inner = self.program.find(binding.module, file)
+            if inner is None:
+                return None
+            file, name = inner, binding.member
+        return None
+
+
+def element(binding: Assigned) -> ast.expr | None:
+    """The expression that an assignment binds: the element of a tuple where the target is one; None if not known."""
+    value = binding.value
+    for index in binding.path:
+        if not isinstance(value, ast.Tuple | ast.List) or index >= len(value.elts):
+            return None
+        if any(isinstance(item, ast.Starred) for item in value.elts):
+            return None
+        value = value.elts[index]
+    return value

@@ -1,0 +1,3 @@
+"""The areas; importing them registers their behaviours."""
+
+from . import initialization, precision, training, wrapping  # noqa: F401

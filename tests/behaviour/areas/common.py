@@ -1,0 +1,172 @@
+"""What the areas share: small models, what a model holds, and what a call says."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+Tensors = dict[str, torch.Tensor]
+
+
+class Block(nn.Module):
+    """Two layers with a residual connection."""
+
+    def __init__(self, width: int = 6) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, 2 * width)
+        self.down = nn.Linear(2 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.tanh(self.up(x)))
+
+
+class Net(nn.Module):
+    """Blocks between two layers; the last one has an odd number of rows."""
+
+    def __init__(self, blocks: int = 2, width: int = 6) -> None:
+        super().__init__()
+        self.stem = nn.Linear(4, width)
+        self.blocks = nn.Sequential(*[Block(width) for _ in range(blocks)])
+        self.head = nn.Linear(width, 3)
+        self.register_buffer("scale", torch.full((3,), 0.5))
+        self.register_buffer("cache", torch.ones(2), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.blocks(self.stem(x))) * self.scale
+
+
+class Tied(nn.Module):
+    """The embedding's weight is the output layer's too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(7, 6)
+        self.block = Block()
+        self.out = nn.Linear(6, 7, bias=False)
+        self.out.weight = self.embed.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.out(self.block(self.embed(tokens)))
+
+
+def net(**options: Any) -> Net:
+    """The same model on every rank."""
+    torch.manual_seed(1)
+    return Net(**options)
+
+
+def in_blocks(api: Any, model: nn.Module | None = None, **options: Any) -> Any:
+    """A model of which each block is a unit, with ``use_orig_params`` unless told otherwise."""
+    policy = api.wrap.ModuleWrapPolicy({Block})
+    options = {"auto_wrap_policy": policy, "use_orig_params": True, **options}
+    return api.FullyShardedDataParallel(net() if model is None else model, **options)
+
+
+def batches(count: int, *shape: int) -> list[torch.Tensor]:
+    """Inputs that differ by rank."""
+    generator = torch.Generator().manual_seed(100 + dist.get_rank())
+    return [torch.randn(*(shape or (5, 4)), generator=generator) for _ in range(count)]
+
+
+def train(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    steps: int = 3,
+    inputs: list[Any] | None = None,
+) -> list[float]:
+    """The losses of a few steps."""
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for x in inputs or batches(steps):
+        optimizer.zero_grad()
+        loss = model(x).float().pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert len(set(losses)) == len(losses), "nothing was learned"
+    return losses
+
+
+def train_alone(model: nn.Module, steps: int = 3, **options: Any) -> Tensors:
+    """The parameters after the same steps without FSDP, on the batches of all ranks."""
+    model = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for x in batches(steps):
+        optimizer.zero_grad()
+        model(x).float().pow(2).mean().backward()
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
+        optimizer.step()
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def clean(name: str) -> str:
+    return name.replace("_fsdp_wrapped_module.", "").replace("_checkpoint_wrapped_module.", "")
+
+
+def full(api: Any, model: nn.Module) -> Tensors:
+    """Every parameter, whole."""
+    with api.FullyShardedDataParallel.summon_full_params(model, writeback=False):
+        return {clean(name): p.detach().clone() for name, p in model.named_parameters()}
+
+
+def gradients(api: Any, model: nn.Module) -> dict[str, torch.Tensor | None]:
+    """Every gradient, whole; of models with ``use_orig_params``."""
+    FSDP = api.FullyShardedDataParallel
+    with FSDP.summon_full_params(model, writeback=False, with_grads=True):
+        return {
+            clean(name): None if p.grad is None else p.grad.detach().clone()
+            for name, p in model.named_parameters()
+        }
+
+
+def close(a: Tensors, b: Tensors) -> bool:
+    return a.keys() == b.keys() and all(torch.allclose(a[n], b[n], atol=1e-5) for n in a)
+
+
+def tree(api: Any, model: nn.Module) -> list[tuple[str, str, bool]]:
+    """Each module: its name, its class, and whether it is a unit."""
+    FSDP = api.FullyShardedDataParallel
+    return [(n, type(m).__name__, isinstance(m, FSDP)) for n, m in model.named_modules()]
+
+
+def units(api: Any, model: nn.Module) -> list[str]:
+    """The names of the units, without the wrappers in them."""
+    return [clean(f"{name}.").rstrip(".") for name, _, unit in tree(api, model) if unit]
+
+
+def error(call: Callable[[], Any]) -> str:
+    """The class and the text of the error that a call ends with."""
+    try:
+        call()
+    except Exception as raised:
+        return f"{type(raised).__name__}: {raised}"
+    raise AssertionError("no error")
+
+
+def said(call: Callable[[], Any]) -> list[str]:
+    """The warnings of a call, with their classes, each once."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    return list(dict.fromkeys(f"{w.category.__name__}: {w.message}" for w in caught))
+
+
+@contextlib.contextmanager
+def entered(context: contextlib.AbstractContextManager[Any]) -> Iterator[None]:
+    with context:
+        yield
+
+
+def enter(context: contextlib.AbstractContextManager[Any]) -> None:
+    """Enters a context and leaves it."""
+    with context:
+        pass

@@ -1,0 +1,465 @@
+"""Construction: meta devices, states that are broadcast, groups and meshes, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+
+from ..registry import holds
+from .common import Block, batches, close, error, full, in_blocks, net, said, train, tree
+
+
+class Resetting(nn.Linear):
+    """A layer whose values depend on nothing but its shape."""
+
+    def reset_parameters(self) -> None:
+        torch.manual_seed(sum(self.weight.shape))
+        nn.init.xavier_uniform_(self.weight)
+        nn.init.zeros_(self.bias)
+
+
+class WithBuffer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.empty(3))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        with torch.no_grad():
+            self.table.fill_(0.5)
+
+
+class Resettable(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = Resetting(4, 6)
+        self.inner = nn.Sequential(Resetting(6, 6), nn.Tanh())
+        self.last = Resetting(6, 3)
+        self.buffer = WithBuffer()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.inner(self.first(x))) * self.buffer.table
+
+
+def on_meta() -> nn.Module:
+    with torch.device("meta"):
+        return Resettable()
+
+
+def policy(api: Any) -> Any:
+    return api.wrap.ModuleWrapPolicy({Resetting})
+
+
+def expected() -> dict[str, torch.Tensor]:
+    return {name: p.detach() for name, p in Resettable().named_parameters()}
+
+
+def materialize(module: nn.Module) -> None:
+    own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+    if any(tensor.is_meta for tensor in own):
+        module.to_empty(device="cpu", recurse=False)
+        module.reset_parameters()
+
+
+@holds()
+def meta_with_reset_parameters(api: Any) -> Any:
+    """A model on the meta device gets its values from `reset_parameters` of its modules, whichever are units."""
+    results = []
+    for options in ({}, {"auto_wrap_policy": policy(api)}):
+        model = api.FullyShardedDataParallel(on_meta(), **options)
+        found = full(api, model)
+        assert close(found, expected())
+        results.append((found, train(model), full(api, model), model.buffer.table.clone()))
+    return results
+
+
+@holds()
+def meta_with_a_function(api: Any) -> Any:
+    """`param_init_fn` gives the values, called with each module."""
+    results = []
+    for options in ({}, {"auto_wrap_policy": policy(api)}):
+        model = api.FullyShardedDataParallel(on_meta(), param_init_fn=materialize, **options)
+        found = full(api, model)
+        assert close(found, expected())
+        results.append((found, train(model), full(api, model)))
+    return results
+
+
+@holds()
+def meta_in_a_context(api: Any) -> Any:
+    """`param_init_fn` is an option of `enable_wrap` too."""
+    with api.wrap.enable_wrap(wrapper_cls=api.FullyShardedDataParallel, param_init_fn=materialize):
+        model = on_meta()
+        model.first = api.wrap.wrap(model.first)
+        model.inner = api.wrap.wrap(model.inner)
+        model = api.wrap.wrap(model)
+    found = full(api, model)
+    assert close(found, expected())
+    return tree(api, model), found, train(model)
+
+
+@holds()
+def meta_with_mixed_precision(api: Any) -> Any:
+    """A model on the meta device can be given mixed precision."""
+    precision = api.MixedPrecision(param_dtype=torch.float32, reduce_dtype=torch.float16)
+    model = api.FullyShardedDataParallel(
+        on_meta(),
+        auto_wrap_policy=policy(api),
+        mixed_precision=precision,
+        param_init_fn=materialize,
+    )
+    return full(api, model)
+
+
+@holds()
+def meta_on_other_ranks(api: Any) -> Any:
+    """With `sync_module_states` only rank 0 needs values; the others may be on the meta device."""
+    torch.manual_seed(3)
+    model = Resettable() if dist.get_rank() == 0 else on_meta()
+    if dist.get_rank() == 0:
+        for parameter in model.parameters():
+            nn.init.constant_(parameter, 0.25)
+    model = api.FullyShardedDataParallel(
+        model,
+        auto_wrap_policy=policy(api),
+        sync_module_states=True,
+        param_init_fn=lambda m: m.to_empty(device="cpu", recurse=False),
+    )
+    found = full(api, model)
+    assert all((p == 0.25).all() for p in found.values())
+    return found, train(model)
+
+
+@holds()
+def a_function_must_be_callable(api: Any) -> Any:
+    """A `param_init_fn` that cannot be called is an error."""
+    text = error(lambda: api.FullyShardedDataParallel(on_meta(), param_init_fn=42))
+    assert "to be callable" in text
+    return text
+
+
+@holds()
+def meta_without_reset_parameters(api: Any) -> Any:
+    """A module on the meta device without `reset_parameters` is an error that names what it needs."""
+
+    class Bare(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.empty(3, device="meta"))
+
+    return error(lambda: api.FullyShardedDataParallel(Bare()))
+
+
+@holds()
+def states_of_rank_0(api: Any) -> Any:
+    """`sync_module_states` gives every rank the parameters and buffers of rank 0."""
+    torch.manual_seed(dist.get_rank())
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    model.register_buffer("mark", torch.full((2,), float(dist.get_rank())))
+    model.register_buffer("cache", torch.full((2,), float(dist.get_rank())), persistent=False)
+    torch.manual_seed(0)
+    first = nn.Linear(4, 4)
+    model = api.FullyShardedDataParallel(model, sync_module_states=True)
+    found = full(api, model)
+    assert torch.equal(found["0.weight"], first.weight)
+    assert not model.mark.any()
+    assert not model.cache.any()
+    return found, {name: b.clone() for name, b in model.named_buffers()}
+
+
+@holds()
+def states_of_each_rank(api: Any) -> Any:
+    """Without it, each rank's shard has that rank's values."""
+    torch.manual_seed(dist.get_rank())
+    layer = nn.Linear(4, 4, bias=False)
+    mine = layer.weight.detach().clone()
+    model = api.FullyShardedDataParallel(layer)
+    whole = full(api, model)["weight"]
+    both = [torch.empty_like(mine) for _ in range(2)]
+    dist.all_gather(both, mine)
+    assert torch.equal(whole, torch.cat([both[0][:2], both[1][2:]]))
+    return whole
+
+
+@holds()
+def buffers_of_each_rank(api: Any) -> Any:
+    """Without it, buffers stay each rank's own."""
+    model = nn.Linear(2, 2)
+    model.register_buffer("mark", torch.full((2,), float(dist.get_rank())))
+    model = api.FullyShardedDataParallel(model)
+    return model.mark.clone()
+
+
+@holds()
+def defaults(api: Any) -> Any:
+    """A unit without options shards over the default group, by FULL_SHARD."""
+    model = api.FullyShardedDataParallel(net())
+    assert model.process_group is dist.group.WORLD
+    return {
+        "strategy": model.sharding_strategy.name,
+        "rank": model.rank,
+        "world size": model.world_size,
+        "device": str(model.compute_device),
+        "prefetch": model.backward_prefetch.name,
+        "forward prefetch": model.forward_prefetch,
+        "limit": model.limit_all_gathers,
+        "offload": model.cpu_offload.offload_params,
+        "precision": str(model.mixed_precision),
+        "state": model.training_state.name,
+    }
+
+
+@holds()
+def a_group(api: Any) -> Any:
+    """`process_group` says over which ranks a model is sharded."""
+    group = dist.new_group([0, 1])
+    model = in_blocks(api, process_group=group)
+    assert model.process_group is group
+    assert model.blocks[0].process_group is group
+    return model.rank, model.world_size, train(model), full(api, model)
+
+
+@holds(ranks=4, tolerance=1e-6)
+def groups_of_two_among_four(api: Any) -> Any:
+    """Two groups of two ranks train two models."""
+    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    model = in_blocks(api, process_group=groups[dist.get_rank() // 2])
+    losses = train(model)
+    return model.rank, model.world_size, losses, full(api, model)
+
+
+@holds()
+def a_mesh(api: Any) -> Any:
+    """A device mesh of one dimension says so too."""
+    mesh = init_device_mesh("cpu", (2,))
+    model = in_blocks(api, device_mesh=mesh)
+    assert model.process_group is mesh.get_group()
+    return model.rank, model.world_size, train(model), full(api, model)
+
+
+@holds()
+def a_group_and_a_mesh(api: Any) -> Any:
+    """A group and a mesh together are an error."""
+    group, mesh = dist.new_group(), init_device_mesh("cpu", (2,))
+    FSDP = api.FullyShardedDataParallel
+    return error(lambda: FSDP(net(), process_group=group, device_mesh=mesh))
+
+
+@holds()
+def hybrid_by_hand_needs_groups(api: Any) -> Any:
+    """The hybrid strategies without a policy want a pair of groups or a mesh."""
+    FSDP, strategies = api.FullyShardedDataParallel, api.ShardingStrategy
+    texts = [
+        error(lambda s=s: FSDP(net(), sharding_strategy=s))
+        for s in (strategies.HYBRID_SHARD, strategies._HYBRID_SHARD_ZERO2)
+    ]
+    assert "requires explicit specification of process group" in texts[0]
+    return texts
+
+
+@holds()
+def hybrid_with_one_group(api: Any) -> Any:
+    """The hybrid strategies refuse a single group."""
+    strategy = api.ShardingStrategy.HYBRID_SHARD
+    text = error(lambda: in_blocks(api, process_group=dist.group.WORLD, sharding_strategy=strategy))
+    assert "Expected process_group to be passed in" in text
+    return text
+
+
+@holds()
+def hybrid_with_a_flat_mesh(api: Any) -> Any:
+    """The hybrid strategies refuse a mesh of one dimension."""
+    mesh, strategy = init_device_mesh("cpu", (2,)), api.ShardingStrategy.HYBRID_SHARD
+    text = error(lambda: in_blocks(api, device_mesh=mesh, sharding_strategy=strategy))
+    assert "ndim=2" in text
+    return text
+
+
+def two_by_two(api: Any, **options: Any) -> Any:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    return in_blocks(api, device_mesh=mesh, **options)
+
+
+@holds(ranks=4)
+def hybrid_over_a_mesh(api: Any) -> Any:
+    """HYBRID_SHARD over a mesh shards inside of its rows and replicates across them."""
+    model = two_by_two(api, sharding_strategy=api.ShardingStrategy.HYBRID_SHARD)
+    return model.world_size, model.sharding_strategy.name, train(model), full(api, model)
+
+
+@holds(ranks=4)
+def hybrid_zero2_over_a_mesh(api: Any) -> Any:
+    """_HYBRID_SHARD_ZERO2 does so too, and trains the same."""
+    model = two_by_two(api, sharding_strategy=api.ShardingStrategy._HYBRID_SHARD_ZERO2)
+    return model.sharding_strategy.name, train(model), full(api, model)
+
+
+def two_groups() -> tuple[Any, Any]:
+    rank = dist.get_rank()
+    inside = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    across = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    return inside[rank // 2], across[rank % 2]
+
+
+@holds(ranks=4)
+def hybrid_over_groups(api: Any) -> Any:
+    """A pair of groups, of one node and across nodes, does the same as a mesh."""
+    groups = two_groups()
+    model = in_blocks(
+        api, process_group=groups, sharding_strategy=api.ShardingStrategy.HYBRID_SHARD
+    )
+    assert model.process_group is groups[0]
+    return model.world_size, train(model), full(api, model)
+
+
+@holds(ranks=4)
+def hybrid_states(api: Any) -> Any:
+    """State dicts of a hybrid model are whole, and load."""
+    model = two_by_two(api, sharding_strategy=api.ShardingStrategy.HYBRID_SHARD)
+    losses, state = train(model), model.state_dict()
+    other = two_by_two(api, sharding_strategy=api.ShardingStrategy.HYBRID_SHARD)
+    other.load_state_dict(state)
+    assert close(full(api, model), full(api, other))
+    return losses, state
+
+
+@holds()
+def a_group_of_one_rank(api: Any) -> Any:
+    """Over one rank a unit becomes NO_SHARD, and a warning says so unless it was asked for."""
+    mine = [dist.new_group([rank]) for rank in range(2)][dist.get_rank()]
+    FSDP, strategies, built = api.FullyShardedDataParallel, api.ShardingStrategy, []
+    texts = []
+    for strategy in (None, strategies.FULL_SHARD, strategies.SHARD_GRAD_OP, strategies.NO_SHARD):
+        options = {"process_group": mine, "sharding_strategy": strategy}
+        texts.append(said(lambda o=options: built.append(FSDP(nn.Linear(3, 3), **o))))
+    switching = [[t for t in each if "switching" in t] for each in texts]
+    assert [len(each) for each in switching] == [1, 1, 1, 0]
+    return switching, [model.sharding_strategy.name for model in built]
+
+
+@holds()
+def requires_grad_is_kept(api: Any) -> Any:
+    """With `use_orig_params` parameters of one unit keep their own `requires_grad`."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[0].bias.requires_grad_(False)
+    model[1].bias.requires_grad_(False)
+    before = model[0].bias.detach().clone()
+    model = api.FullyShardedDataParallel(model, use_orig_params=True)
+    flags = [p.requires_grad for p in model.parameters()]
+    assert flags == [True, False, True, False]
+    losses = train(model)
+    assert torch.equal(full(api, model)["0.bias"], before)
+    return flags, losses, full(api, model)
+
+
+@holds()
+def scalar_parameters(api: Any) -> Any:
+    """A parameter without dimensions is refused, by its name."""
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+            self.factor = nn.Parameter(torch.tensor(1.0))
+
+    return error(lambda: api.FullyShardedDataParallel(Scaled()))
+
+
+@holds()
+def dtypes_of_one_unit(api: Any) -> Any:
+    """Parameters of two dtypes in one unit are refused."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).to(torch.bfloat16))
+    return error(lambda: api.FullyShardedDataParallel(model))
+
+
+@holds()
+def dtypes_of_two_units(api: Any) -> Any:
+    """Units of different dtypes can be in one model."""
+
+    class Casting(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x.to(self.weight.dtype))
+
+    torch.manual_seed(1)
+    model = nn.Sequential(Casting(4, 4), Casting(4, 2).to(torch.bfloat16))
+    wrap = api.wrap.ModuleWrapPolicy({Casting})
+    model = api.FullyShardedDataParallel(model, auto_wrap_policy=wrap)
+    return train(model), full(api, model)
+
+
+@holds()
+def parameters_in_other_orders(api: Any) -> Any:
+    """Parameters that are not contiguous in memory train, with the same values."""
+    torch.manual_seed(1)
+    layer = nn.Linear(4, 4)
+    layer.weight = nn.Parameter(torch.randn(4, 4).t())
+    whole = layer.weight.detach().clone()
+    model = api.FullyShardedDataParallel(layer, use_orig_params=True)
+    assert torch.equal(full(api, model)["weight"], whole)
+    return train(model), full(api, model)
+
+
+@holds()
+def empty_parameters(api: Any) -> Any:
+    """A parameter without elements does not disturb the others."""
+
+    class WithEmpty(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(1)
+            self.layer = nn.Linear(4, 4)
+            self.none = nn.Parameter(torch.empty(0, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x) + self.none.sum()
+
+    model = api.FullyShardedDataParallel(WithEmpty(), use_orig_params=True)
+    return train(model), full(api, model)
+
+
+@holds()
+def options_that_must_agree(api: Any) -> Any:
+    """Units that differ in `use_orig_params` or `limit_all_gathers` are an error at the first forward."""
+    texts = []
+    for option in ("use_orig_params", "limit_all_gathers"):
+        FSDP, model = api.FullyShardedDataParallel, net()
+        model.blocks[1] = FSDP(model.blocks[1], **{option: False})
+        model = FSDP(model, **{option: True})
+        texts.append(error(lambda m=model: m(*batches(1))))
+    assert texts[0].startswith("ValueError: Expects one homogeneous value for")
+    return texts
+
+
+@holds()
+def the_wrong_kind_of_module(api: Any) -> Any:
+    """What is not a module cannot be wrapped."""
+    return error(lambda: api.FullyShardedDataParallel(7)).split(":")[0]
+
+
+@holds()
+def strategies(api: Any) -> Any:
+    """`sharding_strategy` of each unit is the one that it was given."""
+    strategies, found = api.ShardingStrategy, []
+    for strategy in (None, strategies.FULL_SHARD, strategies.SHARD_GRAD_OP, strategies.NO_SHARD):
+        model = in_blocks(api, sharding_strategy=strategy)
+        found.append([u.sharding_strategy.name for u in model.fsdp_modules(model)])
+    assert found[0] == ["FULL_SHARD"] * 3
+    return found
+
+
+@holds()
+def strategies_side_by_side(api: Any) -> Any:
+    """Units of different strategies train in one model."""
+    strategies = api.ShardingStrategy
+    model = net()
+    chosen = (strategies.NO_SHARD, strategies.SHARD_GRAD_OP)
+    for i, strategy in enumerate(chosen):
+        model.blocks[i] = api.FullyShardedDataParallel(model.blocks[i], sharding_strategy=strategy)
+    model = api.FullyShardedDataParallel(model)
+    assert isinstance(model.blocks[0].module, Block)
+    return train(model), full(api, model)

@@ -1,0 +1,262 @@
+"""Mixed precision: dtypes in forward, of inputs, buffers, gradients and states."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..registry import holds
+from .common import Block, batches, full, gradients, in_blocks, net, train
+
+HALF = torch.bfloat16
+
+
+class Noting(nn.Linear):
+    """Notes the dtypes that its forward sees."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.register_buffer("offset", torch.zeros(1))
+        self.seen: list[str] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += [str(x.dtype), str(self.weight.dtype), str(self.offset.dtype)]
+        return super().forward(x.to(self.weight.dtype)) + self.offset
+
+
+def noting() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(Noting(4, 4), Noting(4, 2))
+
+
+def seen(model: Any) -> list[list[str]]:
+    return [module.seen for module in model.modules() if type(module) is Noting]
+
+
+@holds()
+def parameters_inputs_and_outputs(api: Any) -> Any:
+    """`param_dtype` is the dtype of parameters and inputs in forward, and of the output."""
+    model = api.FullyShardedDataParallel(
+        noting(), mixed_precision=api.MixedPrecision(param_dtype=HALF)
+    )
+    out = model(*batches(1))
+    assert out.dtype == HALF
+    found = seen(model)
+    assert found[0] == ["torch.bfloat16", "torch.bfloat16", "torch.float32"]
+    return found, str(out.dtype)
+
+
+@holds()
+def stored_parameters_and_gradients(api: Any) -> Any:
+    """Stored parameters and gradients stay in full precision, and so does the optimizer."""
+    precision = api.MixedPrecision(param_dtype=HALF, reduce_dtype=HALF)
+    model = in_blocks(api, mixed_precision=precision)
+    model(*batches(1)).sum().backward()
+    kinds = {str(p.dtype) for p in model.parameters()}
+    kinds |= {str(p.grad.dtype) for p in model.parameters() if p.grad is not None}
+    assert kinds == {"torch.float32"}
+    return gradients(api, model)
+
+
+@holds()
+def training(api: Any) -> Any:
+    """Training in bfloat16 gives the same losses and parameters, whichever dtype gradients are reduced in."""
+    results = []
+    for reduce_dtype in (None, HALF, torch.float32):
+        precision = api.MixedPrecision(param_dtype=HALF, reduce_dtype=reduce_dtype)
+        model = in_blocks(api, mixed_precision=precision)
+        results.append((train(model), full(api, model)))
+    return results
+
+
+@holds()
+def reduction_only(api: Any) -> Any:
+    """`reduce_dtype` alone changes only how gradients are reduced."""
+    model = in_blocks(api, mixed_precision=api.MixedPrecision(reduce_dtype=HALF))
+    out = model(*batches(1))
+    assert out.dtype == torch.float32
+    out.sum().backward()
+    return out.detach(), gradients(api, model)
+
+
+@holds()
+def buffers(api: Any) -> Any:
+    """`buffer_dtype` is the dtype of floating-point buffers from the first forward on; state dicts have their own again."""
+    precision = api.MixedPrecision(param_dtype=HALF, buffer_dtype=torch.float16)
+    model = api.FullyShardedDataParallel(noting(), mixed_precision=precision)
+    model(*batches(1))
+    inside = {name: str(b.dtype) for name, b in model.named_buffers()}
+    saved = {name: str(t.dtype) for name, t in model.state_dict().items()}
+    assert set(inside.values()) == {"torch.float16"}
+    assert set(saved.values()) == {"torch.float32"}
+    return seen(model), inside, saved
+
+
+@holds()
+def buffer_dtype_alone(api: Any) -> Any:
+    """`buffer_dtype` alone leaves parameters and inputs as they are."""
+    model = in_blocks(api, mixed_precision=api.MixedPrecision(buffer_dtype=HALF))
+    out = model(*batches(1))
+    return str(out.dtype), {name: str(b.dtype) for name, b in model.named_buffers()}
+
+
+@holds()
+def integer_inputs_and_buffers(api: Any) -> Any:
+    """Integers are cast neither as inputs nor as buffers."""
+
+    class Lookup(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(1)
+            self.embed = nn.Embedding(7, 4)
+            self.register_buffer("shift", torch.ones(1, dtype=torch.int64))
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            assert tokens.dtype == torch.int64
+            return self.embed((tokens + self.shift) % 7)
+
+    precision = api.MixedPrecision(param_dtype=HALF, buffer_dtype=HALF)
+    model = api.FullyShardedDataParallel(Lookup(), mixed_precision=precision)
+    return model(torch.arange(5)).detach(), str(model.shift.dtype)
+
+
+@holds()
+def inputs_of_inner_units(api: Any) -> Any:
+    """By default only the root's inputs are cast; `cast_forward_inputs` casts each unit's."""
+    results = []
+    for cast in (False, True):
+        FSDP = api.FullyShardedDataParallel
+        model = noting()
+        inner = api.MixedPrecision(param_dtype=torch.float16, cast_forward_inputs=cast)
+        model[1] = FSDP(model[1], mixed_precision=inner)
+        model = FSDP(model, mixed_precision=api.MixedPrecision(param_dtype=HALF))
+        out = model(*batches(1))
+        results.append((seen(model), str(out.dtype)))
+    assert results[0][0][1][0] == "torch.bfloat16"
+    assert results[1][0][1][0] == "torch.float16"
+    return results
+
+
+@holds()
+def inputs_of_the_root_as_they_are(api: Any) -> Any:
+    """`cast_root_forward_inputs=False` leaves the root's inputs as they are."""
+    precision = api.MixedPrecision(param_dtype=HALF, cast_root_forward_inputs=False)
+    model = api.FullyShardedDataParallel(noting(), mixed_precision=precision)
+    model(*batches(1))
+    found = seen(model)
+    assert found[0][0] == "torch.float32"
+    return found
+
+
+@holds()
+def units_in_different_precision(api: Any) -> Any:
+    """One unit can run in full precision among others that do not."""
+    FSDP, precision = api.FullyShardedDataParallel, api.MixedPrecision
+    model = noting()
+    whole = precision(param_dtype=torch.float32, cast_forward_inputs=True)
+    model[0] = FSDP(model[0], mixed_precision=precision(param_dtype=HALF, cast_forward_inputs=True))
+    model[1] = FSDP(model[1], mixed_precision=whole)
+    model = FSDP(model)
+    losses = train(model)
+    assert seen(model)[0][1] == "torch.bfloat16"
+    assert seen(model)[1][1] == "torch.float32"
+    return losses, seen(model), full(api, model)
+
+
+@holds()
+def whole_parameters_in_full_precision(api: Any) -> Any:
+    """`summon_full_params` and state dicts give the stored precision, also between forward and backward."""
+    model = in_blocks(api, mixed_precision=api.MixedPrecision(param_dtype=HALF))
+    out = model(*batches(1))
+    between = full(api, model)
+    out.sum().backward()
+    saved = model.state_dict()
+    assert {t.dtype for t in between.values()} == {torch.float32}
+    assert {t.dtype for t in saved.values()} == {torch.float32}
+    return between, saved, gradients(api, model)
+
+
+@holds()
+def evaluation(api: Any) -> Any:
+    """Evaluation runs in the same precision."""
+    model = in_blocks(api, mixed_precision=api.MixedPrecision(param_dtype=HALF))
+    model.eval()
+    with torch.no_grad():
+        out = model(*batches(1))
+    assert out.dtype == HALF
+    return out
+
+
+@holds()
+def under_autocast(api: Any) -> Any:
+    """A model without mixed precision runs under autocast."""
+    model = in_blocks(api)
+    with torch.autocast("cpu", dtype=HALF):
+        out = model(*batches(1))
+    out.float().sum().backward()
+    assert model.module.head.weight.dtype == torch.float32
+    return out.detach(), gradients(api, model)
+
+
+@holds()
+def batch_norms(api: Any) -> Any:
+    """With a policy, batch norms run in full precision and give the precision of the others."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    model = api.FullyShardedDataParallel(
+        model,
+        auto_wrap_policy=api.wrap.ModuleWrapPolicy({nn.Linear}),
+        mixed_precision=api.MixedPrecision(param_dtype=HALF, buffer_dtype=HALF),
+        use_orig_params=True,
+    )
+    losses = train(model)
+    kinds = {name: str(b.dtype) for name, b in model.named_buffers()}
+    return losses, kinds, full(api, model)
+
+
+@holds()
+def half_after_wrapping(api: Any) -> Any:
+    """`.half()` and `.to(dtype)` after wrapping change parameters and buffers."""
+    model = in_blocks(api).to(torch.bfloat16)
+    x = batches(1)[0].to(HALF)
+    out = model(x)
+    out.sum().backward()
+    saved = model.state_dict()
+    assert {t.dtype for t in saved.values()} == {HALF}
+    half = in_blocks(api).half()
+    return out.detach(), saved, {str(p.dtype) for p in half.parameters()}.pop()
+
+
+@holds()
+def a_model_in_half_precision(api: Any) -> Any:
+    """A model whose parameters are in bfloat16 themselves trains."""
+    model = in_blocks(api, net().to(HALF))
+    return train(model, inputs=[x.to(HALF) for x in batches(3)]), full(api, model)
+
+
+@holds()
+def attributes(api: Any) -> Any:
+    """`mixed_precision` of a unit is what it was given, and its classes to ignore."""
+    precision = api.MixedPrecision(param_dtype=HALF, reduce_dtype=torch.float32)
+    model = in_blocks(api, mixed_precision=precision)
+    found = model.mixed_precision
+    assert model.blocks[0].mixed_precision == found
+    return str(found.param_dtype), str(found.reduce_dtype), str(found.buffer_dtype), repr(found)
+
+
+@holds()
+def classes_to_ignore(api: Any) -> Any:
+    """`_module_classes_to_ignore` names the classes that run in full precision, as units of their own."""
+    precision = api.MixedPrecision(param_dtype=HALF, _module_classes_to_ignore=[nn.LayerNorm])
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+    model = api.FullyShardedDataParallel(
+        model,
+        auto_wrap_policy=api.wrap.ModuleWrapPolicy({Block}),
+        mixed_precision=precision,
+        use_orig_params=True,
+    )
+    assert isinstance(model[1], api.FullyShardedDataParallel)
+    return train(model), full(api, model)

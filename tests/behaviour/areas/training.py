@@ -1,0 +1,790 @@
+"""Forward and backward: what trains, what is gathered, and which inputs and hooks are let through."""
+
+from __future__ import annotations
+
+import copy
+from collections import namedtuple
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+from ..registry import cannot, holds
+from .common import (
+    Block,
+    Net,
+    Tied,
+    batches,
+    close,
+    error,
+    full,
+    gradients,
+    in_blocks,
+    net,
+    train,
+    train_alone,
+)
+
+
+def trained(api: Any, **options: Any) -> Any:
+    """Losses and parameters of a model in blocks, which are those of the model without FSDP."""
+    alone = train_alone(net())
+    model = in_blocks(api, **options)
+    losses = train(model)
+    parameters = full(api, model)
+    assert close(parameters, alone)
+    return losses, parameters
+
+
+@holds()
+def full_shard(api: Any) -> Any:
+    """FULL_SHARD trains as the model does without FSDP."""
+    return trained(api, sharding_strategy=api.ShardingStrategy.FULL_SHARD)
+
+
+@holds()
+def shard_grad_op(api: Any) -> Any:
+    """SHARD_GRAD_OP trains as the model does without FSDP."""
+    return trained(api, sharding_strategy=api.ShardingStrategy.SHARD_GRAD_OP)
+
+
+@holds()
+def no_shard(api: Any) -> Any:
+    """NO_SHARD trains as the model does without FSDP."""
+    return trained(api, sharding_strategy=api.ShardingStrategy.NO_SHARD)
+
+
+@holds()
+def flat(api: Any) -> Any:
+    """Without `use_orig_params` the model trains the same."""
+    return trained(api, use_orig_params=False)
+
+
+@holds()
+def cpu_offload(api: Any) -> Any:
+    """`CPUOffload` trains the same, with the parameters on the CPU."""
+    model = in_blocks(api, cpu_offload=api.CPUOffload(offload_params=True))
+    devices = {str(p.device) for p in model.parameters()}
+    return train(model), full(api, model), devices
+
+
+@holds()
+def cpu_offload_flat(api: Any) -> Any:
+    """`CPUOffload` trains the same without `use_orig_params`."""
+    return trained(api, cpu_offload=api.CPUOffload(offload_params=True), use_orig_params=False)
+
+
+@holds()
+def no_prefetch(api: Any) -> Any:
+    """Without backward prefetch the model trains the same."""
+    return trained(api, backward_prefetch=None)
+
+
+@holds()
+def prefetch_after(api: Any) -> Any:
+    """BACKWARD_POST and forward prefetch train the same."""
+    return trained(api, backward_prefetch=api.BackwardPrefetch.BACKWARD_POST, forward_prefetch=True)
+
+
+@holds(ranks=4, tolerance=1e-6)
+def four_ranks(api: Any) -> Any:
+    """Over four ranks the model trains as it does without FSDP, with rows that four does not divide."""
+    return trained(api)
+
+
+@holds(ranks=4, tolerance=1e-6)
+def empty_shards(api: Any) -> Any:
+    """Ranks that hold no element of a parameter train with the others."""
+    torch.manual_seed(1)
+    tiny = nn.Sequential(nn.Linear(4, 1), nn.Linear(1, 2))
+    alone = train_alone(tiny)
+    model = api.FullyShardedDataParallel(tiny, use_orig_params=True)
+    losses = train(model)
+    assert close(full(api, model), alone)
+    return losses, full(api, model)
+
+
+@holds()
+def uneven_shards(api: Any) -> Any:
+    """One step of a 3 x 3 weight over two ranks is what the mean of their gradients says."""
+    torch.manual_seed(1)
+    layer = nn.Linear(3, 3, bias=False)
+    weight = layer.weight.detach().clone()
+    model = api.FullyShardedDataParallel(layer)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    (x,) = batches(1, 2, 3)
+    model(x).sum().backward()
+    optimizer.step()
+    mean = x.sum(0)
+    dist.all_reduce(mean, op=dist.ReduceOp.AVG)
+    after = full(api, model)["weight"]
+    torch.testing.assert_close(after, weight - 0.1 * mean.repeat(3, 1))
+    return after
+
+
+@holds()
+def gradients_are_means(api: Any) -> Any:
+    """A gradient is the mean of the ranks' gradients."""
+    model = api.FullyShardedDataParallel(nn.Linear(1, 2, bias=False), use_orig_params=True)
+    model(torch.tensor([[float(dist.get_rank())]])).sum().backward()
+    (gradient,) = gradients(api, model).values()
+    assert gradient is not None
+    assert gradient.flatten().tolist() == [0.5, 0.5]
+    return gradient
+
+
+@holds()
+def tied_parameters(api: Any) -> Any:
+    """A model with a weight that two layers share trains the same."""
+    torch.manual_seed(1)
+    tied = Tied()
+    tokens = torch.arange(6).view(2, 3) + dist.get_rank() - 1
+    tokens = tokens.clamp(min=0)
+    model = in_blocks(api, tied)
+    return train(model, inputs=[tokens] * 3), full(api, model)
+
+
+@holds()
+def a_unit_called_twice(api: Any) -> Any:
+    """A unit that runs twice in one forward trains as it does without FSDP."""
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(1)
+            self.inner = nn.Linear(4, 4)
+            self.outer = nn.Linear(4, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.outer(self.inner(x) + self.inner(2 * x))
+
+    twice = Twice()
+    alone = train_alone(twice)
+    twice.inner = api.FullyShardedDataParallel(twice.inner)
+    model = api.FullyShardedDataParallel(twice)
+    losses = train(model)
+    assert close(full(api, model), alone)
+    return losses, full(api, model)
+
+
+@holds()
+def a_frozen_unit_called_many_times(api: Any) -> Any:
+    """Frozen and trained units that run many times, with and without gradients, train the same."""
+
+    class Many(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(1)
+            self.first, self.frozen, self.trained = (nn.Linear(4, 4) for _ in range(3))
+            self.frozen.requires_grad_(False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.first(x)
+            for _ in range(3):
+                x = self.frozen(self.trained(x))
+                with torch.no_grad():
+                    x += self.trained(x)
+            return x
+
+    many = Many()
+    alone = train_alone(many)
+    model = api.FullyShardedDataParallel(
+        many, auto_wrap_policy=api.wrap.ModuleWrapPolicy({nn.Linear}), use_orig_params=True
+    )
+    losses = train(model)
+    assert close(full(api, model), alone)
+    return losses, full(api, model)
+
+
+def alternating(frozen: bool = True) -> nn.Sequential:
+    torch.manual_seed(1)
+    layers = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    layers[0].requires_grad_(not frozen)
+    layers[4].requires_grad_(not frozen)
+    return layers
+
+
+@holds()
+def frozen_units_among_trained_ones(api: Any) -> Any:
+    """Frozen units keep their parameters, and the units between them train."""
+    results = []
+    for use_orig_params in (False, True):
+        layers = alternating()
+        alone = train_alone(layers)
+        before = layers[0].weight.detach().clone()
+        model = api.FullyShardedDataParallel(
+            layers,
+            auto_wrap_policy=api.wrap.ModuleWrapPolicy({nn.Linear}),
+            use_orig_params=use_orig_params,
+        )
+        results.append(train(model))
+        parameters = full(api, model)
+        assert torch.equal(parameters["0.weight"], before)
+        assert close(parameters, alone)
+        results.append(parameters)
+    return results
+
+
+@holds()
+def units_unfrozen_later(api: Any) -> Any:
+    """Units that are unfrozen between two steps train from then on."""
+    model = api.FullyShardedDataParallel(
+        alternating(),
+        auto_wrap_policy=api.wrap.ModuleWrapPolicy({nn.Linear}),
+        use_orig_params=True,
+    )
+    before = full(api, model)
+    losses = train(model)
+    assert torch.equal(full(api, model)["0.weight"], before["0.weight"])
+    for parameter in model.parameters():
+        parameter.requires_grad_(True)
+    losses += train(model, inputs=batches(6)[3:])
+    after = full(api, model)
+    assert not torch.equal(after["0.weight"], before["0.weight"])
+    return losses, after
+
+
+@holds()
+def frozen_after_wrapping(api: Any) -> Any:
+    """A part that is frozen after it was wrapped stays as it is."""
+    model = in_blocks(api)
+    for parameter in model.blocks.parameters():
+        parameter.requires_grad_(False)
+    before = full(api, model)
+    losses = train(model)
+    after = full(api, model)
+    assert torch.equal(after["blocks.0.up.weight"], before["blocks.0.up.weight"])
+    assert not torch.equal(after["stem.weight"], before["stem.weight"])
+    return losses, after
+
+
+@holds()
+def frozen_by_dropping_gradients(api: Any) -> Any:
+    """A part whose gradients are set to None before each step stays as it is."""
+    model = in_blocks(api)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    before, losses = full(api, model), []
+    for x in batches(3):
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        for parameter in model.blocks.parameters():
+            parameter.grad = None
+        optimizer.step()
+        losses.append(loss.item())
+    after = full(api, model)
+    assert torch.equal(after["blocks.1.down.bias"], before["blocks.1.down.bias"])
+    assert not torch.equal(after["head.weight"], before["head.weight"])
+    return losses, after
+
+
+@holds()
+def frozen_units_with_unused_inputs(api: Any) -> Any:
+    """A frozen unit one of whose inputs needs gradients but is not used trains with its neighbours."""
+
+    class Ignoring(nn.Linear):
+        def forward(self, x: torch.Tensor, unused: torch.Tensor) -> torch.Tensor:
+            return super().forward(x)
+
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(1)
+            self.first, self.frozen, self.last = (Ignoring(4, 4) for _ in range(3))
+            self.frozen.requires_grad_(False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            unused = torch.ones(1, requires_grad=True)
+            return torch.cat([self.first(x, unused), self.frozen(x, unused), self.last(x, unused)])
+
+    mixed = Mixed()
+    alone = train_alone(mixed)
+    model = api.FullyShardedDataParallel(
+        mixed, auto_wrap_policy=api.wrap.ModuleWrapPolicy({Ignoring}), use_orig_params=True
+    )
+    losses = train(model)
+    assert close(full(api, model), alone)
+    return losses, full(api, model)
+
+
+@holds()
+def lists_and_dicts_as_inputs(api: Any) -> Any:
+    """A list or a dict as an input arrives as one, also by keyword."""
+
+    class Reading(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(1)
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, given: Any) -> torch.Tensor:
+            return self.layer(given[0] if isinstance(given, list) else given["x"])
+
+    model = api.FullyShardedDataParallel(Reading(), use_orig_params=True)
+    (x,) = batches(1)
+    outputs = [model([x]), model({"x": x}), model(given={"x": x})]
+    assert torch.equal(outputs[0], outputs[2])
+    outputs[-1].sum().backward()
+    return [out.detach() for out in outputs], gradients(api, model)
+
+
+Pair = namedtuple("Pair", ["a", "b"])
+
+
+@dataclass
+class Output:
+    first: torch.Tensor
+    rest: dict[str, Any]
+
+
+@holds()
+def structured_outputs(api: Any) -> Any:
+    """Named tuples, dicts, lists and dataclasses come out as they are, and gradients flow through them."""
+
+    class Structured(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(1)
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> Output:
+            y = self.layer(x)
+            return Output(y, {"pair": Pair(y + 1, y + 2), "list": [y * 2, "text", None]})
+
+    model = api.FullyShardedDataParallel(Structured(), use_orig_params=True)
+    out = model(*batches(1))
+    assert type(out) is Output
+    assert type(out.rest["pair"]) is Pair
+    (out.first.sum() + out.rest["pair"].b.sum() + out.rest["list"][0].sum()).backward()
+    return gradients(api, model), out.rest["list"][1:]
+
+
+@holds()
+def outputs_without_gradients(api: Any) -> Any:
+    """A model whose output does not depend on its parameters runs."""
+
+    class Echo(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, pair: Any) -> Any:
+            return pair
+
+    model = api.FullyShardedDataParallel(Echo())
+    one = torch.ones(1, requires_grad=True)
+    out = model(Pair(one, one * 2))
+    return type(out).__name__, [t.detach() for t in out]
+
+
+@holds()
+def not_all_outputs_used(api: Any) -> Any:
+    """When the loss leaves an output out from some step on, the parameters go on as without FSDP."""
+
+    class TwoHeads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(1)
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.a(x), self.b(x)
+
+    def run(model: nn.Module, average: bool) -> None:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step, x in enumerate(batches(4)):
+            optimizer.zero_grad()
+            a, b = model(x)
+            ((a * b).sum() if step < 2 else a.sum()).backward()
+            for p in model.parameters():
+                if average and p.grad is not None:
+                    dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+            optimizer.step()
+
+    alone = TwoHeads()
+    run(alone, average=True)
+    expected = {name: p.detach() for name, p in alone.named_parameters()}
+    results = []
+    for strategy in ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"):
+        heads = TwoHeads()
+        chosen = api.ShardingStrategy[strategy]
+        heads.a = api.FullyShardedDataParallel(heads.a, sharding_strategy=chosen)
+        model = api.FullyShardedDataParallel(heads, sharding_strategy=chosen)
+        run(model, average=False)
+        results.append(full(api, model))
+        assert close(results[-1], expected)
+    return results
+
+
+class Optional(nn.Module):
+    """Its second layer is not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.used, self.unused = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.used(x)
+
+
+@holds()
+def unused_units_have_no_gradients(api: Any) -> Any:
+    """The parameters of a unit that no forward used have no gradients, and stay."""
+    model = api.FullyShardedDataParallel(
+        Optional(), auto_wrap_policy=api.wrap.always_wrap_policy, use_orig_params=True
+    )
+    before = full(api, model)["unused.weight"]
+    for x in batches(2):
+        model(x).sum().backward()
+        found = gradients(api, model)
+        assert found["unused.weight"] is None
+        assert found["used.weight"] is not None
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)
+    optimizer.step()
+    after = full(api, model)
+    assert torch.equal(after["unused.weight"], before)
+    return found, after
+
+
+@holds()
+def unused_parameters_of_used_units(api: Any) -> Any:
+    """Unused parameters of a unit that was used have gradients of zero: weight decay and momentum act on them."""
+    model = api.FullyShardedDataParallel(Optional(), use_orig_params=True)
+    before = full(api, model)["unused.weight"]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)
+    losses = train(model, optimizer)
+    after = full(api, model)
+    assert not torch.equal(after["unused.weight"], before)
+    assert torch.allclose(after["unused.weight"], before * 0.95**3)
+    states = len([s for s in optimizer.state.values() if s])
+    return losses, after, states
+
+
+@holds()
+def parameters_that_only_some_ranks_use(api: Any) -> Any:
+    """Parameters of one unit that one rank uses and another does not have the mean of their gradients."""
+
+    class ByRank(Optional):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.used(x) if dist.get_rank() == 0 else self.unused(x)
+
+    model = api.FullyShardedDataParallel(ByRank(), use_orig_params=True)
+    losses = train(model)
+    return losses, full(api, model)
+
+
+@holds()
+def evaluation_under_no_grad(api: Any) -> Any:
+    """After a step, the output under `no_grad` is that of `eval()`."""
+    model = in_blocks(api)
+    losses = train(model)
+    model.eval()
+    (x,) = batches(1)
+    reference = model(x).detach()
+    with torch.no_grad():
+        assert torch.equal(model(x), reference)
+    return losses, reference
+
+
+@holds()
+def evaluation_before_training(api: Any) -> Any:
+    """A model that was evaluated before its optimizer was built trains the same."""
+    for strategy in ("FULL_SHARD", "SHARD_GRAD_OP"):
+        model = in_blocks(api, sharding_strategy=api.ShardingStrategy[strategy])
+        with torch.no_grad():
+            model(*batches(1))
+        losses = train(model)
+        assert close(full(api, model), train_alone(net()))
+    return losses, full(api, model)
+
+
+@holds()
+def evaluation_between_steps(api: Any) -> Any:
+    """An evaluation between two steps does not change the training."""
+    model = in_blocks(api)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for x in batches(3):
+        losses += train(model, optimizer, inputs=[x])
+        with torch.no_grad():
+            losses.append(model(x).pow(2).mean().item())
+    assert close(full(api, model), train_alone(net()))
+    return losses, full(api, model)
+
+
+@holds()
+def changed_in_place(api: Any) -> Any:
+    """A change in place of a sharded parameter shows in the next forward."""
+    model = in_blocks(api)
+    (x,) = batches(1)
+    before = model(x).detach()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.5)
+    after = model(x).detach()
+    assert not torch.equal(before, after)
+    return before, after
+
+
+@holds()
+def data_changed_in_place(api: Any) -> Any:
+    """So does a change in place of its `.data`."""
+    model = in_blocks(api)
+    for parameter in model.parameters():
+        parameter.data.fill_(0.25)
+    return model(*batches(1)).detach(), full(api, model)
+
+
+@holds()
+def data_replaced(api: Any) -> Any:
+    """So does an assignment to its `.data`, of a tensor of the same shape."""
+    model = in_blocks(api)
+    for parameter in model.parameters():
+        parameter.data = parameter.data * 0.5
+    found = full(api, model)
+    assert close(found, {n: p.detach() * 0.5 for n, p in net().named_parameters()})
+    return model(*batches(1)).detach(), found
+
+
+@holds()
+def moving_averages(api: Any) -> Any:
+    """A second model that is moved towards the first with `lerp_` or `mul_` and `add_` is its moving average."""
+    model, average = in_blocks(api), in_blocks(api)
+    with torch.no_grad():
+        average(*batches(1))
+    losses = []
+    for step, x in enumerate(batches(3)):
+        losses += train(model, inputs=[x])
+        with torch.no_grad():
+            for a, p in zip(average.parameters(), model.parameters(), strict=True):
+                if step == 1:
+                    a.lerp_(p, 0.5)
+                else:
+                    a.mul_(0.5).add_(p, alpha=0.5)
+            average(x)
+    found = full(api, average)
+    assert not close(found, full(api, model))
+    return losses, found
+
+
+@holds()
+def forward_called_by_name(api: Any) -> Any:
+    """`model.forward(x)` gathers the parameters as `model(x)` does, and trains."""
+    model = in_blocks(api)
+    (x,) = batches(1)
+    called, named = model(x).detach(), model.forward(x)
+    assert torch.equal(called, named)
+    named.sum().backward()
+    return called, gradients(api, model)
+
+
+@holds()
+def whole_parameters_in_forward(api: Any) -> Any:
+    """Inside of `forward` a unit's parameters are whole, under their names."""
+    seen: list[Any] = []
+
+    class Looking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(5, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.extend((name, tuple(p.shape)) for name, p in self.named_parameters())
+            return self.layer(x)
+
+    model = api.FullyShardedDataParallel(Looking(), use_orig_params=True)
+    model(torch.ones(1, 5))
+    assert seen == [("layer.weight", (3, 5)), ("layer.bias", (3,))]
+    return seen
+
+
+@holds()
+def gathered_parameters_are_plain(api: Any) -> Any:
+    """Inside of `forward` a layer's weight is no distributed tensor: any operation works on it."""
+    kinds: list[Any] = []
+
+    class Working(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            kinds.append(type(self.weight.data).__name__)
+            return torch.einsum("bi,oi->bo", x, self.weight.view(-1).view(3, 5)) + self.bias
+
+    model = api.FullyShardedDataParallel(Working(5, 3))
+    out = model(torch.ones(1, 5))
+    out.sum().backward()
+    return kinds, tuple(out.shape)
+
+
+@holds()
+def forward_hooks(api: Any) -> Any:
+    """Forward hooks of units and of the modules in them run, in order, with whole outputs."""
+    model = in_blocks(api)
+    seen: list[Any] = []
+
+    def note(name: str) -> Any:
+        return lambda module, args, out: seen.append((name, tuple(out.shape)))
+
+    model.register_forward_hook(note("root"))
+    model.blocks[0].register_forward_hook(note("unit"))
+    model.blocks[0].module.register_forward_hook(note("inner"))
+    model.head.register_forward_pre_hook(lambda module, args: seen.append(("head", len(args))))
+    model(*batches(1)).sum().backward()
+    assert [name for name, _ in seen] == ["inner", "unit", "head", "root"]
+    return seen
+
+
+@holds()
+def hooks_that_change_outputs(api: Any) -> Any:
+    """What a hook of a unit returns takes the place of its output."""
+    model = in_blocks(api)
+    model.blocks[1].register_forward_hook(lambda module, args, out: out * 2)
+    model.register_forward_pre_hook(lambda module, args: (args[0] + 1,))
+    return train(model), full(api, model)
+
+
+@holds()
+def backward_hooks(api: Any) -> Any:
+    """Full backward hooks of modules inside and hooks of activations run."""
+    model = in_blocks(api)
+    seen: list[Any] = []
+    model.head.register_full_backward_hook(
+        lambda module, inputs, outputs: seen.append(("head", tuple(outputs[0].shape)))
+    )
+    out = model(*batches(1))
+    out.register_hook(lambda gradient: seen.append(("out", tuple(gradient.shape))))
+    out.sum().backward()
+    assert sorted(name for name, _ in seen) == ["head", "out"]
+    return seen, gradients(api, model)
+
+
+@holds()
+def training_after_loading(api: Any) -> Any:
+    """A model that saved and loaded its state goes on training."""
+    model = in_blocks(api)
+    losses = train(model)
+    model.load_state_dict(model.state_dict())
+    losses += train(model, inputs=batches(6)[3:])
+    return losses, full(api, model)
+
+
+@holds()
+def activation_checkpoints(api: Any) -> Any:
+    """Activation checkpoint wrappers inside and outside of units train the same."""
+    FSDP, results = api.FullyShardedDataParallel, []
+    alone = train_alone(net())
+    for inside in (True, False):
+        model = net()
+        for i, block in enumerate(model.blocks):
+            wrapped = FSDP(checkpoint_wrapper(block)) if inside else checkpoint_wrapper(FSDP(block))
+            model.blocks[i] = wrapped
+        model = FSDP(model)
+        results.append(train(model))
+        assert close(full(api, model), alone)
+    return results
+
+
+@holds()
+def train_and_eval_flags(api: Any) -> Any:
+    """`train()` and `eval()` reach every module in a unit."""
+    model = in_blocks(api)
+    flags = [[m.training for m in model.modules()]]
+    model.eval()
+    flags.append([m.training for m in model.modules()])
+    model.train()
+    assert all(m.training for m in model.modules())
+    return flags
+
+
+@holds()
+def experts_of_a_rank(api: Any) -> Any:
+    """Experts over a group of one rank keep gradients of their own, and the rest is shared."""
+    groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
+    mine = groups[dist.get_rank()]
+    torch.manual_seed(1)
+    shared = nn.Linear(4, 4)
+    torch.manual_seed(10 + dist.get_rank())
+    FSDP = api.FullyShardedDataParallel
+    expert = FSDP(nn.Linear(4, 4), process_group=mine)
+    model = FSDP(nn.Sequential(shared, expert))
+    losses = train(model)
+    found = full(api, model)
+    both = [torch.empty_like(found["1.weight"]) for _ in range(2)]
+    dist.all_gather(both, found["1.weight"])
+    assert not torch.equal(both[0], both[1])
+    return losses, found
+
+
+@holds()
+def two_models(api: Any) -> Any:
+    """Two models train beside each other, one on what the other gives."""
+    torch.manual_seed(1)
+    first = api.FullyShardedDataParallel(nn.Linear(4, 4), use_orig_params=True)
+    second = api.FullyShardedDataParallel(nn.Linear(4, 2), use_orig_params=True)
+    optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
+    losses = []
+    for x in batches(3):
+        optimizer.zero_grad()
+        loss = second(first(x)).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, full(api, first), full(api, second)
+
+
+@holds()
+def units_under_a_plain_root(api: Any) -> Any:
+    """Units train inside of a module that is none."""
+    model = net()
+    for i, block in enumerate(model.blocks):
+        model.blocks[i] = api.FullyShardedDataParallel(block, use_orig_params=True)
+    optimizer = torch.optim.SGD(model.blocks.parameters(), lr=0.1)
+    return train(model, optimizer), full(api, model)
+
+
+@holds()
+def two_forwards_with_no_shard(api: Any) -> Any:
+    """With NO_SHARD two forwards can come before two backwards."""
+    model = in_blocks(api, sharding_strategy=api.ShardingStrategy.NO_SHARD)
+    losses = [model(x).pow(2).mean() for x in batches(2)]
+    for loss in losses:
+        loss.backward()
+    return [loss.item() for loss in losses], gradients(api, model)
+
+
+@holds()
+def buffers_are_not_sharded(api: Any) -> Any:
+    """Buffers are whole on every rank, and updates in forward stay."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    model = api.FullyShardedDataParallel(model)
+    losses = train(model)
+    assert model[1].num_batches_tracked.item() == 3
+    return losses, {name: b.clone() for name, b in model.named_buffers()}
+
+
+@cannot("parameters of FSDP2 are distributed tensors of the whole shape, FSDP1's are flat shards")
+def shapes_of_shards(api: Any) -> Any:
+    """Outside of forward, `numel()` of a parameter counts this rank's elements."""
+    model = in_blocks(api)
+    assert sum(p.numel() for p in model.parameters()) < sum(p.numel() for p in net().parameters())
+    return [(p.numel(), p.dim()) for p in model.parameters()]
+
+
+@cannot("FSDP2 shards each parameter by rows and FSDP1 a whole unit, so that a rank holds others")
+def norms_by_hand(api: Any) -> Any:
+    """A norm of gradients by hand is that of the elements of a unit that this rank holds."""
+    model = in_blocks(api)
+    model(*batches(1)).sum().backward()
+    return [p.grad.norm().item() for p in model.parameters() if p.grad is not None]
+
+
+@cannot("each gradient of FSDP2 has the dtype of its parameter", refusal="ValueError")
+def low_precision_gradients(api: Any) -> Any:
+    """`keep_low_precision_grads` leaves gradients in the dtype of the computation."""
+    precision = api.MixedPrecision(param_dtype=torch.bfloat16, keep_low_precision_grads=True)
+    model = in_blocks(api, mixed_precision=precision)
+    model(*batches(1)).sum().backward()
+    return sorted({str(p.grad.dtype) for p in model.parameters() if p.grad is not None})

@@ -1,0 +1,665 @@
+"""Which modules become units, by policy and by hand, and what a wrapper lets through."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..registry import cannot, holds
+from .common import (
+    Block,
+    Net,
+    Tied,
+    batches,
+    close,
+    error,
+    full,
+    in_blocks,
+    net,
+    said,
+    train,
+    train_alone,
+    tree,
+    units,
+)
+
+
+def nested(width: int = 5) -> nn.Sequential:
+    """Two layers, and two more in a container: 30 parameters each."""
+    torch.manual_seed(1)
+    inner = nn.Sequential(nn.Linear(width, width), nn.Linear(width, width))
+    return nn.Sequential(nn.Linear(width, width), nn.Linear(width, width), inner)
+
+
+def by_size(api: Any, least: int, **options: Any) -> Any:
+    policy = api.wrap.size_based_auto_wrap_policy
+    return functools.partial(policy, min_num_params=least, **options)
+
+
+class WithBatchNorms(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.linear = nn.Linear(4, 4, bias=False)
+        self.norm = nn.BatchNorm1d(4)
+        self.other = nn.SyncBatchNorm(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.linear(x))
+
+
+@holds()
+def one_unit_without_a_policy(api: Any) -> Any:
+    """Without a policy the whole model is one unit, and no other module is."""
+    found = tree(api, api.FullyShardedDataParallel(net()))
+    assert [unit for _, _, unit in found] == [True] + [False] * (len(found) - 1)
+    return found
+
+
+@holds()
+def module_wrap_policy(api: Any) -> Any:
+    """`ModuleWrapPolicy` makes a unit of each module of its classes, and of the root."""
+    model = in_blocks(api)
+    assert units(api, model) == ["", "blocks.0", "blocks.1"]
+    return tree(api, model)
+
+
+@holds()
+def transformer_auto_wrap_policy(api: Any) -> Any:
+    """`transformer_auto_wrap_policy` makes a unit of each layer of its classes."""
+    policy = functools.partial(
+        api.wrap.transformer_auto_wrap_policy,
+        transformer_layer_cls={nn.TransformerEncoderLayer, nn.TransformerDecoderLayer},
+    )
+    torch.manual_seed(1)
+    model = nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
+    model = api.FullyShardedDataParallel(model, auto_wrap_policy=policy)
+    assert units(api, model) == ["", "encoder.layers.0", "decoder.layers.0"]
+    return tree(api, model)
+
+
+@holds()
+def size_based_policy_adds_up_children(api: Any) -> Any:
+    """`size_based_auto_wrap_policy` makes a unit of a container whose children are too small alone."""
+    model = api.FullyShardedDataParallel(nested(), auto_wrap_policy=by_size(api, 40))
+    assert units(api, model) == ["", "2"]
+    return tree(api, model)
+
+
+@holds()
+def size_based_policy_with_its_default(api: Any) -> Any:
+    """The default threshold of `size_based_auto_wrap_policy` leaves a small model one unit."""
+    policy = api.wrap.size_based_auto_wrap_policy
+    return tree(api, api.FullyShardedDataParallel(nested(), auto_wrap_policy=policy))
+
+
+@holds()
+def size_based_policy_excludes_containers(api: Any) -> Any:
+    """`size_based_auto_wrap_policy` leaves a `ModuleList` alone, however large it is."""
+    lists = nn.Sequential(nn.Linear(5, 5), nn.ModuleList([nn.Linear(5, 5), nn.Linear(5, 5)]))
+    model = api.FullyShardedDataParallel(lists, auto_wrap_policy=by_size(api, 40))
+    assert units(api, model) == [""]
+    return tree(api, model)
+
+
+@holds()
+def size_based_policy_wraps_children_of_containers(api: Any) -> Any:
+    """The children of a `ModuleList` become units where they are large enough."""
+    lists = nn.Sequential(nn.ModuleList([nn.Linear(10, 10)]), nn.ModuleDict({"a": nn.Linear(9, 9)}))
+    model = api.FullyShardedDataParallel(lists, auto_wrap_policy=by_size(api, 40))
+    assert units(api, model) == ["", "0.0", "1.a"]
+    return tree(api, model)
+
+
+@holds()
+def size_based_policy_keeps_attention_whole(api: Any) -> Any:
+    """`size_based_auto_wrap_policy` does not look inside `MultiheadAttention`."""
+    model = nn.Sequential(nn.Linear(10, 10), nn.MultiheadAttention(100, 1))
+    model = api.FullyShardedDataParallel(model, auto_wrap_policy=by_size(api, 40))
+    assert units(api, model) == ["", "0"]
+    return tree(api, model)
+
+
+@holds()
+def size_based_policy_with_other_leaves(api: Any) -> Any:
+    """`force_leaf_modules` names further classes that are not made units."""
+    leaves = api.wrap.size_based_auto_wrap_policy.FORCE_LEAF_MODULES | {nn.Linear}
+    model = nn.Sequential(nn.Linear(10, 10), nn.ModuleList([nn.Linear(10, 10)]))
+    policy = by_size(api, 40, force_leaf_modules=leaves)
+    return tree(api, api.FullyShardedDataParallel(model, auto_wrap_policy=policy))
+
+
+@holds()
+def size_based_policy_with_other_exclusions(api: Any) -> Any:
+    """`exclude_wrap_modules` replaces the containers that are not wrapped."""
+    policy = by_size(api, 40, exclude_wrap_modules={nn.Sequential})
+    return tree(api, api.FullyShardedDataParallel(nested(), auto_wrap_policy=policy))
+
+
+@holds()
+def always_wrap_policy(api: Any) -> Any:
+    """`always_wrap_policy` makes a unit of every module."""
+    policy = api.wrap.always_wrap_policy
+    model = api.FullyShardedDataParallel(nested(), auto_wrap_policy=policy)
+    assert units(api, model) == ["", "0", "1", "2", "2.0", "2.1"]
+    return tree(api, model)
+
+
+@holds()
+def always_wrap_policy_spares_ignored_modules(api: Any) -> Any:
+    """Ignored modules do not become units, whatever the policy says."""
+    model = nested()
+    model = api.FullyShardedDataParallel(
+        model,
+        auto_wrap_policy=api.wrap.always_wrap_policy,
+        ignored_modules=[model[1], model[2][0]],
+    )
+    assert units(api, model) == ["", "0", "2", "2.1"]
+    return tree(api, model)
+
+
+@holds()
+def size_based_policy_does_not_count_ignored_modules(api: Any) -> Any:
+    """A size does not include the parameters of ignored modules."""
+    model = nested()
+    model = api.FullyShardedDataParallel(
+        model, auto_wrap_policy=by_size(api, 40), ignored_modules=[model[1], model[2][0]]
+    )
+    assert units(api, model) == [""]
+    return tree(api, model)
+
+
+@holds()
+def lambda_auto_wrap_policy(api: Any) -> Any:
+    """`lambda_auto_wrap_policy` asks its function about each module."""
+    policy = functools.partial(
+        api.wrap.lambda_auto_wrap_policy, lambda_fn=lambda m: isinstance(m, Block)
+    )
+    model = api.FullyShardedDataParallel(net(), auto_wrap_policy=policy)
+    assert units(api, model) == ["", "blocks.0", "blocks.1"]
+    return tree(api, model)
+
+
+@holds()
+def a_function_is_a_policy(api: Any) -> Any:
+    """A function of a module, `recurse` and the parameters not wrapped yet is a policy."""
+
+    def policy(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
+        return recurse or (isinstance(module, nn.Linear) and nonwrapped_numel > 20)
+
+    return tree(api, api.FullyShardedDataParallel(net(), auto_wrap_policy=policy))
+
+
+@holds()
+def custom_policy_with_options_of_a_unit(api: Any) -> Any:
+    """`CustomPolicy` gives single units options of their own, by a dict."""
+    strategies = api.ShardingStrategy
+
+    def choose(module: nn.Module) -> Any:
+        if isinstance(module, nn.Linear):
+            return {"sharding_strategy": strategies.SHARD_GRAD_OP}
+        return isinstance(module, Block)
+
+    policy = api.wrap.CustomPolicy(choose)
+    model = api.FullyShardedDataParallel(net(), auto_wrap_policy=policy)
+    found = api.FullyShardedDataParallel.fsdp_modules(model)
+    return tree(api, model), [unit.sharding_strategy.name for unit in found], train(model)
+
+
+@holds()
+def custom_policy_returns_a_bool_or_a_dict(api: Any) -> Any:
+    """What a `CustomPolicy` may return is checked, with an error."""
+    policy = api.wrap.CustomPolicy(lambda module: 3)
+    return error(lambda: api.FullyShardedDataParallel(net(), auto_wrap_policy=policy))
+
+
+@holds()
+def a_policy_must_be_callable(api: Any) -> Any:
+    """A policy that cannot be called is an error."""
+    return error(lambda: api.FullyShardedDataParallel(net(), auto_wrap_policy=7)).split(":")[0]
+
+
+@holds()
+def policies_are_joined_by_or(api: Any) -> Any:
+    """`_or_policy` makes a unit of what one of its policies wants."""
+    blocks = functools.partial(
+        api.wrap.lambda_auto_wrap_policy, lambda_fn=lambda m: isinstance(m, Block)
+    )
+    policy = functools.partial(api.wrap._or_policy, policies=[blocks, by_size(api, 80)])
+    return tree(api, api.FullyShardedDataParallel(net(), auto_wrap_policy=policy))
+
+
+@holds()
+def a_policy_refuses_wrapped_parts(api: Any) -> Any:
+    """With a policy, a model of which a part is wrapped already is refused, and the part named."""
+    FSDP = api.FullyShardedDataParallel
+    direct, inside = nested(), nested()
+    direct[0] = FSDP(direct[0])
+    inside[2][1] = FSDP(inside[2][1])
+    policy = api.wrap.size_based_auto_wrap_policy
+    texts = [error(lambda m=m: FSDP(m, auto_wrap_policy=policy)) for m in (direct, inside)]
+    assert "requires modules to not already have FSDP applied but found 2.1 in" in texts[1]
+    return texts
+
+
+@holds()
+def batch_norms_are_units_of_their_own(api: Any) -> Any:
+    """With a policy and mixed precision each batch norm is a unit that stays in full precision, and a warning says so."""
+    options = {
+        "auto_wrap_policy": api.wrap.ModuleWrapPolicy({nn.Linear}),
+        "mixed_precision": api.MixedPrecision(param_dtype=torch.bfloat16),
+    }
+    built = []
+    texts = said(lambda: built.append(api.FullyShardedDataParallel(WithBatchNorms(), **options)))
+    assert units(api, built[0]) == ["", "linear", "norm", "other"]
+    wanted = [text for text in texts if "mixed precision" in text.lower()]
+    assert wanted, texts
+    return tree(api, built[0]), wanted
+
+
+@holds()
+def batch_norms_inside_of_a_unit(api: Any) -> Any:
+    """A module inside of one unit becomes a unit itself where the policy wants both."""
+    container = nn.Sequential(WithBatchNorms())
+
+    def policy(module: nn.Module, recurse: bool, **_: Any) -> bool:
+        return recurse or isinstance(module, WithBatchNorms | nn.BatchNorm1d)
+
+    model = api.FullyShardedDataParallel(container, auto_wrap_policy=policy)
+    assert units(api, model) == ["", "0", "0.norm"]
+    return tree(api, model)
+
+
+@holds()
+def wrap_by_hand(api: Any) -> Any:
+    """Units nest as they are written by hand, and train as the model does without FSDP."""
+    FSDP = api.FullyShardedDataParallel
+    model = net()
+    alone = train_alone(model)
+    model.blocks[0].up = FSDP(model.blocks[0].up)
+    model.blocks[0] = FSDP(model.blocks[0])
+    model.head = FSDP(model.head)
+    model = FSDP(model)
+    assert units(api, model) == ["", "blocks.0", "blocks.0.up", "head"]
+    losses = train(model)
+    assert close(full(api, model), alone)
+    return tree(api, model), losses, full(api, model)
+
+
+@holds()
+def wrap_in_a_context(api: Any) -> Any:
+    """Inside of `enable_wrap`, `wrap` makes a unit with the options given to the context."""
+    group = torch.distributed.new_group()
+    with api.wrap.enable_wrap(wrapper_cls=api.FullyShardedDataParallel, process_group=group):
+        layer = api.wrap.wrap(nn.Linear(5, 5))
+    assert layer.process_group is group
+    return tree(api, layer), layer.rank, layer.world_size
+
+
+@holds()
+def wrap_outside_of_a_context(api: Any) -> Any:
+    """Outside of `enable_wrap`, `wrap` gives back the module itself."""
+    layer = nn.Linear(5, 5)
+    assert api.wrap.wrap(layer) is layer
+    with api.wrap.enable_wrap(wrapper_cls=api.FullyShardedDataParallel):
+        pass
+    assert api.wrap.wrap(layer) is layer
+    return tree(api, layer)
+
+
+@holds()
+def wrap_overrides_options_of_the_context(api: Any) -> Any:
+    """Options given to `wrap` come before the context's."""
+    FSDP, groups = api.FullyShardedDataParallel, [torch.distributed.new_group() for _ in range(2)]
+    with api.wrap.enable_wrap(wrapper_cls=FSDP, process_group=groups[0]):
+        layer = api.wrap.wrap(nn.Linear(5, 5), process_group=groups[1])
+    assert layer.process_group is groups[1]
+    return layer.world_size
+
+
+@holds()
+def wrap_in_a_constructor(api: Any) -> Any:
+    """A model whose constructor calls `wrap` has units inside of the context only."""
+
+    class Wrapping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = api.wrap.wrap(nn.Linear(4, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x)
+
+    plain = Wrapping()
+    with api.wrap.enable_wrap(wrapper_cls=api.FullyShardedDataParallel):
+        model = api.wrap.wrap(Wrapping())
+    assert units(api, plain) == []
+    assert units(api, model) == ["", "inner"]
+    return tree(api, plain), tree(api, model)
+
+
+@holds()
+def contexts_do_not_nest(api: Any) -> Any:
+    """`enable_wrap` inside of itself is an error."""
+    FSDP = api.FullyShardedDataParallel
+
+    def nest() -> None:
+        with api.wrap.enable_wrap(wrapper_cls=FSDP), api.wrap.enable_wrap(wrapper_cls=FSDP):
+            pass
+
+    return error(nest)
+
+
+@holds()
+def wrap_with_a_policy_in_a_context(api: Any) -> Any:
+    """A policy given to the context is the policy of each `wrap` in it."""
+    policy = api.wrap.ModuleWrapPolicy({Block})
+    FSDP = api.FullyShardedDataParallel
+    with api.wrap.enable_wrap(wrapper_cls=FSDP, auto_wrap_policy=policy):
+        model = api.wrap.wrap(net())
+    assert units(api, model) == ["", "blocks.0", "blocks.1"]
+    return tree(api, model)
+
+
+@holds()
+def modules_without_parameters(api: Any) -> Any:
+    """A module without parameters becomes a unit like any other."""
+    model = api.FullyShardedDataParallel(nn.Sequential(nn.ReLU(), nn.Linear(4, 2)))
+    alone = api.FullyShardedDataParallel(nn.ReLU())
+    (x,) = batches(1)
+    return tree(api, alone), list(alone.parameters()), alone(x), model(x).detach()
+
+
+@holds()
+def a_unit_all_of_whose_parameters_are_in_others(api: Any) -> Any:
+    """A unit without parameters of its own trains those of the units in it."""
+    FSDP = api.FullyShardedDataParallel
+    model = FSDP(nn.Sequential(FSDP(nn.Linear(4, 4)), FSDP(nn.Linear(4, 2))))
+    return tree(api, model), train(model), full(api, model)
+
+
+@holds()
+def containers_become_units_with_a_warning(api: Any) -> Any:
+    """A `ModuleList` or `ModuleDict` can be wrapped; a warning says that its forward never runs."""
+    FSDP = api.FullyShardedDataParallel
+    built: list[Any] = []
+    lists = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])
+    texts = said(lambda: built.append(FSDP(lists)))
+    texts += said(lambda: built.append(FSDP(nn.ModuleDict({"a": nn.Linear(3, 3)}))))
+    wanted = [text for text in texts if "forward" in text.lower()]
+    assert len(wanted) == 2, texts
+    return [tree(api, model) for model in built], wanted, type(built[0][1]).__name__
+
+
+@holds()
+def models_without_forward(api: Any) -> Any:
+    """A model without a forward of its own can be wrapped."""
+
+    class Bag(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+    model = api.FullyShardedDataParallel(Bag(), use_orig_params=True)
+    return tree(api, model), sorted(model.state_dict()), error(lambda: model(torch.ones(1, 3)))
+
+
+@holds()
+def wrap_again_after_training(api: Any) -> Any:
+    """A module inside of a model that was trained can be wrapped again, with the same outputs."""
+    FSDP = api.FullyShardedDataParallel
+    torch.manual_seed(1)
+    inner = nn.Sequential(FSDP(nn.Linear(4, 4)))
+    model = FSDP(inner)
+    losses = train(model)
+    (x,) = batches(1)
+    with torch.no_grad():
+        before, after = model(x), FSDP(inner)(x)
+    assert torch.equal(before, after)
+    return losses, after
+
+
+@holds()
+def a_unit_in_a_unit(api: Any) -> Any:
+    """A unit can be wrapped itself."""
+    FSDP = api.FullyShardedDataParallel
+    model = FSDP(FSDP(net()), use_orig_params=False)
+    return tree(api, model), train(model), full(api, model)
+
+
+@holds()
+def tied_parameters_in_one_unit(api: Any) -> Any:
+    """Parameters that two modules of one unit share stay shared."""
+    torch.manual_seed(1)
+    model = in_blocks(api, Tied())
+    tokens = [
+        torch.randint(0, 7, (3, 5), generator=torch.Generator().manual_seed(i)) for i in (0, 1)
+    ]
+    losses = train(model, inputs=tokens)
+    with api.FullyShardedDataParallel.summon_full_params(model):
+        assert model.embed.weight is model.out.weight
+    names = [name for name, _ in model.named_parameters()]
+    return losses, names, full(api, model)
+
+
+@holds()
+def frozen_beside_trained_in_one_unit(api: Any) -> Any:
+    """With a policy, `use_orig_params=False` refuses units that mix frozen and trained parameters, and names them; True warns."""
+
+    def build(use_orig_params: bool) -> Any:
+        model = net()
+        model.blocks[0].up.requires_grad_(False)
+        return in_blocks(api, model, use_orig_params=use_orig_params)
+
+    refusal, texts = error(lambda: build(False)), said(lambda: build(True))
+    assert "blocks.0.up.weight" in refusal
+    wanted = [text for text in texts if "requires_grad" in text]
+    assert wanted
+    return refusal, wanted
+
+
+@holds()
+def names_of_modules_and_parameters(api: Any) -> Any:
+    """`named_modules` and `named_parameters` show the wrappers; with `use_orig_params` every parameter has its name."""
+    model = in_blocks(api)
+    names = [name for name, _ in model.named_parameters()]
+    assert names[0] == "_fsdp_wrapped_module.stem.weight"
+    assert "_fsdp_wrapped_module.blocks.0._fsdp_wrapped_module.up.bias" in names
+    buffers = [name for name, _ in model.named_buffers()]
+    return names, buffers, [name for name, _ in model.named_children()]
+
+
+@cannot("FSDP2 has no flat parameters: the bridge names each parameter, as use_orig_params does")
+def flat_parameters(api: Any) -> Any:
+    """With `use_orig_params=False` a unit has one parameter, `_flat_param`."""
+    names = [name for name, _ in in_blocks(api, use_orig_params=False).named_parameters()]
+    return names
+
+
+@holds()
+def the_wrapped_module(api: Any) -> Any:
+    """`module` of a unit is the very module that was wrapped, of its own class."""
+    plain = net()
+    block, head = plain.blocks[0], plain.head
+    model = in_blocks(api, plain)
+    assert model.module is plain
+    assert model.blocks[0].module is block
+    assert model.head is head
+    return type(model.module).__name__, type(model.blocks[0].module) is Block, type(head).__name__
+
+
+@holds()
+def attributes_of_the_wrapped_module(api: Any) -> Any:
+    """A unit hands on attributes, methods and items of the module that it wraps."""
+
+    class Named(nn.Sequential):
+        label = "mine"
+
+        def twice(self, x: int) -> int:
+            return 2 * x
+
+    layers = Named(nn.Linear(4, 4), nn.Linear(4, 2))
+    model = api.FullyShardedDataParallel(layers)
+    assert model[0] is layers[0]
+    missing = error(lambda: model.nothing)
+    return model.label, model.twice(4), model[1].out_features, missing
+
+
+@holds()
+def setting_attributes(api: Any) -> Any:
+    """An attribute set on a unit belongs to the unit, and its module keeps its own."""
+    layer = nn.Linear(4, 4)
+    layer.label = "inner"
+    model = api.FullyShardedDataParallel(layer)
+    before = model.label
+    model.label = "outer"
+    model.other = 3
+    return before, model.label, layer.label, hasattr(layer, "other")
+
+
+@holds()
+def an_attribute_module_of_its_own(api: Any) -> Any:
+    """A model that has an attribute `module` keeps it, one level below the unit's."""
+
+    class Holder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.module(x)
+
+    torch.manual_seed(1)
+    holder = Holder()
+    model = api.FullyShardedDataParallel(holder, use_orig_params=True)
+    assert model.module is holder
+    assert model.module.module is holder.module
+    return [n for n, _ in model.named_parameters()], sorted(model.state_dict()), train(model)
+
+
+@holds()
+def classes_of_units(api: Any) -> Any:
+    """A unit is of the class FullyShardedDataParallel, and the modules in it are not."""
+    FSDP = api.FullyShardedDataParallel
+    model = in_blocks(api)
+    assert type(model) is FSDP
+    assert type(model.blocks[1]) is FSDP
+    assert not isinstance(model, Net)
+    assert not isinstance(model.module, FSDP)
+    return FSDP.__name__, FSDP.__qualname__, issubclass(FSDP, nn.Module), issubclass(Net, FSDP)
+
+
+@holds()
+def representation(api: Any) -> Any:
+    """The representation of a model shows its units."""
+    text = repr(in_blocks(api))
+    assert text.count("FullyShardedDataParallel(") == 3
+    return text
+
+
+@holds()
+def signature(api: Any) -> Any:
+    """The constructor has FSDP1's arguments, in their order, with their defaults."""
+    found = inspect.signature(api.FullyShardedDataParallel).parameters.values()
+    defaults = [getattr(p.default, "name", p.default) for p in found]
+    return [(p.name, p.kind.name, str(d)) for p, d in zip(found, defaults, strict=True)]
+
+
+@holds()
+def positional_arguments(api: Any) -> Any:
+    """The process group and the sharding strategy can be given by position."""
+    group = torch.distributed.new_group()
+    strategy = api.ShardingStrategy.SHARD_GRAD_OP
+    model = api.FullyShardedDataParallel(net(), group, strategy)
+    assert model.process_group is group
+    return model.sharding_strategy.name
+
+
+@holds()
+def unknown_arguments(api: Any) -> Any:
+    """An argument that FSDP1 does not know is a TypeError."""
+    return error(lambda: api.FullyShardedDataParallel(net(), shards=2)).split(":")[0]
+
+
+@holds()
+def partial_constructors(api: Any) -> Any:
+    """`functools.partial` of the class is a constructor, also for `enable_wrap`."""
+    make = functools.partial(
+        api.FullyShardedDataParallel, sharding_strategy=api.ShardingStrategy.SHARD_GRAD_OP
+    )
+    model = make(net())
+    with api.wrap.enable_wrap(wrapper_cls=make):
+        layer = api.wrap.wrap(nn.Linear(3, 3))
+    return tree(api, model), model.sharding_strategy.name, layer.sharding_strategy.name
+
+
+@holds()
+def subclasses(api: Any) -> Any:
+    """A subclass with a constructor and a forward of its own is a unit; `super().forward` gathers."""
+
+    class Doubling(api.FullyShardedDataParallel):  # type: ignore[misc,name-defined]
+        def __init__(self, module: nn.Module, factor: float, **options: Any) -> None:
+            super().__init__(module, **options)
+            self.factor = factor
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return self.factor * super().forward(*args, **kwargs)
+
+    model = Doubling(net(), 2.0, use_orig_params=True)
+    assert type(model) is Doubling
+    return tree(api, model), train(model), full(api, model)
+
+
+@holds()
+def subclasses_with_a_policy(api: Any) -> Any:
+    """A policy wraps the modules inside of a subclass's model in the subclass's base or itself, as FSDP1 does."""
+
+    class Mine(api.FullyShardedDataParallel):  # type: ignore[misc,name-defined]
+        pass
+
+    model = Mine(net(), auto_wrap_policy=api.wrap.ModuleWrapPolicy({Block}))
+    return tree(api, model)
+
+
+@holds()
+def options_reach_every_unit(api: Any) -> Any:
+    """With a policy every unit has the options of the constructor."""
+    model = in_blocks(
+        api,
+        backward_prefetch=api.BackwardPrefetch.BACKWARD_POST,
+        forward_prefetch=True,
+        limit_all_gathers=False,
+        cpu_offload=api.CPUOffload(offload_params=True),
+        sharding_strategy=api.ShardingStrategy.SHARD_GRAD_OP,
+    )
+    return [
+        (
+            unit.backward_prefetch.name,
+            unit.forward_prefetch,
+            unit.limit_all_gathers,
+            unit.cpu_offload.offload_params,
+            unit.sharding_strategy.name,
+        )
+        for unit in api.FullyShardedDataParallel.fsdp_modules(model)
+    ]
+
+
+@holds()
+def children_are_replaced_in_place(api: Any) -> Any:
+    """A policy puts units in the place of the children of the very model that it got."""
+    plain = net()
+    in_blocks(api, plain)
+    return tree(api, plain)
+
+
+@holds(ranks=4)
+def units_over_four_ranks(api: Any) -> Any:
+    """The units are the same over four ranks, and so is the model that they hold."""
+    plain = net()
+    whole = {name: p.detach().clone() for name, p in plain.named_parameters()}
+    model = in_blocks(api, plain)
+    assert close(full(api, model), whole)
+    return tree(api, model), full(api, model)
