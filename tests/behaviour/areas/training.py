@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import namedtuple
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +13,9 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 
 from ..registry import cannot, holds
 from .common import (
-    Block,
-    Net,
     Tied,
     batches,
     close,
-    error,
     full,
     gradients,
     in_blocks,

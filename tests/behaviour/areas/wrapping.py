@@ -475,8 +475,7 @@ def names_of_modules_and_parameters(api: Any) -> Any:
 @cannot("FSDP2 has no flat parameters: the bridge names each parameter, as use_orig_params does")
 def flat_parameters(api: Any) -> Any:
     """With `use_orig_params=False` a unit has one parameter, `_flat_param`."""
-    names = [name for name, _ in in_blocks(api, use_orig_params=False).named_parameters()]
-    return names
+    return [name for name, _ in in_blocks(api, use_orig_params=False).named_parameters()]
 
 
 @holds()
