@@ -28,11 +28,11 @@ _PROGRAM = click.Path(exists=True, path_type=Path)
     help="The program after its migration. Without it, the tool migrates a temporary copy.",
 )
 @click.option(
-    "--stage",
-    type=click.Choice(["checkpoint", "full"]),
-    default="full",
+    "--form",
+    type=click.Choice(["auto", "bridge"]),
+    default="auto",
     show_default=True,
-    help="How much of the copy the tool migrates: as for `fsdp-migrate --stage`.",
+    help="What the tool makes of the copy: as for `fsdp-migrate --form`.",
 )
 @click.option(
     "--entry",
@@ -139,7 +139,7 @@ def verify_command(
     script: Path,
     arguments: tuple[str, ...],
     migrated: Path | None,
-    stage: str,
+    form: str,
     entry: Path | None,
     links: tuple[Path, ...],
     root: Path | None,
@@ -197,7 +197,7 @@ def verify_command(
                 align_init=align_init,
                 emulate=emulate,
                 workers=workers,
-                checkpoints_only=stage == "checkpoint",
+                form=form,
                 progress=status.update,
             )
     except Unverifiable as error:

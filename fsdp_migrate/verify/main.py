@@ -56,7 +56,7 @@ def verify(
     align_init: bool | None = None,
     emulate: bool | None = None,
     workers: int | None = None,
-    checkpoints_only: bool = False,
+    form: str = "auto",
     progress: Callable[[str], object] = lambda text: None,
 ) -> Verdict:
     """Run a program before and after its migration and compare what they trained.
@@ -110,7 +110,7 @@ def verify(
         progress,
         Recording(canonical, ranks if emulate else 0, workers, align),
         may_emulate=emulate is None and device == "cpu" and nodes is None,
-        checkpoints_only=checkpoints_only,
+        form=form,
     )
     with tempfile.TemporaryDirectory(prefix="fsdp-migrate-", ignore_cleanup_errors=True) as name:
         folder = Path(name).resolve()

@@ -7,7 +7,7 @@ from pathlib import Path
 from fsdp_migrate.verify.errors import Unverifiable
 
 
-def migrate(root: Path, checkpoints_only: bool = False) -> list[str]:
+def migrate(root: Path, form: str = "auto") -> list[str]:
     """Migrate the Python files below `root`, a copy, in place; returns warnings, a line each.
 
     The project's settings hold, as they do for `fsdp-migrate migrate`.
@@ -25,7 +25,7 @@ def migrate(root: Path, checkpoints_only: bool = False) -> list[str]:
     except SettingsError as error:
         raise Unverifiable(str(error)) from None
     options = Options(
-        checkpoints_only=checkpoints_only, select=settings.select, ignore=settings.ignore
+        form=form, select=settings.select, ignore=settings.ignore
     )
     report = analyse(discover([root], settings.exclude, settings.root), options)
     for change in report.changes:
