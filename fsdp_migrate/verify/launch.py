@@ -144,9 +144,7 @@ def environment(
     values.update(recording.variables())
     values["FSDP_MIGRATE_RECORD"] = str(records)
     values["FSDP_MIGRATE_DEVICE"] = device
-    values["PYTHONPATH"] = os.pathsep.join(
-        [str(start), *_users_paths(program), *_own_path(folder)]
-    )
+    values["PYTHONPATH"] = os.pathsep.join([str(start), *_users_paths(program), *_own_path(folder)])
     values["PYTHONHASHSEED"] = "0"
     # More threads sum in another order, and the ranks share the machine.
     values.setdefault("OMP_NUM_THREADS", "1")

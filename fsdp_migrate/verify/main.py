@@ -82,7 +82,7 @@ def verify(
             those that differ because it draws random numbers for sharded tensors.
         emulate: whether CUDA is emulated on the CPU; if None, where a program asks for it in vain.
         workers: of each DataLoader; None for the program's own number.
-        checkpoints_only: what the tool migrates is the checkpoint code; the models stay FSDP1's.
+        form: what the tool makes of a copy: `bridge` changes imports only, `auto` more where it can.
         progress: told what is being done, in a few words.
 
     Raises:
@@ -146,7 +146,7 @@ class _Pair:
     progress: Callable[[str], object]
     recording: Recording
     may_emulate: bool
-    checkpoints_only: bool
+    form: str
 
     def run(self, folder: Path) -> Verdict:
         """Run both in copies below `folder` and compare them."""
@@ -161,7 +161,7 @@ class _Pair:
         notes += _stray_arguments(before, self.arguments)
         if self.migrated is None:
             self.progress("migrating a copy")
-            notes += migration.migrate(after.root, self.checkpoints_only)
+            notes += migration.migrate(after.root, self.form)
         texts = sources.read(before, after)
         one, recording = self._run_original(before, folder)
         first = start.read(one)

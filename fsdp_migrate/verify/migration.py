@@ -24,9 +24,7 @@ def migrate(root: Path, form: str = "auto") -> list[str]:
         settings = load_settings([root])
     except SettingsError as error:
         raise Unverifiable(str(error)) from None
-    options = Options(
-        form=form, select=settings.select, ignore=settings.ignore
-    )
+    options = Options(form=form, select=settings.select, ignore=settings.ignore)
     report = analyse(discover([root], settings.exclude, settings.root), options)
     for change in report.changes:
         change.path.write_bytes(change.after)
