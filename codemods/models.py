@@ -12,6 +12,7 @@ from functools import cached_property
 
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import CLASS, fsdp1_name
+from fsdp_migrate.facts.order import reaches, reaching
 from fsdp_migrate.facts.program import Definition, External, Program
 from fsdp_migrate.facts.scopes import Assigned, Opaque, Parameter
 
@@ -136,9 +137,11 @@ class Models:
 
     def _named(self, name: ast.Name, file: File) -> bool:
         found = file.scope_of(name).lookup(name.id)
-        for binding in found[1] if found else ():
-            if isinstance(binding, Assigned) and self.can_hold(binding.value, file):
-                return True
+        bindings = found[1] if found else []
+        assigned = [binding for binding in bindings if isinstance(binding, Assigned)]
+        if any(self.can_hold(binding.value, file) for binding in reaching(file, assigned, name)):
+            return True
+        for binding in bindings:
             if isinstance(binding, Parameter) and self._passed(binding, file):
                 return True
             if isinstance(binding, Opaque) and isinstance(
@@ -164,10 +167,10 @@ class Models:
             return False
         return any(
             self.can_hold(value, other)
-            for other, value in self._arguments(function, parameter, file)
+            for other, value in self.arguments(function, parameter, file)
         )
 
-    def _arguments(
+    def arguments(
         self, function: ast.FunctionDef | ast.AsyncFunctionDef, parameter: Parameter, file: File
     ) -> Iterator[tuple[File, ast.expr]]:
         """What the calls of a function by its name give for a parameter."""
@@ -214,6 +217,8 @@ class Models:
             own = getattr(attribute.value, "id", "") == "self"
             if own and file.enclosing_class(store) is not cls:
                 continue
-            if statement.value is not None and self.can_hold(statement.value, file):
+            if statement.value is None or not reaches(file, store, attribute):
+                continue
+            if self.can_hold(statement.value, file):
                 return True
         return False
