@@ -169,10 +169,13 @@ class _Pair:
         other = self._run(after, replace(recording, start=saved), folder)
         self.progress("comparing")
         apart, problem = parameters.differences(one, other)
+        trained = 0.0 if problem else parameters.largest(apart.values())
+        kept, unknown = parameters.kept_difference(one, other, self.tolerance, trained)
         buffers, buffer = parameters.buffers_difference(one, other)
         begun = start.read(other)
-        odd = start.differences(first, begun, set(other.aligned), self.tolerance)
-        notes += [problem] if problem else []
+        odd = [*start.differences(first, begun, set(other.aligned), self.tolerance)]
+        odd += [kept] if kept else []
+        notes += [note for note in (problem, unknown) if note]
         notes += start.notes(first, begun, other.aligned, recording.align == "all")
         notes += _problems([one, other], self.ranks * (self.nodes.count if self.nodes else 1))
         comparison = compare(one, other, self.tolerance)
