@@ -1,27 +1,42 @@
-"""What migrated programs import: FSDP1's constructor and options on top of ``fully_shard``.
+"""FSDP1's public interface on FSDP2's engine: what migrated programs import.
+
+``FullyShardedDataParallel`` and everything around it have the names, arguments and defaults of
+``torch.distributed.fsdp``, and FSDP2's own names are here too, so that ``import fsdp_migrate.runtime as fsdp``
+takes the place of ``import torch.distributed.fsdp as fsdp``. The other functions are for programs on
+``fully_shard``.
 
 Needs torch >= 2.8 and the standard library, and nothing of FSDP1, so that a program goes on running
 on a torch without it.
 """
 
+from typing import Any
+
+from . import api, fully_sharded_data_parallel, sharded_grad_scaler, wrap
 from .accumulate import discard_unsynced_gradients, no_sync
-from .annotate import enable_wrap, wrap
-from .checkpoint_options import (
+from .api import (
+    BackwardPrefetch,
+    CPUOffload,
     FullOptimStateDictConfig,
     FullStateDictConfig,
     LocalOptimStateDictConfig,
     LocalStateDictConfig,
+    MixedPrecision,
     OptimStateDictConfig,
     OptimStateKeyType,
     ShardedOptimStateDictConfig,
     ShardedStateDictConfig,
+    ShardingStrategy,
     StateDictConfig,
     StateDictSettings,
     StateDictType,
+    TrainingState,
 )
+from .bridge import FullyShardedDataParallel
 from .clip import clip_grad_norm_
+from .gradients import fill_unused_gradients
 from .local import local_shard
 from .mesh import build_mesh
+from .older_optimizers import StaleParameter
 from .optimizer_keys import rekey_optim_state_dict
 from .optimizer_state import (
     flatten_sharded_optim_state_dict,
@@ -33,27 +48,27 @@ from .optimizer_state import (
     sharded_optim_state_dict,
 )
 from .optimizers import resharded, separate_parameters
-from .options import BackwardPrefetch, CPUOffload, MixedPrecision, ShardingStrategy
 from .plan import Unit, plan_units
-from .policies import (
+from .precision import cast_buffers
+from .refusals import UnsupportedInFSDP2
+from .remap import remap_optimizer
+from .set_optimizer_state import set_optimizer_state_dict
+from .sharded_grad_scaler import ShardedGradScaler
+from .state_dict_types import get_state_dict_type, set_state_dict_type, state_dict_type
+from .summon import summon_full_params
+from .sync import broadcast_module_states
+from .wrap import (
     CustomPolicy,
     ModuleWrapPolicy,
     _module_wrap_policy,
     _or_policy,
     always_wrap_policy,
     default_auto_wrap_policy,
+    enable_wrap,
     lambda_auto_wrap_policy,
     size_based_auto_wrap_policy,
     transformer_auto_wrap_policy,
 )
-from .precision import cast_buffers
-from .remap import remap_optimizer
-from .set_optimizer_state import set_optimizer_state_dict
-from .shard import shard_model
-from .state_dict_types import get_state_dict_type, set_state_dict_type, state_dict_type
-from .summon import summon_full_params
-from .sync import broadcast_module_states
-from .unused import fill_unused_gradients
 
 __all__ = [
     "BackwardPrefetch",
@@ -61,22 +76,28 @@ __all__ = [
     "CustomPolicy",
     "FullOptimStateDictConfig",
     "FullStateDictConfig",
+    "FullyShardedDataParallel",
     "LocalOptimStateDictConfig",
     "LocalStateDictConfig",
     "MixedPrecision",
     "ModuleWrapPolicy",
     "OptimStateDictConfig",
     "OptimStateKeyType",
+    "ShardedGradScaler",
     "ShardedOptimStateDictConfig",
     "ShardedStateDictConfig",
     "ShardingStrategy",
+    "StaleParameter",
     "StateDictConfig",
     "StateDictSettings",
     "StateDictType",
+    "TrainingState",
     "Unit",
+    "UnsupportedInFSDP2",
     "_module_wrap_policy",
     "_or_policy",
     "always_wrap_policy",
+    "api",
     "broadcast_module_states",
     "build_mesh",
     "cast_buffers",
@@ -87,6 +108,7 @@ __all__ = [
     "fill_unused_gradients",
     "flatten_sharded_optim_state_dict",
     "full_optim_state_dict",
+    "fully_sharded_data_parallel",
     "get_state_dict_type",
     "lambda_auto_wrap_policy",
     "local_shard",
@@ -102,7 +124,7 @@ __all__ = [
     "set_optimizer_state_dict",
     "set_state_dict_type",
     "shard_full_optim_state_dict",
-    "shard_model",
+    "sharded_grad_scaler",
     "sharded_optim_state_dict",
     "size_based_auto_wrap_policy",
     "state_dict_type",
@@ -110,3 +132,12 @@ __all__ = [
     "transformer_auto_wrap_policy",
     "wrap",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """FSDP2's own public names, from torch."""
+    from torch.distributed import fsdp
+
+    if name in fsdp.__all__ and not name.startswith("Flat"):
+        return getattr(fsdp, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,7 +7,13 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from .fsdp_state import keeps_unsharded_after_forward, parameters_of, syncs_gradients, units_of
+from .torch_private import (
+    drop_unreduced_gradient,
+    keeps_unsharded_after_forward,
+    parameters_of,
+    syncs_gradients,
+    units_of,
+)
 
 
 @contextlib.contextmanager
@@ -34,7 +40,7 @@ def no_sync(model: nn.Module) -> Iterator[None]:
         if own is None:
             raise TypeError(
                 f"no_sync() expects a sharded module but got {type(model).__name__}: shard it "
-                "first, with shard_model or fully_shard"
+                "first, with FullyShardedDataParallel or fully_shard"
             )
         with own():
             yield
@@ -56,11 +62,9 @@ def no_sync(model: nn.Module) -> Iterator[None]:
 def discard_unsynced_gradients(model: nn.Module) -> None:
     """Drops what was accumulated under :func:`no_sync` and never reduced.
 
-    FSDP1 users get this from ``zero_grad()``, which under FSDP2 reaches the sharded gradients only.
+    FSDP1 users get this from ``zero_grad()``, which under ``fully_shard`` reaches the sharded gradients
+    only.
     """
     for unit in units_of(model):
         for parameter in parameters_of(unit):
-            parameter.unsharded_accumulated_grad = None
-            unsharded = getattr(parameter, "_unsharded_param", None)
-            if unsharded is not None:
-                unsharded.grad = None
+            drop_unreduced_gradient(parameter)

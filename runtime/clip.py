@@ -12,7 +12,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from .fsdp_state import units_of
+from .gradients import is_unreduced
+from .torch_private import units_of
 
 # The mesh of some parameters and its dimensions that they are sharded over.
 Spread = tuple[DeviceMesh, tuple[int, ...]]
@@ -59,7 +60,7 @@ def clip_grad_norm_(
     gradients: dict[Spread | None, list[torch.Tensor]] = {}
     for parameter in parameters:
         group = gradients.setdefault(_spread(parameter), [])
-        if parameter.grad is not None:
+        if parameter.grad is not None and not is_unreduced(parameter.grad):
             group.append(parameter.grad)
     if gradients.keys() <= {None}:
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from .options import ShardingStrategy, as_sharding_strategy
+from .api import ShardingStrategy, as_sharding_strategy
 
 MESH_DIM_NAMES = ("replicate", "shard")
 

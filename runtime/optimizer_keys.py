@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .checkpoint_options import OptimStateKeyType
+from .api import OptimStateKeyType
 from .still_fsdp1 import or_fsdp1s
 
 # What activation checkpointing and FSDP1 put into names, and keep out of state dicts.

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .checkpoint_options import StateDictType
+from .api import StateDictType
 from .optimizer_conversion import FromRank0, StateDict, load_states, save_states
 from .optimizer_keys import grouped_parameters
 from .state_dict_types import get_state_dict_type

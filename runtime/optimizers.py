@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from .fsdp_state import units_of
+from .torch_private import units_of
 
 Model = TypeVar("Model", bound=nn.Module)
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from .options import as_mixed_precision
+from .api import as_mixed_precision
 
 
 class Unit(NamedTuple):
@@ -36,6 +36,7 @@ def plan_units(
     ignored_modules: Collection[nn.Module] = (),
     ignored_parameters: Iterable[nn.Parameter] = (),
     mixed_precision: Any = None,
+    containers: bool = False,
 ) -> list[Unit]:
     """The units of ``module`` under ``policy``: children before parents, ``module`` itself last.
 
@@ -47,10 +48,11 @@ def plan_units(
         ignored_parameters: parameters that a size-based policy does not count.
         mixed_precision: a ``MixedPrecision``; it makes units of the module classes that it leaves
             out.
+        containers: whether a module without a ``forward``, such as ``ModuleList``, may be a unit.
+            FSDP1 makes it one, ``fully_shard`` refuses it: nothing would gather its parameters.
 
-    A selected container without a ``forward``, such as ``ModuleList``, is passed over: its
-    parameters would never be gathered. A module that is used in several places is one unit. Raises
-    ValueError if ``policy`` is not a policy.
+    A module that is used in several places is one unit. Raises ValueError if ``policy`` is not a
+    policy.
     """
     ignored = set(ignored_modules)
     mixed_precision = as_mixed_precision(mixed_precision)
@@ -78,7 +80,9 @@ def plan_units(
     units = [
         Unit(names[submodule], submodule, selected[submodule])
         for submodule in _post_order(module, {module})
-        if submodule in selected and submodule is not module and has_forward(submodule)
+        if submodule in selected
+        and submodule is not module
+        and (containers or has_forward(submodule))
     ]
     return [*units, Unit("", module, {})]
 

@@ -7,25 +7,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy
-
-from .options import MixedPrecision
-
-
-def mixed_precision_policy(
-    mixed_precision: MixedPrecision | None, *, is_root: bool
-) -> MixedPrecisionPolicy:
-    """The policy of a unit. By default FSDP1 casts the inputs of the root alone, FSDP2 all."""
-    if mixed_precision is None:
-        return MixedPrecisionPolicy()
-    cast = mixed_precision.cast_forward_inputs or (
-        is_root and mixed_precision.cast_root_forward_inputs
-    )
-    return MixedPrecisionPolicy(
-        param_dtype=mixed_precision.param_dtype,
-        reduce_dtype=mixed_precision.reduce_dtype,
-        cast_forward_inputs=cast,
-    )
 
 
 def run_in_full_precision(module: nn.Module) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from .fsdp_state import parameter_groups
+from .torch_private import parameter_groups
 
 
 def disable_backward_prefetch(unit: FSDPModule) -> None:

@@ -1,13 +1,11 @@
 """What a model's own ``state_dict()`` gives, and its ``load_state_dict()`` takes: FSDP1's types.
 
-``fully_shard`` models give and take DTensors. Where a program shows which call is meant,
-``torch.distributed.checkpoint.state_dict`` says what it wants at that call. These functions are for
-the rest: code out of sight that calls ``model.state_dict()`` and relies on the type that was set.
+Units of the bridge have FSDP1's default from the start. Models of ``fully_shard`` give and take DTensors until
+a type is set.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,7 +17,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from .checkpoint_options import (
+from .api import (
     FullOptimStateDictConfig,
     FullStateDictConfig,
     OptimStateDictConfig,
@@ -29,10 +27,11 @@ from .checkpoint_options import (
     StateDictSettings,
     StateDictType,
 )
-from .fsdp_state import units_of
 from .gather import gather, is_first, is_sharded, memory, offloaded, sharded_as
 from .materialize import own_modules
+from .refusals import local_state_dict
 from .still_fsdp1 import or_fsdp1s
+from .torch_private import torch_asks_for_state, units_of
 
 # Of every module of every unit that has its hooks. Without a type it does as FSDP2 has it.
 _in_force: WeakKeyDictionary[nn.Module, StateDictSettings | None] = WeakKeyDictionary()
@@ -88,46 +87,55 @@ def set_state_dict_type(
         The settings until now; those of FSDP1 at first, ``FULL_STATE_DICT`` with defaults.
 
     Raises:
-        ValueError: for ``LOCAL_STATE_DICT``, FSDP1's flat parameters, which FSDP2 does not have,
-            and for a configuration of another type.
+        UnsupportedInFSDP2: for ``LOCAL_STATE_DICT``, FSDP1's flat parameters.
+        RuntimeError: for a configuration of another type.
     """
     previous = get_state_dict_type(module)
     settings = _settings(state_dict_type, state_dict_config, optim_state_dict_config)
     for each in _modules_of_units(module):
-        if each not in _in_force:
-            each.register_load_state_dict_pre_hook(_load)  # type: ignore[no-untyped-call]
-            if isinstance(each, FSDPModule):
-                each.register_state_dict_post_hook(_save)  # type: ignore[no-untyped-call]
-        _in_force[each] = settings
+        _follow(each, settings)
     return previous
+
+
+def follow_default_type(unit: nn.Module) -> None:
+    """Gives a new unit what FSDP1's have from the start: whole tensors in and out."""
+    for each in own_modules(unit, ()):
+        _follow(each, _default())
+
+
+def _follow(module: nn.Module, settings: StateDictSettings) -> None:
+    if module not in _in_force:
+        module.register_load_state_dict_pre_hook(_load)  # type: ignore[no-untyped-call]
+        if isinstance(module, FSDPModule):
+            module.register_state_dict_post_hook(_save)  # type: ignore[no-untyped-call]
+    _in_force[module] = settings
+
+
+def _default() -> StateDictSettings:
+    return StateDictSettings(
+        StateDictType.FULL_STATE_DICT, FullStateDictConfig(), FullOptimStateDictConfig()
+    )
 
 
 @or_fsdp1s
 def get_state_dict_type(module: nn.Module) -> StateDictSettings:
     """The settings of the units in ``module``; FSDP1's defaults if none were made.
 
-    Raises ValueError if its units have different ones.
+    Raises AssertionError if its units have different ones.
     """
-    default = StateDictSettings(
-        StateDictType.FULL_STATE_DICT, FullStateDictConfig(), FullOptimStateDictConfig()
-    )
     units = [unit for unit in units_of(module) if isinstance(unit, nn.Module)]
-    found = [_in_force.get(unit) or default for unit in units]
+    found = [_in_force.get(unit) or _default() for unit in units]
     if any(settings != found[0] for settings in found):
-        raise ValueError(
-            "the units of the model have different state dict types: set one for the whole model"
+        raise AssertionError(
+            "All FSDP modules must have the same state dict settings: set one type for the whole model"
         )
-    return found[0] if found else default
+    return found[0] if found else _default()
 
 
 def _settings(kind: Any, config: Any, optim_config: Any) -> StateDictSettings:
     """The settings that arguments ask for, of this project's classes or torch's."""
     if kind == StateDictType.LOCAL_STATE_DICT:
-        raise ValueError(
-            "LOCAL_STATE_DICT is FSDP1's flat parameters, which FSDP2 does not have: load such a "
-            "checkpoint with FSDP1 on the same number of ranks, and save it as FULL_STATE_DICT or "
-            "SHARDED_STATE_DICT"
-        )
+        raise local_state_dict()
     if kind == StateDictType.FULL_STATE_DICT:
         defaults: tuple[Any, Any] = FullStateDictConfig(), FullOptimStateDictConfig()
     elif kind == StateDictType.SHARDED_STATE_DICT:
@@ -143,8 +151,8 @@ def _settings(kind: Any, config: Any, optim_config: Any) -> StateDictSettings:
     ]
     for chosen, default in zip(given, defaults, strict=True):
         if type(chosen).__name__ != type(default).__name__:
-            raise ValueError(
-                f"{kind.name} goes with a {type(default).__name__}, not a {type(chosen).__name__}"
+            raise RuntimeError(
+                f"Expected state_dict_config of type {type(default)} but got {type(chosen)}"
             )
     return StateDictSettings(StateDictType(kind), *given)
 
@@ -161,12 +169,13 @@ def _save(unit: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: An
     By values, not by names: other hooks may have given them names of their own by now.
     """
     settings = _in_force.get(unit)
-    if settings is None or _torch_asks():
+    if settings is None or torch_asks_for_state():
         return
     full = settings.state_dict_type == StateDictType.FULL_STATE_DICT
     offload = settings.state_dict_config.offload_to_cpu
     keep = not getattr(settings.state_dict_config, "rank0_only", False) or _is_first(unit)
-    own = {memory(parameter) for parameter in unit.parameters()}
+    ignored = getattr(unit, "_ignored_params", ())
+    own = {memory(parameter) for parameter in unit.parameters() if parameter not in ignored}
     for key in [key for key in state_dict if key.startswith(prefix)]:
         value = state_dict[key]
         if isinstance(value, DTensor) and (full or not is_sharded(value)):
@@ -198,16 +207,3 @@ def _load(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -
 def _is_first(unit: nn.Module) -> bool:
     sharded = next((p for p in unit.parameters() if isinstance(p, DTensor)), None)
     return dist.get_rank() == 0 if sharded is None else is_first(sharded)
-
-
-def _torch_asks() -> bool:
-    """Whether ``state_dict()`` is called by torch's functions with options.
-
-    They have no other way to say so: for FSDP1 they set its type for the time being.
-    """
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_globals.get("__name__") == "torch.distributed.checkpoint.state_dict":
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False

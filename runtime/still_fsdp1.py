@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from torch import nn
 
-from .options import NamedOption
+from .api import NamedOption
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -36,12 +36,23 @@ def or_fsdp1s(function: Callable[Arguments, Result]) -> Callable[Arguments, Resu
     return choose
 
 
+def is_fsdp1(cls: type) -> bool:
+    """Whether ``cls`` is torch's FSDP1, or derives from it."""
+    return any(_is_torchs(base) for base in cls.__mro__)
+
+
+def _is_torchs(cls: type) -> bool:
+    return cls.__name__ == "FullyShardedDataParallel" and cls.__module__.startswith(
+        "torch.distributed.fsdp"
+    )
+
+
 def _fsdp1_of(*given: object) -> Any:
     """FSDP1's class if one of the arguments is a model with units of it."""
     for model in given:
         for module in model.modules() if isinstance(model, nn.Module) else ():
             for cls in type(module).__mro__:
-                if cls.__name__ == "FullyShardedDataParallel":
+                if _is_torchs(cls):
                     return cls
     return None
 

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from weakref import WeakSet
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from .fsdp_state import initialize, units_of
 from .gather import gather, shard
 from .materialize import own_modules
+from .still_fsdp1 import or_fsdp1s
+from .torch_private import initialize, is_running, units_of
+
+_summoned: WeakSet[nn.Module] = WeakSet()
 
 
+def is_summoned(unit: nn.Module) -> bool:
+    """Whether the parameters of ``unit`` are whole on this rank."""
+    return unit in _summoned
+
+
+@or_fsdp1s
 @contextlib.contextmanager
 def summon_full_params(
     module: nn.Module,
@@ -28,8 +39,9 @@ def summon_full_params(
     """Inside, the parameters of ``module`` are whole and in their own dtype, as under FSDP1.
 
     FSDP2's ``unshard()`` does less: it casts to ``param_dtype``, forgets changes and does not
-    recurse. A module without sharded parts is left as it is. A forward inside gathers the sharded
-    parameters as always and does not see changes made inside. Must be called by all ranks.
+    recurse. A module without sharded parts is left as it is. A forward inside uses the whole parameters
+    as they are, with changes, where the unit is the bridge's; of ``fully_shard`` it gathers the sharded ones.
+    Must be called by all ranks.
 
     Args:
         module: a model, or a part of one.
@@ -42,17 +54,28 @@ def summon_full_params(
 
     Raises:
         NotImplementedError: for what FSDP1 refuses as well (``_unshard_param_utils.py``):
-            ``rank0_only`` with ``writeback``, and ``with_grads`` with ``offload_to_cpu``.
+            ``rank0_only`` with ``writeback``, and ``with_grads`` with ``offload_to_cpu`` or without
+            ``use_orig_params``.
+        AssertionError: inside a forward, a backward or another context.
     """
-    if rank0_only and writeback:
-        raise NotImplementedError(
-            "rank0_only=True with writeback=True: pass writeback=False, or summon on all ranks"
-        )
-    if with_grads and offload_to_cpu:
-        raise NotImplementedError("with_grads=True with offload_to_cpu=True: pass one of them")
     units = [unit for unit in units_of(module) if recurse or id(unit) == id(module)]
     for unit in units:
+        _check(unit, writeback, rank0_only, offload_to_cpu, with_grads)
         initialize(unit)
+    with whole_parameters(units, writeback, rank0_only, offload_to_cpu, with_grads):
+        yield
+
+
+@contextlib.contextmanager
+def whole_parameters(
+    units: list[FSDPModule],
+    writeback: bool = True,
+    rank0_only: bool = False,
+    offload_to_cpu: bool = False,
+    with_grads: bool = False,
+) -> Iterator[None]:
+    """:func:`summon_full_params` of some units, which need not be part of a root yet."""
+    for unit in units:
         unit.reshard()
     # Parameter by parameter, a collective each: every rank gathers, even one that keeps its shards.
     summoned = [
@@ -60,17 +83,55 @@ def summon_full_params(
         for one in (_summon(*place, offload_to_cpu, with_grads) for place in _places(units))
         if not (rank0_only and one.mesh_rank != 0)
     ]
+    shown = [unit for unit in units if not (rank0_only and _rank_in_mesh(unit) != 0)]
     for one in summoned:
         one.show()
+    _summoned.update(shown)  # type: ignore[arg-type]
     try:
         yield
     finally:
+        _summoned.difference_update(shown)
         for unit in units:  # a forward inside may have left parameters gathered
             unit.reshard()
         for one in summoned:
             one.restore()
             if writeback:
                 one.write_back(with_grads)
+
+
+def _check(
+    unit: FSDPModule, writeback: bool, rank0_only: bool, offload_to_cpu: bool, with_grads: bool
+) -> None:
+    original = getattr(unit, "_use_orig_params", True)
+    if with_grads and (offload_to_cpu or not original):
+        raise NotImplementedError(
+            f"with_grads={with_grads}, use_orig_params={original}, offload_to_cpu={offload_to_cpu} "
+            "is not supported yet"
+        )
+    if writeback and rank0_only:
+        raise NotImplementedError("writeback=True and rank0_only=True is not supported yet")
+    if offload_to_cpu and not rank0_only:
+        warnings.warn(
+            "offload_to_cpu=True and rank0_only=False may result in the unsharded parameters being "
+            "redundantly copied to CPU memory for GPUs sharing the same CPU memory, which risks CPU "
+            "OOM. We recommend using offload_to_cpu=True with rank0_only=True.",
+            stacklevel=5,
+        )
+    if is_running(unit):
+        raise AssertionError("Cannot manually unshard parameters during forward/backward")
+    if isinstance(unit, nn.Module) and is_summoned(unit):
+        raise AssertionError(
+            "Cannot manually unshard parameters when already unsharding parameters"
+        )
+
+
+def _rank_in_mesh(unit: FSDPModule) -> int:
+    """This rank's place among those that share the unit's shards; 0 where it has none."""
+    assert isinstance(unit, nn.Module)
+    sharded = next((p for p in unit.parameters() if isinstance(p, DTensor)), None)
+    return (
+        0 if sharded is None else sharded.device_mesh.get_local_rank(sharded.device_mesh.ndim - 1)
+    )
 
 
 @dataclass(frozen=True)

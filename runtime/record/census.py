@@ -45,19 +45,34 @@ class Census:
         self._known.update(new)
         for root in _in_order(roots(), new):
             model = self._models.setdefault(root, self._next_model())
-            modules = [
-                (layouts.clean(model, path), module) for path, module in root.named_modules()
-            ]
-            for name, module in modules:
-                self._look_at(name, module, new, rank, processes)
-                if module._buffers:
-                    self._modules.setdefault(name, module)
+            self._look_into(model, root, new, {}, rank, processes)
         for identity, parameter in new.items():
             if identity not in self._holdings:
                 # It has no module, hence no name: its gradient counts, its last value cannot be
                 # compared.
                 holding = layouts.single("", parameter, processes, rank)
                 self._add([identity], layouts.Holding(holding.replicas, readable=False))
+
+    def add(
+        self,
+        name: str,
+        model: nn.Module,
+        parameters: Iterable[torch.Tensor],
+        rank: int,
+        processes: int,
+    ) -> None:
+        """Look at some parameters of a model by a name that the caller gives it."""
+        new = {id(p): p for p in parameters if id(p) not in self._known}
+        self._known.update(new)
+        self._look_into(name, model, new, layouts.resharded(model), rank, processes)
+
+    def knows(self, parameter: torch.Tensor) -> bool:
+        """Whether a parameter was looked for."""
+        return id(parameter) in self._known
+
+    def name(self, model: nn.Module) -> str | None:
+        """What a model is called in the names of its parameters; None if none was looked for."""
+        return self._models.get(model)
 
     def buffers(self) -> dict[str, torch.Tensor]:
         """The buffers as they are now; every process has its own."""
@@ -77,11 +92,27 @@ class Census:
         """What tells the parameters of one model from those of another with the same names."""
         return f"model {len(self._models) + 1}" if self._models else ""
 
+    def _look_into(
+        self,
+        name: str,
+        model: nn.Module,
+        new: dict[int, torch.Tensor],
+        sharded: dict[int, torch.Tensor],
+        rank: int,
+        processes: int,
+    ) -> None:
+        for path, module in model.named_modules():
+            place = layouts.clean(name, path)
+            self._look_at(place, module, new, sharded, rank, processes)
+            if module._buffers:
+                self._modules.setdefault(place, module)
+
     def _look_at(
         self,
         name: str,
         module: nn.Module,
         new: dict[int, torch.Tensor],
+        sharded: dict[int, torch.Tensor],
         rank: int,
         processes: int,
     ) -> None:
@@ -89,7 +120,8 @@ class Census:
         if not new.keys().isdisjoint(members):
             holding = layouts.flat_unit(name, module, lambda parameter: id(parameter) in new)
             self._add([m for m in members if m not in self._holdings], holding)
-        for key, parameter in module._parameters.items():
+        for key, held in module._parameters.items():
+            parameter = sharded.get(id(held), held)
             if id(parameter) in new and id(parameter) not in self._holdings:
                 assert parameter is not None
                 path = layouts.clean(name, key)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
-_WRAPPERS = {"_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod"}
+WRAPPERS = {"_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod"}
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Holding:
 def clean(*path: str) -> str:
     """A qualified name without the names that wrappers add."""
     names = ".".join(path).split(".")
-    return ".".join(name for name in names if name and name not in _WRAPPERS)
+    return ".".join(name for name in names if name and name not in WRAPPERS)
 
 
 def flat_members(module: nn.Module) -> list[torch.Tensor]:
@@ -61,6 +61,30 @@ def flat_members(module: nn.Module) -> list[torch.Tensor]:
     if flat is None:
         return []
     return [flat, *(flat._params or ()), *(flat._shared_params or ())]
+
+
+def members(model: nn.Module) -> Iterator[torch.Tensor]:
+    """The parameters of a model that hold numbers: of an FSDP2 unit the sharded ones."""
+    sharded = resharded(model)
+    for parameter in model.parameters():
+        if not parameter.is_meta:
+            yield sharded.get(id(parameter), parameter)
+
+
+def resharded(model: nn.Module) -> dict[int, torch.Tensor]:
+    """The sharded parameter for each whole one that an FSDP2 unit has gathered, by its identity.
+
+    An evaluation leaves the root's parameters gathered, and they then are the module's.
+    """
+    found: dict[int, torch.Tensor] = {}
+    for module in model.modules():
+        state = module._get_fsdp_state() if hasattr(module, "_get_fsdp_state") else None
+        groups = getattr(state, "_fsdp_param_groups", [getattr(state, "_fsdp_param_group", None)])
+        for parameter in (p for group in groups if group for p in group.fsdp_params):
+            whole = getattr(parameter, "_unsharded_param", None)
+            if whole is not None:
+                found[id(whole)] = parameter.sharded_param
+    return found
 
 
 def flat_unit(name: str, module: nn.Module, wanted: Callable[[torch.Tensor], bool]) -> Holding:

@@ -13,18 +13,25 @@ LIMIT = 1 << 30
 """Bytes a process writes at most; a larger model is compared without its values."""
 
 
-def write(census: Census, path: str, **more: Any) -> str:
-    """Write the present values, and what else is named, to `path`; returns why not, or nothing."""
+def write(census: Census, path: str, kept: Census | None = None, **more: Any) -> str:
+    """Write the present values, and what else is named, to `path`; returns why not, or nothing.
+
+    Args:
+        kept: of the models that the program keeps beside those it trains.
+    """
     if not census.complete:
         return "not every parameter's name or place is known"
     parts, buffers = list(census.first.values()), census.buffers()
-    values = [part.read() for part in parts]
+    beside = list(kept.first.values()) if kept is not None else []
+    values = [part.read() for part in [*parts, *beside]]
     size = sum(value.numel() * value.element_size() for value in [*values, *buffers.values()])
     if size > LIMIT:
         return f"the parameters of one rank are larger than {LIMIT >> 20} MiB"
+    told = [_told(part, value) for part, value in zip([*parts, *beside], values, strict=True)]
     torch.save(
         {
-            "parameters": [_told(part, value) for part, value in zip(parts, values, strict=True)],
+            "parameters": told[: len(parts)],
+            "kept": told[len(parts) :],
             "buffers": {name: _copy(buffer) for name, buffer in buffers.items()},
             **more,
         },

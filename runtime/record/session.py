@@ -17,6 +17,7 @@ from torch.optim import optimizer as optimizers
 
 from . import collectives, gradients, losses, memory, parameters
 from .census import Census
+from .kept import Kept
 from .leaving import Departure
 from .ranks import grouped, identity
 from .series import Series
@@ -35,6 +36,7 @@ class Session:
         self.departure = departure
         self.counts, self.bytes = collectives.install(dist)
         self.start: Start | None = None
+        self.kept = Kept()
         self.reset()
 
     def reset(self) -> None:
@@ -80,6 +82,7 @@ class Session:
         self.learning_rates.append([float(group.get("lr", 0.0)) for group in groups])
         if self.rank < 0:
             self.identify()
+        self.kept.look()
         with torch.no_grad():
             self._gradients([p for group in groups for p in group["params"]])
 
@@ -134,7 +137,8 @@ class Session:
         if not self.departure.well:
             return []
         try:
-            problem = parameters.write(self.census, path)
+            kept = self.kept.census(self.census, self.rank, self.world)
+            problem = parameters.write(self.census, path, kept)
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
         return [f"no last parameters: {problem}"] if problem else []

@@ -1,4 +1,4 @@
-"""Trains a model under FSDP1 and a copy of it under shard_model, and measures how far apart they end."""
+"""Trains a model under FSDP1 and a copy of it under the bridge, and measures how far apart they end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fsdp_migrate import runtime
 
 from .models import Block, Transformer
 
-# What a case takes its options from: torch's names for FSDP1, this project's for shard_model.
+# What a case takes its options from: torch's names for FSDP1, this project's for the bridge.
 TORCH = SimpleNamespace(**{**vars(fsdp), **vars(wrap)})
 
 
@@ -45,11 +45,11 @@ class Case:
     fsdp1: dict[str, Any] = field(default_factory=lambda: {"use_orig_params": True})
     rank_seeds: bool = False
     meta: str = ""  # "": materialized; "all": every rank on meta; "others": all but rank 0
-    ours: Callable[..., nn.Module] = runtime.shard_model
+    ours: Callable[..., nn.Module] = runtime.FullyShardedDataParallel
     theirs: Callable[..., nn.Module] = FSDP
-    foreign_options: bool = False  # hand torch's own option objects to shard_model
-    no_sync: Callable[[nn.Module], Any] = runtime.no_sync
-    clip_grad_norm_: Callable[..., torch.Tensor] = runtime.clip_grad_norm_
+    foreign_options: bool = False  # hand torch's own option objects to the bridge
+    no_sync: Callable[[nn.Module], Any] = runtime.FullyShardedDataParallel.no_sync
+    clip_grad_norm_: Callable[..., torch.Tensor] = runtime.FullyShardedDataParallel.clip_grad_norm_
     bitwise: bool = True  # at two ranks in float32
     tolerance: float = 1e-6  # relative to the largest value, otherwise
 
@@ -155,10 +155,10 @@ def full_fsdp2(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, tor
         if isinstance(module, fsdp.FSDPModule):
             module.reshard()
     parameters = {
-        n: (p.full_tensor() if isinstance(p, DTensor) else p).detach().clone()
+        clean(n): (p.full_tensor() if isinstance(p, DTensor) else p).detach().clone()
         for n, p in model.named_parameters()
     }
-    return parameters, {n: b.clone() for n, b in model.named_buffers()}
+    return parameters, {clean(n): b.clone() for n, b in model.named_buffers()}
 
 
 @contextlib.contextmanager

@@ -1,9 +1,8 @@
-"""FSDP1's constructor options, with FSDP1's spelling and defaults and nothing imported from FSDP1.
+"""FSDP1's options for models and state dicts, by FSDP1's names and with its defaults.
 
-The names, defaults and member order are those of ``torch/distributed/fsdp/api.py``, so that a
-program whose imports are redirected here reads as before. The functions of this package also accept
-torch's own objects: options are read by their attributes and enum members by their names, never by
-their class.
+The names, defaults and member order are those of ``torch/distributed/fsdp/api.py``. Nothing is imported from
+FSDP1. torch's own objects are accepted wherever these are: options are read by their attributes and
+enum members by their names, never by their class.
 """
 
 from __future__ import annotations
@@ -142,6 +141,111 @@ class CPUOffload:
     """
 
     offload_params: bool = False
+
+
+class StateDictType(NamedOption):
+    """How a state dict represents parameters.
+
+    - ``FULL_STATE_DICT``: whole tensors: ``StateDictOptions(full_state_dict=True)``.
+    - ``SHARDED_STATE_DICT``: each rank its own part, as DTensors: ``get_model_state_dict`` without
+      options.
+    - ``LOCAL_STATE_DICT``: FSDP1's flat parameters. FSDP2 has none; save again as another type with
+      FSDP1 first.
+    """
+
+    FULL_STATE_DICT = auto()
+    LOCAL_STATE_DICT = auto()
+    SHARDED_STATE_DICT = auto()
+
+
+class OptimStateKeyType(NamedOption):
+    """What the states of an optimizer's state dict are keyed by: names, or numbers in order."""
+
+    PARAM_NAME = auto()
+    PARAM_ID = auto()
+
+
+@equals_torchs
+@dataclass
+class StateDictConfig:
+    """``offload_to_cpu``: put the values on the CPU."""
+
+    offload_to_cpu: bool = False
+
+
+@equals_torchs
+@dataclass
+class FullStateDictConfig(StateDictConfig):
+    """``rank0_only``: an empty dict on every rank but 0.
+
+    Both flags together are ``StateDictOptions(full_state_dict=True, cpu_offload=True)``.
+    """
+
+    rank0_only: bool = False
+
+
+@equals_torchs
+@dataclass
+class LocalStateDictConfig(StateDictConfig):
+    """Goes with ``LOCAL_STATE_DICT``, which FSDP2 does not have."""
+
+
+@equals_torchs
+@dataclass
+class ShardedStateDictConfig(StateDictConfig):
+    """``_use_dtensor``: DTensor rather than ShardedTensor values; FSDP2 has DTensors only."""
+
+    _use_dtensor: bool = False
+
+
+@equals_torchs
+@dataclass
+class OptimStateDictConfig:
+    """``offload_to_cpu``: put the values on the CPU. True by default, unlike for models."""
+
+    offload_to_cpu: bool = True
+
+
+@equals_torchs
+@dataclass
+class FullOptimStateDictConfig(OptimStateDictConfig):
+    """``rank0_only``: an empty dict on every rank but 0."""
+
+    rank0_only: bool = False
+
+
+@equals_torchs
+@dataclass
+class LocalOptimStateDictConfig(OptimStateDictConfig):
+    """Goes with ``LOCAL_STATE_DICT``, which FSDP2 does not have."""
+
+    offload_to_cpu: bool = False
+
+
+@equals_torchs
+@dataclass
+class ShardedOptimStateDictConfig(OptimStateDictConfig):
+    """``_use_dtensor``: DTensor rather than ShardedTensor values; FSDP2 has DTensors only."""
+
+    _use_dtensor: bool = False
+
+
+@equals_torchs
+@dataclass
+class StateDictSettings:
+    """A state-dict type with the configurations for model and optimizer."""
+
+    state_dict_type: StateDictType
+    state_dict_config: StateDictConfig
+    optim_state_dict_config: OptimStateDictConfig
+
+
+class TrainingState(NamedOption):
+    """What a unit is doing (``torch/distributed/fsdp/_common_utils.py``)."""
+
+    IDLE = auto()
+    FORWARD_BACKWARD = auto()
+    SUMMON_FULL_PARAMS = auto()
 
 
 def as_sharding_strategy(value: object) -> ShardingStrategy:

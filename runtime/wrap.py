@@ -1,5 +1,4 @@
-"""Wrap policies: which modules become units. The call signatures are those of
-``torch/distributed/fsdp/wrap.py``.
+"""Wrap policies, and annotations of modules to wrap: ``torch/distributed/fsdp/wrap.py``.
 
 A policy is either an object with ``_run_policy``, which picks modules by looking at the whole tree,
 or a function that is asked twice about a module: ``recurse=True``: look at its children?
@@ -10,15 +9,40 @@ in a unit yet? Both kinds, also torch's own, go to ``plan_units``.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 from torch import nn
 
+__all__ = [
+    "CustomPolicy",
+    "ModuleWrapPolicy",
+    "always_wrap_policy",
+    "enable_wrap",
+    "lambda_auto_wrap_policy",
+    "size_based_auto_wrap_policy",
+    "transformer_auto_wrap_policy",
+    "wrap",
+]
+
 UnitKwargs = dict[nn.Module, dict[str, Any]]
 
 
-class ModuleWrapPolicy:
+class _Policy(ABC):
+    """What policies that look at the whole tree derive from."""
+
+    @abstractmethod
+    def _run_policy(
+        self, root_module: nn.Module, ignored_modules: set[nn.Module], root_kwargs: dict[str, Any]
+    ) -> UnitKwargs:
+        """The modules to wrap, each with the constructor's arguments for it."""
+
+
+class ModuleWrapPolicy(_Policy):
     """Every module of the given classes is a unit."""
 
     def __init__(self, module_classes: Iterable[type[nn.Module]]) -> None:
@@ -41,7 +65,7 @@ class ModuleWrapPolicy:
         return f"{super().__repr__()}({self._module_classes})"
 
 
-class CustomPolicy:
+class CustomPolicy(_Policy):
     """A function decides: False (no unit), True (a unit like the root) or a dict of arguments that
     differ for it.
     """
@@ -144,5 +168,39 @@ vars(size_based_auto_wrap_policy).update(
     EXCLUDE_WRAP_MODULES={nn.ModuleList, nn.ModuleDict},
 )
 
+
+def _wrap_module_cls_individually(
+    module: nn.Module, module_classes: Sequence[type[nn.Module]], recurse: bool, *_: Any, **__: Any
+) -> bool:
+    """:class:`ModuleWrapPolicy` as a function, with its arguments in another order."""
+    return recurse or isinstance(module, tuple(module_classes))
+
+
 # The name of torch 1.11.
 default_auto_wrap_policy = size_based_auto_wrap_policy
+
+_wrapper: ContextVar[partial[nn.Module] | None] = ContextVar("wrapper", default=None)
+
+
+@contextmanager
+def enable_wrap(*, wrapper_cls: Callable[..., nn.Module], **wrapper_kwargs: Any) -> Iterator[None]:
+    """Inside, :func:`wrap` calls ``wrapper_cls(module, **wrapper_kwargs)``.
+
+    Raises NotImplementedError inside another ``enable_wrap``, as torch's does.
+    """
+    if _wrapper.get() is not None:
+        raise NotImplementedError(
+            "You are already within an autowrap context and we currently do not supported nested "
+            "autowrap."
+        )
+    token = _wrapper.set(partial(wrapper_cls, **wrapper_kwargs))
+    try:
+        yield
+    finally:
+        _wrapper.reset(token)
+
+
+def wrap(module: nn.Module, **wrap_overrides: Any) -> nn.Module:
+    """``module`` wrapped as :func:`enable_wrap` says; outside of it, ``module`` itself."""
+    wrapper = _wrapper.get()
+    return module if wrapper is None else wrapper(module, **wrap_overrides)

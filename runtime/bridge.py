@@ -1,0 +1,449 @@
+"""The bridge: FSDP1's wrapper, with its whole public interface, on FSDP2's engine."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
+
+from . import optimizer_keys, optimizer_state, state_dict_types, torch_private
+from .accumulate import discard_unsynced_gradients, no_sync
+from .api import BackwardPrefetch, CPUOffload, MixedPrecision, ShardingStrategy, TrainingState
+from .clip import clip_grad_norm_
+from .data import assign_data
+from .ignored import resolve_ignored
+from .materialize import own_modules
+from .mesh import compute_device
+from .plan import plan_units
+from .precision import cast_own_buffers, run_in_full_precision
+from .prefetch import prefetch_in_forward_order
+from .refusals import PRIVATE_PARTS, comm_hook, private_part
+from .still_fsdp1 import is_fsdp1, or_fsdp1s
+from .summon import is_summoned, summon_full_params, whole_parameters
+from .ties import check_ties
+from .torch_private import units_of
+from .units import Arguments, Common, groups_of, is_unit, shard_unit
+
+_WRAPPED = "_fsdp_wrapped_module"
+_PREFIX = f"{_WRAPPED}."
+
+torch_private.make_data_settable(assign_data)
+
+
+class _BridgeType(type):
+    """Lets ``isinstance(model, FullyShardedDataParallel)`` also see models of torch's FSDP1.
+
+    A library may still wrap with that. A model of ``fully_shard`` is none: a program with code for FSDP1 and
+    for FSDP2 must take the latter.
+    """
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return super().__instancecheck__(instance) or (
+            cls is FullyShardedDataParallel and is_fsdp1(type(instance))
+        )
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return super().__subclasscheck__(subclass) or (
+            cls is FullyShardedDataParallel and is_fsdp1(subclass)
+        )
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        signature = inspect.signature(cls.__init__)  # type: ignore[misc]
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
+    """FSDP1's wrapper of a module, a unit of FSDP2.
+
+    ``torch.distributed.fsdp.FullyShardedDataParallel``'s arguments, methods, attributes, errors and
+    warnings, in the same order and with the same defaults; torch's own option objects are accepted as well as
+    those of this package. FSDP2's methods are there too. Must be called by all ranks of the default
+    process group.
+
+    What differs from FSDP1: parameters are DTensors with the model's own shapes, and gradients have
+    their dtype. Hybrid sharding over one rank synchronizes gradients, where FSDP1 did not (pytorch#154888). A
+    parameter that is shared inside a unit stays shared when the unit is built from the meta device.
+    Without an accelerator the CPU is used, also without ``device_id``.
+
+    Args:
+        module: the model, or a part of it that is called by itself. Parts may be wrapped before the
+            whole.
+        process_group: the ranks to shard over; for the hybrid strategies the pair (shard group,
+            replicate group). None: all ranks.
+        sharding_strategy: a :class:`ShardingStrategy`. None: FULL_SHARD.
+        cpu_offload: a :class:`CPUOffload`. None: parameters stay on the device.
+        auto_wrap_policy: which modules become units (see :func:`plan_units`). None: the whole model
+            is one unit.
+        backward_prefetch: None switches prefetching in backward off; BACKWARD_POST runs as
+            BACKWARD_PRE.
+        mixed_precision: a :class:`MixedPrecision`. Together with a policy it leaves batch norm in
+            float32.
+        ignored_modules: modules whose parameters stay whole, unreduced and where they are.
+        param_init_fn: initializes a module of a unit that is on the meta device. None:
+            ``reset_parameters()``.
+        device_id: the device to train on; it becomes the current one. None: where the model is, or
+            the accelerator, or without one the CPU.
+        sync_module_states: give every rank the parameters and buffers of the first one.
+        forward_prefetch: gather the next unit's parameters earlier in forward, in the order of the
+            first forward.
+        limit_all_gathers: without effect; FSDP2 bounds memory by other means.
+        use_orig_params: optimizers that were made before go on with the parameters. Without effect
+            otherwise: FSDP2 always keeps the parameters apart.
+        ignored_states: parameters or modules, in place of ``ignored_modules``.
+        device_mesh: one dimension, or two (replicate, shard) for the hybrid strategies, in place of
+            ``process_group``.
+
+    Raises:
+        ValueError: an argument has no equivalent in FSDP2, or does not fit another one, or two units
+            share a parameter. The message names it.
+    """
+
+    _fsdp_wrapped_module: nn.Module
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> FullyShardedDataParallel:
+        return nn.Module.__new__(cls)  # FSDPModule's would build the class after the next one
+
+    def __init__(
+        self,
+        module: nn.Module,
+        process_group: Any = None,
+        sharding_strategy: Any = None,
+        cpu_offload: Any = None,
+        auto_wrap_policy: Any = None,
+        backward_prefetch: Any = BackwardPrefetch.BACKWARD_PRE,
+        mixed_precision: Any = None,
+        ignored_modules: Iterable[nn.Module] | None = None,
+        param_init_fn: Callable[[nn.Module], Any] | None = None,
+        device_id: int | str | torch.device | None = None,
+        sync_module_states: bool = False,
+        forward_prefetch: bool = False,
+        limit_all_gathers: bool = True,
+        use_orig_params: bool = False,
+        ignored_states: Iterable[nn.Parameter] | Iterable[nn.Module] | None = None,
+        device_mesh: DeviceMesh | None = None,
+    ) -> None:
+        super().__init__()
+        if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+            warnings.warn(
+                "FSDP will not all-gather parameters for containers that do not implement forward: "
+                f"{module}",
+                stacklevel=2,
+            )
+        arguments = Arguments(
+            process_group,
+            sharding_strategy,
+            cpu_offload,
+            backward_prefetch,
+            mixed_precision,
+            param_init_fn,
+            device_id,
+            sync_module_states,
+            forward_prefetch,
+            limit_all_gathers,
+            use_orig_params,
+            device_mesh,
+        )
+        arguments.check(auto_wrap_policy is not None)
+        ignored = resolve_ignored(module, ignored_modules, ignored_states)
+        own = (p for p in module.parameters() if p not in ignored.parameters)
+        common = Common(ignored, compute_device(own, device_id, device_mesh))
+        if auto_wrap_policy is not None:
+            _wrap_children(module, auto_wrap_policy, arguments, common)
+        else:
+            _check_ties(module, [module], common)
+        self._wrap(module, arguments, common)
+
+    def _wrap(self, module: nn.Module, arguments: Arguments, common: Common) -> None:
+        """Makes this a unit around ``module``, whose own units are there already."""
+        mesh = common.mesh(arguments)
+        self._fsdp_wrapped_module = module
+        shard_unit(self, module, arguments, common, mesh)
+        self.process_group, self._inter_node_pg = groups_of(mesh, arguments)
+        self.rank = self.process_group.rank()
+        self.world_size = self.process_group.size()
+        self.compute_device = common.device
+        self.sharding_strategy = arguments.strategy
+        if self.world_size == 1 and not arguments.strategy.is_hybrid:
+            self.sharding_strategy = ShardingStrategy.NO_SHARD
+        self.mixed_precision = arguments.mixed_precision or MixedPrecision()
+        self.cpu_offload = arguments.cpu_offload or CPUOffload()
+        self.backward_prefetch = arguments.backward_prefetch
+        self.forward_prefetch = arguments.forward_prefetch
+        self.limit_all_gathers = arguments.limit_all_gathers
+        self._use_orig_params = arguments.use_orig_params
+        self._device_mesh = arguments.device_mesh
+        self._ignored_modules, self._ignored_params = common.ignored
+        self._is_prepared = False
+        self.register_state_dict_post_hook(_without_prefix)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(_with_prefix)  # type: ignore[no-untyped-call]
+        state_dict_types.follow_default_type(self)
+
+    # What it wraps #
+
+    @property
+    def module(self) -> nn.Module:
+        """The wrapped module, without activation checkpointing around it."""
+        inner = self._fsdp_wrapped_module
+        checkpointed = inner._modules.get("_checkpoint_wrapped_module")
+        return inner if checkpointed is None else checkpointed
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == _WRAPPED:
+                raise
+        try:
+            return getattr(self._fsdp_wrapped_module, name)
+        except AttributeError:
+            if name in PRIVATE_PARTS:
+                raise private_part(name) from None
+            raise
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._fsdp_wrapped_module.__getitem__(key)  # type: ignore[operator]
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError(
+            "cannot copy a FullyShardedDataParallel: copy the model before wrapping it, or load "
+            "its state dict into another one"
+        )
+
+    # Running #
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The wrapped module's forward, with its parameters gathered before and freed after."""
+        if is_summoned(self):  # whole already, perhaps changed
+            return self._fsdp_wrapped_module(*args, **kwargs)
+        self._prepare()
+        args, kwargs = torch_private.pre_forward(self, args, kwargs)
+        output = self._fsdp_wrapped_module(*args, **kwargs)
+        output = torch_private.post_forward(self, args, output)
+        if self._is_root and not torch.is_grad_enabled():
+            for unit in units_of(self):
+                torch_private.show_sharded(unit)
+        return output
+
+    def _prepare(self) -> None:
+        """What FSDP1 does at the first use of a root (``_runtime_utils.py``, ``_lazy_init``)."""
+        if self._is_prepared:
+            return
+        torch_private.initialize(self)
+        units = [unit for unit in units_of(self) if isinstance(unit, FullyShardedDataParallel)]
+        for unit in units:
+            unit._is_prepared = True
+            precision = unit.mixed_precision
+            cast = bool(precision.cast_forward_inputs and torch_private.parameter_groups(unit))
+            cast |= bool(unit is self and self._is_root and precision.cast_root_forward_inputs)
+            torch_private.set_cast_forward_inputs(unit, cast)
+            if precision.buffer_dtype is not None:
+                for module in own_modules(unit, unit._ignored_modules):
+                    cast_own_buffers(module, precision.buffer_dtype)
+        if any(unit.forward_prefetch for unit in units):
+            prefetch_in_forward_order(self)
+
+    @property
+    def _is_root(self) -> bool | None:
+        return torch_private.is_root(self)
+
+    def check_is_root(self) -> bool:
+        """Whether this is the outermost unit; settles that if no forward has."""
+        self._prepare()
+        return bool(self._is_root)
+
+    @property
+    def training_state(self) -> TrainingState:
+        """What this unit is doing."""
+        if is_summoned(self):
+            return TrainingState.SUMMON_FULL_PARAMS
+        if torch_private.is_running(self):
+            return TrainingState.FORWARD_BACKWARD
+        return TrainingState.IDLE
+
+    def _assert_idle(self) -> None:
+        if self.training_state != TrainingState.IDLE:
+            raise ValueError(
+                f"expected to be in states [{TrainingState.IDLE}] but current state is "
+                f"{self.training_state}"
+            )
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Accumulates gradients without reducing them, on all units below.
+
+        Raises RuntimeError for a unit that is not the root.
+        """
+        if not self.check_is_root():
+            raise RuntimeError(
+                "`no_sync()` on inner FSDP instances is not supported. Please call `no_sync()` on "
+                "root FSDP module."
+            )
+        self._assert_idle()
+        with no_sync(self):
+            yield
+
+    @torch.no_grad()
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+        """Scales all gradients so that their norm over all ranks is at most ``max_norm``.
+
+        Returns the norm that they had. Raises RuntimeError for a unit that is not the root.
+        """
+        if not self.check_is_root():
+            raise RuntimeError(
+                "`clip_grad_norm_()` should only be called on the root FSDP instance"
+            )
+        self._assert_idle()
+        norm = clip_grad_norm_(self, max_norm, norm_type)
+        if all(p.grad is None for p in self.parameters()):
+            warnings.warn(
+                f"Called FSDP.clip_grad_norm_() on rank {self.rank} with no gradients -- returning "
+                f"the total norm in the default dtype {norm.dtype}",
+                stacklevel=2,
+            )
+        return norm
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        discard_unsynced_gradients(self)
+        super().zero_grad(set_to_none)
+
+    def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
+        """Raises :class:`UnsupportedInFSDP2`: FSDP2 reduces gradients itself."""
+        raise comm_hook()
+
+    # Modules, parameters and buffers #
+
+    def apply(self, fn: Callable[[nn.Module], None]) -> FullyShardedDataParallel:
+        """Calls ``fn`` on every module below with its parameters whole, and on this one."""
+        self._assert_idle()
+        with whole_parameters([self]):
+            return super().apply(fn)
+
+    def named_modules(
+        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Module]]:
+        """As ``nn.Module``'s; torch's state dict functions get names without the wrapper."""
+        if not torch_private.torch_asks_for_state():
+            yield from super().named_modules(memo, prefix, remove_duplicate)
+            return
+        memo = set() if memo is None else memo
+        if self not in memo:
+            if remove_duplicate:
+                memo.add(self)
+            yield prefix, self
+            yield from self._fsdp_wrapped_module.named_modules(memo, prefix, remove_duplicate)
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        """The sharded parameters, also between forward and backward.
+
+        Their names have FSDP1's prefixes, except inside ``summon_full_params``.
+        """
+        sharded = torch_private.sharded_for_unsharded(self)
+        summoned = is_summoned(self)
+        for name, parameter in super().named_parameters(prefix, recurse, remove_duplicate):
+            yield _clean(name) if summoned else name, sharded.get(parameter, parameter)
+
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """As ``nn.Module``'s, with clean names inside ``summon_full_params``."""
+        summoned = is_summoned(self)
+        for name, buffer in super().named_buffers(prefix, recurse, remove_duplicate):
+            yield _clean(name) if summoned else name, buffer
+
+    def _fqn_modifiers(self) -> dict[str, str]:
+        """Tells torch's state dict functions that the wrapper is in no name of a state dict."""
+        inner = self._fsdp_wrapped_module
+        return dict.fromkeys((*inner._modules, *inner._parameters, *inner._buffers), _WRAPPED)
+
+    @staticmethod
+    @or_fsdp1s
+    def fsdp_modules(module: nn.Module, root_only: bool = False) -> list[FullyShardedDataParallel]:
+        """The units in ``module``, itself included, or those of them that are roots."""
+        units = [m for m in module.modules() if isinstance(m, FullyShardedDataParallel)]
+        return [unit for unit in units if unit.check_is_root()] if root_only else units
+
+    summon_full_params = staticmethod(summon_full_params)
+
+    # State dicts #
+
+    state_dict_type = staticmethod(state_dict_types.state_dict_type)
+    set_state_dict_type = staticmethod(state_dict_types.set_state_dict_type)
+    get_state_dict_type = staticmethod(state_dict_types.get_state_dict_type)
+    optim_state_dict = staticmethod(optimizer_state.optim_state_dict)
+    optim_state_dict_to_load = staticmethod(optimizer_state.optim_state_dict_to_load)
+    full_optim_state_dict = staticmethod(optimizer_state.full_optim_state_dict)
+    sharded_optim_state_dict = staticmethod(optimizer_state.sharded_optim_state_dict)
+    shard_full_optim_state_dict = staticmethod(optimizer_state.shard_full_optim_state_dict)
+    scatter_full_optim_state_dict = staticmethod(optimizer_state.scatter_full_optim_state_dict)
+    flatten_sharded_optim_state_dict = staticmethod(
+        optimizer_state.flatten_sharded_optim_state_dict
+    )
+    rekey_optim_state_dict = staticmethod(optimizer_keys.rekey_optim_state_dict)
+
+
+def _wrap_children(module: nn.Module, policy: Any, arguments: Arguments, common: Common) -> None:
+    """Puts the units that ``policy`` selects in the place of the modules that they wrap."""
+    for name, submodule in module.named_modules():
+        if is_unit(submodule):
+            raise ValueError(
+                "FSDP auto wrapping requires modules to not already have FSDP applied but found "
+                f"{name} in\n{module}"
+            )
+    units = plan_units(
+        module,
+        policy,
+        ignored_modules=common.ignored.modules,
+        ignored_parameters=common.ignored.parameters,
+        mixed_precision=arguments.precision,
+        containers=True,
+    )
+    _check_ties(module, [unit.module for unit in units], common)
+    if arguments.precision is not None:
+        for submodule in module.modules():
+            if isinstance(submodule, tuple(arguments.precision._module_classes_to_ignore)):
+                run_in_full_precision(submodule)
+    places: dict[nn.Module, list[tuple[nn.Module, str]]] = {}
+    for parent in module.modules():
+        for name, child in parent._modules.items():
+            if child is not None:
+                places.setdefault(child, []).append((parent, name))
+    for unit in units[:-1]:
+        wrapper = FullyShardedDataParallel.__new__(FullyShardedDataParallel)
+        nn.Module.__init__(wrapper)
+        wrapper._wrap(unit.module, arguments.for_unit(unit.name, unit.kwargs), common)
+        for parent, name in places[unit.module]:
+            setattr(parent, name, wrapper)
+
+
+def _check_ties(root: nn.Module, units: list[nn.Module], common: Common) -> None:
+    boundaries = set(units) | common.ignored.modules
+    owned = (own_modules(unit, boundaries) for unit in units if not is_unit(unit))
+    check_ties(root, owned, common.ignored.parameters)
+
+
+def _without_prefix(module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
+    """State dicts have the names of the model without wrappers."""
+    _rename(state, prefix + _PREFIX, prefix)
+
+
+def _with_prefix(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    _rename(state, prefix, prefix + _PREFIX)
+
+
+def _rename(state: dict[str, Any], old: str, new: str) -> None:
+    for key in [key for key in state if key.startswith(old)]:
+        state[new + key.removeprefix(old)] = state.pop(key)
+
+
+def _clean(name: str) -> str:
+    return name.replace(_PREFIX, "")

@@ -1,0 +1,120 @@
+"""What FSDP1 leaves in ``p.grad`` after backward: zeros for unused parameters, and unreduced gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from .torch_private import (
+    around_backward,
+    drop_unreduced_gradient,
+    has_unreduced_gradient,
+    parameters_of,
+    units_of,
+)
+
+
+def reduce_as_fsdp1(unit: FSDPModule) -> None:
+    """Makes the backward of ``unit`` give the gradients that FSDP1's gives.
+
+    - FSDP1 reduces the gradient of a whole unit: a parameter that took no part has zeros as soon as
+      another of its unit has a gradient, also if ranks use different parameters. A unit that took no part
+      has none.
+    - A gradient that is not reduced yet (``no_sync``) is in ``p.grad``, and gone where the program sets that to
+      None or to zero. FSDP2 keeps it to itself. A placeholder shows whether that happened.
+    """
+    around_backward(unit, _drop_what_was_cleared, _reduce)
+
+
+def _drop_what_was_cleared(group: Any) -> None:
+    if any(_is_cleared(parameter) for parameter in group.fsdp_params):
+        for parameter in group.fsdp_params:
+            drop_unreduced_gradient(parameter)
+            parameter._was_unreduced = False
+
+
+def _reduce(group: Any, reduce: Callable[[], None]) -> None:
+    used = any(has_unreduced_gradient(parameter) for parameter in group.fsdp_params)
+    if not group.reduce_grads:
+        reduce()
+        if used:
+            _show_unreduced(group)
+        return
+    for parameter in group.fsdp_params:
+        parameter._was_unreduced = False
+        if is_unreduced(parameter.sharded_param.grad):
+            parameter.sharded_param.grad = None
+    if hasattr(group, "reduce_scatter_unused_params"):  # torch >= 2.13
+        group.reduce_scatter_unused_params = used
+    reduce()
+    if used:
+        _fill_unused([parameter.sharded_param for parameter in group.fsdp_params])
+
+
+def fill_unused_gradients(model: nn.Module) -> None:
+    """Gives zero gradients to unused parameters of units that have gradients, as FSDP1 did.
+
+    For models of ``fully_shard``, which leaves ``None`` there, so that the optimizer passes them by
+    where FSDP1's applied weight decay and momentum. Call it between the last ``backward()`` of a step
+    and clipping or the step.
+
+    All ranks must have used the same parameters: where they differ, FSDP2's reduction fails or
+    hangs before (from torch 2.13 on ``model.set_reduce_scatter_unused_params(True)`` prevents that).
+    """
+    for unit in units_of(model):
+        parameters = [parameter.sharded_param for parameter in parameters_of(unit)]
+        if any(parameter.grad is not None for parameter in parameters):
+            _fill_unused(parameters)
+
+
+@torch.no_grad()
+def _fill_unused(parameters: list[nn.Parameter]) -> None:
+    for parameter in parameters:
+        if parameter.requires_grad and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+
+
+def _show_unreduced(group: Any) -> None:
+    """Puts a placeholder, one number of memory, where FSDP1 has the gradient that is not reduced."""
+    for parameter in group.fsdp_params:
+        sharded = parameter.sharded_param
+        if not sharded.requires_grad:
+            continue
+        parameter._was_unreduced = True
+        if sharded.grad is None:
+            one = torch.ones((), dtype=sharded.dtype, device=sharded.to_local().device)
+            placeholder = parameter.to_sharded_dtensor(one.expand(sharded.to_local().shape))
+            placeholder._is_unreduced = True
+            sharded.grad = placeholder
+
+
+def is_unreduced(gradient: torch.Tensor | None) -> bool:
+    """Whether ``gradient`` is the placeholder of one that is not reduced."""
+    return getattr(gradient, "_is_unreduced", False)
+
+
+def _is_cleared(parameter: Any) -> bool:
+    """Whether the program cleared the gradient since :func:`_show_unreduced`."""
+    if not getattr(parameter, "_was_unreduced", False):
+        return False
+    gradient = parameter.sharded_param.grad
+    if gradient is None:
+        return True
+    if not is_unreduced(gradient):
+        return False
+    local = gradient.to_local()
+    # Only `zero_grad(set_to_none=False)` can have written to it.
+    return bool(local._version > 0 and (local.numel() == 0 or not local.any()))
+
+
+def require_reduced(parameters: list[torch.Tensor]) -> None:
+    """Raises RuntimeError where an optimizer would step on gradients that are not reduced."""
+    if any(is_unreduced(p.grad) for p in parameters if isinstance(p, DTensor)):
+        raise RuntimeError(
+            "the gradients are not reduced: the last backward() before step() must run outside no_sync()"
+        )

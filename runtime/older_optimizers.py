@@ -1,0 +1,103 @@
+"""Optimizers and parameter lists that are older than the wrapping of their model.
+
+With ``use_orig_params=True`` FSDP1 keeps the model's parameter objects, so that an optimizer made
+before trains on. ``fully_shard`` replaces them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from weakref import WeakSet
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from .gather import sharded_as
+from .gradients import require_reduced
+from .torch_private import before_param_group
+
+_optimizers: WeakSet[Optimizer] = WeakSet()
+
+
+class StaleParameter(RuntimeError):
+    """A parameter is used that sharding has replaced."""
+
+
+class _Stale(nn.Parameter):
+    """What became of a parameter object that was replaced: nothing can be computed with it."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise StaleParameter(
+            "this parameter was replaced when FullyShardedDataParallel wrapped its module: take it "
+            "from model.parameters() after wrapping"
+        )
+
+    def __repr__(self) -> str:
+        return "a parameter that sharding has replaced"
+
+
+@torch.no_grad()
+def replace_parameters(successors: Mapping[nn.Parameter, nn.Parameter]) -> None:
+    """Puts the new parameters in the place of the old ones in all optimizers.
+
+    Their groups, lists and order stay, so that schedulers and closures hold on to them; states are
+    sharded. An optimizer that is made later of the old parameters gets the new ones. Whatever else
+    uses an old one raises :class:`StaleParameter`.
+    """
+    for optimizer in list(_optimizers):
+        for group in optimizer.param_groups:
+            group["params"][:] = [successors.get(p, p) for p in group["params"]]
+        for old in [p for p in optimizer.state if p in successors]:
+            new = successors[old]
+            optimizer.state[new] = {
+                key: sharded_as(value, new)
+                if isinstance(value, torch.Tensor) and isinstance(new, DTensor)
+                else value
+                for key, value in optimizer.state.pop(old).items()
+            }
+    for old, new in successors.items():
+        old.grad = None
+        old.data = torch.empty(0, dtype=old.dtype)  # the whole parameter is not needed any more
+        old._successor = new  # type: ignore[attr-defined]
+        old.__class__ = _Stale
+
+
+def _before_param_group(optimizer: Optimizer, group: dict[str, Any]) -> None:
+    _optimizers.add(optimizer)
+    given = group.get("params")
+    if isinstance(given, (torch.Tensor, set)) or given is None:
+        if isinstance(given, _Stale):
+            group["params"] = given._successor  # type: ignore[attr-defined]
+        return
+    group["params"] = [_current(each) for each in given]
+
+
+def _current(given: Any) -> Any:
+    """The new parameter for an old one, also in a pair with its name."""
+    if isinstance(given, tuple):
+        return tuple(_current(each) for each in given)
+    return given._successor if isinstance(given, _Stale) else given
+
+
+def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    for group in optimizer.param_groups:
+        require_reduced(group["params"])
+        _step_one_by_one_if_mixed(group)
+
+
+def _step_one_by_one_if_mixed(group: dict[str, Any]) -> None:
+    """Ignored parameters are plain tensors, and ``foreach``, CUDA's default, takes no such mixture."""
+    if group.get("foreach", False) is not None or group.get("fused"):
+        return
+    sharded = {isinstance(p, DTensor) for p in group["params"]}
+    if len(sharded) > 1 and any(p.device.type != "cpu" for p in group["params"]):
+        group["foreach"] = False
+
+
+before_param_group(_before_param_group)
+register_optimizer_step_pre_hook(_before_step)

@@ -1,0 +1,70 @@
+"""What no FSDP2 program can have: an error where it is used, with the rule that explains it."""
+
+from __future__ import annotations
+
+
+class UnsupportedInFSDP2(NotImplementedError):
+    """A part of FSDP1 that has no counterpart; ``code`` is the rule for ``fsdp-migrate explain``."""
+
+    def __init__(self, code: str, what: str, instead: str) -> None:
+        super().__init__(f"{what}: {instead} (fsdp-migrate explain {code})")
+        self.code = code
+
+
+class PrivatePart(UnsupportedInFSDP2, AttributeError):
+    """A private attribute of FSDP1's wrapper; ``hasattr`` answers False."""
+
+
+# What programs reach for in FSDP1's wrapper, with the way out.
+_SHARDS = (
+    "the parameters are DTensors: p.to_local() is this rank's shard, p.full_tensor() the whole"
+)
+_GATHER = "unshard() and reshard() gather and free one unit"
+PRIVATE_PARTS = {
+    "_flat_param": _SHARDS,
+    "_handle": _SHARDS,
+    "_handles": _SHARDS,
+    "_all_handles": _SHARDS,
+    "_fully_sharded_module_to_handle": _SHARDS,
+    "_has_params": _SHARDS,
+    "params": _SHARDS,
+    "_unshard": _GATHER,
+    "_unshard_stream": _GATHER,
+    "_unshard_event": _GATHER,
+    "_pre_unshard_stream": _GATHER,
+    "_wait_unshard_streams_on_current_stream": _GATHER,
+    "_free_event_queue": _GATHER,
+    "_exec_order_data": _GATHER,
+    "_all_fsdp_states": "FullyShardedDataParallel.fsdp_modules(model) lists the units",
+    "_comm_hook": "FSDP2 has no communication hooks",
+    "_comm_hook_state": "FSDP2 has no communication hooks",
+    "_fsdp_extension": "pass a device_mesh for tensor parallelism",
+    "_sync_gradients": "set_requires_gradient_sync() says whether backward reduces gradients",
+}
+
+
+def private_part(name: str) -> PrivatePart:
+    """The error for ``model.<name>``."""
+    return PrivatePart(
+        "FSDP366", f"{name} is private to FSDP1 and FSDP2 has no such part", PRIVATE_PARTS[name]
+    )
+
+
+def comm_hook() -> UnsupportedInFSDP2:
+    """The error for ``register_comm_hook``."""
+    return UnsupportedInFSDP2(
+        "FSDP361",
+        "register_comm_hook() has no counterpart in FSDP2",
+        "to compress gradients pass MixedPrecision(reduce_dtype=...); set_custom_reduce_scatter() and "
+        "set_all_reduce_hook() change the communication itself",
+    )
+
+
+def local_state_dict() -> UnsupportedInFSDP2:
+    """The error for ``LOCAL_STATE_DICT``."""
+    return UnsupportedInFSDP2(
+        "FSDP334",
+        "LOCAL_STATE_DICT is FSDP1's flat parameters, which FSDP2 does not have",
+        "load such a checkpoint with FSDP1 on the same number of ranks, and save it as FULL_STATE_DICT "
+        "or SHARDED_STATE_DICT",
+    )

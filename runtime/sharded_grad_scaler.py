@@ -1,0 +1,85 @@
+"""``ShardedGradScaler``: FSDP1's gradient scaler, for DTensors and plain tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.amp.grad_scaler import GradScaler
+from torch.distributed.tensor import DTensor
+
+__all__ = ["ShardedGradScaler"]
+
+
+class ShardedGradScaler(GradScaler):
+    """``torch.amp.GradScaler`` whose ranks agree on whether to skip a step.
+
+    torch's own does so for DTensors alone, and cannot take them together with the plain gradients of ignored
+    parameters.
+
+    Args:
+        device: the kind of device to train on.
+        init_scale, backoff_factor, growth_factor, growth_interval, enabled: as ``GradScaler``'s.
+        process_group: the ranks that agree. None: all.
+    """
+
+    def __init__(
+        self,
+        device: str = "cuda",
+        init_scale: float = 2.0**16,
+        backoff_factor: float = 0.5,
+        growth_factor: float = 2.0,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+        process_group: dist.ProcessGroup | None = None,
+    ) -> None:
+        super().__init__(
+            device,
+            init_scale=init_scale,
+            backoff_factor=backoff_factor,
+            growth_factor=growth_factor,
+            growth_interval=growth_interval,
+            enabled=enabled,
+        )
+        self.process_group = process_group
+
+    def scale(self, outputs: Any) -> Any:
+        """As ``GradScaler``'s, in the dtype of ``outputs``, which may be ``param_dtype``."""
+        scaled = super().scale(outputs)
+        if isinstance(outputs, torch.Tensor):
+            return scaled.type(outputs.dtype)
+        if isinstance(outputs, (list, tuple)):
+            return type(outputs)(s.type(o.dtype) for s, o in zip(scaled, outputs, strict=True))
+        return scaled
+
+    def _unscale_grads_(
+        self,
+        optimizer: torch.optim.Optimizer,
+        inv_scale: torch.Tensor,
+        found_inf: torch.Tensor,
+        allow_fp16: bool,
+    ) -> dict[torch.device, torch.Tensor]:
+        """Unscales this rank's shards, fp16 ones too, and asks the other ranks what they found."""
+        by_kind: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    shard = _local(parameter.grad)
+                    by_kind.setdefault((shard.device, shard.dtype), []).append(shard)
+        found = {device: found_inf.to(device, copy=True) for device, _ in by_kind}
+        for (device, _), shards in by_kind.items():
+            torch._amp_foreach_non_finite_check_and_unscale_(
+                shards, found[device], inv_scale.to(device)
+            )
+        total = found_inf.clone()
+        for each in found.values():
+            total += each.to(total.device)
+        dist.all_reduce(total, group=self.process_group)
+        return {device: total.to(device) for device in found} or {total.device: total}
+
+
+def _local(gradient: torch.Tensor) -> torch.Tensor:
+    """What is unscaled in place of ``gradient``."""
+    local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
+    return local._values() if local.is_sparse else local

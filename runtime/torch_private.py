@@ -1,0 +1,259 @@
+"""Everything of torch that has no public name: what is read here, and what is patched.
+
+Run with torch 2.13. The names differ between releases, so an attribute that a release does not
+have is coped with here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+
+def units_of(module: nn.Module) -> list[FSDPModule]:
+    """The units in the tree of ``module``, itself included."""
+    return [m for m in module.modules() if isinstance(m, FSDPModule)]
+
+
+def parameter_groups(unit: FSDPModule) -> list[Any]:
+    """What FSDP2 gathers and reduces together; a unit without parameters has none."""
+    state = unit._get_fsdp_state()
+    if hasattr(state, "_fsdp_param_groups"):  # torch >= 2.12
+        return list(state._fsdp_param_groups)
+    group = getattr(state, "_fsdp_param_group", None)
+    return [] if group is None else [group]
+
+
+def parameters_of(unit: FSDPModule) -> Iterator[Any]:
+    """FSDP2's records of the parameters that ``unit`` manages."""
+    for group in parameter_groups(unit):
+        yield from group.fsdp_params
+
+
+# A unit that is sharded itself, rather than the module inside it #
+
+
+class _Plain(nn.Module):
+    """The class of a unit while ``fully_shard`` runs.
+
+    ``fully_shard`` derives a class from FSDPModule and the module's own one, which has no method
+    resolution order where that is an FSDPModule already.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+
+def shard(unit: nn.Module, **options: Any) -> None:
+    """``fully_shard`` of ``unit``, an FSDPModule by its class, which it keeps.
+
+    Its forward calls :func:`pre_forward` and :func:`post_forward` itself, as FSDP1's does, so that
+    ``unit.forward(x)`` gathers and hooks run outside of that.
+    """
+    cls = type(unit)
+    unit.__class__ = _Plain
+    try:
+        fully_shard(unit, **options)
+    finally:
+        unit.__class__ = cls
+    state: Any = unit._get_fsdp_state()  # type: ignore[operator]
+    state._pre_forward_hook_handle.remove()
+    state._post_forward_hook_handle.remove()
+
+
+def pre_forward(
+    unit: FSDPModule, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Gathers the parameters of ``unit``; the inputs, moved and cast."""
+    _show_unsharded(unit)
+    result: tuple[tuple[Any, ...], dict[str, Any]] = unit._get_fsdp_state()._pre_forward(
+        unit, args, kwargs
+    )
+    return result
+
+
+def post_forward(unit: FSDPModule, args: tuple[Any, ...], output: Any) -> Any:
+    """Frees the parameters of ``unit`` if its strategy says so; the output, ready for backward."""
+    return unit._get_fsdp_state()._post_forward(unit, args, output)
+
+
+def is_root(unit: FSDPModule) -> bool | None:
+    """Whether ``unit`` is the outermost one; None until a forward has decided that."""
+    return unit._get_fsdp_state()._is_root
+
+
+def initialize(unit: FSDPModule) -> None:
+    """Makes ``unit`` a root, and what is below it part of that, unless that is decided already."""
+    unit._get_fsdp_state()._lazy_init()
+
+
+def is_running(unit: FSDPModule) -> bool:
+    """Whether ``unit`` is in its forward or backward."""
+    return unit._get_fsdp_state()._training_state.name != "IDLE"
+
+
+def keeps_unsharded_after_forward(unit: FSDPModule) -> bool:
+    """Whether ``unit`` was sharded with ``reshard_after_forward=False``; a root may just be so."""
+    if getattr(unit._get_fsdp_state(), "_auto_reshard_after_forward", True):
+        return False
+    groups = parameter_groups(unit)
+    return bool(groups) and all(group.post_forward_mesh_info is None for group in groups)
+
+
+def syncs_gradients(unit: FSDPModule) -> bool:
+    """Whether the next backward reduces the gradients of ``unit``."""
+    return all(group.reduce_grads for group in parameter_groups(unit))
+
+
+def set_cast_forward_inputs(unit: FSDPModule, cast: bool) -> None:
+    """Changes ``MixedPrecisionPolicy.cast_forward_inputs`` of a unit that is sharded already."""
+    state: Any = unit._get_fsdp_state()
+    state._mp_policy = dataclasses.replace(state._mp_policy, cast_forward_inputs=cast)
+
+
+# Which parameters a unit's modules show #
+
+
+def show_sharded(unit: FSDPModule) -> None:
+    """Registers the sharded parameters of a unit that stays gathered, so that programs see those.
+
+    FSDP2 leaves the gathered ones registered, which an optimizer or a moving average would take for
+    the model's. Gathered memory is kept for the next forward, as FSDP1 keeps it.
+    """
+    for group in parameter_groups(unit):
+        if group.is_unsharded:
+            for parameter in group.fsdp_params:
+                parameter._setattr_on_modules(parameter.sharded_param)
+                parameter._gathered_version = _version(parameter)
+
+
+def _show_unsharded(unit: FSDPModule) -> None:
+    """Takes :func:`show_sharded` back, or gathers anew what was changed in the meantime."""
+    for group in parameter_groups(unit):
+        hidden = [p for p in group.fsdp_params if hasattr(p, "_gathered_version")]
+        if not group.is_unsharded or not hidden:
+            continue
+        changed = any(p._gathered_version != _version(p) for p in hidden)
+        for parameter in hidden:
+            del parameter._gathered_version
+            parameter._setattr_on_modules(parameter.unsharded_param)
+        if changed:
+            group._to_sharded()
+
+
+def _version(parameter: Any) -> int:
+    return int(parameter.sharded_param._local_tensor._version)
+
+
+def sharded_for_unsharded(module: nn.Module) -> dict[nn.Parameter, nn.Parameter]:
+    """The sharded parameters of units that stay gathered from forward to backward."""
+    return {
+        parameter.unsharded_param: parameter.sharded_param
+        for unit in units_of(module)
+        if not is_running(unit)
+        for group in parameter_groups(unit)
+        if group.is_unsharded
+        for parameter in group.fsdp_params
+    }
+
+
+# Backward #
+
+
+def around_backward(
+    unit: FSDPModule,
+    before: Callable[[Any], None],
+    after: Callable[[Any, Callable[[], None]], None],
+) -> None:
+    """Calls ``before(group)`` when the backward of the unit starts, and ``after(group, reduce)``
+    in place of ``reduce()``, which frees its parameters and reduces its gradients.
+    """
+    for group in parameter_groups(unit):
+        group.pre_backward = _preceded(group.pre_backward, before, group)
+        group.post_backward = _replaced(group.post_backward, after, group)
+
+
+def _preceded(function: Callable[..., None], first: Callable[[Any], None], group: Any) -> Any:
+    def call(*args: Any) -> None:
+        first(group)
+        function(*args)
+
+    return call
+
+
+def _replaced(
+    function: Callable[..., None], other: Callable[[Any, Callable[[], None]], None], group: Any
+) -> Any:
+    return lambda *args: other(group, function)
+
+
+def has_unreduced_gradient(parameter: Any) -> bool:
+    """Whether a backward left a gradient that has not been reduced."""
+    unsharded = getattr(parameter, "_unsharded_param", None)
+    return parameter.unsharded_accumulated_grad is not None or (
+        unsharded is not None and unsharded.grad is not None
+    )
+
+
+def drop_unreduced_gradient(parameter: Any) -> None:
+    """Forgets what :func:`has_unreduced_gradient` asks for."""
+    parameter.unsharded_accumulated_grad = None
+    unsharded = getattr(parameter, "_unsharded_param", None)
+    if unsharded is not None:
+        unsharded.grad = None
+
+
+# State dicts #
+
+
+def torch_asks_for_state() -> bool:
+    """Whether the caller is a function of ``torch.distributed.checkpoint.state_dict``.
+
+    They want DTensors and names without wrappers, and have no way to say so: for FSDP1 they set
+    its state dict type for the time being, and know its prefix.
+    """
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "torch.distributed.checkpoint.state_dict":
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+# Patches of torch's classes #
+
+
+def before_param_group(prepare: Callable[[Optimizer, dict[str, Any]], None]) -> None:
+    """Calls ``prepare(optimizer, group)`` before any optimizer takes a group of parameters."""
+    add = Optimizer.add_param_group
+
+    def add_param_group(self: Optimizer, param_group: dict[str, Any]) -> None:
+        if isinstance(param_group, dict):
+            prepare(self, param_group)
+        add(self, param_group)
+
+    Optimizer.add_param_group = add_param_group  # type: ignore[method-assign]
+
+
+def make_data_settable(assign: Callable[[DTensor, torch.Tensor], None]) -> None:
+    """``parameter.data = x`` of a DTensor calls ``assign(parameter, x)``; torch's own does nothing.
+
+    torch replaces the metadata of the outer tensor and leaves its shard as it is.
+    """
+    own: Any = torch.Tensor.data
+
+    def set_data(self: DTensor, value: torch.Tensor) -> None:
+        if isinstance(self, nn.Parameter):
+            assign(self, value)
+        else:
+            own.__set__(self, value)
+
+    DTensor.data = property(own.__get__, set_data)

@@ -1,0 +1,226 @@
+"""What FSDP1's constructor arguments come to: the options and the mesh of each unit, and its sharding."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy
+
+from .api import (
+    BackwardPrefetch,
+    MixedPrecision,
+    ShardingStrategy,
+    as_backward_prefetch,
+    as_cpu_offload,
+    as_mixed_precision,
+    as_sharding_strategy,
+)
+from .gradients import reduce_as_fsdp1
+from .ignored import Ignored
+from .materialize import materialize, own_modules
+from .mesh import ProcessGroups, build_mesh
+from .older_optimizers import replace_parameters
+from .prefetch import disable_backward_prefetch
+from .sync import broadcast_over_mesh
+from .torch_private import shard
+
+_SYNCED = "_fsdp_synced"
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The constructor's arguments that a wrap policy may change for a unit."""
+
+    process_group: Any = None
+    sharding_strategy: Any = None
+    cpu_offload: Any = None
+    backward_prefetch: Any = BackwardPrefetch.BACKWARD_PRE
+    mixed_precision: Any = None
+    param_init_fn: Callable[[nn.Module], Any] | None = None
+    device_id: Any = None
+    sync_module_states: bool = False
+    forward_prefetch: bool = False
+    limit_all_gathers: bool = True
+    use_orig_params: bool = False
+    device_mesh: DeviceMesh | None = None
+
+    def for_unit(self, name: str, changes: dict[str, Any]) -> Arguments:
+        """These arguments with what a policy returned for the unit ``name``."""
+        unknown = changes.keys() - {field.name for field in dataclasses.fields(self)}
+        if unknown:
+            raise ValueError(
+                f"auto_wrap_policy returned {min(unknown)!r} for {name!r}, which a unit cannot have "
+                "for itself: pass it to FullyShardedDataParallel"
+            )
+        return dataclasses.replace(self, **changes)
+
+    @cached_property
+    def strategy(self) -> ShardingStrategy:
+        return as_sharding_strategy(self.sharding_strategy)
+
+    @cached_property
+    def precision(self) -> MixedPrecision | None:
+        return as_mixed_precision(self.mixed_precision)
+
+    @cached_property
+    def offloads(self) -> bool:
+        return as_cpu_offload(self.cpu_offload)
+
+    @cached_property
+    def prefetch(self) -> BackwardPrefetch | None:
+        return as_backward_prefetch(self.backward_prefetch)
+
+    @cached_property
+    def groups(self) -> ProcessGroups | None:
+        given = self.process_group
+        return tuple(given) if isinstance(given, list) else given
+
+    def check(self, has_policy: bool) -> None:
+        """Raises what FSDP1 raises for arguments that do not fit each other (``_init_utils.py``)."""
+        if self.process_group is not None and self.device_mesh is not None:
+            raise ValueError(
+                "Cannot pass both process_group and device_mesh at the same time. Please just pass "
+                "only one of them."
+            )
+        alone = not has_policy and self.process_group is None and self.device_mesh is None
+        if self.strategy.is_hybrid and alone:
+            raise ValueError(
+                f"Manual wrapping with {self.strategy} requires explicit specification of process "
+                "group or device_mesh."
+            )
+        _ = self.precision, self.offloads, self.prefetch  # each raises for what it cannot read
+        if self.precision is not None and os.environ.get("FSDP_USE_FULL_PREC_IN_EVAL") == "1":
+            warnings.warn(
+                "FSDP_USE_FULL_PREC_IN_EVAL=1 has no equivalent in FSDP2: evaluation runs in "
+                "mixed_precision.param_dtype",
+                stacklevel=4,
+            )
+
+
+class Common:
+    """What the units that one constructor call makes share."""
+
+    def __init__(self, ignored: Ignored, device: torch.device) -> None:
+        self.ignored = ignored
+        self.device = device
+        # Building a mesh is a collective: units that ask for the same one share it.
+        self._mesh = cache(partial(build_mesh, device_type=device.type))
+
+    def mesh(self, arguments: Arguments) -> DeviceMesh:
+        return self._mesh(
+            arguments.strategy,
+            process_group=arguments.groups,
+            device_mesh=arguments.device_mesh,
+        )
+
+
+def groups_of(mesh: DeviceMesh, arguments: Arguments) -> tuple[dist.ProcessGroup, Any]:
+    """FSDP1's ``process_group``, the ranks to shard over, and ``_inter_node_pg``."""
+    if arguments.strategy.is_hybrid:
+        return mesh.get_group(1), mesh.get_group(0)
+    if arguments.groups is not None:
+        assert isinstance(arguments.groups, dist.ProcessGroup)
+        return arguments.groups, None
+    if arguments.device_mesh is not None:
+        return mesh.get_group(0), None
+    world = dist.group.WORLD
+    assert world is not None
+    return world, None
+
+
+def shard_unit(
+    unit: Any, module: nn.Module, arguments: Arguments, common: Common, mesh: DeviceMesh
+) -> None:
+    """Materializes, synchronizes and shards what ``unit`` holds of ``module``.
+
+    That is every parameter that is not ignored and in no unit below.
+    """
+    ignored = common.ignored
+    own = [] if is_unit(module) else own_modules(module, ignored.modules)
+    materialize(own, common.device, arguments.param_init_fn, ignored.parameters)
+    places = {
+        (m, name): p
+        for m in own
+        for name, p in m.named_parameters(recurse=False, remove_duplicate=False)
+        if p not in ignored.parameters
+    }
+    parameters = list(dict.fromkeys(places.values()))
+    _check_parameters(module, parameters, arguments.use_orig_params)
+    for parameter in parameters:
+        if not parameter.is_contiguous():  # FSDP1 flattened those, FSDP2 refuses them
+            parameter.data = parameter.data.contiguous()
+    if arguments.sync_module_states:
+        buffers = [b for b in module.buffers() if not hasattr(b, _SYNCED)]
+        for buffer in buffers:
+            setattr(buffer, _SYNCED, True)
+        broadcast_over_mesh([*buffers, *parameters], mesh, common.device)
+    shard(
+        unit,
+        mesh=mesh,
+        # None is FSDP1's FULL_SHARD: True, but False for the unit whose forward runs first.
+        reshard_after_forward=False if arguments.strategy.keeps_unsharded else None,
+        mp_policy=_precision_policy(arguments.precision),
+        offload_policy=_offload_policy(arguments.offloads),
+        ignored_params=ignored.parameters or None,
+    )
+    reduce_as_fsdp1(unit)
+    if mesh.device_type == "cpu":
+        # Some releases' gloo sums where it is asked to average (pytorch#162338).
+        unit.set_force_sum_reduction_for_comms(True)
+    if arguments.prefetch is None:
+        disable_backward_prefetch(unit)
+    if arguments.use_orig_params:
+        replace_parameters({p: m._parameters[name] for (m, name), p in places.items()})  # type: ignore[misc]
+
+
+def _precision_policy(mixed_precision: MixedPrecision | None) -> MixedPrecisionPolicy:
+    """The policy of a unit; which inputs are cast is decided at the first forward."""
+    if mixed_precision is None:
+        return MixedPrecisionPolicy(cast_forward_inputs=False)
+    return MixedPrecisionPolicy(
+        param_dtype=mixed_precision.param_dtype,
+        reduce_dtype=mixed_precision.reduce_dtype,
+        cast_forward_inputs=False,
+    )
+
+
+def _offload_policy(offload: bool) -> OffloadPolicy:
+    if not offload:
+        return OffloadPolicy()
+    return CPUOffloadPolicy(pin_memory=torch.accelerator.is_available())
+
+
+def _check_parameters(
+    module: nn.Module, parameters: list[nn.Parameter], use_orig_params: bool
+) -> None:
+    """Raises what FSDP1 raises for parameters that it cannot flatten (``_flat_param.py``)."""
+    for name, parameter in module.named_parameters():
+        if parameter.ndim == 0 and any(parameter is p for p in parameters):
+            raise ValueError(
+                f"FSDP doesn't support scalar parameters. Change {name} to a 1D tensor with numel "
+                "equal to 1."
+            )
+    dtypes = list(dict.fromkeys(p.dtype for p in parameters))
+    if len(dtypes) > 1:
+        raise ValueError(
+            f"Must flatten tensors with uniform dtype but got {dtypes[0]} and {dtypes[1]}"
+        )
+    if not use_orig_params and len({p.requires_grad for p in parameters}) > 1:
+        raise ValueError(
+            "Must flatten tensors with uniform `requires_grad` when `use_orig_params=False`"
+        )
+
+
+def is_unit(module: nn.Module) -> bool:
+    """Whether ``module`` is sharded, by the bridge or by ``fully_shard``."""
+    return isinstance(module, FSDPModule)
