@@ -134,10 +134,15 @@ class _Statement:
 
 @dataclass(frozen=True)
 class Swap:
-    """What the imports of a file become."""
+    """What is done with the imports of a file.
+
+    Attributes:
+        of_torch: whether any of them, or a name that is written out, is torch's.
+    """
 
     found: list[Found]
     edits: list[Edit]
+    of_torch: bool
 
 
 def swap(
@@ -173,7 +178,15 @@ def swap(
         for node, target in written_out
         if (name := context.source(node).rpartition(".")[2])
     ]
-    return Swap(found, list(_edits(context, statements, insert, written_out)))
+    edits = list(_edits(context, statements, insert, written_out))
+    return Swap(found, edits, bool(written_out) or any(map(_is_of_torch, statements)))
+
+
+def _is_of_torch(statement: _Statement) -> bool:
+    node = statement.node
+    if isinstance(node, ast.Import):
+        return bool(statement.move)
+    return bool(statement.move or statement.drop) and not (node.module or "").startswith(RUNTIME)
 
 
 def _statements(context: Context) -> Iterator[_Statement]:

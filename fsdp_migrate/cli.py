@@ -5,22 +5,19 @@ What costs time to import (the engine, rich, the rules, `verify`) is imported wh
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
-import traceback
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from fsdp_migrate import __version__
-from fsdp_migrate.run import DONE, USAGE, Request, run
+from fsdp_migrate.exit_codes import BROKEN_PIPE, DONE, INTERRUPTED, USAGE
 
 F = TypeVar("F", bound=Callable[..., Any])
-INTERRUPTED = 130
-BROKEN_PIPE = 141
 
 
 class Commands(click.Group):
@@ -50,6 +47,8 @@ class Commands(click.Group):
         """The command that `args` begin with; anything else is the first argument of `migrate`."""
         name, known = args[0], self.list_commands(ctx)
         if name not in known:
+            from difflib import get_close_matches
+
             close = get_close_matches(name, known, 1, cutoff=0.7)
             # `fsdp-migrate chekc .` must not rewrite the folder.
             if close and not name.startswith("-") and not os.path.exists(name):
@@ -80,6 +79,14 @@ def cli() -> None:
     """
 
 
+def _release(ctx: click.Context, option: click.Parameter, text: str) -> tuple[int, ...]:
+    """A release of torch as numbers."""
+    parts = text.split(".")
+    if len(parts) < 2 or not all(part.isdecimal() for part in parts):
+        raise click.BadParameter(f"{text} is not a release such as 2.8", ctx, option)
+    return tuple(int(part) for part in parts)
+
+
 def _shared(command: F) -> F:
     """The arguments that `migrate` and `check` have in common."""
     decorators = [
@@ -96,7 +103,7 @@ def _shared(command: F) -> F:
         ),
         click.option(
             "--format",
-            "form",
+            "output",
             type=click.Choice(["text", "json"]),
             default="text",
             show_default=True,
@@ -106,12 +113,21 @@ def _shared(command: F) -> F:
             default="2.8",
             show_default=True,
             metavar="X.Y",
+            callback=_release,
             help="The oldest torch release that the program is for: code for older ones is passed over.",
         ),
         click.option(
             "--report",
             type=click.Path(dir_okay=False, path_type=Path),
             help="Also write the JSON report to this file.",
+        ),
+        click.option(
+            "--jobs",
+            type=click.IntRange(min=1),
+            default=1,
+            show_default=True,
+            metavar="N",
+            help="Analyse the files in this many processes, where there are enough of them.",
         ),
     ]
     for decorate in reversed(decorators):
@@ -127,7 +143,6 @@ def _shared(command: F) -> F:
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if there is any finding.")
 @click.option(
     "--form",
-    "code_form",
     type=click.Choice(["auto", "bridge"]),
     default="auto",
     show_default=True,
@@ -140,6 +155,8 @@ def migrate(ctx: click.Context, /, **arguments: Any) -> None:
 
     `-` rewrites standard input to standard output.
     """
+    from fsdp_migrate.run import Request, run
+
     ctx.exit(run(Request(**arguments)))
 
 
@@ -148,7 +165,12 @@ def migrate(ctx: click.Context, /, **arguments: Any) -> None:
 @click.option("--bridge", is_flag=True, help="Also list what is on the bridge already.")
 @click.pass_context
 def check(ctx: click.Context, /, **arguments: Any) -> None:
-    """List all FSDP1 constructs and what is done with each."""
+    """List what is FSDP1 of torch, or needs a person, and what is done with each.
+
+    A program whose imports come from fsdp_migrate.runtime has been migrated: --bridge lists what it uses of it.
+    """
+    from fsdp_migrate.run import Request, run
+
     ctx.exit(run(Request(**arguments, check=True, only_checks=True)))
 
 
@@ -190,7 +212,9 @@ def rules(pages: Path | None) -> None:
 
 def main() -> None:
     """The console script."""
-    sys.exit(exit_code(sys.argv[1:]))
+    code = exit_code(sys.argv[1:])
+    gc.freeze()  # nothing is looked for among what goes with the process
+    sys.exit(code)
 
 
 def exit_code(arguments: Sequence[str]) -> int:
@@ -211,6 +235,8 @@ def exit_code(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except Exception:  # the traceback is what a report of the error needs
+        import traceback
+
         traceback.print_exc()
         click.echo("fsdp-migrate: internal error; please report it with the lines above", err=True)
         return USAGE

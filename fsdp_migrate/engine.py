@@ -9,13 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fsdp_migrate.discover import Discovered, mentions_fsdp
-from fsdp_migrate.findings import Problem
+from fsdp_migrate.findings import Action, Problem
 from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options
-from fsdp_migrate.source import Source, parse_problem, read_source
+from fsdp_migrate.source import (
+    Source,
+    parse_problem,
+    read_source,
+    shown_path,
+    source_from_bytes,
+)
 
 if TYPE_CHECKING:
     from fsdp_migrate.facts.file import File
+    from fsdp_migrate.migration import Outcome
 
 Progress = Callable[[int, int, str], None]
 
@@ -36,13 +43,10 @@ def analyse(
         report.errors += files.problems
     sources: list[Source] = []
     for path in paths:
-        data = _read_if_concerned(path)
-        if data is None:
-            continue
-        source = read_source(path)
+        source = _source_if_concerned(path)
         if isinstance(source, Source):
             sources.append(source)
-        else:
+        elif source is not None:
             report.errors.append(source)
     _analyse(sources, paths, options or Options(), report, progress)
     report.seconds = time.perf_counter() - started
@@ -59,14 +63,14 @@ def analyse_source(source: Source, options: Options | None = None) -> Report:
     return report
 
 
-def _read_if_concerned(path: Path) -> bytes | None:
-    """The bytes of a file that mentions FSDP; b"" for one that cannot be read, which is an error to report."""
+def _source_if_concerned(path: Path) -> Source | Problem | None:
+    """A file that mentions FSDP, or why it cannot be used; None for any other."""
     try:
         with open(path, "rb") as stream:
             data = stream.read()
     except OSError:
-        return b""
-    return data if mentions_fsdp(data) else None
+        return read_source(path)
+    return source_from_bytes(path, shown_path(path), data) if mentions_fsdp(data) else None
 
 
 def _analyse(
@@ -81,14 +85,30 @@ def _analyse(
         # Nothing below is imported for a project without FSDP.
         from fsdp_migrate.codemods.models import Models
         from fsdp_migrate.facts.program import Program
+        from fsdp_migrate.jobs import in_processes
         from fsdp_migrate.migration import migrate
 
-        files = dict(_files(sources, report, progress))
-        models = Models(Program(files, paths, _parse))
-        for file, source in files.items():
-            migrate(file, source, models, options, report)
+        files = list(_files(sources, report, progress))
+        models = Models(Program([file for file, _ in files], paths, _parse))
+        outcomes = in_processes(lambda each: migrate(*each, models, options), files, options.jobs)
+        _collect(outcomes, options, report)
     report.findings.sort()
     report.errors.sort()
+
+
+def _collect(outcomes: Sequence[Outcome], options: Options, report: Report) -> None:
+    """Adds what was decided to the report; a check leaves out what is on the bridge already, unless that is asked for."""
+    of_torch = any(outcome.of_torch for outcome in outcomes)
+    for outcome in outcomes:
+        # A file that names no FSDP1 itself works on models that other files make.
+        listed = of_torch if outcome.of_torch is None else outcome.of_torch
+        listed = listed or options.bridge or not options.only_checks
+        report.findings += [
+            finding for finding in outcome.findings if listed or finding.action is Action.MANUAL
+        ]
+        report.errors += outcome.errors
+        if outcome.change is not None:
+            report.changes.append(outcome.change)
 
 
 def _files(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from fsdp_migrate.codemods import names
 from fsdp_migrate.codemods.context import Context, shortened
@@ -15,7 +15,7 @@ from fsdp_migrate.codemods.rule import Edit, Found
 from fsdp_migrate.codemods.swap import swap
 from fsdp_migrate.facts.file import NEWLINE, File
 from fsdp_migrate.findings import Action, Finding, Problem
-from fsdp_migrate.report import Change, Report
+from fsdp_migrate.report import Change
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
 from fsdp_migrate.style import line_length
@@ -24,17 +24,33 @@ _SILENCED = re.compile(r"#\s*fsdp-migrate:\s*ignore\b(?:\[([A-Za-z0-9,\s]*)\])?"
 
 
 @dataclass
+class Outcome:
+    """What is said of one file, and done with it.
+
+    Attributes:
+        of_torch: whether it imports, or writes out, an FSDP1 name of torch's; None if it names no FSDP1 at all.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    errors: list[Problem] = field(default_factory=list)
+    change: Change | None = None
+    of_torch: bool | None = None
+
+
+@dataclass
 class _Result:
     found: list[Found]
     after: str | None
+    of_torch: bool | None
 
 
-def migrate(file: File, source: Source, models: Models, options: Options, report: Report) -> None:
-    """Adds a file's findings, errors and new source to the report.
+def migrate(file: File, source: Source, models: Models, options: Options) -> Outcome:
+    """Decides one file.
 
     A file whose edits would lose something has its imports swapped and nothing else; if even that fails, it stays as it
     is and the report names it.
     """
+    outcome = Outcome()
     refusals = []
     forms = (True, False) if options.form == "auto" else (False,)
     for plain in forms:
@@ -52,18 +68,20 @@ def migrate(file: File, source: Source, models: Models, options: Options, report
         except Exception as error:
             refusals.append(error)
     else:
-        report.errors.append(Problem(file.shown, 0, f"left alone: {_reason(refusals[-1])}"))
-        return
+        outcome.errors.append(Problem(file.shown, 0, f"left alone: {_reason(refusals[-1])}"))
+        return outcome
     if refusals and not isinstance(refusals[0], Refused):
-        report.errors.append(
+        outcome.errors.append(
             Problem(file.shown, 0, f"only its imports changed: {_reason(refusals[0])}")
         )
-    report.findings += [_finding(file, each) for each in result.found]
+    outcome.findings = [_finding(file, each) for each in result.found]
+    outcome.of_torch = result.of_torch
     if result.after is not None and result.after != source.text:
         try:
-            report.changes.append(Change(source.path, source.data, source.encode(result.after)))
+            outcome.change = Change(source.path, source.data, source.encode(result.after))
         except UnicodeEncodeError as error:
-            report.errors.append(Problem(file.shown, 0, f"left alone: {error}"))
+            outcome.errors.append(Problem(file.shown, 0, f"left alone: {error}"))
+    return outcome
 
 
 class _File:
@@ -82,13 +100,14 @@ class _File:
         needed = [need for each in applied for need in each.imports]
         found += names.find(self.context, found, removed)
         imports = swap(self.context, removed, needed)
+        of_torch = imports.of_torch if imports.found or self.context.references else None
         shown = [each for each in (*found, *imports.found) if self.is_on(each)]
         if not edit:
-            return _Result(shown, None)
+            return _Result(shown, None, of_torch)
         if not imports.found or any(map(self.is_on, imports.found)) or needed:
             edits += imports.edits
         after = apply(self.context.file.text, edits) if edits else None
-        return _Result(shown, after)
+        return _Result(shown, after, of_torch)
 
     def is_on(self, found: Found) -> bool:
         """Whether a rule is asked for, and not silenced on its line."""

@@ -29,7 +29,7 @@ class Options:
         target_torch: the oldest torch release that the program is for, as in (2, 8).
         select: report these rule codes only; empty means all.
         ignore: leave these rule codes out.
-        exclude: patterns as in .gitignore for files that a folder's walk leaves out.
+        jobs: how many processes analyse the files.
     """
 
     form: str = "auto"
@@ -38,7 +38,7 @@ class Options:
     target_torch: tuple[int, ...] = (2, 8)
     select: frozenset[str] = frozenset()
     ignore: frozenset[str] = frozenset()
-    exclude: tuple[str, ...] = ()
+    jobs: int = 1
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ class Settings:
 
     Attributes:
         root: the folder that `exclude` is relative to: pyproject.toml's, else the current one.
-        exclude, select, ignore: as in `Options`.
+        exclude: patterns as in .gitignore for files that a folder's walk leaves out.
+        select, ignore: as in `Options`.
     """
 
     root: Path = field(default_factory=Path.cwd)

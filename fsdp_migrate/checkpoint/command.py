@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fsdp_migrate.run import DONE, FINDINGS, USAGE
+from fsdp_migrate.exit_codes import DONE, FINDINGS, USAGE
 from fsdp_migrate.source import shown_path
 from fsdp_migrate.views.terminal import paint, printable, write_text
 

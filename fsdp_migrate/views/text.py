@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -42,12 +43,27 @@ def render_problems(problems: Iterable[Problem], stream: Stream = "stderr") -> l
 def summary(report: Report) -> str:
     """What was found and what is done with it, in one sentence."""
     if not report.findings:
-        return f"No FSDP1 construct in {_number(report.files, 'file')}."
+        return f"No FSDP1 of torch in {_number(report.files, 'file')}."
     counts = report.count()
     files = len({finding.path for finding in report.findings})
     found = f"Found {_number(len(report.findings), 'construct')} in {_number(files, 'file')}"
     rewritten, runtime, manual = (counts[action] for action in ("rewrite", "runtime", "manual"))
     return f"{found}: {rewritten} made plain, {runtime} served by the runtime, {manual} by hand."
+
+
+def next_step(report: Report, paths: Sequence[str], *, wrote: bool) -> str:
+    """What to do now, in one line; empty where nothing is left to do."""
+    manual = remaining(report.findings)
+    if wrote and report.changes:
+        first = f"look at the {_number(len(manual), 'finding')} by hand, then " if manual else ""
+        return (
+            f"Next: {first}`fsdp-migrate verify SCRIPT` compares its training with the original's."
+        )
+    if not wrote and len(report.findings) > len(manual):
+        return f"Next: `fsdp-migrate {shlex.join(map(printable, paths))}` migrates them."
+    if manual:
+        return f"Next: `fsdp-migrate explain {manual[0].code}` says what to do."
+    return ""
 
 
 def remaining(findings: Sequence[Finding]) -> list[Finding]:
