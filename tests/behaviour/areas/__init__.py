@@ -1,3 +1,33 @@
 """The areas; importing them registers their behaviours."""
 
-from . import initialization, precision, training, wrapping  # noqa: F401
+from . import (
+    accumulation,
+    clipping,
+    grad_scaler,
+    ignored,
+    initialization,
+    optimizers,
+    precision,
+    refusals,
+    state_dicts,
+    training,
+    traversal,
+    whole_parameters,
+    wrapping,
+)
+
+__all__ = [
+    "accumulation",
+    "clipping",
+    "grad_scaler",
+    "ignored",
+    "initialization",
+    "optimizers",
+    "precision",
+    "refusals",
+    "state_dicts",
+    "training",
+    "traversal",
+    "whole_parameters",
+    "wrapping",
+]

@@ -447,7 +447,7 @@ def tied_parameters_in_one_unit(api: Any) -> Any:
 
 @holds()
 def frozen_beside_trained_in_one_unit(api: Any) -> Any:
-    """With a policy, `use_orig_params=False` refuses units that mix frozen and trained parameters, and names them; True warns."""
+    """With a policy, `use_orig_params=False` refuses units that mix frozen and trained parameters; True warns."""
 
     def build(use_orig_params: bool) -> Any:
         model = net()

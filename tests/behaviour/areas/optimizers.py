@@ -1,0 +1,630 @@
+"""Optimizers and their state dicts."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
+
+from ..registry import holds
+from .common import batches, close, full, gradients, in_blocks, net, said, train, train_alone
+
+
+def stepped(api: Any, model: Any = None, optimizer: Any = torch.optim.Adam, **options: Any) -> Any:
+    """A model and its optimizer after a few steps."""
+    model = model or in_blocks(api, **options)
+    optimizer = optimizer(model.parameters(), lr=0.05)
+    train(model, optimizer)
+    return model, optimizer
+
+
+def alone() -> dict[str, Any]:
+    """The state of the same optimizer without FSDP, by name."""
+    model = copy.deepcopy(net())
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    for x in batches(3):
+        optimizer.zero_grad()
+        model(x).pow(2).mean().backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+        optimizer.step()
+    return {name: optimizer.state[p] for name, p in model.named_parameters()}
+
+
+def plain(state: Any) -> Any:
+    """A state as nested dicts of whole tensors, sorted by name."""
+    if isinstance(state, dict):
+        return {k: plain(state[k]) for k in sorted(state, key=str)}
+    if isinstance(state, list):
+        return [plain(each) for each in state]
+    return state.detach().clone() if isinstance(state, torch.Tensor) else state
+
+
+def full_states(api: Any, model: Any, **options: Any) -> Any:
+    types, config = api.StateDictType, api.FullOptimStateDictConfig(rank0_only=False, **options)
+    FSDP = api.FullyShardedDataParallel
+    return FSDP.state_dict_type(model, types.FULL_STATE_DICT, api.FullStateDictConfig(), config)
+
+
+@holds(tolerance=1e-6)
+def keys_and_values(api: Any) -> Any:
+    """`optim_state_dict` gives the states of an optimizer without FSDP, by the names of the parameters."""
+    results, expected = [], alone()
+    for use_orig_params in (True, False):
+        model, optimizer = stepped(api, use_orig_params=use_orig_params)
+        state = api.FullyShardedDataParallel.optim_state_dict(model, optimizer)
+        assert set(state) == {"state", "param_groups"}
+        assert set(state["state"]) == set(expected)
+        for name, of_one in expected.items():
+            torch.testing.assert_close(state["state"][name]["exp_avg"], of_one["exp_avg"])
+        results.append(plain(state))
+    return results
+
+
+@holds()
+def keys_are_those_of_the_model(api: Any) -> Any:
+    """The names are those of the model's state dict."""
+    model, optimizer = stepped(api)
+    state = api.FullyShardedDataParallel.optim_state_dict(model, optimizer)
+    buffers = {"scale"}
+    assert set(state["state"]) == set(model.state_dict()) - buffers
+    return sorted(state["state"])
+
+
+@holds()
+def loading(api: Any) -> Any:
+    """`optim_state_dict_to_load` gives what another optimizer loads, which then trains the same."""
+    FSDP, results = api.FullyShardedDataParallel, []
+    for use_orig_params in (True, False):
+        model, optimizer = stepped(api, use_orig_params=use_orig_params)
+        state = FSDP.optim_state_dict(model, optimizer)
+        again = in_blocks(api, use_orig_params=use_orig_params)
+        again.load_state_dict(model.state_dict())
+        other = torch.optim.Adam(again.parameters(), lr=0.05)
+        other.load_state_dict(FSDP.optim_state_dict_to_load(again, other, state))
+        rest = batches(6)[3:]
+        results.append(train(again, other, inputs=rest))
+        assert results[-1] == train(model, optimizer, inputs=rest)
+        assert close(full(api, model), full(api, again))
+    return results
+
+
+@holds()
+def loading_directly(api: Any) -> Any:
+    """`load_directly` loads it into the optimizer at once."""
+    FSDP = api.FullyShardedDataParallel
+    model, optimizer = stepped(api)
+    state = FSDP.optim_state_dict(model, optimizer)
+    before = plain(state)
+    train(model, optimizer)
+    FSDP.optim_state_dict_to_load(model, optimizer, state, load_directly=True)
+    after = plain(FSDP.optim_state_dict(model, optimizer))
+    assert torch.equal(
+        before["state"]["head.bias"]["exp_avg"], after["state"]["head.bias"]["exp_avg"]
+    )
+    return after
+
+
+@holds()
+def rank0_only(api: Any) -> Any:
+    """`rank0_only` gives rank 0 the states, and the others nothing."""
+    FSDP, types = api.FullyShardedDataParallel, api.StateDictType
+    model, optimizer = stepped(api)
+    config = api.FullOptimStateDictConfig(rank0_only=True, offload_to_cpu=True)
+    with FSDP.state_dict_type(model, types.FULL_STATE_DICT, api.FullStateDictConfig(), config):
+        state = FSDP.optim_state_dict(model, optimizer)
+    assert (state == {}) == (dist.get_rank() != 0)
+    return plain(state)
+
+
+@holds()
+def loading_from_rank_0(api: Any) -> Any:
+    """With `rank0_only` set, the states of rank 0 are loaded on every rank."""
+    FSDP, types = api.FullyShardedDataParallel, api.StateDictType
+    model, optimizer = stepped(api)
+    whole = plain(FSDP.optim_state_dict(model, optimizer))
+    config = api.FullOptimStateDictConfig(rank0_only=True, offload_to_cpu=True)
+    with FSDP.state_dict_type(model, types.FULL_STATE_DICT, api.FullStateDictConfig(), config):
+        state = FSDP.optim_state_dict(model, optimizer)
+        train(model, optimizer)
+        loaded = FSDP.optim_state_dict_to_load(model, optimizer, state)
+    optimizer.load_state_dict(loaded)
+    after = plain(FSDP.optim_state_dict(model, optimizer))
+    assert torch.equal(
+        whole["state"]["head.bias"]["exp_avg"], after["state"]["head.bias"]["exp_avg"]
+    )
+    return after
+
+
+@holds()
+def sharded_type(api: Any) -> Any:
+    """With SHARDED_STATE_DICT the states are shards with the same names, and load."""
+    FSDP, types = api.FullyShardedDataParallel, api.StateDictType
+    model, optimizer = stepped(api)
+    before = plain(FSDP.optim_state_dict(model, optimizer))
+    with FSDP.state_dict_type(model, types.SHARDED_STATE_DICT):
+        state = FSDP.optim_state_dict(model, optimizer)
+        shard = state["state"]["stem.weight"]["exp_avg"]
+        assert type(shard) is not torch.Tensor
+        train(model, optimizer)
+        optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
+    after = plain(FSDP.optim_state_dict(model, optimizer))
+    assert torch.equal(
+        before["state"]["stem.weight"]["exp_avg"], after["state"]["stem.weight"]["exp_avg"]
+    )
+    return tuple(shard.size()), sorted(state["state"]), after
+
+
+@holds()
+def no_shard(api: Any) -> Any:
+    """NO_SHARD saves and loads the same states."""
+    FSDP = api.FullyShardedDataParallel
+    model, optimizer = stepped(api, sharding_strategy=api.ShardingStrategy.NO_SHARD)
+    state = FSDP.optim_state_dict(model, optimizer)
+    saved = plain(state)
+    optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
+    return saved, train(model, optimizer)
+
+
+@holds()
+def groups_of_parameters(api: Any) -> Any:
+    """Groups with options of their own, within one unit, are saved by name and train the same."""
+    FSDP, model = api.FullyShardedDataParallel, in_blocks(api)
+
+    def grouped(model: Any) -> torch.optim.Optimizer:
+        named = list(model.named_parameters())
+        weights = [p for name, p in named if name.endswith("weight")]
+        biases = [p for name, p in named if name.endswith("bias")]
+        groups = [{"params": weights, "weight_decay": 0.1}, {"params": biases, "lr": 0.2}]
+        return torch.optim.AdamW(groups, lr=0.05)
+
+    optimizer = grouped(model)
+    losses = train(model, optimizer)
+    state = FSDP.optim_state_dict(model, optimizer)
+    assert len(state["param_groups"]) == 2
+    assert all(name.endswith("bias") for name in state["param_groups"][1]["params"])
+    again = in_blocks(api)
+    again.load_state_dict(model.state_dict())
+    other = grouped(again)
+    other.load_state_dict(FSDP.optim_state_dict_to_load(again, other, state))
+    rest = batches(6)[3:]
+    assert train(again, other, inputs=rest) == train(model, optimizer, inputs=rest)
+    return losses, plain(state), full(api, again)
+
+
+@holds()
+def a_frozen_group(api: Any) -> Any:
+    """A group that is frozen after wrapping stays as it is, the others train."""
+    model = in_blocks(api)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            parameter.requires_grad_(False)
+    model, _ = stepped(api, model)
+    found = full(api, model)
+    before = dict(net().named_parameters())
+    assert all(torch.equal(p, before[n]) for n, p in found.items() if n.endswith("bias"))
+    return found
+
+
+@holds()
+def two_optimizers(api: Any) -> Any:
+    """Two optimizers share a unit; only the gradients of one of them are dropped."""
+    model = in_blocks(api)
+    named = list(model.named_parameters())
+    optimizers = [
+        torch.optim.Adam([p for n, p in named if n.endswith("weight")], lr=0.05),
+        torch.optim.AdamW([p for n, p in named if n.endswith("bias")], lr=0.1),
+    ]
+    losses = []
+    for step, x in enumerate(batches(4)):
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        losses.append(loss.item())
+        for optimizer in optimizers:
+            optimizer.step()
+        for optimizer in optimizers[: 1 + step % 2]:
+            optimizer.zero_grad(set_to_none=True)
+    return losses, full(api, model)
+
+
+@holds()
+def dropped_gradients_between_forward_and_backward(api: Any) -> Any:
+    """`zero_grad` between forward and backward acts as before forward."""
+    results = []
+    for set_to_none in (True, False):
+        model = in_blocks(api)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+        for step, x in enumerate(batches(4)):
+            if step % 2 == 0:
+                optimizer.zero_grad(set_to_none=set_to_none)
+            loss = model(x).pow(2).mean()
+            if step % 2 == 1:
+                optimizer.zero_grad(set_to_none=set_to_none)
+            loss.backward()
+            optimizer.step()
+        results.append(full(api, model))
+    assert close(*results)
+    return results
+
+
+@holds()
+def built_before_wrapping(api: Any) -> Any:
+    """With `use_orig_params` an optimizer that was built before wrapping trains the model."""
+    model = net()
+    expected = train_alone(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model = in_blocks(api, model)
+    losses = train(model, optimizer)
+    found = full(api, model)
+    assert close(found, expected)
+    return losses, found
+
+
+@holds()
+def built_before_wrapping_by_hand(api: Any) -> Any:
+    """So does one with groups, a scheduler and units that are made one after the other."""
+    model, FSDP = net(), api.FullyShardedDataParallel
+    groups = [
+        {"params": list(model.blocks.parameters())},
+        {"params": list(model.head.parameters())},
+    ]
+    optimizer = torch.optim.AdamW(
+        [*groups, {"params": model.stem.parameters(), "lr": 0.2}], lr=0.05
+    )
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    for i, block in enumerate(model.blocks):
+        model.blocks[i] = FSDP(block, use_orig_params=True)
+    model = FSDP(model, use_orig_params=True)
+    losses = []
+    for x in batches(3):
+        losses += train(model, optimizer, inputs=[x])
+        scheduler.step()
+    state = FSDP.optim_state_dict(model, optimizer)
+    return losses, full(api, model), sorted(state["state"]), scheduler.get_last_lr()
+
+
+@holds()
+def built_before_wrapping_without_orig_params(api: Any) -> Any:
+    """Without `use_orig_params` such an optimizer changes nothing."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model = in_blocks(api, model, use_orig_params=False)
+    losses = []
+    for x in batches(2):
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    found = full(api, model)
+    assert close(found, {n: p.detach() for n, p in net().named_parameters()})
+    return losses, found
+
+
+@holds()
+def kinds_of_optimizers(api: Any) -> Any:
+    """The usual optimizers train the same, one parameter at a time or all at once."""
+    results = []
+    for make in (
+        lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.1),
+        lambda p: torch.optim.Adam(p, lr=0.05, foreach=True),
+        lambda p: torch.optim.AdamW(p, lr=0.05, amsgrad=True),
+        lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5),
+        lambda p: torch.optim.Adagrad(p, lr=0.05),
+    ):
+        model = in_blocks(api)
+        results.append((train(model, make(model.parameters())), full(api, model)))
+    return results
+
+
+@holds()
+def without_groups(api: Any) -> Any:
+    """A state dict without groups is converted without them."""
+    FSDP = api.FullyShardedDataParallel
+    model, optimizer = stepped(api)
+    own = copy.deepcopy(optimizer.state_dict())
+    groups = own.pop("param_groups")
+    state = FSDP.optim_state_dict(model, optimizer, optim_state_dict=own)
+    assert "param_groups" not in state
+    loaded = FSDP.optim_state_dict_to_load(model, optimizer, state)
+    loaded["param_groups"] = groups
+    optimizer.load_state_dict(loaded)
+    return plain(state), train(model, optimizer)
+
+
+@holds()
+def before_the_first_step(api: Any) -> Any:
+    """Before the first step the states are empty."""
+    model = in_blocks(api)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    state = api.FullyShardedDataParallel.optim_state_dict(model, optimizer)
+    assert state["state"] == {}
+    return plain(state)
+
+
+@holds()
+def other_entries(api: Any) -> Any:
+    """Entries of a state that are no tensors are saved and loaded."""
+    FSDP, results = api.FullyShardedDataParallel, []
+    for make in (torch.optim.Adam, torch.optim.SGD):
+        model = in_blocks(api)
+        optimizer = make(model.parameters(), lr=0.05)
+        train(model, optimizer)
+        own = copy.deepcopy(optimizer.state_dict())
+        for of_one in own["state"].values():
+            of_one["mine"], of_one["none"] = 2.74, None
+        state = FSDP.optim_state_dict(model, optimizer, optim_state_dict=own)
+        loaded = FSDP.optim_state_dict_to_load(model, optimizer, state)
+        assert all(s["mine"] == 2.74 and s["none"] is None for s in loaded["state"].values())
+        results.append(plain(state))
+    return results
+
+
+@holds()
+def parameters_that_come_and_go(api: Any) -> Any:
+    """Parameters that are frozen in every other step keep the states that they have."""
+    FSDP, model = api.FullyShardedDataParallel, in_blocks(api)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    states = []
+    for step, x in enumerate(batches(4)):
+        for parameter in model.head.parameters():
+            parameter.requires_grad_(step % 2 == 1)
+        optimizer.zero_grad()
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+        states.append(plain(FSDP.optim_state_dict(model, optimizer)))
+    assert "head.bias" not in states[0]["state"]
+    assert "head.bias" in states[1]["state"]
+    return states
+
+
+@holds()
+def units_without_states(api: Any) -> Any:
+    """Units that were not used have no states, and the others are saved and loaded."""
+
+    class Part(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(1)
+            self.unused, self.used = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.used(x)
+
+    FSDP = api.FullyShardedDataParallel
+    model = FSDP(Part(), auto_wrap_policy=api.wrap.always_wrap_policy, use_orig_params=True)
+    model, optimizer = stepped(api, model)
+    state = FSDP.optim_state_dict(model, optimizer)
+    assert sorted(state["state"]) == ["used.bias", "used.weight"]
+    optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
+    return plain(state), train(model, optimizer)
+
+
+@holds()
+def ignored_parameters(api: Any) -> Any:
+    """States of ignored parameters are saved and loaded with the others."""
+    FSDP, model = api.FullyShardedDataParallel, net()
+    model = in_blocks(api, model, ignored_modules=[model.head])
+    model, optimizer = stepped(api, model)
+    state = FSDP.optim_state_dict(model, optimizer)
+    assert "head.weight" in state["state"]
+    optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
+    return plain(state), train(model, optimizer)
+
+
+@holds()
+def offload(api: Any) -> Any:
+    """States of parameters on the CPU are saved and loaded."""
+    FSDP = api.FullyShardedDataParallel
+    model, optimizer = stepped(api, cpu_offload=api.CPUOffload(offload_params=True))
+    state = FSDP.optim_state_dict(model, optimizer)
+    optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
+    return plain(state), train(model, optimizer)
+
+
+@holds()
+def into_other_units(api: Any) -> Any:
+    """States of one wrapping load into another."""
+    FSDP = api.FullyShardedDataParallel
+    model, optimizer = stepped(api)
+    state = FSDP.optim_state_dict(model, optimizer)
+    again = FSDP(net(), auto_wrap_policy=api.wrap.always_wrap_policy, use_orig_params=True)
+    again.load_state_dict(model.state_dict())
+    other = torch.optim.Adam(again.parameters(), lr=0.05)
+    other.load_state_dict(FSDP.optim_state_dict_to_load(again, other, state))
+    rest = batches(6)[3:]
+    assert train(again, other, inputs=rest) == train(model, optimizer, inputs=rest)
+    return full(api, again)
+
+
+@holds(ranks=4, tolerance=1e-6)
+def from_four_ranks_to_two(api: Any) -> Any:
+    """States of four ranks load into an optimizer over two."""
+    FSDP = api.FullyShardedDataParallel
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    mine = pairs[dist.get_rank() // 2]
+    model, optimizer = stepped(api)
+    state = FSDP.optim_state_dict(model, optimizer)
+    again = in_blocks(api, process_group=mine)
+    other = torch.optim.Adam(again.parameters(), lr=0.05)
+    other.load_state_dict(FSDP.optim_state_dict_to_load(again, other, state, group=mine))
+    found = plain(FSDP.optim_state_dict(again, other, group=mine))
+    for name, of_one in plain(state)["state"].items():
+        assert torch.equal(of_one["exp_avg"], found["state"][name]["exp_avg"])
+    return found
+
+
+@holds()
+def torchs_state_dict_functions(api: Any) -> Any:
+    """`get_optimizer_state_dict` gives the same names and whole states, and `set_optimizer_state_dict` takes them."""
+    model, optimizer = stepped(api)
+    options = StateDictOptions(full_state_dict=True)
+    state = get_optimizer_state_dict(model, optimizer, options=options)
+    assert set(state["state"]) == {name for name, _ in net().named_parameters()}
+    saved = plain(state)
+    set_optimizer_state_dict(model, optimizer, state, options=options)
+    return saved, train(model, optimizer)
+
+
+@holds()
+def deprecation(api: Any) -> Any:
+    """The older functions warn that they are deprecated, and what replaces them."""
+    FSDP = api.FullyShardedDataParallel
+    model, optimizer = stepped(api, use_orig_params=False)
+    found: list[Any] = []
+    texts = said(
+        lambda: found.append(FSDP.full_optim_state_dict(model, optimizer, rank0_only=False))
+    )
+    texts += said(lambda: FSDP.shard_full_optim_state_dict(found[0], model, optim=optimizer))
+    texts += said(lambda: FSDP.sharded_optim_state_dict(model, optimizer))
+    return [text for text in texts if "is being deprecated" in text]
+
+
+@holds()
+def the_older_input_argument(api: Any) -> Any:
+    """`optim_input` is accepted with a warning."""
+    FSDP = api.FullyShardedDataParallel
+    model, optimizer = stepped(api, use_orig_params=False)
+    given, found = list(model.parameters()), []
+    texts = said(
+        lambda: found.append(
+            FSDP.full_optim_state_dict(model, optimizer, optim_input=given, rank0_only=False)
+        )
+    )
+    return [text for text in texts if "optim_input" in text], plain(found[0])
+
+
+@holds()
+def older_full_states(api: Any) -> Any:
+    """`full_optim_state_dict` and `shard_full_optim_state_dict` save and load whole states."""
+    FSDP = api.FullyShardedDataParallel
+    model, optimizer = stepped(api, use_orig_params=False)
+    state = FSDP.full_optim_state_dict(model, optimizer, rank0_only=False)
+    saved = plain(state)
+    train(model, optimizer)
+    optimizer.load_state_dict(FSDP.shard_full_optim_state_dict(state, model, optim=optimizer))
+    again = FSDP.full_optim_state_dict(model, optimizer, rank0_only=False)
+    assert torch.equal(
+        saved["state"]["head.bias"]["exp_avg"], again["state"]["head.bias"]["exp_avg"]
+    )
+    return saved, plain(again)
+
+
+@holds()
+def older_full_states_of_rank_0(api: Any) -> Any:
+    """By default `full_optim_state_dict` gives them to rank 0 only, and `scatter_full_optim_state_dict` hands them out."""
+    FSDP = api.FullyShardedDataParallel
+    model, optimizer = stepped(api, use_orig_params=False)
+    state = FSDP.full_optim_state_dict(model, optimizer)
+    assert (state == {}) == (dist.get_rank() != 0)
+    saved = plain(state)
+    train(model, optimizer)
+    given = state if dist.get_rank() == 0 else None
+    optimizer.load_state_dict(FSDP.scatter_full_optim_state_dict(given, model, optim=optimizer))
+    return saved, plain(FSDP.full_optim_state_dict(model, optimizer, rank0_only=False))
+
+
+@holds()
+def older_sharded_states(api: Any) -> Any:
+    """`sharded_optim_state_dict` and `flatten_sharded_optim_state_dict` save and load shards."""
+    FSDP = api.FullyShardedDataParallel
+    model, optimizer = stepped(api, use_orig_params=False)
+    before = plain(FSDP.full_optim_state_dict(model, optimizer, rank0_only=False))
+    state = FSDP.sharded_optim_state_dict(model, optimizer)
+    train(model, optimizer)
+    loaded = FSDP.flatten_sharded_optim_state_dict(state, model, optim=optimizer)
+    optimizer.load_state_dict(loaded)
+    after = plain(FSDP.full_optim_state_dict(model, optimizer, rank0_only=False))
+    assert torch.equal(
+        before["state"]["head.bias"]["exp_avg"], after["state"]["head.bias"]["exp_avg"]
+    )
+    return sorted(state["state"]), after
+
+
+@holds()
+def rekey_to_ids(api: Any) -> Any:
+    """`rekey_optim_state_dict` turns names into the numbers of an optimizer without FSDP, which loads it."""
+    FSDP = api.FullyShardedDataParallel
+    model, optimizer = stepped(api)
+    state = FSDP.full_optim_state_dict(model, optimizer, rank0_only=False)
+    local = net()
+    local.load_state_dict(model.state_dict())
+    other = torch.optim.Adam(local.parameters(), lr=0.05)
+    keys = api.fully_sharded_data_parallel.OptimStateKeyType
+    rekeyed = FSDP.rekey_optim_state_dict(state, keys.PARAM_ID, local, optim=other)
+    assert sorted(rekeyed["state"]) == list(range(12))
+    other.load_state_dict(rekeyed)
+    return plain(rekeyed)
+
+
+@holds()
+def rekey_to_names(api: Any) -> Any:
+    """It turns numbers into names, which an optimizer of units loads."""
+    FSDP = api.FullyShardedDataParallel
+    local = net()
+    other = torch.optim.Adam(local.parameters(), lr=0.05)
+    local(torch.ones(2, 4)).pow(2).mean().backward()
+    other.step()
+    keys = api.fully_sharded_data_parallel.OptimStateKeyType
+    state = FSDP.rekey_optim_state_dict(other.state_dict(), keys.PARAM_NAME, local, optim=other)
+    assert "blocks.1.up.bias" in state["state"]
+    model = in_blocks(api)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
+    return plain(state), plain(FSDP.optim_state_dict(model, optimizer))
+
+
+@holds()
+def changed_gradients(api: Any) -> Any:
+    """A change of gradients in place, and a gradient set to None, act on the step."""
+    model = in_blocks(api)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    (x,) = batches(1)
+    model(x).pow(2).mean().backward()
+    for name, parameter in model.named_parameters():
+        if name.endswith("stem.weight"):
+            parameter.grad = None
+        elif parameter.grad is not None:
+            parameter.grad.mul_(3)
+    optimizer.step()
+    after = full(api, model)
+    assert torch.equal(after["stem.weight"], net().stem.weight)
+    return after, gradients(api, model)["stem.weight"]
+
+
+@holds()
+def closures(api: Any) -> Any:
+    """An optimizer's step with a closure trains the same."""
+    model = in_blocks(api)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    (x,) = batches(1)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        return loss
+
+    return [optimizer.step(closure).item() for _ in range(3)], full(api, model)
+
+
+@holds()
+def groups_added_later(api: Any) -> Any:
+    """A group that is added after wrapping trains."""
+    model = in_blocks(api)
+    optimizer = torch.optim.SGD(model.blocks.parameters(), lr=0.1)
+    losses = train(model, optimizer)
+    optimizer.add_param_group({"params": list(model.head.parameters()), "lr": 0.2})
+    losses += train(model, optimizer, inputs=batches(6)[3:])
+    found = full(api, model)
+    assert not torch.equal(found["head.weight"], net().head.weight)
+    assert torch.equal(found["stem.weight"], net().stem.weight)
+    return losses, found

@@ -1,0 +1,448 @@
+"""`summon_full_params`, and `apply`."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ..registry import holds
+from .common import (
+    Block,
+    Tied,
+    batches,
+    clean,
+    close,
+    enter,
+    error,
+    full,
+    gradients,
+    in_blocks,
+    net,
+    said,
+    train,
+)
+
+
+def local(model: nn.Module) -> torch.Tensor:
+    """This rank's elements of a model's parameters."""
+    shards = [getattr(p, "to_local", lambda p=p: p)() for p in model.parameters()]
+    return torch.cat([shard.detach().flatten() for shard in shards])
+
+
+@holds()
+def values_shapes_and_names(api: Any) -> Any:
+    """Inside, every parameter is a whole nn.Parameter, in the order and under the names of the wrapped model."""
+    results = []
+    for use_orig_params in (True, False):
+        model = in_blocks(api, use_orig_params=use_orig_params)
+        with api.FullyShardedDataParallel.summon_full_params(model):
+            pairs = zip(net().named_parameters(), model.named_parameters(), strict=True)
+            for (name, p), (found, q) in pairs:
+                assert name == found
+                assert isinstance(q, nn.Parameter)
+                assert torch.equal(p, q)
+            names = [name for name, _ in model.named_parameters()]
+            results.append((names, [type(p.data).__name__ for p in model.parameters()]))
+    return results
+
+
+@holds()
+def names_with_prefix(api: Any) -> Any:
+    """`prefix` and `recurse` of `named_parameters` and `named_buffers` act as on the wrapped model."""
+    model, plain, found = in_blocks(api), net(), []
+    with api.FullyShardedDataParallel.summon_full_params(model):
+        for call, prefix, recurse in itertools.product(
+            ("named_parameters", "named_buffers"), ("", "before"), (True, False)
+        ):
+            names = [n for n, _ in getattr(model, call)(prefix=prefix, recurse=recurse)]
+            expected = [n for n, _ in getattr(plain, call)(prefix=prefix, recurse=recurse)]
+            assert names == expected or not recurse
+            found.append(names)
+    return found
+
+
+@holds()
+def changes_are_written_back(api: Any) -> Any:
+    """Changes inside stay, of the root's parameters and of other units'."""
+    for strategy in ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"):
+        model = in_blocks(api, sharding_strategy=api.ShardingStrategy[strategy])
+        with api.FullyShardedDataParallel.summon_full_params(model), torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(2)
+        found = full(api, model)
+        assert close(found, {n: 2 * p.detach() for n, p in net().named_parameters()})
+    return found, model(*batches(1)).detach()
+
+
+@holds()
+def changes_are_not_written_back(api: Any) -> Any:
+    """With `writeback=False` they do not."""
+    model = in_blocks(api)
+    with api.FullyShardedDataParallel.summon_full_params(model, writeback=False), torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    found = full(api, model)
+    assert close(found, {n: p.detach() for n, p in net().named_parameters()})
+    return found, model(*batches(1)).detach()
+
+
+@holds()
+def changes_of_no_shard(api: Any) -> Any:
+    """With NO_SHARD they stay whatever `writeback` says: the parameters are the stored ones."""
+    strategy = api.ShardingStrategy.NO_SHARD
+    model = in_blocks(api, sharding_strategy=strategy)
+    with api.FullyShardedDataParallel.summon_full_params(model, writeback=False), torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(0.5)
+    return full(api, model)
+
+
+@holds()
+def changes_of_one_rank(api: Any) -> Any:
+    """Each rank writes back its own shard of what it changed."""
+    model = api.FullyShardedDataParallel(nn.Linear(4, 4, bias=False))
+    with api.FullyShardedDataParallel.summon_full_params(model), torch.no_grad():
+        model.weight.fill_(dist.get_rank() + 1)
+    found = full(api, model)["weight"]
+    assert found.flatten().tolist() == [1.0] * 8 + [2.0] * 8
+    return found
+
+
+@holds()
+def one_element(api: Any) -> Any:
+    """A parameter of one element can be changed, though only one rank holds it."""
+    torch.manual_seed(1)
+    model = api.FullyShardedDataParallel(nn.Linear(1, 1, bias=False))
+    with api.FullyShardedDataParallel.summon_full_params(model), torch.no_grad():
+        model.weight.fill_(3.0)
+    assert full(api, model)["weight"].item() == 3.0
+    return full(api, model), model(torch.ones(1, 1)).detach()
+
+
+@holds()
+def on_rank_0_only(api: Any) -> Any:
+    """`rank0_only` shows whole parameters on rank 0, and shards elsewhere."""
+    model, FSDP = in_blocks(api), api.FullyShardedDataParallel
+    with FSDP.summon_full_params(model, rank0_only=True, writeback=False):
+        if dist.get_rank() == 0:
+            return {name: p.detach().clone() for name, p in model.named_parameters()}
+        assert local(model).numel() < sum(p.numel() for p in net().parameters())
+    return None
+
+
+@holds()
+def on_rank_0_with_writeback(api: Any) -> Any:
+    """`rank0_only` with `writeback`, which is the default, is an error."""
+    FSDP = api.FullyShardedDataParallel
+    return error(lambda: enter(FSDP.summon_full_params(in_blocks(api), rank0_only=True)))
+
+
+@holds()
+def on_the_cpu(api: Any) -> Any:
+    """`offload_to_cpu` shows them on the CPU; without `rank0_only` a warning advises it."""
+    model, FSDP, found = in_blocks(api), api.FullyShardedDataParallel, []
+
+    def look() -> None:
+        with FSDP.summon_full_params(model, offload_to_cpu=True, writeback=False):
+            found.extend((str(p.device), p.detach().clone()) for p in model.parameters())
+
+    texts = [text for text in said(look) if "offload_to_cpu" in text]
+    assert len(texts) == 1
+    return texts, found
+
+
+@holds()
+def on_the_cpu_of_no_shard(api: Any) -> Any:
+    """`offload_to_cpu` with NO_SHARD is an error."""
+    model = in_blocks(api, sharding_strategy=api.ShardingStrategy.NO_SHARD)
+    FSDP = api.FullyShardedDataParallel
+    return error(lambda: enter(FSDP.summon_full_params(model, offload_to_cpu=True)))
+
+
+@holds()
+def not_recursive(api: Any) -> Any:
+    """With `recurse=False` only the unit's own parameters are whole."""
+    model, FSDP = in_blocks(api), api.FullyShardedDataParallel
+    with FSDP.summon_full_params(model, recurse=False):
+        assert model.head.weight.shape == (3, 6)
+        own = model.head.weight.detach().clone()
+        assert local(model.blocks).numel() < sum(p.numel() for p in net().blocks.parameters())
+    return own
+
+
+@holds()
+def one_unit(api: Any) -> Any:
+    """A unit inside of the model can be summoned alone, by its own method too."""
+    model, found = in_blocks(api), []
+    for summon in (
+        lambda unit: api.FullyShardedDataParallel.summon_full_params(unit),
+        lambda unit: unit.summon_full_params(unit),
+    ):
+        with summon(model.blocks[1]):
+            found.append({n: p.detach().clone() for n, p in model.blocks[1].named_parameters()})
+            assert local(model.blocks[0]).numel() < found[0]["up.weight"].numel() * 2
+    assert list(found[0]) == ["up.weight", "up.bias", "down.weight", "down.bias"]
+    return found
+
+
+@holds()
+def a_root_that_is_no_unit(api: Any) -> Any:
+    """All units below a module that is none are whole."""
+    model, FSDP = net(), api.FullyShardedDataParallel
+    for i, block in enumerate(model.blocks):
+        model.blocks[i] = FSDP(block)
+    with FSDP.summon_full_params(model):
+        found = {name: p.detach().clone() for name, p in model.named_parameters()}
+    assert close({clean(n): p for n, p in found.items()}, dict(net().named_parameters()))
+    return found
+
+
+@holds()
+def a_model_without_units(api: Any) -> Any:
+    """Without any unit nothing happens."""
+    model = net()
+    with api.FullyShardedDataParallel.summon_full_params(model):
+        return [name for name, _ in model.named_parameters()]
+
+
+@holds()
+def inside_of_itself(api: Any) -> Any:
+    """Inside of itself it is an error."""
+    model, FSDP = in_blocks(api), api.FullyShardedDataParallel
+    with FSDP.summon_full_params(model):
+        return error(lambda: enter(FSDP.summon_full_params(model)))
+
+
+@holds()
+def in_forward(api: Any) -> Any:
+    """Inside of a forward it is an error."""
+
+    class Summoning(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(5))
+
+        def forward(self, unit: Any) -> None:
+            with unit.summon_full_params(unit):
+                pass
+
+    model = api.FullyShardedDataParallel(Summoning())
+    text = error(lambda: model(model))
+    assert "Cannot manually unshard parameters during forward/backward" in text
+    return text
+
+
+@holds()
+def in_backward(api: Any) -> Any:
+    """Inside of a backward it is an error."""
+    model = api.FullyShardedDataParallel(nn.Linear(4, 1))
+    out = model(*batches(1))
+    out.register_hook(lambda _: enter(api.FullyShardedDataParallel.summon_full_params(model)))
+    text = error(out.sum().backward)
+    assert "Cannot manually unshard parameters during forward/backward" in text
+    return text
+
+
+@holds()
+def between_forward_and_backward(api: Any) -> Any:
+    """Between forward and backward it does not disturb the gradients."""
+    for strategy in ("FULL_SHARD", "SHARD_GRAD_OP"):
+        model = in_blocks(api, sharding_strategy=api.ShardingStrategy[strategy])
+        out = model(*batches(1))
+        whole = full(api, model)
+        out.sum().backward()
+    return whole, gradients(api, model)
+
+
+@holds()
+def between_two_forwards(api: Any) -> Any:
+    """Between two evaluations it shows the same parameters, and the model trains on."""
+    model, (x,) = in_blocks(api), batches(1)
+    with torch.no_grad():
+        first = model(x)
+        whole = full(api, model)
+        assert torch.equal(model(x), first)
+    return whole, first, train(model), full(api, model)
+
+
+@holds()
+def between_backward_and_step(api: Any) -> Any:
+    """Between backward and the step, gradients stay."""
+    model = in_blocks(api)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(*batches(1)).sum().backward()
+    before = full(api, model)
+    optimizer.step()
+    after = full(api, model)
+    assert not close(before, after)
+    return before, after
+
+
+@holds()
+def with_gradients(api: Any) -> Any:
+    """`with_grads` shows whole gradients, and writes their changes back."""
+    model, FSDP = in_blocks(api), api.FullyShardedDataParallel
+    model(*batches(1)).sum().backward()
+    before = gradients(api, model)
+    with FSDP.summon_full_params(model, with_grads=True):
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            assert parameter.grad.shape == parameter.shape
+            parameter.grad *= 2
+    after = gradients(api, model)
+    assert close({n: 2 * g for n, g in before.items() if g is not None}, after)
+    return before, after
+
+
+@holds()
+def with_gradients_not_written_back(api: Any) -> Any:
+    """With `writeback=False` changes of gradients do not stay."""
+    model, FSDP = in_blocks(api), api.FullyShardedDataParallel
+    model(*batches(1)).sum().backward()
+    with FSDP.summon_full_params(model, with_grads=True, writeback=False):
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.grad *= 2
+    plain = in_blocks(api)
+    plain(*batches(1)).sum().backward()
+    assert close(gradients(api, model), gradients(api, plain))
+    return gradients(api, model)
+
+
+@holds()
+def without_gradients_yet(api: Any) -> Any:
+    """Before any backward `with_grads` shows None."""
+    model = in_blocks(api)
+    found = gradients(api, model)
+    assert set(found.values()) == {None}
+    return found
+
+
+@holds()
+def with_gradients_of_flat_parameters(api: Any) -> Any:
+    """`with_grads` without `use_orig_params`, or with `offload_to_cpu`, is an error."""
+    FSDP = api.FullyShardedDataParallel
+    flat, orig = in_blocks(api, use_orig_params=False), in_blocks(api)
+    return [
+        error(lambda: enter(FSDP.summon_full_params(flat, with_grads=True))),
+        error(lambda: enter(FSDP.summon_full_params(orig, with_grads=True, offload_to_cpu=True))),
+    ]
+
+
+@holds()
+def after_an_error_inside(api: Any) -> Any:
+    """After an error inside, the model goes on training."""
+    model = in_blocks(api)
+
+    def fail() -> None:
+        with api.FullyShardedDataParallel.summon_full_params(model):
+            raise KeyError("mine")
+
+    text = error(fail)
+    assert local(model).numel() < sum(p.numel() for p in net().parameters())
+    return text, train(model), full(api, model)
+
+
+@holds()
+def shared_parameters(api: Any) -> Any:
+    """Parameters that two modules share are one inside, and a change shows in both."""
+    torch.manual_seed(1)
+    model = in_blocks(api, Tied())
+    with api.FullyShardedDataParallel.summon_full_params(model), torch.no_grad():
+        model.embed.weight.fill_(0.5)
+        assert torch.equal(model.out.weight, model.embed.weight)
+    return full(api, model), model(torch.arange(4)).detach()
+
+
+@holds()
+def copies_of_values(api: Any) -> Any:
+    """Clones made inside stay as they are, while the model trains on."""
+    model = in_blocks(api)
+    before = full(api, model)
+    train(model)
+    assert close(before, {n: p.detach() for n, p in net().named_parameters()})
+    return before
+
+
+@holds()
+def loading_inside(api: Any) -> Any:
+    """A plain `load_state_dict` of the wrapped module works inside."""
+    model = in_blocks(api)
+    torch.manual_seed(9)
+    state = {name: torch.randn_like(t) for name, t in net().state_dict().items()}
+    with api.FullyShardedDataParallel.summon_full_params(model):
+        for name, parameter in model.named_parameters():
+            parameter.data.copy_(state[name])
+    found = full(api, model)
+    assert all(torch.equal(p, state[name]) for name, p in found.items())
+    return found
+
+
+@holds()
+def apply_sees_whole_parameters(api: Any) -> Any:
+    """`apply` calls its function with every module while its parameters are whole, and gives back the model."""
+    model, shapes = in_blocks(api), []
+
+    @torch.no_grad()
+    def fill(module: nn.Module) -> None:
+        if type(module) is nn.Linear:
+            shapes.append(tuple(module.weight.shape))
+            module.weight.fill_(1.0)
+            module.bias.fill_(2.0)
+
+    assert model.apply(fill) is model
+    found = full(api, model)
+    assert all((p == (1.0 if "weight" in n else 2.0)).all() for n, p in found.items())
+    return shapes, found
+
+
+@holds()
+def apply_below_a_plain_root(api: Any) -> Any:
+    """`apply` of a module that is no unit reaches the units in it."""
+    model = net()
+    for i, block in enumerate(model.blocks):
+        model.blocks[i] = api.FullyShardedDataParallel(block)
+    seen: list[str] = []
+
+    @torch.no_grad()
+    def fill(module: nn.Module) -> None:
+        seen.append(type(module).__name__)
+        if type(module) is nn.Linear:
+            module.weight.fill_(1.0)
+
+    model.apply(fill)
+    found = full(api, model)
+    assert all((p == 1).all() for name, p in found.items() if "weight" in name)
+    return seen, found
+
+
+@holds()
+def apply_with_shared_parameters(api: Any) -> Any:
+    """`apply` changes parameters that two modules share."""
+    torch.manual_seed(1)
+    model = in_blocks(api, Tied())
+
+    @torch.no_grad()
+    def fill(module: nn.Module) -> None:
+        if isinstance(module, nn.Embedding):
+            module.weight.fill_(3.0)
+
+    model.apply(fill)
+    found = full(api, model)
+    assert (found["embed.weight"] == 3).all()
+    return found
+
+
+@holds()
+def apply_while_summoned(api: Any) -> Any:
+    """`apply` inside of `summon_full_params` is an error."""
+    model = in_blocks(api)
+    assert isinstance(model.blocks[0].module, Block)
+    with model.summon_full_params(model):
+        text = error(lambda: model.apply(lambda module: None))
+    assert "expected to be in states" in text
+    return text
