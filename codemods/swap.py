@@ -6,6 +6,7 @@ Runs last: it knows which names the other edits took away, and which they need.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -13,7 +14,7 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.import_statement import ImportEdit
 from fsdp_migrate.codemods.rule import Edit, Example, Found, Import, Rule
 from fsdp_migrate.facts.names import RUNTIME, TORCH, fsdp1_name, in_runtime, is_module
-from fsdp_migrate.facts.scopes import Imported
+from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
 from fsdp_migrate.findings import Action
 
 RULE = Rule(
@@ -174,9 +175,7 @@ def swap(
     for statement in statements:
         found += _say(context, statement)
     found += [
-        Found(RULE, node, Action.RUNTIME, f"is {target}.{name} now")
-        for node, target in written_out
-        if (name := context.source(node).rpartition(".")[2])
+        Found(RULE, node, Action.RUNTIME, f"comes from {target}") for node, target in written_out
     ]
     edits = list(_edits(context, statements, insert, written_out))
     return Swap(found, edits, bool(written_out) or any(map(_is_of_torch, statements)))
@@ -220,12 +219,24 @@ def _decide(context: Context, statement: _Statement, gone: Collection[ast.AST]) 
         if gone and _is_spent(context, statement.node, local, gone):
             statement.drop.add(local)
         elif isinstance(statement.node, ast.Import):
-            statement.move[local] = in_runtime(alias.name), ""
+            if _leads_to_fsdp1(context, statement.node, local):
+                statement.move[local] = in_runtime(alias.name), ""
         else:
             module = statement.node.module or ""
             target = _target(module, alias.name)
-            if target is not None:
+            is_name = not is_module(f"{module}.{alias.name}")
+            if target and (is_name or _leads_to_fsdp1(context, statement.node, local)):
                 statement.move[local] = target
+
+
+def _leads_to_fsdp1(context: Context, node: ast.AST, local: str) -> bool:
+    """Whether an FSDP1 name is reached through a module, here or by a file that imports the module from here."""
+    scope = context.file.scope_of(node)
+    name = local.split(".")[0]
+    roots = (_root(reference) for reference in context.references)
+    if any(r is not None and r.id == name and _sees(context, r, scope, name) for r in roots):
+        return True
+    return scope is context.file.scope and bool(context.program.imports_of(context.file, name))
 
 
 def _target(module: str, name: str) -> tuple[str, str] | None:
@@ -266,14 +277,39 @@ def _in_all(context: Context, constant: ast.Constant) -> bool:
     )
 
 
-def _written_out(context: Context) -> Iterator[tuple[ast.expr, str]]:
-    """FSDP1 names that are written out (`torch.distributed.fsdp.X`), with the runtime's module that has each."""
+def _written_out(context: Context) -> Iterator[tuple[ast.Attribute, str]]:
+    """FSDP1 names that are written out (`torch.distributed.fsdp.X`), with the runtime's module that has each.
+
+    Of `F = torch.distributed.fsdp`, through which such a name is reached, the path is that expression.
+    """
+    paths = {}
     for node in context.references:
-        if not isinstance(node, ast.Attribute) or _root(node) != "torch":
+        if not isinstance(node, ast.Attribute):
             continue
-        module = ast.unparse(node.value)
-        if is_module(module):
-            yield node, in_runtime(module)
+        root = _root(node)
+        bindings = _bindings(context, root) if root is not None else []
+        path: ast.expr = node
+        if len(bindings) == 1 and isinstance(bindings[0], Assigned):
+            path = bindings[0].value
+        elif not bindings or not all(map(_is_other_package, bindings)):
+            continue
+        module = next(iter(context.dotted(path if path is not node else node.value)), "")
+        if is_module(module) and isinstance(path, ast.Attribute):
+            paths[path] = in_runtime(module)
+    yield from paths.items()
+
+
+def _bindings(context: Context, name: ast.Name) -> list[Binding]:
+    found = context.file.scope_of(name).lookup(name.id)
+    return found[1] if found else []
+
+
+def _is_other_package(binding: Binding) -> bool:
+    """Whether an import binds a package around FSDP1's, such as torch: it stays."""
+    if not isinstance(binding, Imported):
+        return False
+    member = f".{binding.member}" if binding.member else ""
+    return TORCH.startswith(f"{binding.module}{member}.")
 
 
 def _covered(target: str, imported: Collection[str]) -> bool:
@@ -281,10 +317,10 @@ def _covered(target: str, imported: Collection[str]) -> bool:
     return any(each == target or each.startswith(f"{target}.") for each in imported)
 
 
-def _root(node: ast.expr) -> str:
+def _root(node: ast.expr) -> ast.Name | None:
     while isinstance(node, ast.Attribute):
         node = node.value
-    return node.id if isinstance(node, ast.Name) else ""
+    return node if isinstance(node, ast.Name) else None
 
 
 def _hand_out(
@@ -326,10 +362,8 @@ def _statement_for(
     if isinstance(need.at, ast.expr):
         root = _root(need.at)
         for statement in from_torch:
-            if root in statement.locals:
-                scope = context.file.scope_of(statement.node)
-                found = context.file.scope_of(need.at).lookup(root)
-                if found is not None and found[0] is scope:
+            if root is not None and root.id in statement.locals:
+                if _sees(context, root, context.file.scope_of(statement.node), root.id):
                     return statement
     at_top = [s for s in from_torch if context.file.parents[s.node] is context.file.tree]
     same = [
@@ -359,7 +393,7 @@ def _edits(
     context: Context,
     statements: list[_Statement],
     insert: list[tuple[str, str]],
-    written_out: list[tuple[ast.expr, str]],
+    written_out: list[tuple[ast.Attribute, str]],
 ) -> Iterator[Edit]:
     changing = [s for s in statements if s.drop or s.move or s.add]
     if not (changing or insert or written_out):
@@ -374,7 +408,8 @@ def _edits(
                 context.file, statement.node, statement.change, context.line_length
             )
     for node, target in written_out:
-        yield context.replace(node, f"{target}.{context.source(node).rpartition('.')[2]}")
+        name = node.attr if node in context.references else ""
+        yield context.replace(node, f"{target}.{name}" if name else target)
     if insert:
         yield from insert_import_text(context.file, insert, context.line_length)
 
@@ -383,12 +418,11 @@ def _module_edits(context: Context, statement: _Statement) -> Iterator[Edit]:
     """`import torch.distributed.fsdp as fsdp` and `from torch.distributed.fsdp import *`: the path alone changes."""
     node = statement.node
     if isinstance(node, ast.ImportFrom):
-        start, end = context.file.span(node)
         old = node.module or ""
-        text = context.file.text[start:end]
-        if old in text:
-            at = start + text.index(old)
-            yield Edit(at, at + len(old), in_runtime(old))
+        path = re.compile(r"[\s\\]*\.[\s\\]*".join(old.split(".")))
+        written = path.search(context.file.text, context.file.span(node)[0])
+        if written is not None:
+            yield Edit(*written.span(), in_runtime(old))
         return
     for alias in node.names:
         if (alias.asname or alias.name) in statement.move:

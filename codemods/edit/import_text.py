@@ -21,8 +21,8 @@ def edit_import_text(
     """The edit of one import statement, with its comments and its layout."""
     if not is_alone(file, node):
         return _among_others(file, node, change)
-    start, end = file.lines(node)
     indent = indentation(file, node)
+    start, end = file.span(node)[0] - len(indent), file.lines(node)[1]
     text = NEWLINE.sub("\n", file.text[start:end])
     header = f"if 1:\n{indent}pass\n" if indent else ""
     module = cst.parse_module(header + text)
@@ -41,7 +41,7 @@ def edit_import_text(
         made = module.with_changes(body=[outer]).code.removeprefix(header)
     else:
         made = module.with_changes(body=lines).code
-    return Edit(start, end, made.replace("\n", newline(file)))
+    return Edit(start, end, made.replace("\n", newline(file, start)))
 
 
 def _among_others(file: File, node: ast.Import | ast.ImportFrom, change: ImportEdit) -> Edit:
@@ -54,7 +54,7 @@ def _among_others(file: File, node: ast.Import | ast.ImportFrom, change: ImportE
     result = edit_import(small, change)
     parts = [*([result.kept] if result.kept else []), *(new.statement for new in result.new)]
     code = "; ".join(cst.Module([]).code_for_node(part) for part in parts)
-    return Edit(start, end, (code or "pass").replace("\n", newline(file)))
+    return Edit(start, end, (code or "pass").replace("\n", newline(file, start)))
 
 
 def insert_import_text(

@@ -8,6 +8,7 @@ import tokenize
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.facts.file import NEWLINE, File
@@ -37,7 +38,7 @@ def apply(text: str, edits: Iterable[Edit]) -> str:
 
 def overlap(ordered: Sequence[Edit]) -> bool:
     """Whether two of some edits, in the order of their places, want the same text."""
-    return any(next_.start < edit.end for edit, next_ in zip(ordered, ordered[1:], strict=False))
+    return any(next_.start < edit.end for edit, next_ in pairwise(ordered))
 
 
 def comments(text: str) -> list[str]:
@@ -58,17 +59,17 @@ def _check(before: str, after: str) -> None:
         raise Refused(f"the comment {next(iter(lost))!r} would be lost")
 
 
-def newline(file: File) -> str:
-    """The line ending of a file."""
-    found = NEWLINE.search(file.text)
+def newline(file: File, position: int = 0) -> str:
+    """The line ending of a file, at a place where the endings are mixed."""
+    found = NEWLINE.search(file.text, position) or NEWLINE.search(file.text)
     return found[0] if found else "\n"
 
 
 def indentation(file: File, statement: ast.stmt) -> str:
-    """The white space in front of a statement's first line."""
+    """The white space in front of a statement's first line, behind a form feed."""
     start, _ = file.lines(statement)
     line = file.text[start : file.span(statement)[0]]
-    return line[: len(line) - len(line.lstrip())]
+    return line[: len(line) - len(line.lstrip())].rpartition("\f")[2]
 
 
 def is_alone(file: File, statement: ast.stmt) -> bool:

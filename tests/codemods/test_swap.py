@@ -1,0 +1,281 @@
+"""The swap of imports: a program binds the same names before and after, from torch's modules and from the runtime's.
+
+Both are played by modules of a few lines. Torch's have no FSDP1 name left when the result runs, so a name that was
+forgotten fails.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from fsdp_migrate.codemods.edit.text import comments
+from fsdp_migrate.engine import analyse, analyse_source
+from fsdp_migrate.facts.names import FSDP2_NAMES, MODULES, NAMES, RUNTIME, TORCH
+from fsdp_migrate.settings import Options
+from fsdp_migrate.source import Source
+
+BRIDGE = Options(form="bridge")
+
+
+class Package(ModuleType):
+    """A module that equals its counterpart in the other package."""
+
+    @property
+    def _canonical(self) -> str:
+        return self.__name__.replace(RUNTIME, TORCH)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Package) and self._canonical == other._canonical
+
+    def __hash__(self) -> int:
+        return hash(self._canonical)
+
+
+def packages(home: str) -> dict[str, ModuleType]:
+    """torch, and FSDP1's modules in their home; FSDP2's names are always torch's."""
+    made: dict[str, ModuleType] = {}
+    paths = [
+        "torch",
+        "torch.distributed",
+        *(TORCH + m for m in MODULES),
+        *(home + m for m in MODULES),
+    ]
+    for path in ["fsdp_migrate", *dict.fromkeys(paths)]:
+        made[path] = Package(path)
+        made[path].__path__ = []
+        parent, _, name = path.rpartition(".")
+        if parent:
+            setattr(made[parent], name, made[path])
+    for module in MODULES:
+        for name in NAMES - ({"wrap"} if not module else set()):
+            setattr(made[home + module], name, f"FSDP1's {name}")
+    for name in FSDP2_NAMES:
+        for package in (TORCH, home):  # the runtime passes on FSDP2's names
+            setattr(made[package], name, f"FSDP2's {name}")
+    made["torch"].__version__ = "2.13.0"  # type: ignore[attr-defined]
+    made["torch"].nn = "torch's nn"  # type: ignore[attr-defined]
+    return made
+
+
+def bound(text: str, home: str) -> dict[str, Any]:
+    """What a program's names are bound to once it has run; the packages that its imports bind by the way aside."""
+    names: dict[str, Any] = {}
+    with mock.patch.dict(sys.modules, packages(home)):
+        exec(compile(text, "<program>", "exec", dont_inherit=True), names)
+    ignored = {"__builtins__", "torch", "fsdp_migrate"}
+    return {
+        name: value
+        for name, value in names.items()
+        if name not in ignored and not callable(value) and not name.startswith("__future")
+    }
+
+
+def swapped(text: str | bytes) -> str:
+    """The program with its imports swapped."""
+    data = text if isinstance(text, bytes) else text.encode()
+    source = Source(Path("/nowhere/program.py"), "program.py", data)
+    report = analyse_source(source, BRIDGE)
+    assert not report.errors
+    return report.changes[0].after.decode(source.encoding) if report.changes else source.text
+
+
+FSDP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP"
+FORMS = {
+    "one": f"{FSDP}\n",
+    "not aliased": "from torch.distributed.fsdp import FullyShardedDataParallel\n",
+    "aliased to itself": "from torch.distributed.fsdp import CPUOffload as CPUOffload  # for others\n",
+    "grouped": (
+        "from torch.distributed.fsdp import (  # a\n    # b\n    BackwardPrefetch,  # c\n"
+        "    FullyShardedDataParallel as FSDP,  # d\n    # e\n)  # f\n"
+    ),
+    "grouped with FSDP2": (
+        "from torch.distributed.fsdp import (\n    CPUOffload,  # old\n    FSDPModule,  # new\n    fully_shard,\n)\n"
+    ),
+    "two with FSDP2 on a line": "from torch.distributed.fsdp import CPUOffload, fully_shard  # both\n",
+    "of each module": (
+        "from torch.distributed.fsdp.api import ShardingStrategy\n"
+        "from torch.distributed.fsdp.wrap import ModuleWrapPolicy, wrap\n"
+        "from torch.distributed.fsdp.fully_sharded_data_parallel import StateDictType\n"
+        "from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler\n"
+    ),
+    "a private function that has a public home": (
+        "from torch.distributed.fsdp.wrap import _or_policy, lambda_auto_wrap_policy\n"
+    ),
+    "try": f"try:\n    {FSDP}  # new\nexcept ImportError:  # old\n    FSDP = None\n",
+    "try with another package": (
+        f"try:\n    {FSDP}\nexcept ImportError:\n    from fairscale.nn import FullyShardedDataParallel as FSDP\n"
+    ),
+    "behind a version": (
+        f"import torch\nif torch.__version__ >= '2':\n    {FSDP}\nelse:\n    FSDP = object\n"
+    ),
+    "lazy": f"def f():\n    {FSDP}  # lazy\n    return FSDP\nx = f()\n",
+    "lazy, in a method": f"class A:\n    def f(self):\n        {FSDP}\n        return FSDP\nx = A().f()\n",
+    "in a class": f"class A:\n    {FSDP}\nx = A.FSDP\n",
+    "for type checkers": (
+        "from __future__ import annotations\nfrom typing import TYPE_CHECKING\nif TYPE_CHECKING:\n"
+        f"    {FSDP}\ndef f(m: FSDP) -> 'FSDP': ...\n"
+    ),
+    "star": "from torch.distributed.fsdp import *\nx = FullyShardedDataParallel\n",
+    "star of a module": "from torch.distributed.fsdp.wrap import *  # all\nx = size_based_auto_wrap_policy\n",
+    "__all__": f"{FSDP}\n__all__ = ['FSDP']\n",
+    "a module": "import torch.distributed.fsdp as fsdp\nx = fsdp.FullyShardedDataParallel, fsdp.wrap.wrap\n",
+    "a module for both": (
+        "import torch.distributed.fsdp as fsdp\nx = fsdp.CPUOffload\ny = fsdp.fully_shard\n"
+    ),
+    "a module for FSDP2": "import torch.distributed.fsdp as fsdp\ny = fsdp.fully_shard\n",
+    "a submodule": "import torch.distributed.fsdp.wrap as w\nx = w.ModuleWrapPolicy\n",
+    "a module of the package": "from torch.distributed.fsdp import wrap\nx = wrap.ModuleWrapPolicy\n",
+    "a module beside names": (
+        "from torch.distributed.fsdp import CPUOffload, wrap, api as a\nx = wrap.ModuleWrapPolicy, a.StateDictType\n"
+    ),
+    "the package from its parent": "from torch.distributed import fsdp\nx = fsdp.ShardingStrategy\n",
+    "the package from its parent, aliased": "from torch.distributed import fsdp as F  # p\nx = F.wrap.wrap\n",
+    "the package for both": (
+        "from torch.distributed import fsdp\nx = fsdp.ShardingStrategy, fsdp.FSDPModule\n"
+    ),
+    "written out": "import torch.distributed.fsdp\nx = torch.distributed.fsdp.FullyShardedDataParallel\n",
+    "written out, through torch": (
+        "import torch\nx = torch.distributed.fsdp.FullyShardedDataParallel\ny = torch.nn\n"
+    ),
+    "written out, a submodule": (
+        "import torch.distributed.fsdp.wrap\nx = torch.distributed.fsdp.wrap.ModuleWrapPolicy\n"
+    ),
+    "written out, both": (
+        "import torch\nimport torch.distributed.fsdp\n"
+        "x = torch.distributed.fsdp.CPUOffload, torch.distributed.fsdp.fully_shard, torch.nn\n"
+    ),
+    "written out, through torch.distributed": (
+        "import torch.distributed as dist\nx = dist.fsdp.FullyShardedDataParallel\n"
+    ),
+    "written out, in a name": "import torch\nF = torch.distributed.fsdp\nx = F.CPUOffload\ny = torch.nn\n",
+    "written out in a function": (
+        "def f():\n    import torch\n    return torch.distributed.fsdp.CPUOffload\nx = f()\n"
+    ),
+    "several imports in one": "import torch, torch.distributed.fsdp as F  # all\nx = F.CPUOffload\n",
+    "a one-line suite": f"if 1: {FSDP}\nelse: FSDP = None\n",
+    "a one-line suite with both": (
+        "if 1: from torch.distributed.fsdp import CPUOffload, fully_shard\n"
+    ),
+    "semicolons": f"a = 1; {FSDP}; b = FSDP  # c\n",
+    "semicolons and both": "a = 1; from torch.distributed.fsdp import CPUOffload, fully_shard; b = 2\n",
+    "two on a line": f"{FSDP}; from torch.distributed.fsdp import CPUOffload\n",
+    "a backslash": (
+        "from torch.distributed.fsdp import \\\n    FullyShardedDataParallel as FSDP, \\\n    CPUOffload\n"
+    ),
+    "a backslash, some of FSDP2": (
+        "from torch.distributed.fsdp import \\\n    FullyShardedDataParallel as FSDP, \\\n    fully_shard\n"
+    ),
+    "a backslash inside the path": "from torch.distributed \\\n    .fsdp import CPUOffload\n",
+    "a star behind a backslash": "from torch.distributed \\\n    .fsdp import *\nx = CPUOffload\n",
+    "a backslash in front of the module": "import \\\n    torch.distributed.fsdp as F\nx = F.CPUOffload\n",
+    "spaces in the path": "from torch . distributed.fsdp import CPUOffload\n",
+    "tabs": "def f():\n\tif 1:\n\t\tfrom torch.distributed.fsdp import CPUOffload\n\t\treturn CPUOffload\nx = f()\n",
+    "one space": "if 1:\n from torch.distributed.fsdp import CPUOffload, fully_shard\n",
+    "a form feed": f"x = 1\n\x0c\n{FSDP}\n",
+    "a form feed in front": f"x = 1\n\x0c{FSDP}\n",
+    "a form feed in front of both": (
+        "x = 1\n\x0cfrom torch.distributed.fsdp import CPUOffload, fully_shard\n"
+    ),
+    "noqa": f"{FSDP}  # noqa: E402, F401\n",
+    "noqa for both": ("from torch.distributed.fsdp import CPUOffload, FSDPModule  # noqa: F401\n"),
+    "between a docstring and code": f'"""Doc."""\n{FSDP}\nx = 1\n',
+    "beside an import of the runtime": (f"{FSDP}\nfrom torch.distributed.fsdp import CPUOffload\n"),
+    "deleted": f"{FSDP}\nx = FSDP\ndel FSDP\n",
+    "an alias": f"{FSDP}\nWrapper = FSDP\n",
+    "shadowed": f"{FSDP}\nx = FSDP\ndef f(FSDP): return FSDP\ny = f(1)\n",
+    "global": f"def f():\n    global FSDP\n    {FSDP}\nf()\n",
+    "match": f"{FSDP}\nmatch 1:\n    case 1: x = FSDP\n",
+}
+
+
+@pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in FORMS.items()])
+def test_the_same_names_are_bound(text: str) -> None:
+    before = bound(text, TORCH)
+    after = swapped(text)
+    assert bound(after, RUNTIME) == before
+    assert set(comments(after)) == set(comments(text))
+    assert swapped(after) == after, "a second run changes nothing"
+
+
+BYTES = {
+    "CRLF": f"# a\r\n{FSDP}  # b\r\nx = 1\r\n".encode(),
+    "CRLF and FSDP2": b"from torch.distributed.fsdp import (\r\n    CPUOffload,  # a\r\n    fully_shard,\r\n)\r\n",
+    "lone CR": f"# a\r{FSDP}  # b\rx = 1\r".encode(),
+    "a byte-order mark": b"\xef\xbb\xbf" + f"{FSDP}\nx = 1\n".encode(),
+    "latin-1": f"# coding: latin-1\n{FSDP}  # caf\xe9\n".encode("latin-1"),
+    "no final newline": FSDP.encode(),
+    "no final newline, both": b"from torch.distributed.fsdp import CPUOffload, fully_shard",
+    "mixed endings": f"x = 1\r\n{FSDP}\ny = 2\r\n".encode(),
+    "wide characters": f"é = '日本語 \U0001f600'; {FSDP}\n".encode(),
+}
+
+
+@pytest.mark.parametrize("data", [pytest.param(data, id=name) for name, data in BYTES.items()])
+def test_a_file_keeps_its_form(data: bytes) -> None:
+    source = Source(Path("/nowhere/program.py"), "program.py", data)
+    report = analyse_source(source, BRIDGE)
+    assert not report.errors
+    after = report.changes[0].after
+    if b"fully_shard" not in data:  # one path is exchanged, and every other byte stays
+        assert after == data.replace(TORCH.encode(), RUNTIME.encode())
+    assert bound(after.decode(source.encoding), RUNTIME) == bound(source.text, TORCH)
+    for mark in (b"\xef\xbb\xbf", b"\r\n"):
+        assert (mark in after) == (mark in data)
+    assert after.endswith((b"\n", b"\r")) == data.endswith((b"\n", b"\r"))
+
+
+LEFT = {
+    "FSDP2": "from torch.distributed.fsdp import FSDPModule, fully_shard\nfully_shard(model)\n",
+    "FSDP2's module": "import torch.distributed.fsdp as F\nF.fully_shard(model)\n",
+    "FSDP2 from the package": "from torch.distributed import fsdp\nfsdp.fully_shard(model)\n",
+    "fairscale": "from fairscale.nn import FullyShardedDataParallel as FSDP\nFSDP(model)\n",
+    "torch_xla": "from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as FSDP\n",
+    "Megatron": "from megatron.core.distributed import FullyShardedDataParallel as FSDP\n",
+    "Lightning": "from lightning.pytorch.strategies import FSDPStrategy\n",
+    "a class of its own": "# torch.distributed.fsdp\nclass FSDP: ...\nFSDP()\n",
+    "a parameter": "def f(FSDP, model):  # fsdp\n    return FSDP(model)\n",
+    "text": '"""from torch.distributed.fsdp import FullyShardedDataParallel."""\n',
+    "a relative import": "from .torch.distributed.fsdp import FullyShardedDataParallel\n",
+    "a path as text": "name.startswith('torch.distributed.fsdp')\n",
+    "the runtime": "from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP\nFSDP(model)\n",
+}
+
+
+@pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in LEFT.items()])
+def test_what_is_not_fsdp1_of_torch_stays(text: str) -> None:
+    assert swapped(text) == text
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_runtime_has_what_torch_has(module: str) -> None:
+    theirs, ours = import_module(TORCH + module), import_module(RUNTIME + module)
+    wanted = {name for name in NAMES | FSDP2_NAMES if hasattr(theirs, name)}
+    assert wanted, "torch has moved its names"
+    assert {name for name in wanted if not hasattr(ours, name)} == set()
+
+
+def test_names_that_other_files_import_stay(tmp_path: Path) -> None:
+    files = {
+        "pkg/__init__.py": "from .sharding import FSDP, wrap_it\n",
+        "pkg/sharding.py": f"{FSDP}\nfrom torch.distributed.fsdp import CPUOffload\n\n\ndef wrap_it(m):\n    return FSDP(m)\n",
+        "pkg/star.py": "from .sharding import *\n\nfsdp_offload = CPUOffload\n",
+        "train.py": "import pkg\n\nmodel = pkg.FSDP(model)\nprint(isinstance(model, pkg.FSDP))\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    report = analyse([tmp_path / name for name in files], BRIDGE)
+    assert not report.errors
+    (change,) = report.changes
+    assert change.path.name == "sharding.py"
+    assert change.after.decode() == files["pkg/sharding.py"].replace(TORCH, RUNTIME)
+    places = {(Path(finding.path).name, finding.line) for finding in report.findings}
+    assert places >= {("sharding.py", 1), ("sharding.py", 2), ("sharding.py", 6), ("star.py", 3)}
+    assert places >= {("train.py", 3), ("train.py", 4)}
