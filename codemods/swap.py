@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fsdp_migrate.codemods.context import Context
@@ -150,19 +150,25 @@ def swap(
     context: Context,
     removed: Collection[ast.AST] = (),
     needed: Sequence[Import] = (),
+    is_on: Callable[[Rule, ast.AST], bool] = lambda rule, node: True,
 ) -> Swap:
     """Decides on every import of an FSDP1 name and every FSDP1 name that is written out.
 
     Args:
         removed: code that the edits of other rules take away.
         needed: names that those edits use.
+        is_on: whether a rule is asked for at a node.
     """
     gone = {node for region in removed for node in ast.walk(region)}
-    statements = list(_statements(context))
+    statements = [each for each in _statements(context) if is_on(RULE, each.node)]
     found: list[Found] = []
     for statement in statements:
         _decide(context, statement, gone)
-    written_out = [each for each in _written_out(context) if each[0] not in gone]
+    written_out = [
+        (node, target)
+        for node, target in _written_out(context)
+        if node not in gone and is_on(RULE, node)
+    ]
     imported = {
         target
         for s in statements

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from fsdp_migrate.codemods import names
@@ -11,7 +12,7 @@ from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.edit.text import Refused, apply, overlap
 from fsdp_migrate.codemods.models import Models
 from fsdp_migrate.codemods.registry import CODEMODS
-from fsdp_migrate.codemods.rule import Edit, Found
+from fsdp_migrate.codemods.rule import Edit, Found, Rule
 from fsdp_migrate.codemods.swap import swap
 from fsdp_migrate.facts.file import NEWLINE, File
 from fsdp_migrate.findings import Action, Finding, Problem
@@ -95,37 +96,37 @@ class _File:
         edits: list[Edit] = []
         if edit:
             found, edits = _settled(found, self.is_on)
-        applied = [each for each in found if self.is_on(each)]
+        applied = [each for each in found if self.is_on(each.rule, each.node)]
         removed = [node for each in applied for node in each.removed]
         needed = [need for each in applied for need in each.imports]
         found += names.find(self.context, found, removed)
-        imports = swap(self.context, removed, needed)
+        imports = swap(self.context, removed, needed, self.is_on)
         of_torch = imports.of_torch if imports.found or self.context.references else None
-        shown = [each for each in (*found, *imports.found) if self.is_on(each)]
+        shown = [each for each in found if self.is_on(each.rule, each.node)] + imports.found
         if not edit:
             return _Result(shown, None, of_torch)
-        if not imports.found or any(map(self.is_on, imports.found)) or needed:
-            edits += imports.edits
+        edits += imports.edits
         after = apply(self.context.file.text, edits) if edits else None
         return _Result(shown, after, of_torch)
 
-    def is_on(self, found: Found) -> bool:
-        """Whether a rule is asked for, and not silenced on its line."""
-        code = found.rule.code
+    def is_on(self, rule: Rule, node: ast.AST) -> bool:
+        """Whether a rule is asked for, and not silenced on a node's line."""
+        code = rule.code
         selected = not self.options.select or code in self.options.select
         if not selected or code in self.options.ignore:
             return False
-        silenced = _silenced(self.context.file, getattr(found.node, "lineno", 1))
+        silenced = _silenced(self.context.file, getattr(node, "lineno", 1))
         return silenced is None or (bool(silenced) and code not in silenced)
 
 
-def _settled(found: Sequence[Found], is_on: object) -> tuple[list[Found], list[Edit]]:
+def _settled(
+    found: Sequence[Found], is_on: Callable[[Rule, ast.AST], bool]
+) -> tuple[list[Found], list[Edit]]:
     """The findings with the edits that can be made together; of two that want the same code the first is made."""
-    assert callable(is_on)
     settled: list[Found] = []
     taken: list[Edit] = []
     for each in found:
-        if each.edits is None or not is_on(each):
+        if each.edits is None or not is_on(each.rule, each.node):
             settled.append(each)
             continue
         try:

@@ -6,10 +6,21 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from fsdp_migrate.verify import launch, processes
 
 from .forkserver import ForkServer
+
+# `make test` draws few examples, `make thorough` many: --hypothesis-profile=thorough.
+for profile, examples in (("quick", 25), ("thorough", 300)):
+    settings.register_profile(
+        profile,
+        max_examples=examples,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+settings.load_profile("quick")
 
 # Their tests share runs of programs, which one worker makes once; others go one by one, wherever there is room.
 SHARING = ("tests/equivalence/", "tests/verify/", "tests/checkpoints/", "tests/checkpoint_tool/")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import ast
 import builtins
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fsdp_migrate.codemods.apply import comments
-from fsdp_migrate.engine import analyse, analyse_source
-from fsdp_migrate.index.module import Assigned, Binding, Module
-from fsdp_migrate.index.project import is_fallback
+from fsdp_migrate.codemods.edit.text import comments
+from fsdp_migrate.engine import analyse_source
+from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.names import NAMES, TORCH, fsdp1_name
+from fsdp_migrate.facts.program import is_fallback
+from fsdp_migrate.facts.scopes import Assigned, Binding
 from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
@@ -21,6 +22,7 @@ FSDP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
 POLICY = (
     f"{FSDP}from torch.distributed.fsdp.wrap import ModuleWrapPolicy\nfrom m import Block, Net\n"
 )
+FORMS = ("auto", "bridge")
 
 
 @dataclass(frozen=True)
@@ -39,15 +41,6 @@ class Outcome:
     def codes(self) -> set[str]:
         return {finding.code for finding in self.report.findings}
 
-    @property
-    def by_hand(self) -> set[str]:
-        """The codes of what is left to be done by hand."""
-        return {f.code for f in self.report.findings if f.action.value == "manual"}
-
-    @property
-    def errors(self) -> list[str]:
-        return [problem.message for problem in self.report.errors]
-
 
 def run(text: str | bytes, options: Options | None = None) -> Outcome:
     """One program, given as text or as the bytes of its file."""
@@ -55,34 +48,10 @@ def run(text: str | bytes, options: Options | None = None) -> Outcome:
     source = Source(Path("/nowhere/example.py"), "example.py", data)
     report = analyse_source(source, options)
     after = report.changes[0].after if report.changes else data
-    decoded = after.decode(source.encoding)
-    return Outcome(source.text, decoded, report)
+    return Outcome(source.text, after.decode(source.encoding), report)
 
 
-def run_project(
-    folder: Path, files: Mapping[str, str], options: Options | None = None
-) -> dict[str, Outcome]:
-    """Several files together, by their paths."""
-    paths = []
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text.encode())
-        paths.append(path)
-    report = analyse(paths, options)
-    changed = {change.path: change.after.decode() for change in report.changes}
-    outcomes = {}
-    for name, text in files.items():
-        own = Report(
-            findings=[f for f in report.findings if f.path.endswith(name)],
-            errors=[e for e in report.errors if e.path.endswith(name)],
-            changes=[c for c in report.changes if c.path == folder / name],
-        )
-        outcomes[name] = Outcome(text, changed.get(folder / name, text), own)
-    return outcomes
-
-
-def broken(outcome: Outcome) -> list[str]:
+def broken(outcome: Outcome, form: str = "auto") -> list[str]:
     """What is wrong with a result, whatever the program was; nothing if all is well."""
     found: list[str] = []
     try:
@@ -91,7 +60,9 @@ def broken(outcome: Outcome) -> list[str]:
         return [f"does not parse: {error}"]
     lost = Counter(comments(outcome.before)) - Counter(comments(outcome.after))
     found += [f"lost comment {comment}" for comment in lost]
-    again = run(outcome.report.changes[0].after if outcome.changed else outcome.after)
+    again = run(
+        outcome.report.changes[0].after if outcome.changed else outcome.after, Options(form)
+    )
     if again.after != outcome.after:
         found.append("a second run changes it again")
     undefined = unbound(outcome.after) - unbound(outcome.before)
@@ -103,17 +74,59 @@ def broken(outcome: Outcome) -> list[str]:
     found += [f"{name} is used above its definition" for name in sorted(early)]
     twice = shadowing_imports(outcome.after) - shadowing_imports(outcome.before)
     found += [f"the import of {name} means another thing than before" for name in sorted(twice)]
+    found += [f"{name} still comes from torch" for name in sorted(of_torch(outcome.after))]
+    found += [f"line {line} has no finding" for line in sorted(unaccounted(outcome))]
     return found
+
+
+def of_torch(text: str) -> set[str]:
+    """The FSDP1 names that a program takes from torch's own modules."""
+    names = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            names |= {path for a in node.names if fsdp1_name(path := f"{node.module}.{a.name}")}
+        elif isinstance(node, ast.Attribute) and fsdp1_name(ast.unparse(node)):
+            names.add(ast.unparse(node))
+    return {name for name in names if name.startswith(TORCH)}
+
+
+def unaccounted(outcome: Outcome) -> set[int]:
+    """The lines that an edit changed, or that use a name imported from FSDP1, and that no finding speaks of."""
+    tree = ast.parse(outcome.before)
+    names = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(TORCH)
+        for alias in node.names
+        if alias.name in NAMES
+    }
+    imported = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        and not (getattr(node, "module", "") or "").startswith(TORCH)
+        for alias in node.names
+    }
+    module = _file(outcome.before)
+    used = {
+        load.lineno
+        for name in names - imported
+        for load in module.loads.get(name, ())
+        if (found := module.scope_of(load).lookup(name)) is not None
+        and all(hasattr(binding, "alias") for binding in found[1])
+    }
+    spoken = {line for f in outcome.report.findings for line in range(f.line, f.end_line + 1)}
+    return used - spoken
 
 
 def unbound(text: str) -> set[str]:
     """Names that a program reads (or deletes) and nothing in it binds."""
-    module = _module(text)
+    module = _file(text)
     names = {
         name
         for name, loads in module.loads.items()
         for load in loads
-        if module.lookup(name, module.scope_of(load)) is None
+        if module.scope_of(load).lookup(name) is None
     }
     bound = {
         alias.asname or alias.name.split(".")[0]
@@ -145,7 +158,7 @@ def assigned(text: str) -> set[str]:
 
 def used_before_bound(text: str) -> set[str]:
     """Names that the top level reads above the first line that binds them."""
-    module = _module(text)
+    module = _file(text)
     first: dict[str, int] = {}
     for node in ast.walk(module.tree):
         if module.scope_of(node) is not module.scope:
@@ -168,10 +181,10 @@ def used_before_bound(text: str) -> set[str]:
 
 def shadowing_imports(text: str) -> set[str]:
     """Names that one scope imports from two places, or imports and defines; a fallback (`NAME = None`) aside."""
-    module = _module(text)
+    module = _file(text)
     return {
         name
-        for scope in module.scopes.values()
+        for scope in module.scopes
         for name, bindings in scope.bindings.items()
         if len({getattr(b, "module", id(b)) for b in bindings if not _is_fallback(b)}) > 1
         and any(hasattr(b, "alias") for b in bindings)
@@ -182,5 +195,5 @@ def _is_fallback(binding: Binding) -> bool:
     return isinstance(binding, Assigned) and is_fallback(binding.value)
 
 
-def _module(text: str) -> Module:
-    return Module(Path("/nowhere/example.py"), "example.py", "nowhere.example", text)
+def _file(text: str) -> File:
+    return File(Path("/nowhere/example.py"), "example.py", text)

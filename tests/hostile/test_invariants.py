@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from .programs import FSDP, POLICY, broken, run
+from fsdp_migrate.settings import Options
+
+from .programs import FORMS, FSDP, POLICY, broken, run
 
 CTX = f"{FSDP}from torch.distributed.fsdp import FullStateDictConfig, StateDictType\n"
 
@@ -168,11 +170,19 @@ model = FSDP(  # open
 }
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in PROGRAMS.items()])
-def test_result_is_whole(text: str) -> None:
-    outcome = run(text)
-    assert not outcome.errors
-    assert broken(outcome) == []
+def test_result_is_whole(text: str, form: str) -> None:
+    outcome = run(text, Options(form))
+    assert not outcome.report.errors
+    assert broken(outcome, form) == []
+
+
+@pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in PROGRAMS.items()])
+def test_bridge_changes_lines_that_name_a_module_only(text: str) -> None:
+    before, after = text.splitlines(), run(text, Options("bridge")).after.splitlines()
+    assert all("torch.distributed" in line for line in before if line not in after)
+    assert all("fsdp_migrate" in line for line in after if line not in before)
 
 
 FILES = {
@@ -206,7 +216,7 @@ FILES = {
 @pytest.mark.parametrize("data", [pytest.param(data, id=name) for name, data in FILES.items()])
 def test_file_keeps_its_form(data: bytes) -> None:
     outcome = run(data)
-    assert not outcome.errors
+    assert not outcome.report.errors
     assert outcome.changed
     assert broken(outcome) == []
     after = outcome.report.changes[0].after
@@ -225,9 +235,6 @@ UNTOUCHED = {
     "Megatron": "from megatron.core.distributed import FullyShardedDataParallel as FSDP\nmodel = FSDP(model)\nmodel.no_sync()\n",
     "Lightning": "from lightning.pytorch.strategies import FSDPStrategy\nmodel = FSDPStrategy(auto_wrap_policy=p)\n",
     "a class of its own": "# torch.distributed.fsdp\nclass FSDP:\n    pass\nmodel = FSDP(model)\nmodel.state_dict()\n",
-    "fairscale or torch": (
-        f"try:\n    {FSDP}except ImportError:\n    from fairscale.nn import FullyShardedDataParallel as FSDP\nmodel = FSDP(model)\n"
-    ),
     "a parameter": "def f(FSDP, model):\n    # fsdp\n    return FSDP(model)\n",
     "text only": '"""FSDP(model), from torch.distributed.fsdp import FullyShardedDataParallel."""\n',
     "FSDP2 already": (
@@ -240,9 +247,9 @@ UNTOUCHED = {
 def test_what_is_not_fsdp1_stays(text: str) -> None:
     outcome = run(text)
     assert not outcome.changed
-    assert not outcome.errors
+    assert not outcome.report.errors
 
 
 def test_deep_expression_is_named_and_nothing_fails() -> None:
     outcome = run(FSDP + "x = " + "+".join(["1"] * 3000) + "\nmodel = FSDP(model)\n")
-    assert outcome.errors or broken(outcome) == []
+    assert outcome.report.errors or broken(outcome) == []
