@@ -327,4 +327,14 @@ _TRAPS = (
         lambda s: s.begins_with("loss") and not s.at_once,
         _never,
     ),
+    _Trap(
+        Cause(
+            "model-copy",
+            "a model that no optimizer trains, such as a moving average, is updated in another way",
+            "`p.data = x` changes nothing in a sharded parameter: update it in place, with p.copy_(x) or p.lerp_(x, weight) "
+            "under torch.no_grad(). Compare which model is copied, and when.",
+        ),
+        lambda s: s.begins_with("model without an optimizer"),
+        _always,
+    ),
 )

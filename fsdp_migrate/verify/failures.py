@@ -128,8 +128,8 @@ def _late(scene: Scene) -> ProgramFailed:
     busy = [_name(rank) for rank, stack in stacks if rank and not _waits(stack)]
     if 0 < len(busy) < len(stacks):
         reason += f"; all but {', '.join(busy)} wait in a collective"
-    stands = [f"{_name(rank)} stands at\n{_where(stack)}" for rank, stack in stacks]
-    failure = scene.failed(reason, "\n".join(stands) or scene.output)
+    places = [f"{_name(rank)} is at\n{_where(stack)}" for rank, stack in stacks]
+    failure = scene.failed(reason, "\n".join(places) or scene.output)
     failure.timed_out = True
     return failure
 

@@ -1,4 +1,4 @@
-"""The last values of two runs against each other: parameters, put together from the ranks' parts, and each rank's buffers."""
+"""The last values of two runs against each other: parameters, put together from the ranks' parts, and buffers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection
 from typing import Any
 
+from fsdp_migrate.verify.compare import Difference
 from fsdp_migrate.verify.records import Run
 
 
@@ -45,6 +46,34 @@ def differences(original: Run, migrated: Run) -> tuple[dict[str, float], str]:
     return distances, ""
 
 
+def kept_difference(
+    original: Run, migrated: Run, tolerance: float, trained: float
+) -> tuple[Difference | None, str]:
+    """The first last parameter that differs of the models that no optimizer trains, and a note.
+
+    A moving average has all its values from what is trained: it is no difference of its own where
+    it is no farther apart.
+
+    Args:
+        tolerance: relative; 0 asks for the same bits.
+        trained: how far the trained parameters are apart.
+    """
+    (one, lacks), (other, lack) = (_last(run, "kept") for run in (original, migrated))
+    if problem := lacks or lack:
+        return None, f"last parameters of models without an optimizer: {problem}"
+    for name, value in one.items():
+        found = other.get(name)
+        if found is None or found.shape != value.shape:
+            continue
+        largest = apart(value, found)
+        scale = float(value.double().abs().max()) if value.numel() else 0.0
+        if not largest <= max(tolerance * scale, trained if tolerance else 0.0):
+            text = f"{name} by up to {largest:.3g}"
+            return Difference(original.steps, 5, -1, "model without an optimizer", text), ""
+    odd = sorted(one.keys() ^ other.keys())
+    return None, f"only one program keeps {odd[0]} ({len(odd)} such names)" if odd else ""
+
+
 def buffers_difference(original: Run, migrated: Run) -> tuple[float, str]:
     """The largest difference of two elements of the last buffers, and the buffer's name and rank.
 
@@ -71,7 +100,7 @@ def buffers_difference(original: Run, migrated: Run) -> tuple[float, str]:
     return most, place
 
 
-def _last(run: Run) -> tuple[dict[str, Any], str]:
+def _last(run: Run, which: str = "parameters") -> tuple[dict[str, Any], str]:
     """Every parameter of a run by its name, or what is missing."""
     import torch
 
@@ -80,7 +109,7 @@ def _last(run: Run) -> tuple[dict[str, Any], str]:
         if rank.parameters is None:
             told = [problem for problem in rank.problems if "parameters" in problem]
             return {}, told[0] if told else f"rank {rank.rank} wrote none"
-        parts.append(torch.load(rank.parameters, weights_only=True)["parameters"])
+        parts.append(torch.load(rank.parameters, weights_only=True)[which])
     return whole(parts)
 
 

@@ -109,16 +109,24 @@ def flat_unit(name: str, module: nn.Module, wanted: Callable[[torch.Tensor], boo
                 shape=tuple(flat._shapes[index]),
                 offsets=(info.intra_param_start_idx,),
                 flat=True,
-                read=_reader(flat, info.offset_in_shard, info.numel_in_shard),
+                read=_reader(flat, index, info.offset_in_shard, info.numel_in_shard),
             )
         )
     return holding
 
 
-def _reader(flat: Any, start: int, count: int) -> Callable[[], torch.Tensor]:
-    # `_local_shard` is the shard in full precision, whatever form the unit is in just now. Before
-    # the first forward there is none, and the parameter is the shard.
-    return lambda: getattr(flat, "_local_shard", flat).detach()[start : start + count]
+def _reader(flat: Any, index: int, start: int, count: int) -> Callable[[], torch.Tensor]:
+    def read() -> torch.Tensor:
+        # `_local_shard` is the shard in full precision, whatever form the unit is in just now.
+        # Before the first forward there is none, and the parameter is the shard.
+        shard: torch.Tensor = getattr(flat, "_local_shard", flat).detach()
+        original = flat._params[index].detach() if flat._params is not None else shard
+        # `p.data = x` takes it out of the shard: FSDP1 writes it back in the next forward.
+        if original.shape == (count,) and original.dtype == shard.dtype:
+            return original
+        return shard[start : start + count]
+
+    return read
 
 
 def single(name: str, parameter: torch.Tensor, processes: int, rank: int) -> Holding:

@@ -26,14 +26,14 @@ def programs() -> Path:
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunProgram:
-    """Run a program: `run("original", "--flat", ranks=4)`. Forked ranks start faster than torchrun's."""
+    """Run a program, once however often it is asked for: `run("original", "--flat", ranks=4)`."""
     done: dict[tuple[object, ...], Run] = {}
 
     def do(
         name: str,
         *arguments: str,
         ranks: int = 2,
-        launcher: Launcher = Launcher.PYTHON,
+        launcher: Launcher = Launcher.TORCHRUN,
         recording: Recording = Recording(),  # noqa: B008 (frozen)
     ) -> Run:
         key = (name, arguments, ranks, launcher, recording)

@@ -13,7 +13,7 @@ from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.recording import Recording
 from fsdp_migrate.verify.records import Run
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.usefixtures("forked")]
 
 RunProgram = Callable[..., Run]
 
@@ -75,8 +75,8 @@ def test_the_plain_figures_are_given(programs: Path) -> None:
         programs / "original.py",
         programs / "migrated.py",
         ranks=3,
-        arguments=["--nproc", "3", *CLIP, "--bf16"],
-        launcher=Launcher.PYTHON,
+        arguments=[*CLIP, "--bf16"],
+        launcher=Launcher.TORCHRUN,
         device="cpu",
         tolerance=0,
         plain=True,

@@ -19,7 +19,7 @@ def verify(programs: Path, *arguments: str, align_init: bool | None = None) -> V
         programs / "late_original.py",
         programs / "late_migrated.py",
         arguments=["--steps", "2", *arguments],
-        launcher=Launcher.PYTHON,
+        launcher=Launcher.TORCHRUN,
         device="cpu",
         tolerance=0,
         align_init=align_init,
@@ -27,6 +27,7 @@ def verify(programs: Path, *arguments: str, align_init: bool | None = None) -> V
 
 
 @pytest.mark.ranks
+@pytest.mark.usefixtures("forked")
 def test_what_is_drawn_for_shards_is_taken_over(programs: Path) -> None:
     verdict = verify(programs)
     assert verdict.equal, verdict.line()
@@ -37,6 +38,7 @@ def test_what_is_drawn_for_shards_is_taken_over(programs: Path) -> None:
 
 
 @pytest.mark.ranks
+@pytest.mark.usefixtures("forked")
 def test_without_it_the_first_parameter_that_differs_is_named(programs: Path) -> None:
     verdict = verify(programs, align_init=False)
     assert "first parameters differs first at the start: enter.weight: by up to" in verdict.line()
@@ -44,6 +46,7 @@ def test_without_it_the_first_parameter_that_differs_is_named(programs: Path) ->
 
 
 @pytest.mark.ranks
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize(
     ("faults", "texts"),
     [

@@ -20,7 +20,7 @@ from fsdp_migrate.verify.main import TOLERANCE, run_program
 from fsdp_migrate.verify.records import Run
 from fsdp_migrate.verify.verdict import Verdict
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.usefixtures("forked")]
 
 PROGRAMS = Path(__file__).parent / "programs" / "traps"
 

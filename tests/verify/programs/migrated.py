@@ -16,18 +16,19 @@ def main() -> None:
         mesh = init_device_mesh(
             "cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("replicate", "shard")
         )
-    model = Model()
+    model, average = Model(), Model() if args.average else None
     policy = MixedPrecisionPolicy(torch.bfloat16 if args.bf16 else None)
-    for module in model.modules():
-        if isinstance(module, Block):
-            fully_shard(module, mesh=mesh, mp_policy=policy)
-    fully_shard(model, mesh=mesh, mp_policy=policy)
+    for whole in filter(None, (model, average)):
+        for module in whole.modules():
+            if isinstance(module, Block):
+                fully_shard(module, mesh=mesh, mp_policy=policy)
+        fully_shard(whole, mesh=mesh, mp_policy=policy)
     if args.fault == "sum":  # one unit adds its gradients instead of averaging them
         model.blocks[1].set_gradient_divide_factor(1.0)
         model.blocks[1].set_force_sum_reduction_for_comms(True)
     lr = 2 * args.lr if args.fault == "lr" else args.lr
     optimizer = getattr(torch.optim, args.optimizer)(model.parameters(), lr=lr)
-    train(model, optimizer, args)
+    train(model, optimizer, args, average)
     dist.destroy_process_group()
 
 

@@ -1,5 +1,7 @@
 """FSDP1, as one would write it for GPUs: no device_id, which the CPU would need."""
 
+import functools
+
 import torch
 import torch.distributed as dist
 from task import Block, Model, arguments, launch, train
@@ -25,8 +27,8 @@ def main() -> None:
         mesh = init_device_mesh(
             "cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("replicate", "shard")
         )
-    model = FSDP(
-        Model(),
+    fsdp = functools.partial(
+        FSDP,
         auto_wrap_policy=ModuleWrapPolicy({Block}),
         sharding_strategy=ShardingStrategy[args.strategy],
         use_orig_params=not args.flat,
@@ -35,8 +37,10 @@ def main() -> None:
         cpu_offload=CPUOffload(args.offload),
         mixed_precision=MixedPrecision(torch.bfloat16, torch.bfloat16) if args.bf16 else None,
     )
+    model = fsdp(Model())
+    average = fsdp(Model()) if args.average else None
     optimizer = getattr(torch.optim, args.optimizer)(model.parameters(), lr=args.lr)
-    train(model, optimizer, args)
+    train(model, optimizer, args, average)
     if args.offload:
         save(model, optimizer)
     dist.destroy_process_group()

@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -48,6 +49,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--offload", action="store_true")
     parser.add_argument("--clip", type=float, default=0.0)
     parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--average", action="store_true", help="keep a moving average")
     parser.add_argument("--spawn", action="store_true")
     parser.add_argument("--nproc", type=int, default=2)
     return parser.parse_args()
@@ -90,7 +92,12 @@ def batch(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     return x, torch.randint(5, (6,), generator=generator)
 
 
-def train(model: nn.Module, optimizer: torch.optim.Optimizer, args: argparse.Namespace) -> None:
+def train(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    args: argparse.Namespace,
+    average: nn.Module | None = None,
+) -> None:
     generator = torch.Generator().manual_seed(100 + dist.get_rank())
     for step in range(args.steps):
         if step == 2 and dist.get_rank() == 1:
@@ -105,7 +112,18 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, args: argparse.Nam
         if args.clip:
             clip(model, args.clip)
         optimizer.step()
+        if average is not None:
+            update(average, model, args.fault)
         print(f"step {step + 1} done", flush=True)
+
+
+def update(average: nn.Module, model: nn.Module, fault: str) -> None:
+    with torch.no_grad():
+        for mean, parameter in zip(average.parameters(), model.parameters(), strict=True):
+            if fault == "data":  # FSDP2 goes on with what it had
+                mean.data = 0.5 * mean.data + 0.5 * parameter.data
+            else:
+                mean.mul_(0.5).add_(0.5 * parameter)
 
 
 def clip(model: nn.Module, most: float) -> None:
@@ -124,4 +142,5 @@ def trouble(fault: str) -> None:
     if fault == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if fault == "hang":
+        Path(os.environ["HANGS"]).touch()
         time.sleep(600)
