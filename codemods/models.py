@@ -208,17 +208,35 @@ class Models:
     def _kept(self, attribute: ast.Attribute, file: File) -> bool:
         """Whether an attribute of that name, of `self` in the same class or else in the file, was given such a model."""
         cls = file.enclosing_class(attribute)
+        own = getattr(attribute.value, "id", "") == "self"
         for store in file.attributes.get(attribute.attr, ()):
             statement = file.parents.get(store)
             if not isinstance(store.ctx, ast.Store) or not isinstance(
                 statement, ast.Assign | ast.AnnAssign
             ):
                 continue
-            own = getattr(attribute.value, "id", "") == "self"
             if own and file.enclosing_class(store) is not cls:
                 continue
             if statement.value is None or not reaches(file, store, attribute):
                 continue
             if self.can_hold(statement.value, file):
                 return True
-        return False
+        fields = [] if own else self._fields.get(attribute.attr, [])
+        return any(self.can_hold(value, other) for other, value in fields)
+
+    @cached_property
+    def _fields(self) -> dict[str, list[tuple[File, ast.expr]]]:
+        """What the fields of the program's dataclasses are given: `Models(generator=FSDP(...))`."""
+        found: dict[str, list[tuple[File, ast.expr]]] = {}
+        calls = ((n, f, c) for n, each in self.calls.items() for f, c in each if n[:1].isupper())
+        for _, file, call in calls:
+            made = self._called(call, file)
+            if made is None or not isinstance(made.node, ast.ClassDef):
+                continue
+            annotated = [node for node in made.node.body if isinstance(node, ast.AnnAssign)]
+            names = [node.target.id for node in annotated if isinstance(node.target, ast.Name)]
+            given = [*zip(names, call.args, strict=False)]
+            given += [(each.arg, each.value) for each in call.keywords if each.arg in names]
+            for name, value in given:
+                found.setdefault(name, []).append((file, value))
+        return found
