@@ -222,7 +222,8 @@ def _decide(context: Context, statement: _Statement, gone: Collection[ast.AST]) 
         local = alias.asname or alias.name
         if not _binds_fsdp(statement.node, alias, context):
             continue
-        if gone and _is_spent(context, statement.node, local, gone):
+        whole = isinstance(statement.node, ast.ImportFrom) or len(statement.node.names) == 1
+        if gone and whole and _is_spent(context, statement.node, local, gone):
             statement.drop.add(local)
         elif isinstance(statement.node, ast.Import):
             if _leads_to_fsdp1(context, statement.node, local):
@@ -430,6 +431,8 @@ def _module_edits(context: Context, statement: _Statement) -> Iterator[Edit]:
         if written is not None:
             yield Edit(*written.span(), in_runtime(old))
         return
+    if statement.drop:
+        yield context.remove(node)
     for alias in node.names:
         if (alias.asname or alias.name) in statement.move:
             start, _ = context.file.span(alias)

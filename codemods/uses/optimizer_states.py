@@ -1,0 +1,276 @@
+"""FSDP1's functions for the states of optimizers: `FSDP.full_optim_state_dict` and its relatives."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterator
+from functools import lru_cache
+
+from fsdp_migrate.codemods.context import Context, keyword
+from fsdp_migrate.codemods.models import Models
+from fsdp_migrate.codemods.rule import Example, Found, Rule
+from fsdp_migrate.codemods.uses.state_dict_edits import Replacement, are_nameable, call_edits
+from fsdp_migrate.codemods.uses.state_dict_settings import ON_RANK_0, ON_THE_CPU
+from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.names import CLASS
+from fsdp_migrate.findings import Action
+
+RULE = Rule(
+    "FSDP335",
+    "optimizer-state-dict",
+    "full_optim_state_dict becomes get_optimizer_state_dict; what loads states is the runtime's",
+    """`get_optimizer_state_dict` returns an optimizer's states by parameter name, for both versions of FSDP:
+`full_optim_state_dict` gathers them on the CPU of rank 0, which is `full_state_dict=True, cpu_offload=True`, and
+`sharded_optim_state_dict` gives each rank its own. FSDP1's are gone from torch 2.14 (pytorch#191398). Where FSDP1's rank 0 is
+that of a process group, and not of all ranks, the runtime's stays: torch's option means the first of all. `optim_state_dict`
+follows the type that is in force and stays unless a context gives it.
+
+What loads states stays: FSDP1 writes one `step` tensor for all parameters of a flat parameter, and torch's
+`set_optimizer_state_dict` counts it once for each of them without an error. It also fails for optimizers without states, such
+as plain SGD. The runtime's functions return what FSDP1's did, and `optimizer.load_state_dict` takes it.""",
+    (
+        Example(
+            "gathering for rank 0",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def save(model, optimizer, rank):
+    state = FSDP.full_optim_state_dict(model, optimizer)
+    if rank == 0:
+        torch.save(state, "optimizer.pt")
+""",
+            """\
+import torch
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+)
+
+
+def save(model, optimizer, rank):
+    state = get_optimizer_state_dict(
+        model,
+        optimizer,
+        options=StateDictOptions(full_state_dict=True, cpu_offload=True),
+    )
+    if rank == 0:
+        torch.save(state, "optimizer.pt")
+""",
+            message="rank 0",
+        ),
+        Example(
+            "each rank's own",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel
+
+state = {"optim": FullyShardedDataParallel.sharded_optim_state_dict(model, optim=opt)}
+""",
+            """\
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+)
+
+state = {
+    "optim": get_optimizer_state_dict(
+        model, opt, options=StateDictOptions(cpu_offload=True)
+    )
+}
+""",
+        ),
+        Example(
+            "rank 0 of a process group",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model, process_group=group)
+state = FSDP.full_optim_state_dict(model, optimizer)
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(model, process_group=group)
+state = FSDP.full_optim_state_dict(model, optimizer)
+""",
+            message="process group",
+        ),
+        Example(
+            "loading, and names that live on",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def load(model, optimizer, full):
+    sharded = FSDP.scatter_full_optim_state_dict(full, model)
+    optimizer.load_state_dict(sharded)
+    del full, sharded
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+
+def load(model, optimizer, full):
+    sharded = FSDP.scatter_full_optim_state_dict(full, model)
+    optimizer.load_state_dict(sharded)
+    del full, sharded
+""",
+            message="optimizer.load_state_dict",
+        ),
+        Example(
+            "the type in force decides",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+state = FSDP.optim_state_dict(model, optimizer)
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+state = FSDP.optim_state_dict(model, optimizer)
+""",
+            message="type that is in force",
+        ),
+        Example(
+            "an optimizer's own states",
+            """\
+optimizer.load_state_dict(saved)
+scheduler.load_state_dict(other)
+state = helper.full_optim_state_dict(model, optimizer)
+""",
+            quiet=True,
+        ),
+    ),
+)
+RULES = (RULE,)
+
+FUNCTIONS = (
+    "optim_state_dict",
+    "optim_state_dict_to_load",
+    "full_optim_state_dict",
+    "sharded_optim_state_dict",
+    "shard_full_optim_state_dict",
+    "scatter_full_optim_state_dict",
+    "flatten_sharded_optim_state_dict",
+    "rekey_optim_state_dict",
+)
+_STAYS = {
+    "optim_state_dict": "the runtime's follows the type that is in force",
+    "rekey_optim_state_dict": "the runtime's gives states names for numbers, or numbers for names",
+    "full_optim_state_dict": "the runtime's gives each rank what FSDP1's did",
+    "sharded_optim_state_dict": "the runtime's gives each rank what FSDP1's did",
+}
+_TO_LOAD = "the runtime's returns what optimizer.load_state_dict takes"
+_OTHER_GROUP = "the runtime's stays: rank 0 of the model's process group may not be rank 0 of all"
+_BECOMES = {
+    "full_optim_state_dict": (
+        ON_RANK_0,
+        "get_optimizer_state_dict gathers the states on the CPU of rank 0",
+    ),
+    "sharded_optim_state_dict": (
+        ON_THE_CPU,
+        "get_optimizer_state_dict gives each rank its states on the CPU",
+    ),
+}
+
+# Strategies with replicas, and strategies that are looked up by a name.
+_HYBRID = re.compile(r"HYBRID|ShardingStrategy\s*[\[(]|getattr\(\s*ShardingStrategy")
+_GROUPS = ("process_group", "device_mesh")
+
+
+def find(context: Context, settled: Collection[ast.AST]) -> Iterator[Found]:
+    """FSDP1's functions for optimizer states, but for the calls that a context's rewrite takes away."""
+    for name in FUNCTIONS:
+        for attribute in context.file.attributes.get(name, ()):
+            call = context.file.parents[attribute]
+            if call in settled or not _is_fsdp1s(context, attribute):
+                continue
+            is_call = isinstance(call, ast.Call) and call.func is attribute
+            made = _rewritten(context, attribute, call) if is_call and context.plain else None
+            if isinstance(made, Found):
+                yield made
+            else:
+                message = made or _STAYS.get(name, _TO_LOAD)
+                yield Found(RULE, attribute, Action.RUNTIME, message)
+
+
+def _is_fsdp1s(context: Context, attribute: ast.Attribute) -> bool:
+    """Whether an attribute is the class's function, by the class or by a model."""
+    owner = attribute.value
+    return context.fsdp1(owner) == CLASS or context.can_be_model(owner)
+
+
+def _rewritten(context: Context, attribute: ast.Attribute, call: ast.AST) -> Found | str | None:
+    """The rewrite of a call; why there is none, or None where the function as such stays."""
+    assert isinstance(call, ast.Call)
+    if attribute.attr not in _BECOMES or context.fsdp1(attribute.value) != CLASS:
+        return None
+    options, message = _BECOMES[attribute.attr]
+    given = model_and_optimizer(call)
+    if given is None:
+        return None
+    if options == ON_RANK_0 and not first_is_rank_0(context.models):
+        return _OTHER_GROUP
+    made = get_optimizer_state_dict(context, call, given, options)
+    imports = made.imports(attribute.value)
+    if not are_nameable(context, imports):
+        return "the runtime's stays: a name of torch's function means something else here"
+    return Found(
+        RULE,
+        call,
+        Action.REWRITE,
+        message,
+        edits=lambda: call_edits(context, [made]),
+        imports=tuple(imports),
+        removed=(attribute,),
+    )
+
+
+def model_and_optimizer(call: ast.Call) -> tuple[ast.expr, ast.expr] | None:
+    """The two arguments of a call that gives nothing else but `rank0_only=True`."""
+    model, optimizer = keyword(call, "model", 0), keyword(call, "optim", 1)
+    if model is None or optimizer is None or len(call.args) > 2:
+        return None
+    for given in call.keywords:
+        is_default = given.arg == "rank0_only" and ast.unparse(given.value) == "True"
+        if given.arg not in {"model", "optim"} and not is_default:
+            return None
+    return model, optimizer
+
+
+def get_optimizer_state_dict(
+    context: Context, call: ast.Call, given: tuple[ast.expr, ast.expr], options: str
+) -> Replacement:
+    """The call of torch's function with those options."""
+    arguments = [context.source(value) for value in given]
+    if options:
+        arguments.append(f"options={options}")
+    return Replacement(call, "get_optimizer_state_dict", arguments)
+
+
+@lru_cache(maxsize=1)
+def first_is_rank_0(models: Models) -> bool:
+    """Whether rank 0 of each model's process group is rank 0 of all ranks, by the constructors of the run."""
+    return not any(_has_groups(models, file) for file in models.program.files)
+
+
+def _has_groups(models: Models, file: File) -> bool:
+    if _HYBRID.search(file.text):
+        return True
+    for call in file.of(ast.Call):
+        values = [*call.args, *(given.value for given in call.keywords)]
+        if not models.is_constructor(call, file) and not any(
+            models.program.fsdp1(value, file) == CLASS for value in values
+        ):
+            continue
+        if any(isinstance(value, ast.Starred) for value in call.args) or any(
+            given.arg is None and any(group in file.text for group in _GROUPS)
+            for given in call.keywords
+        ):
+            return True
+        groups = [keyword(call, "process_group", 1), keyword(call, "device_mesh", 15)]
+        if any(g is not None and ast.unparse(g) != "None" for g in groups):
+            return True
+    return False

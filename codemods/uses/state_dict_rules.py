@@ -1,0 +1,439 @@
+"""The rules on the types of state dicts, with their examples."""
+
+from __future__ import annotations
+
+from fsdp_migrate.codemods.rule import Example, Rule
+
+CONTEXT = Rule(
+    "FSDP331",
+    "state-dict-context",
+    "a state-dict context becomes get_model_state_dict",
+    """With FULL_STATE_DICT FSDP1 gathers the whole state dict inside the context. `get_model_state_dict` with
+`full_state_dict=True` does so without a context; `cpu_offload=True` in addition is FSDP1's
+`offload_to_cpu=True, rank0_only=True`: rank 0 gets the tensors on the CPU, the others an empty dict. With SHARDED_STATE_DICT
+every rank has its shards, as DTensors. All of this is collective, as it was: all ranks must call it.
+
+The context goes where its type and configuration are known and its body holds nothing but calls that take the type as an
+option and calls that have no way to the model. A context stays where its model is given to a function, where `rank0_only` would
+mean another rank (a process group, hybrid sharding), and where `offload_to_cpu` or `rank0_only` is set alone, which no option
+says. Loading a whole state dict stays, too: `set_model_state_dict` with `full_state_dict=True` fills in missing keys from the
+model without an error and puts DTensors into the dict that it is given (`_load_model_state_dict` in
+torch/distributed/checkpoint/state_dict.py).""",
+    (
+        Example(
+            "saving from rank 0",
+            """\
+import torch
+from torch.distributed.fsdp import (
+    FullStateDictConfig,
+    FullyShardedDataParallel as FSDP,
+    StateDictType,
+)
+
+
+def save(model, rank, path):
+    policy = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
+        # gathered on rank 0
+        state = model.state_dict()
+        if rank == 0:
+            torch.save(state, path)
+""",
+            """\
+import torch
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+)
+
+
+def save(model, rank, path):
+    # gathered on rank 0
+    state = get_model_state_dict(
+        model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+    )
+    if rank == 0:
+        torch.save(state, path)
+""",
+        ),
+        Example(
+            "shards, model and optimizer together",
+            """\
+import torch.distributed.checkpoint as dcp
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+
+class Trainer:
+    def save(self, path):
+        with FSDP.state_dict_type(self.model, StateDictType.SHARDED_STATE_DICT):
+            state = {"model": self.model.state_dict()}
+            state["optim"] = FSDP.optim_state_dict(self.model, self.optimizer)
+            state["scheduler"] = self.scheduler.state_dict()
+            dcp.save(state, checkpoint_id=path)
+""",
+            """\
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+)
+
+
+class Trainer:
+    def save(self, path):
+        state = {"model": get_model_state_dict(self.model)}
+        state["optim"] = get_optimizer_state_dict(
+            self.model, self.optimizer, options=StateDictOptions(cpu_offload=True)
+        )
+        state["scheduler"] = self.scheduler.state_dict()
+        dcp.save(state, checkpoint_id=path)
+""",
+        ),
+        Example(
+            "shards, loaded",
+            """\
+import torch.distributed.checkpoint as dcp
+import torch.distributed.fsdp as fsdp
+
+
+def load(model, path):
+    with fsdp.FullyShardedDataParallel.state_dict_type(
+        model, fsdp.StateDictType.SHARDED_STATE_DICT
+    ):
+        state = {"model": model.state_dict()}
+        dcp.load(state, checkpoint_id=path)
+        model.load_state_dict(state["model"])
+""",
+            """\
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    set_model_state_dict,
+)
+
+
+def load(model, path):
+    state = {"model": get_model_state_dict(model)}
+    dcp.load(state, checkpoint_id=path)
+    set_model_state_dict(model, state["model"])
+""",
+        ),
+        Example(
+            "one of two contexts",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+with torch.no_grad(), FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
+    weights = {name: value.half() for name, value in model.state_dict().items()}
+""",
+            """\
+import torch
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+)
+
+with torch.no_grad():
+    weights = {
+        name: value.half()
+        for name, value in get_model_state_dict(
+            model, options=StateDictOptions(full_state_dict=True)
+        ).items()
+    }
+""",
+        ),
+        Example(
+            "a trainer that has the model",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
+    trainer.save_model()
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, StateDictType
+
+with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
+    trainer.save_model()
+""",
+            message="trainer.save_model",
+        ),
+        Example(
+            "a function that is given the model",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
+    save(model, model.state_dict())
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, StateDictType
+
+with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
+    save(model, model.state_dict())
+""",
+            message="handed on",
+        ),
+        Example(
+            "a trainer's own state dict",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+
+class Trainer:
+    def save(self):
+        with FSDP.state_dict_type(self.model, StateDictType.FULL_STATE_DICT):
+            return self.state_dict()
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, StateDictType
+
+
+class Trainer:
+    def save(self):
+        with FSDP.state_dict_type(self.model, StateDictType.FULL_STATE_DICT):
+            return self.state_dict()
+""",
+            message="self.state_dict",
+        ),
+        Example(
+            "rank 0 of a process group",
+            """\
+from torch.distributed.fsdp import (
+    FullStateDictConfig,
+    FullyShardedDataParallel as FSDP,
+    StateDictType,
+)
+
+model = FSDP(model, process_group=group)
+policy = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
+with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
+    state = model.state_dict()
+""",
+            """\
+from fsdp_migrate.runtime import (
+    FullStateDictConfig,
+    FullyShardedDataParallel as FSDP,
+    StateDictType,
+)
+
+model = FSDP(model, process_group=group)
+policy = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
+with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
+    state = model.state_dict()
+""",
+            message="may not be rank 0 of all",
+        ),
+        Example(
+            "on the CPU of every rank",
+            """\
+from torch.distributed.fsdp import (
+    FullStateDictConfig,
+    FullyShardedDataParallel as FSDP,
+    StateDictType,
+)
+
+policy = FullStateDictConfig(offload_to_cpu=True)
+with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
+    state = model.state_dict()
+""",
+            """\
+from fsdp_migrate.runtime import (
+    FullStateDictConfig,
+    FullyShardedDataParallel as FSDP,
+    StateDictType,
+)
+
+policy = FullStateDictConfig(offload_to_cpu=True)
+with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
+    state = model.state_dict()
+""",
+            message="no option says",
+        ),
+        Example(
+            "loading a whole state dict",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
+    model.load_state_dict(state)
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, StateDictType
+
+with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
+    model.load_state_dict(state)
+""",
+            message="missing keys",
+        ),
+        Example(
+            "a type from the configuration",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+with FSDP.state_dict_type(model, config.state_dict_type):
+    state = model.state_dict()
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+with FSDP.state_dict_type(model, config.state_dict_type):
+    state = model.state_dict()
+""",
+            message="known only when the program runs",
+        ),
+        Example(
+            "a context that is returned",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+
+def full(model):
+    return FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT)
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, StateDictType
+
+
+def full(model):
+    return FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT)
+""",
+            message="no plain `with` statement",
+        ),
+        Example(
+            "functions that take the type themselves, and other state dicts",
+            """\
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
+state = get_model_state_dict(model)
+self.optimizer.load_state_dict(state)
+kind = plugin.state_dict_type
+""",
+            quiet=True,
+        ),
+    ),
+)
+SET_TYPE = Rule(
+    "FSDP332",
+    "set-state-dict-type",
+    "a type that is set is the runtime's, for the model's own state_dict()",
+    """It says what every later `state_dict()` of the model returns and every `load_state_dict()` takes, wherever that is
+called. The runtime's class has it, with FSDP1's default: FULL_STATE_DICT. `get_model_state_dict` and its relatives take the type
+as an option instead and go by no type that was set.""",
+    (
+        Example(
+            "a type for what follows",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+FSDP.set_state_dict_type(model, StateDictType.SHARDED_STATE_DICT)
+before = FSDP.get_state_dict_type(model)
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, StateDictType
+
+FSDP.set_state_dict_type(model, StateDictType.SHARDED_STATE_DICT)
+before = FSDP.get_state_dict_type(model)
+""",
+            message="from here on",
+        ),
+        Example(
+            "another class, another object",
+            """\
+from fairscale.nn import FullyShardedDataParallel as FSDP
+
+FSDP.set_state_dict_type(model, kind)
+plugin.set_state_dict_type("SHARDED_STATE_DICT")
+""",
+            quiet=True,
+        ),
+    ),
+)
+LOCAL = Rule(
+    "FSDP334",
+    "local-state-dict",
+    "LOCAL_STATE_DICT is a rank's flat shard, which FSDP2 does not have",
+    """The files hold slices of flat parameters, and only FSDP1 on the same number of ranks can read them. Load them there
+once and save them as FULL_STATE_DICT or SHARDED_STATE_DICT; FSDP2 reads both. The runtime raises an error where the type is
+asked for. A context around nothing that speaks of the model has no effect and goes; `optimizer.state_dict()` inside of it holds
+a rank's shards as DTensors now, which the same rank can load again, on as many ranks. What FSDP1 wrote cannot be loaded so.""",
+    (
+        Example(
+            "shards of a model",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+with FSDP.state_dict_type(model, StateDictType.LOCAL_STATE_DICT):
+    state = model.state_dict()
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, StateDictType
+
+with FSDP.state_dict_type(model, StateDictType.LOCAL_STATE_DICT):
+    state = model.state_dict()
+""",
+            message="save them as",
+        ),
+        Example(
+            "a default",
+            """\
+from torch.distributed.fsdp import StateDictType
+
+
+class Config:
+    checkpoint_type: StateDictType = StateDictType.LOCAL_STATE_DICT
+""",
+            """\
+from fsdp_migrate.runtime import StateDictType
+
+
+class Config:
+    checkpoint_type: StateDictType = StateDictType.LOCAL_STATE_DICT
+""",
+            message="raises",
+        ),
+        Example(
+            "around the optimizer's own state dict",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+
+def save(model, optimizer, rank):
+    with FSDP.state_dict_type(
+        model,
+        StateDictType.LOCAL_STATE_DICT,
+    ):
+        path = f"optimizer.{rank}.pth"
+        torch.save(optimizer.state_dict(), path)
+""",
+            """\
+import torch
+
+
+def save(model, optimizer, rank):
+    path = f"optimizer.{rank}.pth"
+    torch.save(optimizer.state_dict(), path)
+""",
+            message="nothing inside",
+        ),
+        Example(
+            "a comparison",
+            """\
+from torch.distributed.fsdp import StateDictType
+
+if config.checkpoint_type == StateDictType.LOCAL_STATE_DICT:
+    raise ValueError("choose another type")
+""",
+            """\
+from fsdp_migrate.runtime import StateDictType
+
+if config.checkpoint_type == StateDictType.LOCAL_STATE_DICT:
+    raise ValueError("choose another type")
+""",
+            quiet=True,
+        ),
+    ),
+)

@@ -1,0 +1,143 @@
+"""What a call of `state_dict_type` asks for, in options of `torch.distributed.checkpoint.state_dict`."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from fsdp_migrate.codemods.context import Context, keyword
+from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.values import Value
+
+MODULE = "torch.distributed.checkpoint.state_dict"
+KINDS = {"FULL_STATE_DICT": "Full", "SHARDED_STATE_DICT": "Sharded", "LOCAL_STATE_DICT": "Local"}
+
+# Whole state dicts are gathered for every rank on its device, or for rank 0 on the CPU. No option says anything between.
+_WHOLE = {
+    (False, False): "StateDictOptions(full_state_dict=True)",
+    (True, True): "StateDictOptions(full_state_dict=True, cpu_offload=True)",
+}
+_SHARDS = {
+    (False, False): "",
+    (True, False): "StateDictOptions(cpu_offload=True)",
+}
+ON_RANK_0 = _WHOLE[True, True]
+ON_THE_CPU = _SHARDS[True, False]
+
+
+class Unknown(Exception):
+    """A type or configuration that only a run knows; the message says which."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A type, and where its state dicts go.
+
+    Attributes:
+        kind: Full, Sharded or Local.
+        model, optimizer: `offload_to_cpu` and `rank0_only` for each.
+    """
+
+    kind: str
+    model: tuple[bool, bool]
+    optimizer: tuple[bool, bool]
+
+    def of_model(self) -> str | None:
+        """The options of `get_model_state_dict`, empty for its defaults; None if none say the same."""
+        return self._options(self.model)
+
+    def of_optimizer(self) -> str | None:
+        """The options of `get_optimizer_state_dict`, as `of_model`."""
+        return self._options(self.optimizer)
+
+    def _options(self, flags: tuple[bool, bool]) -> str | None:
+        return (_WHOLE if self.kind == "Full" else _SHARDS).get(flags)
+
+
+def settings(context: Context, call: ast.Call) -> Settings:
+    """What a call of `state_dict_type` or `set_state_dict_type` asks for.
+
+    Raises:
+        Unknown: if that is known only when the program runs.
+    """
+    kind = kind_of(context, call)
+    if kind is None:
+        raise Unknown("its type is known only when the program runs")
+    if any(k.arg is None for k in call.keywords) or _is_changed(context):
+        raise Unknown("its configuration is known only when the program runs")
+    # A model's state dict stays where it is by default; an optimizer's goes to the CPU (torch/distributed/fsdp/api.py).
+    model = _flags(context, call, ("state_dict_config", 2), f"{kind}StateDictConfig", False)
+    place = ("optim_state_dict_config", 3)
+    return Settings(
+        kind, model, _flags(context, call, place, f"{kind}OptimStateDictConfig", kind != "Local")
+    )
+
+
+def kind_of(context: Context, call: ast.Call) -> str | None:
+    """The type that a call gives: Full, Sharded or Local; None if it is not known."""
+    given = keyword(call, "state_dict_type", 1)
+    made = None if given is None else _value(context, given, call)
+    if made is None or not isinstance(made.node, ast.Attribute):
+        return None
+    owner = context.program.fsdp1(made.node.value, made.file)
+    return KINDS.get(made.node.attr) if owner == "StateDictType" else None
+
+
+def _is_changed(context: Context) -> bool:
+    """Whether the file gives a flag of some configuration another value later."""
+    flags = ("offload_to_cpu", "rank0_only")
+    return any(
+        not isinstance(attribute.ctx, ast.Load)
+        for flag in flags
+        for attribute in context.file.attributes.get(flag, ())
+    )
+
+
+def _flags(
+    context: Context, call: ast.Call, place: tuple[str, int], name: str, offload: bool
+) -> tuple[bool, bool]:
+    """`offload_to_cpu` and `rank0_only` of one configuration of a call."""
+    given = keyword(call, *place)
+    if given is None or (isinstance(given, ast.Constant) and given.value is None):
+        return offload, False
+    made = _value(context, given, call)
+    config = None if made is None else made.node
+    if (
+        not isinstance(config, ast.Call)
+        or made is None
+        or context.program.fsdp1(config.func, made.file) != name
+        or any(k.arg not in {"offload_to_cpu", "rank0_only"} for k in config.keywords)
+    ):
+        raise Unknown("its configuration is known only when the program runs")
+    first = _flag(context, made.file, keyword(config, "offload_to_cpu", 0), offload)
+    second = keyword(config, "rank0_only", 1 if name.startswith("Full") else None)
+    return first, _flag(context, made.file, second, False)
+
+
+def _flag(context: Context, file: File, given: ast.expr | None, default: bool) -> bool:
+    if given is None:
+        return default
+    if isinstance(given, ast.Constant) and isinstance(given.value, bool):
+        return given.value
+    raise Unknown("its configuration is known only when the program runs")
+
+
+def _value(context: Context, expression: ast.expr, use: ast.AST) -> Value | None:
+    """The one expression behind a name; where it is given several, the last one in front of its use in the same block."""
+    made = context.value(expression)
+    if made is not None or not isinstance(expression, ast.Name):
+        return made
+    statement = context.file.statement(use)
+    block = context.file.block(statement)
+    for before in reversed(block[: block.index(statement)] if statement in block else []):
+        stored = [n for n in ast.walk(before) if isinstance(n, ast.Name) and _binds(n, expression)]
+        if not stored:
+            continue
+        if isinstance(before, ast.Assign) and before.targets == stored:
+            return context.value(before.value)
+        return None
+    return None
+
+
+def _binds(node: ast.Name, name: ast.Name) -> bool:
+    return node.id == name.id and not isinstance(node.ctx, ast.Load)

@@ -1,0 +1,301 @@
+"""The type of a model's state dict: `with FSDP.state_dict_type(model, ...)` and `FSDP.set_state_dict_type(model, ...)`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from fsdp_migrate.codemods.context import Context, keyword, shortened
+from fsdp_migrate.codemods.rule import Edit, Found
+from fsdp_migrate.codemods.uses import optimizer_states
+from fsdp_migrate.codemods.uses.optimizer_states import (
+    first_is_rank_0,
+    get_optimizer_state_dict,
+    model_and_optimizer,
+)
+from fsdp_migrate.codemods.uses.state_dict_bodies import Body, body_of
+from fsdp_migrate.codemods.uses.state_dict_edits import Replacement, are_nameable, unwrapped
+from fsdp_migrate.codemods.uses.state_dict_rules import CONTEXT, LOCAL, SET_TYPE
+from fsdp_migrate.codemods.uses.state_dict_settings import (
+    ON_RANK_0,
+    Settings,
+    Unknown,
+    kind_of,
+    settings,
+)
+from fsdp_migrate.facts.names import CLASS, STATE_DICTS
+from fsdp_migrate.facts.scopes import Assigned
+from fsdp_migrate.findings import Action
+
+RULES = (CONTEXT, SET_TYPE, LOCAL, *optimizer_states.RULES)
+
+_NO_LOCAL = (
+    "raises under FSDP2, which has no flat parameters: load the files with FSDP1 on as many ranks once, and save them as "
+    "FULL_STATE_DICT or SHARDED_STATE_DICT"
+)
+_SETTERS = ("state_dict_type", "set_state_dict_type")
+_RENAMED = ("register_state_dict_post_hook", "_register_state_dict_hook")
+
+
+@dataclass(frozen=True, eq=False)
+class _Plain:
+    """A context that goes.
+
+    Attributes:
+        call: `state_dict_type(...)`.
+        replacements: what takes the place of the calls in its body.
+        reference: FSDP1's class as the call names it.
+    """
+
+    call: ast.Call
+    statement: ast.With
+    settings: Settings
+    replacements: Sequence[Replacement]
+    reference: ast.expr
+
+
+def find(context: Context) -> Iterator[Found]:
+    """Every use of FSDP1's types of state dicts, and of its functions for optimizers."""
+    plain: list[_Plain] = []
+    for attribute in _attributes(context, "state_dict_type"):
+        call = context.file.parents[attribute]
+        assert isinstance(call, ast.Call)
+        decided = _decided(context, attribute, call)
+        if isinstance(decided, Found):
+            yield decided
+        else:
+            plain.append(decided)
+            yield from _rewritten(context, decided)
+    yield from _spent(context, plain)
+    for attribute in _attributes(context, "set_state_dict_type"):
+        call = context.file.parents[attribute]
+        assert isinstance(call, ast.Call)
+        if kind_of(context, call) == "Local":
+            yield Found(LOCAL, call, Action.MANUAL, _NO_LOCAL)
+        else:
+            message = "the runtime's: the model's state_dict() goes by this type from here on"
+            yield Found(SET_TYPE, attribute, Action.RUNTIME, message)
+    for attribute in _attributes(context, "get_state_dict_type"):
+        yield Found(SET_TYPE, attribute, Action.RUNTIME, "the runtime's returns the same")
+    yield from _given_local(context)
+    settled = {made.call for each in plain for made in each.replacements}
+    yield from optimizer_states.find(context, settled)
+
+
+def _given_local(context: Context) -> Iterator[Found]:
+    """LOCAL_STATE_DICT as a default, or as the value of a name or an argument: a context far away will ask for it."""
+    for member in context.file.attributes.get("LOCAL_STATE_DICT", ()):
+        place = context.file.parents[member]
+        call = context.file.parents[place]
+        if context.fsdp1(member.value) != "StateDictType" or (
+            isinstance(call, ast.Call) and getattr(call.func, "attr", "") in _SETTERS
+        ):
+            continue
+        if isinstance(place, ast.Assign | ast.AnnAssign | ast.arguments | ast.keyword):
+            yield Found(LOCAL, member, Action.MANUAL, _NO_LOCAL)
+
+
+def _attributes(context: Context, name: str) -> Iterator[ast.Attribute]:
+    """The calls of a static method, by FSDP1's class or by a model."""
+    for attribute in context.file.attributes.get(name, ()):
+        call = context.file.parents[attribute]
+        if isinstance(call, ast.Call) and call.func is attribute:
+            if context.fsdp1(attribute.value) == CLASS or _is_of_model(context, attribute, call):
+                yield attribute
+
+
+def _is_of_model(context: Context, attribute: ast.Attribute, call: ast.Call) -> bool:
+    given = keyword(call, "state_dict_type", 1)
+    member = None if given is None else context.member(given)
+    return context.can_be_model(attribute.value) or (member or ("",))[0] == "StateDictType"
+
+
+def _decided(context: Context, attribute: ast.Attribute, call: ast.Call) -> _Plain | Found:
+    """Whether a context goes or stays."""
+    item = context.file.parents[call]
+    statement = context.file.parents[item]
+    model = keyword(call, "module", 0)
+    body = None
+    if isinstance(item, ast.withitem) and isinstance(statement, ast.With) and model is not None:
+        body = body_of(context, statement, model)
+    is_local = kind_of(context, call) == "Local"
+    if is_local and (body is None or body.reason or body.calls):
+        return Found(LOCAL, call, Action.MANUAL, _NO_LOCAL)
+    try:
+        if body is None or not isinstance(statement, ast.With):
+            raise Unknown("it is no plain `with` statement")
+        if not context.plain or _is_silenced(context, call):
+            raise Unknown("")
+        _check_statement(context, statement, attribute)
+        asked = settings(context, call)
+        made = list(_replacements(context, body, asked))
+        imports = [need for each in made for need in each.imports(attribute.value)]
+        if not are_nameable(context, imports):
+            raise Unknown("a name of torch's functions means something else here")
+        return _Plain(call, statement, asked, made, attribute.value)
+    except Unknown as reason:
+        if is_local:
+            return Found(LOCAL, call, Action.MANUAL, _NO_LOCAL)
+        because = f" ({reason})" if str(reason) else ""
+        message = f"the runtime's gives the model's state dict its type{because}"
+        return Found(CONTEXT, call, Action.RUNTIME, message)
+
+
+def _is_silenced(context: Context, call: ast.Call) -> bool:
+    """Whether a comment silences the context: then what it reads stays, too."""
+    start, end = context.file.lines(call)
+    return "fsdp-migrate:" in context.file.text[start:end]
+
+
+def _check_statement(context: Context, statement: ast.With, attribute: ast.Attribute) -> None:
+    calls = [item.context_expr for item in statement.items]
+    types = [c for c in calls if getattr(getattr(c, "func", None), "attr", "") == attribute.attr]
+    if len(types) > 1:
+        raise Unknown("the statement sets several types")
+    if context.fsdp1(attribute.value) != CLASS:
+        raise Unknown("it is called on a model")
+    if any(item.optional_vars for item in statement.items if item.context_expr in types):
+        raise Unknown("what the context gives is used")
+
+
+def _replacements(context: Context, body: Body, asked: Settings) -> Iterator[Replacement]:
+    """What takes the place of the calls in the body of a context.
+
+    Raises:
+        Unknown: where torch has nothing that means the same.
+    """
+    if body.reason:
+        raise Unknown(body.reason)
+    if body.loads and asked.kind == "Full":
+        raise Unknown("set_model_state_dict would pass over missing keys")
+    if body.calls and _has_other_names(context):
+        raise Unknown("names of the state dict may be the program's own")
+    for call in body.saves:
+        assert isinstance(call.func, ast.Attribute)
+        options = _options(context, asked.of_model())
+        arguments = [context.source(call.func.value), *_keyword("options", options)]
+        yield Replacement(call, "get_model_state_dict", arguments)
+    for call in body.loads:
+        yield _loading(context, call)
+    for call in body.optimizers:
+        given = model_and_optimizer(call)
+        assert given is not None
+        options = _options(context, asked.of_optimizer())
+        yield get_optimizer_state_dict(context, call, given, options)
+
+
+def _options(context: Context, options: str | None) -> str:
+    if options is None:
+        raise Unknown("no option says offload_to_cpu without rank0_only, or the reverse")
+    if options == ON_RANK_0 and not first_is_rank_0(context.models):
+        raise Unknown("rank 0 of the model's process group may not be rank 0 of all")
+    return options
+
+
+def _keyword(name: str, value: str) -> list[str]:
+    return [f"{name}={value}"] if value else []
+
+
+def _loading(context: Context, call: ast.Call) -> Replacement:
+    """`model.load_state_dict(shards)` as `set_model_state_dict(model, shards)`."""
+    assert isinstance(call.func, ast.Attribute)
+    state, strict = keyword(call, "state_dict", 0), keyword(call, "strict", 1)
+    assert state is not None
+    options = "" if strict is None else f"StateDictOptions(strict={context.source(strict)})"
+    arguments = [context.source(call.func.value), context.source(state)]
+    return Replacement(call, "set_model_state_dict", [*arguments, *_keyword("options", options)])
+
+
+def _has_other_names(context: Context) -> bool:
+    """Whether modules of the program may give their state dicts names that torch's functions do not find.
+
+    torch.compile around a model puts `_orig_mod.` in front of them, which those functions take away.
+    """
+    program = context.program
+    for file in program.files:
+        if any(hook in file.attributes for hook in _RENAMED):
+            return True
+        for call in file.of(ast.Call):
+            if "torch.compile" in program.dotted(call.func, file) and any(
+                context.models.can_hold(value, file) for value in call.args
+            ):
+                return True
+    return False
+
+
+def _rewritten(context: Context, each: _Plain) -> Iterator[Found]:
+    """The findings of a context that goes: its own, and one for each call in its body."""
+    item = context.file.parents[each.call]
+    assert isinstance(item, ast.withitem)
+    imports = [need for made in each.replacements for need in made.imports(each.reference)]
+    functions = [made.call.func for made in each.replacements]
+    message = "the type is an option of the functions that get and set the state dict"
+    if not each.replacements:
+        message = "goes: nothing inside depends on the type"
+    rule = LOCAL if each.settings.kind == "Local" else CONTEXT
+    yield Found(
+        rule,
+        each.call,
+        Action.REWRITE,
+        message,
+        edits=lambda: unwrapped(context, each.statement, item, each.replacements),
+        imports=tuple(dict.fromkeys(imports)),
+        removed=(each.call, *functions),
+    )
+    for made in each.replacements:
+        message = f"{made.function} does so without a context"
+        yield Found(CONTEXT, made.call, Action.REWRITE, message)
+
+
+def _spent(context: Context, plain: Sequence[_Plain]) -> Iterator[Found]:
+    """The assignments of configurations and types that only contexts read that go."""
+    gone = {node for each in plain for node in ast.walk(each.call)}
+    names = dict.fromkeys(node.id for node in gone if isinstance(node, ast.Name))
+    for name in sorted(names):
+        if not all(load in gone for load in context.file.loads.get(name, ())):
+            continue
+        for statement in _assignments(context, name):
+            yield Found(
+                CONTEXT,
+                statement,
+                Action.REWRITE,
+                f"nothing reads {name} any more",
+                shortened(context.source(statement)),
+                edits=partial(_removal, context, statement),
+                removed=(statement,),
+            )
+
+
+def _removal(context: Context, statement: ast.stmt) -> list[Edit]:
+    return [context.remove(statement)]
+
+
+def _assignments(context: Context, name: str) -> list[ast.stmt]:
+    """The statements that give a name its value, if they do nothing else and no other file reads it."""
+    file, program = context.file, context.program
+    bindings = [b for scope in file.scopes for b in scope.bindings.get(name, ())]
+    for binding in bindings:
+        if not isinstance(binding, Assigned) or binding.path or not _is_option(context, binding):
+            return []
+    if name in file.scope.bindings:
+        others = (other for other in program.files if other is not file)
+        exported = any(constant.value == name for constant in file.of(ast.Constant))
+        if exported or program.imports_of(file, name) or any(name in o.attributes for o in others):
+            return []
+    return [file.statement(b.target) for b in bindings if isinstance(b, Assigned)]
+
+
+def _is_option(context: Context, binding: Assigned) -> bool:
+    """Whether a name is given a configuration or a type of FSDP1, and nothing else is done beside."""
+    statement, value = context.file.statement(binding.target), binding.value
+    of = value.func if isinstance(value, ast.Call) else getattr(value, "value", None)
+    return (
+        isinstance(statement, ast.Assign | ast.AnnAssign)
+        and (isinstance(statement, ast.AnnAssign) or len(statement.targets) == 1)
+        and isinstance(of, ast.expr)
+        and context.fsdp1(of) in STATE_DICTS
+        and not any(isinstance(node, ast.Call) for node in ast.walk(value) if node is not value)
+        and context.is_alone(statement)
+    )
