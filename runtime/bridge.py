@@ -219,13 +219,22 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
 
     # Running #
 
+    @torch_private.run_eagerly(inside=False)
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The wrapped module's forward, with its parameters gathered before and freed after."""
         if is_summoned(self):  # whole already, perhaps changed
             return self._fsdp_wrapped_module(*args, **kwargs)
-        self._prepare()
-        args, kwargs = torch_private.pre_forward(self, args, kwargs)
+        args, kwargs = self._before_forward(args, kwargs)
         output = self._fsdp_wrapped_module(*args, **kwargs)
+        return self._after_forward(args, output)
+
+    @torch_private.run_eagerly()
+    def _before_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._prepare()
+        return torch_private.pre_forward(self, args, kwargs)
+
+    @torch_private.run_eagerly()
+    def _after_forward(self, args: tuple[Any, ...], output: Any) -> Any:
         output = torch_private.post_forward(self, args, output)
         if self._is_root and not torch.is_grad_enabled():
             for unit in units_of(self):
@@ -248,7 +257,7 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
                 for module in own_modules(unit, unit._ignored_modules):
                     cast_own_buffers(module, precision.buffer_dtype)
         if any(unit.forward_prefetch for unit in units):
-            prefetch_in_forward_order(self)
+            prefetch_in_forward_order(self, units)
 
     @property
     def _is_root(self) -> bool | None:

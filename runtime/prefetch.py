@@ -18,21 +18,18 @@ def disable_backward_prefetch(unit: FSDPModule) -> None:
     unit.set_modules_to_backward_prefetch([unit])
 
 
-def prefetch_in_forward_order(root: nn.Module) -> None:
+def prefetch_in_forward_order(root: Any, units: list[Any]) -> None:
     """FSDP1's ``forward_prefetch=True``: each unit gathers the next one's parameters before its own
     computation.
 
     As in FSDP1 the order is that of the first forward, so the model must run its units in the same
-    order every time.
+    order every time. ``root`` is in that forward already, but for its wrapped module's.
     """
     order: list[FSDPModule] = []
 
-    def start(module: nn.Module, args: Any) -> None:
-        order.clear()
-
-    def record(module: nn.Module, args: Any) -> None:
-        if isinstance(module, FSDPModule) and module not in order and parameter_groups(module):
-            order.append(module)
+    def record(unit: FSDPModule) -> None:
+        if unit not in order and parameter_groups(unit):
+            order.append(unit)
 
     def finish(module: nn.Module, args: Any, output: Any) -> None:
         for handle in handles:
@@ -40,8 +37,8 @@ def prefetch_in_forward_order(root: nn.Module) -> None:
         for unit, following in pairwise(order):
             unit.set_modules_to_forward_prefetch([following])
 
-    handles = [root.register_forward_pre_hook(start)]
-    handles += [
-        m.register_forward_pre_hook(record) for m in root.modules() if isinstance(m, FSDPModule)
+    handles = [
+        unit.module.register_forward_pre_hook(lambda module, args, unit=unit: record(unit))
+        for unit in units
     ]
-    handles.append(root.register_forward_hook(finish))
+    handles.append(root.module.register_forward_hook(finish))

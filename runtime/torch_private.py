@@ -9,13 +9,16 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
+from torch._compile import _disable_dynamo
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def units_of(module: nn.Module) -> list[FSDPModule]:
@@ -117,6 +120,14 @@ def set_cast_forward_inputs(unit: FSDPModule, cast: bool) -> None:
     """Changes ``MixedPrecisionPolicy.cast_forward_inputs`` of a unit that is sharded already."""
     state: Any = unit._get_fsdp_state()
     state._mp_policy = dataclasses.replace(state._mp_policy, cast_forward_inputs=cast)
+
+
+def run_eagerly(inside: bool = True) -> Callable[[Function], Function]:
+    """Keeps ``torch.compile`` out of a function, and out of what it calls if ``inside``.
+
+    ``torch.compiler.disable`` would import the compiler when this module is imported.
+    """
+    return lambda function: cast(Function, _disable_dynamo(function, recursive=inside))
 
 
 # Which parameters a unit's modules show #

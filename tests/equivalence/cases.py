@@ -16,10 +16,10 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from fsdp_migrate import runtime
-from fsdp_migrate.runtime import broadcast_module_states, shard_model
+from fsdp_migrate.runtime import FullyShardedDataParallel, broadcast_module_states
 
 from .models import Attention, Block, ConvNet, Stack, Tied
-from .train import TORCH, Case
+from .train import BRIDGE, TORCH, Case
 
 
 def strategy(name: str, **more: Any) -> Any:
@@ -176,7 +176,7 @@ def wrap_by_hand(model: nn.Module, shard: Any, **options: Any) -> nn.Module:
 
 
 BY_HAND: dict[str, Any] = {
-    "ours": lambda model, **options: wrap_by_hand(model, shard_model, **options),
+    "ours": lambda model, **options: wrap_by_hand(model, FullyShardedDataParallel, **options),
     "theirs": lambda model, **options: wrap_by_hand(model, FSDP, **options),
 }
 
@@ -214,7 +214,7 @@ def parts_apart(shard: Any, api: Any) -> Any:
 
 
 PARTS_APART: dict[str, Any] = {
-    "ours": parts_apart(shard_model, runtime),
+    "ours": parts_apart(FullyShardedDataParallel, runtime),
     "theirs": parts_apart(FSDP, fsdp),
 }
 
@@ -251,7 +251,9 @@ def wrap_annotated(model: nn.Module, api: Any, shard: Any, **options: Any) -> nn
 
 
 ANNOTATED: dict[str, Any] = {
-    "ours": lambda model, **options: wrap_annotated(model, runtime, shard_model, **options),
+    "ours": lambda model, **options: wrap_annotated(
+        model, BRIDGE, FullyShardedDataParallel, **options
+    ),
     "theirs": lambda model, **options: wrap_annotated(model, TORCH, FSDP, **options),
 }
 
@@ -275,7 +277,7 @@ def containers(api: Any, shard: Any, by_policy: bool) -> Any:
 
 def in_container(by_policy: bool) -> dict[str, Any]:
     return {
-        "ours": containers(runtime, shard_model, by_policy),
+        "ours": containers(runtime, FullyShardedDataParallel, by_policy),
         "theirs": containers(TORCH, FSDP, by_policy),
     }
 
@@ -513,7 +515,7 @@ def local_norm(model: nn.Module, max_norm: float, norm_type: float) -> torch.Ten
 
 
 def root_resharded(model: nn.Module, **options: Any) -> nn.Module:
-    model = shard_model(model, **options)
+    model = FullyShardedDataParallel(model, **options)
     model.set_reshard_after_forward(True)
     return model
 
@@ -528,10 +530,10 @@ def children_cast(model: nn.Module, **options: Any) -> nn.Module:
 def initialized_root_first(model: nn.Module, **options: Any) -> nn.Module:
     for module in model.modules():
         initialize(module)
-    return shard_model(model, **options)
+    return FullyShardedDataParallel(model, **options)
 
 
-# Each fault stands in for one that a translation could make: what shard_model runs with, in place of
+# Each fault stands in for one that a translation could make: what the bridge runs with, in place of
 # what FSDP1 runs with, and what must be found different.
 FAULTS: dict[str, tuple[Case, dict[str, Any], str]] = {
     "wrong-strategy": (

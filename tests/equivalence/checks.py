@@ -19,12 +19,12 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
 )
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from fsdp_migrate import runtime
-from fsdp_migrate.runtime import shard_model, sync
+from fsdp_migrate.runtime import FullyShardedDataParallel, sync
 
 from .models import Block, ConvNet, Tied, Transformer
 from .train import TORCH, fsdp1_on_cpu
@@ -93,7 +93,7 @@ def clip_matches_the_norm_of_whole_gradients(model: nn.Module) -> None:
 
 @check(2, 4)
 def clip_with_empty_shards() -> None:
-    clip_matches_the_norm_of_whole_gradients(shard_model(tiny()))
+    clip_matches_the_norm_of_whole_gradients(FullyShardedDataParallel(tiny()))
 
 
 @check(2, 4)
@@ -102,7 +102,7 @@ def clip_over_two_meshes() -> None:
     policy = runtime.CustomPolicy(
         lambda m: {"sharding_strategy": "NO_SHARD"} if m is model.a else m is model.b
     )
-    shard_model(model, auto_wrap_policy=policy)
+    model = FullyShardedDataParallel(model, auto_wrap_policy=policy)
     meshes = {p.device_mesh for p in model.parameters()}
     assert len(meshes) == 2
     clip_matches_the_norm_of_whole_gradients(model)
@@ -111,7 +111,7 @@ def clip_over_two_meshes() -> None:
 @check(2)
 def clip_with_synced_plain_parameters() -> None:
     model = tiny()
-    shard_model(model, ignored_modules=[model.c])
+    model = FullyShardedDataParallel(model, ignored_modules=[model.c])
     backward(model)
     for parameter in model.c.parameters():
         assert not isinstance(parameter, DTensor)
@@ -126,7 +126,7 @@ def clip_with_synced_plain_parameters() -> None:
 
 @check(2)
 def clip_where_a_rank_has_no_gradients() -> None:
-    model = shard_model(tiny())
+    model = FullyShardedDataParallel(tiny())
     backward(model)
     if dist.get_rank() == 1:
         for parameter in model.parameters():
@@ -138,18 +138,17 @@ def clip_where_a_rank_has_no_gradients() -> None:
 
 @check(2)
 def clip_after_an_evaluation() -> None:
-    model = shard_model(tiny())
+    model = fully_shard(tiny())
     backward(model)
     expected = runtime.clip_grad_norm_(model, 1e9)
     with torch.no_grad():
         model(torch.randn(2, 4))
-    assert not any(isinstance(p, DTensor) for p in model.parameters())
     assert torch.equal(runtime.clip_grad_norm_(model, 1e9), expected)
 
 
 @check(2)
 def clip_refuses_a_norm_that_is_not_finite() -> None:
-    model = shard_model(tiny())
+    model = FullyShardedDataParallel(tiny())
     backward(model)
     if dist.get_rank() == 0:
         next(model.parameters()).grad.to_local()[0] = math.nan
@@ -160,7 +159,7 @@ def clip_refuses_a_norm_that_is_not_finite() -> None:
 
 @check(2)
 def no_sync_restores_after_an_error() -> None:
-    model = shard_model(tiny())
+    model = FullyShardedDataParallel(tiny())
     with contextlib.suppress(KeyError), runtime.no_sync(model):
         backward_raises(model)
     backward(model)
@@ -173,7 +172,7 @@ def backward_raises(model: nn.Module) -> None:
 
 @check(2)
 def no_sync_nests() -> None:
-    model = shard_model(tiny(), sharding_strategy="SHARD_GRAD_OP")
+    model = fully_shard(tiny(), reshard_after_forward=False)
     with runtime.no_sync(model):
         with runtime.no_sync(model):
             model(torch.randn(5, 4)).sum().backward()
@@ -203,9 +202,9 @@ def no_sync_reaches_units_of_a_plain_module() -> None:
     assert model.a.weight.grad is not None
 
 
-def leftovers(mixed_precision: Any, discard: bool, leave: bool) -> list[torch.Tensor]:
+def leftovers(policy: MixedPrecisionPolicy, discard: bool, leave: bool) -> list[torch.Tensor]:
     """The gradients of one step after a micro-batch that was left over, or not."""
-    model = shard_model(tiny(), mixed_precision=mixed_precision)
+    model = fully_shard(tiny(), mp_policy=policy)
     if leave:
         with runtime.no_sync(model):
             model(torch.full((5, 4), 3.0)).float().sum().backward()
@@ -218,11 +217,11 @@ def leftovers(mixed_precision: Any, discard: bool, leave: bool) -> list[torch.Te
 
 @check(2)
 def left_over_gradients_are_discarded() -> None:
-    low = runtime.MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    for mixed_precision in (None, low):
-        clean = leftovers(mixed_precision, discard=False, leave=False)
-        kept = leftovers(mixed_precision, discard=False, leave=True)
-        dropped = leftovers(mixed_precision, discard=True, leave=True)
+    low = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for policy in (MixedPrecisionPolicy(), low):
+        clean = leftovers(policy, discard=False, leave=False)
+        kept = leftovers(policy, discard=False, leave=True)
+        dropped = leftovers(policy, discard=True, leave=True)
         assert all(map(torch.equal, clean, dropped))
         assert not all(map(torch.equal, clean, kept)), "zero_grad() does it: not needed any more"
 
@@ -246,18 +245,18 @@ def broadcast_goes_in_buckets() -> None:
 def cast_model() -> nn.Module:
     torch.manual_seed(0)
     precision = runtime.MixedPrecision(param_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16)
-    return shard_model(Transformer(), mixed_precision=precision)
+    return FullyShardedDataParallel(Transformer(), mixed_precision=precision)
 
 
 def forward(model: nn.Module) -> torch.Tensor:
-    return model(*type(model).batch(torch.Generator().manual_seed(3)))
+    return model(*Transformer.batch(torch.Generator().manual_seed(3)))
 
 
 @check(2)
 def cast_buffers_are_saved_in_their_own_dtype() -> None:
     model = cast_model()
     assert model.scale.dtype is torch.float32
-    model.cos = model.cos + 0  # made anew after sharding, as models with lazy tables do
+    model.module.cos = model.cos + 0  # made anew after sharding, as models with lazy tables do
     forward(model)
     assert model.scale.dtype is model.cos.dtype is torch.bfloat16
     assert model.state_dict()["scale"].dtype is torch.float32
@@ -285,21 +284,22 @@ def cast_buffers_are_loaded() -> None:
 @check(2)
 def batch_norm_stays_in_full_precision() -> None:
     torch.manual_seed(0)
-    model = shard_model(
+    model = FullyShardedDataParallel(
         ConvNet(),
         auto_wrap_policy=runtime.ModuleWrapPolicy({nn.Sequential}),
         mixed_precision=runtime.MixedPrecision(torch.bfloat16, torch.bfloat16, torch.bfloat16),
     )
     seen = {}
-    for name, module in model.named_modules():
+    for name, module in model.module.named_modules():
         module.register_forward_hook(
             lambda m, args, output, name=name: (
                 seen.update({name: (m.weight.dtype, output.dtype)})
-                if hasattr(m, "weight")
+                if "weight" in m._parameters
                 else None
             )
         )
-    forward(model)
+    model(*ConvNet.batch(torch.Generator().manual_seed(3)))
+    seen = {n.removesuffix("._fsdp_wrapped_module"): dtypes for n, dtypes in seen.items()}
     assert seen["bn"] == (torch.float32, torch.bfloat16)
     assert seen["conv"] == (torch.bfloat16, torch.bfloat16)
     assert model.bn.running_mean.dtype is torch.float32
@@ -310,14 +310,14 @@ def batch_norm_stays_in_full_precision() -> None:
 def forward_prefetch_follows_the_first_forward() -> None:
     torch.manual_seed(0)
     policy = runtime.ModuleWrapPolicy({Block})
-    model = shard_model(Transformer(), auto_wrap_policy=policy, forward_prefetch=True)
+    model = FullyShardedDataParallel(Transformer(), auto_wrap_policy=policy, forward_prefetch=True)
     prefetched = [m._get_fsdp_state()._states_to_forward_prefetch for m in units(model)]
     assert prefetched == [[], [], []]
     forward(model)
-    state = {name: m._get_fsdp_state() for name, m in model.named_modules() if m in units(model)}
-    assert state[""]._states_to_forward_prefetch == [state["blocks.0"]]
-    assert state["blocks.0"]._states_to_forward_prefetch == [state["blocks.1"]]
-    assert state["blocks.1"]._states_to_forward_prefetch == []
+    root, first, second = (m._get_fsdp_state() for m in units(model))
+    assert root._states_to_forward_prefetch == [first]
+    assert first._states_to_forward_prefetch == [second]
+    assert second._states_to_forward_prefetch == []
 
 
 def units(model: nn.Module) -> list[FSDPModule]:
@@ -328,7 +328,7 @@ def units(model: nn.Module) -> list[FSDPModule]:
 def backward_prefetch_none_prefetches_nothing() -> None:
     torch.manual_seed(0)
     policy = runtime.ModuleWrapPolicy({Block})
-    model = shard_model(Transformer(), auto_wrap_policy=policy, backward_prefetch=None)
+    model = FullyShardedDataParallel(Transformer(), auto_wrap_policy=policy, backward_prefetch=None)
     for unit in units(model):
         state = unit._get_fsdp_state()
         assert state._states_to_backward_prefetch == [state]
@@ -339,7 +339,7 @@ def hybrid_over_one_shard_synchronizes() -> None:
     """Where FSDP1 falls back to no communication at all (pytorch#154888)."""
     torch.manual_seed(0)
     mesh = init_device_mesh("cpu", (4, 1), mesh_dim_names=("replicate", "shard"))
-    model = shard_model(tiny(), sharding_strategy="HYBRID_SHARD", device_mesh=mesh)
+    model = FullyShardedDataParallel(tiny(), sharding_strategy="HYBRID_SHARD", device_mesh=mesh)
     assert all(map(same_on_all_ranks, backward(model)))
 
 
@@ -349,7 +349,7 @@ def tied_parameters_stay_tied_from_meta() -> None:
         model = Tied()
     expected = copy.deepcopy(model.embed.weight) if dist.get_rank() == 0 else None
     empty = lambda module: module.to_empty(device="cpu", recurse=False)  # noqa: E731
-    shard_model(model, sync_module_states=True, param_init_fn=empty)
+    model = FullyShardedDataParallel(model, sync_module_states=True, param_init_fn=empty)
     assert model.head.weight is model.embed.weight
     whole = model.head.weight.full_tensor()
     assert same_on_all_ranks(whole.detach())
@@ -382,7 +382,7 @@ def strided_parameters_are_made_contiguous() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 4, 3)).to(memory_format=torch.channels_last)
     expected = model[0].weight.detach().clone()
-    shard_model(model)
+    model = FullyShardedDataParallel(model)
     assert torch.equal(model[0].weight.full_tensor(), expected)
     model(torch.randn(1, 3, 5, 5)).sum().backward()
 
@@ -393,7 +393,7 @@ def parts_sharded_before_are_left_alone() -> None:
     model = Transformer()
     mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))
     fully_shard(model.blocks[0], mesh=mesh, reshard_after_forward=False)
-    shard_model(model)
+    model = FullyShardedDataParallel(model)
     assert model.blocks[0].mlp[0].weight.device_mesh == mesh
     forward(model).sum().backward()
 
@@ -439,31 +439,42 @@ def under_fsdp1(use_orig_params: bool) -> list[torch.Tensor]:
     return losses
 
 
-def under_shard_model(order: str, **options: Any) -> list[torch.Tensor]:
+def on_the_bridge(use_orig_params: bool) -> list[torch.Tensor]:
+    """Likewise."""
     torch.manual_seed(0)
     model = Tied()
-    policy = runtime.ModuleWrapPolicy({Block})
-    if order == "moved":
-        shard_model(model, auto_wrap_policy=policy, **options)
-        return trained(model, grouped(model))
     optimizer = grouped(model)
-    with runtime.remap_optimizer(optimizer if order == "remapped" else None, model):
-        shard_model(model, auto_wrap_policy=policy, **options)
+    policy = runtime.ModuleWrapPolicy({Block})
+    sharded = FullyShardedDataParallel(
+        model, auto_wrap_policy=policy, use_orig_params=use_orig_params
+    )
+    return trained(sharded, optimizer)
+
+
+def remapped(around: bool) -> list[torch.Tensor]:
+    """The same on ``fully_shard``, with ``remap_optimizer`` or without."""
+    torch.manual_seed(0)
+    model = Tied()
+    optimizer = grouped(model)
+    with runtime.remap_optimizer(optimizer if around else None, model):
+        for block in model.blocks:
+            fully_shard(block)
+        fully_shard(model)
     return trained(model, optimizer)
 
 
 @check(2)
 def an_optimizer_built_first_trains_as_under_fsdp1() -> None:
     theirs = under_fsdp1(use_orig_params=True)
-    assert all(map(torch.equal, theirs, under_shard_model("moved")))
-    assert all(map(torch.equal, theirs, under_shard_model("remapped")))
-    assert not all(map(torch.equal, theirs, under_shard_model("dead")))
+    assert all(map(torch.equal, theirs, on_the_bridge(use_orig_params=True)))
+    assert all(map(torch.equal, theirs, remapped(around=True)))
+    assert not all(map(torch.equal, theirs, remapped(around=False)))
 
 
 @check(2)
 def an_optimizer_built_first_trained_nothing_under_flat_fsdp1() -> None:
     theirs = under_fsdp1(use_orig_params=False)
-    assert all(map(torch.equal, theirs, under_shard_model("dead")))
+    assert all(map(torch.equal, theirs, on_the_bridge(use_orig_params=False)))
 
 
 @check(2)
@@ -472,7 +483,7 @@ def a_tie_between_units_is_refused() -> None:
         model = Tied()
         policy = runtime.ModuleWrapPolicy(classes)
         with pytest.raises(ValueError, match="one parameter in two units"):
-            shard_model(model, auto_wrap_policy=policy)
+            FullyShardedDataParallel(model, auto_wrap_policy=policy)
         assert not units(model)
 
 
@@ -484,7 +495,7 @@ def compiling_first_or_last_trains_the_same() -> None:
         model: nn.Module = Transformer()
         if when == "first":
             model = torch.compile(model, backend="eager")
-        shard_model(model, auto_wrap_policy=runtime.ModuleWrapPolicy({Block}))
+        model = FullyShardedDataParallel(model, auto_wrap_policy=runtime.ModuleWrapPolicy({Block}))
         assert len(units(model)) == 3
         if when == "last":
             model = torch.compile(model, backend="eager")

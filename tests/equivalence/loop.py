@@ -37,7 +37,6 @@ class Loop:
     model: nn.Module
     no_sync: Callable[[nn.Module], Any]
     scaler: Callable[..., Any]
-    discard: Callable[[nn.Module], None]
     full: Callable[[nn.Module], Any]
 
     def __post_init__(self) -> None:
@@ -56,24 +55,18 @@ class Loop:
 def under_fsdp1(run: Step, scaler: Any = ShardedGradScaler, **options: Any) -> Any:
     """What a loop returns, and the parameters that it leaves, under FSDP1."""
     with fsdp1_on_cpu():
-        loop = Loop(theirs(**options), FSDP.no_sync, scaler, nothing, full_fsdp1)
+        loop = Loop(theirs(**options), FSDP.no_sync, scaler, full_fsdp1)
         found = run(loop), plain_names(full_fsdp1(loop.model)[0])
     del loop
     gc.collect()
     return found
 
 
-def under_fsdp2(
-    run: Step, discard: Any = runtime.discard_unsynced_gradients, **options: Any
-) -> Any:
-    """Likewise of what the codemods make of it."""
-    scaler = torch.amp.GradScaler
-    loop = Loop(ours(**options), runtime.no_sync, scaler, discard, full_fsdp2)
+def under_fsdp2(run: Step, **options: Any) -> Any:
+    """Likewise on the bridge."""
+    bridge = runtime.FullyShardedDataParallel
+    loop = Loop(ours(**options), bridge.no_sync, runtime.ShardedGradScaler, full_fsdp2)
     return run(loop), plain_names(full_fsdp2(loop.model)[0])
-
-
-def nothing(model: nn.Module) -> None:
-    pass
 
 
 def plain_names(parameters: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -110,7 +103,6 @@ def epochs(loop: Loop) -> list[torch.Tensor]:
     losses = []
     for _ in range(3):
         loop.optimizer.zero_grad()
-        loop.discard(loop.model)
         for index in range(5):
             last = index % 2 == 1
             with contextlib.nullcontext() if last else loop.no_sync(loop.model):
@@ -127,8 +119,6 @@ def what_an_epoch_leaves_over_is_dropped() -> None:
         options = {"auto_wrap_policy": blocks, "sharding_strategy": member(strategy)}
         expected = under_fsdp1(epochs, **options)
         same(expected, under_fsdp2(epochs, **options))
-        kept = under_fsdp2(epochs, discard=nothing, **options)
-        assert not all(map(torch.equal, expected[0], kept[0])), "zero_grad() does it by itself"
 
 
 def distance(expected: dict[str, torch.Tensor], found: dict[str, torch.Tensor]) -> float:
@@ -316,11 +306,12 @@ def clipping_beside_ignored_parameters() -> None:
     for norm_type in (1.0, 2.0, float("inf")):
         with fsdp1_on_cpu():
             model = ignoring(FSDP, TORCH, device_id=torch.device("cpu"), use_orig_params=True)
-            loop = Loop(model, FSDP.no_sync, ShardedGradScaler, nothing, full_fsdp1)
+            loop = Loop(model, FSDP.no_sync, ShardedGradScaler, full_fsdp1)
             expected = clipped(loop, FSDP.clip_grad_norm_, norm_type), full_fsdp1(model)[0]
-        model = ignoring(runtime.shard_model, runtime)
-        loop = Loop(model, runtime.no_sync, torch.amp.GradScaler, nothing, full_fsdp2)
-        found = clipped(loop, runtime.clip_grad_norm_, norm_type), full_fsdp2(model)[0]
+        bridge = runtime.FullyShardedDataParallel
+        model = ignoring(bridge, runtime)
+        loop = Loop(model, bridge.no_sync, runtime.ShardedGradScaler, full_fsdp2)
+        found = clipped(loop, bridge.clip_grad_norm_, norm_type), full_fsdp2(model)[0]
         assert all(type(norm) is torch.Tensor and norm > 0.01 for norm in found[0])
         torch.testing.assert_close(expected[0], found[0], rtol=1e-6, atol=0)
         torch.testing.assert_close(expected[1], found[1], rtol=1e-6, atol=1e-7)
@@ -333,7 +324,7 @@ def a_branch_that_clips_is_one_call_for_every_model() -> None:
         model: nn.Module = Transformer()
         alone = copy.deepcopy(model)
         if sharded:
-            runtime.shard_model(model)
+            model = runtime.FullyShardedDataParallel(model)
         batch = Transformer.batch(torch.Generator().manual_seed(0))
         for one in (model, alone):
             one(*batch).square().mean().backward()

@@ -1,7 +1,4 @@
-"""Small FSDP1 programs as users write them, each with the form that the codemod must give its constructor.
-
-A program is run as it is, and as the codemod leaves it; both train by the same loop. A plain form that becomes a call of
-`shard_model` unnoticed would still train the same, so the form is a part of what is tested.
+"""Small FSDP1 programs as users write them. Each is run as it is, and with its imports swapped; both train by the same loop.
 
 Not here: HYBRID_SHARD on a mesh of shape (n, 1), where FSDP1 never reduces over the replicas (pytorch#154888), and devices
 by number, which need a GPU. Nor a unit that is used twice in one forward: FSDP2 gathers it once more in backward.
@@ -11,16 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from fsdp_migrate.codemods.coverage import imports
-from fsdp_migrate.engine import analyse
+from swapped import imports
 
 from . import models
 from .train import Case
-
-PLAIN, RUNTIME = "plain", "runtime"
 
 
 @dataclass(frozen=True)
@@ -29,13 +22,11 @@ class Program:
 
     Attributes:
         source: a module with a function ``run(train)``, which wraps a model and trains it.
-        form: what the constructor becomes: plain PyTorch, or `shard_model`.
         case: the training; of the case's own model only the batches are used.
         fsdp1: a part of the source and what FSDP1 is run with instead, where the CPU does not do for FSDP1.
     """
 
     source: str
-    form: str
     case: Case
     fsdp1: tuple[str, str] = ("", "")
 
@@ -62,7 +53,6 @@ def run(train):
 def program(
     name: str,
     arguments: str = "",
-    form: str = PLAIN,
     *,
     top: str = "",
     body: str = "model = MODEL()\nmodel = FSDP(model, ARGUMENTS)",
@@ -85,29 +75,7 @@ def program(
         body="\n".join(f"    {line}" for line in body.splitlines()),
     )
     case = Case(f"program-{name}", model=model, **{"ranks": (2,), **training})
-    return Program(source, form, case, fsdp1)
-
-
-def migrate(folder: Path) -> dict[str, str]:
-    """What the codemod makes of each program, by name. Each is a project of its own, with the models that it imports."""
-    library = folder / "equivalence" / "models.py"
-    library.parent.mkdir(parents=True)
-    library.write_text(Path(models.__file__).read_text())
-    sources = {}
-    for each in PROGRAMS:
-        file = folder / f"{each.name}.py"
-        file.write_text(each.source)
-        report = analyse([file, library])
-        assert not report.errors, report.errors
-        sources[each.name] = next(c.after.decode() for c in report.changes if c.path == file)
-    return sources
-
-
-def form(migrated: str) -> str:
-    """What the constructor became; "" if it stands as it was."""
-    if "shard_model(" in migrated:
-        return RUNTIME
-    return PLAIN if "fully_shard(" in migrated else ""
+    return Program(source, case, fsdp1)
 
 
 _CLASSES = "auto_wrap_policy=ModuleWrapPolicy({Block})"
@@ -281,28 +249,22 @@ def _runtime() -> Iterator[Program]:
         yield program(
             f"strategy-from-a-dict-{label}",
             f"sharding_strategy=STRATEGIES[KIND], {_CLASSES}",
-            RUNTIME,
             top=f'{_STRATEGIES}\n\nKIND = "{label}"\n',
             **_BOTH,
         )
-    yield program("no-shard", _strategy("NO_SHARD"), RUNTIME, **_BOTH)
-    yield program("no-sync-no-shard", _strategy("NO_SHARD"), RUNTIME, micro_batches=3)
-    yield program(
-        "clip-no-shard", _strategy("NO_SHARD"), RUNTIME, clip=0.05, bitwise=False, **_BOTH
-    )
+    yield program("no-shard", _strategy("NO_SHARD"), **_BOTH)
+    yield program("no-sync-no-shard", _strategy("NO_SHARD"), micro_batches=3)
+    yield program("clip-no-shard", _strategy("NO_SHARD"), clip=0.05, bitwise=False, **_BOTH)
     for name, label in [("HYBRID_SHARD", "hybrid"), ("_HYBRID_SHARD_ZERO2", "hybrid-zero2")]:
         mesh = f"{_CLASSES}, device_mesh={_mesh(names=False)}"
-        yield program(f"{label}-unnamed-mesh", _strategy(name, mesh), RUNTIME, **_BOTH)
+        yield program(f"{label}-unnamed-mesh", _strategy(name, mesh), **_BOTH)
         groups = f"{_CLASSES}, process_group=(shard_group, replicate_group)"
-        yield program(f"{label}-groups", _strategy(name, groups), RUNTIME, body=_GROUPS, **_BOTH)
-    yield program("group", f"process_group=dist.new_group(), {_CLASSES}", RUNTIME)
-    yield program(
-        "half-group", f"process_group=dist.new_subgroups(2)[0], {_CLASSES}", RUNTIME, ranks=(4,)
-    )
+        yield program(f"{label}-groups", _strategy(name, groups), body=_GROUPS, **_BOTH)
+    yield program("group", f"process_group=dist.new_group(), {_CLASSES}")
+    yield program("half-group", f"process_group=dist.new_subgroups(2)[0], {_CLASSES}", ranks=(4,))
     yield program(
         "options-from-a-dict",
         "**options",
-        RUNTIME,
         body="options = dict(sharding_strategy=ShardingStrategy.SHARD_GRAD_OP,\n"
         f"    mixed_precision=MixedPrecision({_BF16_FP32}), {_CLASSES})\n"
         "model = MODEL()\nmodel = FSDP(model, ARGUMENTS)",
@@ -325,18 +287,17 @@ def _runtime() -> Iterator[Program]:
         yield program(
             f"policy-returned-{label}",
             "auto_wrap_policy=choose()",
-            RUNTIME,
             top=returned.replace("POLICY", policy),
         )
-    yield program("policy-size-based", "auto_wrap_policy=size_based_auto_wrap_policy", RUNTIME)
+    yield program("policy-size-based", "auto_wrap_policy=size_based_auto_wrap_policy")
     # mixed precision
     for label, fields in {
         "buffers": f"{_BF16_FP32}, buffer_dtype=torch.bfloat16",
         "buffers-only": "buffer_dtype=torch.float64",
     }.items():
         precision = f"mixed_precision=MixedPrecision({fields})"
-        yield program(f"mixed-{label}", f"{precision}, {_CLASSES}", RUNTIME)
-        yield program(f"mixed-{label}-one-unit", precision, RUNTIME)
+        yield program(f"mixed-{label}", f"{precision}, {_CLASSES}")
+        yield program(f"mixed-{label}-one-unit", precision)
     size = "auto_wrap_policy=partial(size_based_auto_wrap_policy, min_num_params=300)"
     for label, fields in {
         "bf16": _BF16,
@@ -346,29 +307,23 @@ def _runtime() -> Iterator[Program]:
         yield program(
             f"batch-norm-{label}",
             f"mixed_precision=MixedPrecision({fields}), {size}",
-            RUNTIME,
             model=models.ConvNet,
         )
     yield program(
         "batch-norm-ignored-by-nobody",
         f"mixed_precision=MixedPrecision({_BF16_FP32}, _module_classes_to_ignore=(nn.LayerNorm,)),\n{_CLASSES}",
-        RUNTIME,
     )
     yield program(
         "mixed-chosen",
         f"mixed_precision=precision, {_CLASSES}",
-        RUNTIME,
         body=f"precision = MixedPrecision({_BF16_FP32}) if dist.is_initialized() else None\n"
         "model = MODEL()\nmodel = FSDP(model, ARGUMENTS)",
     )
     # ignored
-    yield program(
-        "ignored-modules", f"ignored_modules=[model.blocks[0].mlp], {_CLASSES}", RUNTIME, **_BOTH
-    )
+    yield program("ignored-modules", f"ignored_modules=[model.blocks[0].mlp], {_CLASSES}", **_BOTH)
     yield program(
         "ignored-states",
         f"ignored_states=[model.head.weight], {_CLASSES}, use_orig_params=True",
-        RUNTIME,
     )
     # initialization
     for label, more in {
@@ -379,21 +334,18 @@ def _runtime() -> Iterator[Program]:
         strategy = "sharding_strategy=ShardingStrategy.NO_SHARD, " * (label == "-no-shard")
         policy = size if label == "-batch-norm" else _CLASSES
         arguments = f"{strategy}sync_module_states=True, {policy}"
-        form = RUNTIME if label else PLAIN
-        yield program(f"sync{label}", arguments, form, rank_seeds=True, **{**_BOTH, **more})
+        yield program(f"sync{label}", arguments, rank_seeds=True, **{**_BOTH, **more})
     yield program(
         "sync-hybrid",
         _strategy(
             "HYBRID_SHARD", f"{_CLASSES}, device_mesh={_mesh(names=True)}, sync_module_states=True"
         ),
-        RUNTIME,
         rank_seeds=True,
         **_BOTH,
     )
     yield program(
         "meta-param-init-fn",
         f"param_init_fn=initialize, {_CLASSES}",
-        RUNTIME,
         top=_INITIALIZE,
         body=_META,
         **_BOTH,
@@ -401,7 +353,6 @@ def _runtime() -> Iterator[Program]:
     yield program(
         "meta-reset-parameters",
         "auto_wrap_policy=ModuleWrapPolicy({nn.Sequential})",
-        RUNTIME,
         body=_META,
         model=models.Stack,
     )
@@ -410,86 +361,19 @@ def _runtime() -> Iterator[Program]:
         "sync_module_states=True,\n"
         'param_init_fn=lambda m: m.to_empty(device=torch.device("cpu"), recurse=False),\n'
         f"{_CLASSES}",
-        RUNTIME,
         body=_RANK_0,
         rank_seeds=True,
         **_BOTH,
     )
     # prefetching, the device, and places
-    yield program("forward-prefetch", f"forward_prefetch=True, {_CLASSES}", RUNTIME)
-    yield program("backward-prefetch-none", f"backward_prefetch=None, {_CLASSES}", RUNTIME)
-    yield program("device", f'device_id=torch.device("cpu"), {_CLASSES}', RUNTIME)
+    yield program("forward-prefetch", f"forward_prefetch=True, {_CLASSES}")
+    yield program("backward-prefetch-none", f"backward_prefetch=None, {_CLASSES}")
+    yield program("device", f'device_id=torch.device("cpu"), {_CLASSES}')
     yield program(
         "inside-an-expression",
         _CLASSES,
-        RUNTIME,
         body="models = [FSDP(MODEL(), ARGUMENTS)]\nmodel = models[0]",
     )
 
 
 PROGRAMS = [*_plain(), *_runtime()]
-_BY_NAME = {each.name.removeprefix("program-"): each for each in PROGRAMS}
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A mistake that a codemod could make: a part of a migrated program, what stands there instead, what must differ."""
-
-    program: Program
-    right: str
-    wrong: str
-    expected: str
-
-    def plant(self, migrated: str) -> str:
-        """The migrated program with the mistake in it."""
-        assert self.right in migrated, migrated
-        return migrated.replace(self.right, self.wrong)
-
-
-def _fault(program: str, right: str, wrong: str, expected: str, **training: Any) -> Fault:
-    return Fault(_BY_NAME[program], right, wrong, expected)
-
-
-FAULTS = {
-    "root-resharded": _fault(
-        "full-shard",
-        "fully_shard(model)",
-        "fully_shard(model, reshard_after_forward=True)",
-        "collectives",
-    ),
-    "units-resharded": _fault(
-        "shard-grad-op", "(module, reshard_after_forward=False)", "(module)", "collectives"
-    ),
-    "nested-units-lost": _fault("policy-nested", "(Block, Attention)", "Block", "collectives"),
-    "inputs-cast-in-every-unit": _fault(
-        "mixed-bound-to-a-name",
-        "replace(precision, cast_forward_inputs=False)",
-        "precision",
-        "dtypes",
-    ),
-    "reduced-in-low-precision": _fault(
-        "mixed-bf16-fp32-one-unit", "torch.float32", "torch.bfloat16", "parameters"
-    ),
-    "no-input-cast": _fault(
-        "mixed-cast-children",
-        "reduce_dtype=torch.float32",
-        "reduce_dtype=torch.float32, cast_forward_inputs=False",
-        "dtypes",
-    ),
-    "mesh-turned-round": _fault("hybrid", "// 2, 2)", "// 1, 1)", "collectives"),
-    "mesh-lost": _fault("no-shard", "ShardingStrategy.NO_SHARD", "None", "collectives"),
-    "broadcast-lost": _fault("sync", "    broadcast_module_states(model)\n", "", "losses"),
-    "buffers-not-cast": _fault(
-        "mixed-buffers", ", buffer_dtype=torch.bfloat16", "", "buffer_dtypes"
-    ),
-    "nothing-ignored": _fault(
-        "ignored-modules", "ignored_modules=[model.blocks[0].mlp], ", "", "losses"
-    ),
-    "synced-every-time": _fault(
-        "no-sync-full-shard",
-        "lambda: no_sync(model)",
-        "lambda: __import__('contextlib').nullcontext()",
-        "collectives",
-    ),
-    "clipped-to-another-norm": _fault("clip-l2", "limit, kind)", "2 * limit, kind)", "parameters"),
-}

@@ -1,4 +1,4 @@
-"""Runs cases under several gloo ranks: ``python -m equivalence.ranks RANKS FOLDER MIGRATED``, in ``tests/``."""
+"""Runs cases under several gloo ranks: ``python -m equivalence.ranks RANKS FOLDER``, in ``tests/``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from forked import record, run_ranks
+from swapped import swap
 
 from . import loop, silent, summon, surroundings  # noqa: F401  (they register their checks)
 from .cases import COMPARISONS, FAULTS
 from .checks import CHECKS
-from .programs import FAULTS as PROGRAM_FAULTS
 from .programs import PROGRAMS, Program
 from .train import (
     Case,
@@ -27,7 +27,7 @@ from .train import (
 )
 
 
-def run_all(ranks: int, folder: Path, migrated: Path) -> None:
+def run_all(ranks: int, folder: Path) -> None:
     for case in COMPARISONS:
         if ranks in case.ranks:
             record(folder, case.name, partial(_compare, case, case))
@@ -37,13 +37,7 @@ def run_all(ranks: int, folder: Path, migrated: Path) -> None:
             record(folder, f"fault-{name}", partial(_compare, case, fault))
     for program in PROGRAMS:
         if ranks in program.case.ranks:
-            source = (migrated / f"{program.name}.py").read_text()
-            record(folder, program.name, partial(_compare_program, program, source))
-    for name, fault in PROGRAM_FAULTS.items():
-        if ranks == 2:
-            source = fault.plant((migrated / f"{fault.program.name}.py").read_text())
-            run = partial(_compare_program, fault.program, source)
-            record(folder, f"program-fault-{name}", run)
+            record(folder, program.name, partial(_compare_program, program))
     for name, (at, check) in CHECKS.items():
         if ranks in at:
             record(folder, name, check)
@@ -53,17 +47,17 @@ def _compare(theirs: Case, ours: Case) -> dict[str, Any]:
     return compare(run_fsdp1(theirs), run_ours(ours))
 
 
-def _compare_program(program: Program, migrated: str) -> dict[str, Any]:
+def _compare_program(program: Program) -> dict[str, Any]:
     original = program.source.replace(*program.fsdp1)
     with fsdp1_on_cpu():  # nor can FSDP2 pin memory without a device
         theirs = run_source(program.case, original, full_fsdp1)
-        ours = run_source(program.case, migrated, full_fsdp2)
+        ours = run_source(program.case, swap(program.source), full_fsdp2)
     return compare(theirs, ours)
 
 
-def main(ranks: int, folder: Path, migrated: Path) -> None:
-    run_ranks(ranks, folder, lambda rank: run_all(ranks, folder, migrated))
+def main(ranks: int, folder: Path) -> None:
+    run_ranks(ranks, folder, lambda rank: run_all(ranks, folder))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), *map(Path, sys.argv[2:]))
+    main(int(sys.argv[1]), Path(sys.argv[2]))

@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from fsdp_migrate import runtime
-from fsdp_migrate.runtime import shard_model
+from fsdp_migrate.runtime import FullyShardedDataParallel
 
 from .checks import check
 from .train import TORCH, fsdp1_on_cpu, full_fsdp1, full_fsdp2
@@ -113,17 +113,13 @@ def unused_parameters_get_the_zeros_that_fsdp1_gave() -> None:
             expected = trained(wrapped, make, no_sync, lambda model: None, full_fsdp1)
         del wrapped, no_sync
         gc.collect()
-        for fill in (True, False):
-            model = shard_model(frozen(), **options(runtime, strategy, low))
-            found = trained(
-                model,
-                make,
-                (lambda model=model: runtime.no_sync(model)) if accumulate else None,
-                runtime.fill_unused_gradients if fill else lambda model: None,
-                full_fsdp2,
-            )
-            equal = all(torch.equal(expected[name], found[name]) for name in expected)
-            assert equal is fill, (strategy, low, make.__name__, accumulate, fill)
+        model = FullyShardedDataParallel(
+            frozen(), use_orig_params=True, **options(runtime, strategy, low)
+        )
+        no_sync = model.no_sync if accumulate else None
+        found = trained(model, make, no_sync, lambda model: None, full_fsdp2)
+        for name in expected:
+            assert torch.equal(expected[name], found[name]), (strategy, low, make.__name__, name)
 
 
 @check(2)
@@ -163,15 +159,15 @@ def ignored_parameters_are_stepped_apart() -> None:
         expected = trained(wrapped, make, None, lambda model: None, full_fsdp1)
     del wrapped, model
     gc.collect()
-    mixed = shard_model(model := build(), ignored_modules=[model.head])
+    mixed = FullyShardedDataParallel(model := build(), ignored_modules=[model.head])
     with pytest.raises(RuntimeError, match="mixed torch"):
-        trained(mixed, make, None, runtime.fill_unused_gradients, full_fsdp2)
-    apart = shard_model(model := build(), ignored_modules=[model.head])
+        trained(mixed, make, None, lambda model: None, full_fsdp2)
+    apart = FullyShardedDataParallel(model := build(), ignored_modules=[model.head])
     found = trained(
         apart,
         lambda parameters: make(runtime.separate_parameters(parameters)),
         None,
-        runtime.fill_unused_gradients,
+        lambda model: None,
         full_fsdp2,
     )
     for name in expected:
@@ -181,7 +177,7 @@ def ignored_parameters_are_stepped_apart() -> None:
 @check(2)
 def groups_are_split_by_kind_and_keep_their_options() -> None:
     model = Parts()
-    shard_model(model, ignored_modules=[model.head])
+    model = FullyShardedDataParallel(model, ignored_modules=[model.head])
     groups = runtime.separate_parameters(
         [
             {"params": model.parameters(), "lr": 0.5},
@@ -197,9 +193,12 @@ def groups_are_split_by_kind_and_keep_their_options() -> None:
 
 @check(2)
 def resharded_frees_every_unit_and_nothing_else() -> None:
-    for strategy in ("FULL_SHARD", "SHARD_GRAD_OP"):
+    for keep in (None, False):
         torch.manual_seed(0)
-        model = shard_model(Parts(), **options(runtime, strategy, low=False))
+        model = Parts()
+        for part in model.parts:
+            fully_shard(part, reshard_after_forward=keep)
+        fully_shard(model, reshard_after_forward=keep)
         with torch.no_grad():
             before = model(torch.ones(2, 6), 1)
         assert not all(isinstance(p, DTensor) for p in model.parameters())

@@ -24,8 +24,9 @@ from fsdp_migrate import runtime
 
 from .models import Block, Transformer
 
-# What a case takes its options from: torch's names for FSDP1, this project's for the bridge.
+# What a case takes its options from: torch's names for FSDP1, the runtime's for the bridge.
 TORCH = SimpleNamespace(**{**vars(fsdp), **vars(wrap)})
+BRIDGE = SimpleNamespace(**{**vars(runtime), **vars(runtime.wrap)})
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,6 @@ class Case:
     clip: float | None = None
     norm_type: float = 2.0
     prepare: Callable[[nn.Module], None] = lambda model: None
-    # Changes the options of FSDP1 alone.
     fsdp1: dict[str, Any] = field(default_factory=lambda: {"use_orig_params": True})
     rank_seeds: bool = False
     meta: str = ""  # "": materialized; "all": every rank on meta; "others": all but rank 0
@@ -206,7 +206,7 @@ def run_fsdp1(case: Case) -> Run:
 
 
 def run_ours(case: Case) -> Run:
-    options = case.options(TORCH if case.foreign_options else runtime)
+    options = {**case.options(TORCH if case.foreign_options else BRIDGE), **case.fsdp1}
     model = build(case)
     _name_to_module(model, options)
     model = case.ours(model, **options)
