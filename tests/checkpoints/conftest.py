@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from ..launch import TESTS, Results, launch, results_in
-from .programs import migrate
 
 # The root of the repository comes last, as ./fsdp_migrate would hide the installed package.
 START = """\
@@ -14,24 +11,15 @@ from pathlib import Path
 tests = Path(sys.argv[1])
 sys.path += [str(tests), str(tests.parent)]
 from tests.checkpoints.ranks import main
-main(*map(Path, sys.argv[2:]))
+main(Path(sys.argv[2]))
 """
 
 
 @pytest.fixture(scope="session")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the programs as the codemod leaves them."""
-    folder = tmp_path_factory.mktemp("migrated")
-    for name, source in migrate(tmp_path_factory.mktemp("programs")).items():
-        (folder / f"{name}.py").write_text(source)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def results(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Results:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """Runs everything once, and gives the results by name and rank."""
     folder = tmp_path_factory.mktemp("ranks")
-    failed = launch(folder, "-P", "-c", START, str(TESTS), str(folder), str(migrated))
+    failed = launch(folder, "-P", "-c", START, str(TESTS), str(folder))
     if failed:
         pytest.fail(f"the ranks did not come to their end:\n{failed}")
     return results_in(folder)

@@ -1,21 +1,15 @@
 """Small FSDP1 programs that write a checkpoint, or go on from one, in the ways that programs do it.
 
-Each is run as it is, as the codemod leaves it, and with every construct of FSDP1 as a call of the runtime.
+Each is run as it is, under FSDP1, and with its imports swapped, on the bridge.
 """
 
 from __future__ import annotations
 
-import ast
-import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from fsdp_migrate.codemods.coverage import imports
-from fsdp_migrate.engine import analyse
-from fsdp_migrate.settings import Options
-
 from ..equivalence import models
+from ..swapped import imports, swap
 
 _TEMPLATE = """\
 {imports}
@@ -43,8 +37,7 @@ def run(train, folder, resume, trainer):
 """
 
 
-PLAIN, RUNTIME = "plain", "runtime"
-FIRST = "first-step"
+ORIGINAL, BRIDGE = "original", "bridge"
 
 
 @dataclass(frozen=True)
@@ -53,30 +46,18 @@ class Program:
 
     Attributes:
         source: its text.
-        form: what the codemod makes of it: calls of torch's functions, or FSDP1's own names from the runtime.
         model: the class of its model.
-        has_runtime_form: whether it is also run with functions of the runtime in the place of FSDP1's.
         fsdp1: a part of the text and what FSDP1 of today runs with instead.
     """
 
     name: str
     source: str
-    form: str
     model: type[Any]
-    has_runtime_form: bool
     fsdp1: tuple[str, str]
 
     @property
     def original(self) -> str:
         return self.source.replace(*self.fsdp1)
-
-    @property
-    def runtime_form(self) -> str:
-        """With calls of the runtime wherever FSDP1 is called, and none of the names of FSDP1."""
-        source = re.sub(r"^from torch\.distributed\.fsdp.*\n", "", self.source, flags=re.M)
-        source = re.sub(r"\bFSDP\(", "shard_model(", source)
-        source = re.sub(r"\bFSDP\.", "", source)
-        return f"from fsdp_migrate.runtime import *\n{source}"
 
 
 ADAM = "optimizer = torch.optim.Adam(model.parameters(), lr=0.01)"
@@ -100,14 +81,12 @@ def program(
     name: str,
     save: str,
     load: str,
-    form: str = PLAIN,
     *,
     top: str = "",
     model: type[Any] = models.Transformer,
     arguments: str = ORIG,
     prepare: str = "",
     optimizer: str = ADAM,
-    has_runtime_form: bool = True,
     fsdp1: tuple[str, str] = ("", ""),
 ) -> Program:
     code = "\n".join((save, load, top, optimizer, f"FSDP(dist, torch, {arguments})"))
@@ -124,52 +103,13 @@ def program(
         prepare=_indented(prepare) + "\n" * bool(prepare),
         optimizer=_indented(optimizer),
     )
-    return Program(name, source, form, model, has_runtime_form, fsdp1)
+    return Program(name, source, model, fsdp1)
 
 
 def _indented(text: str) -> str:
     return "\n".join(f"    {line}" if line else "" for line in text.splitlines())
 
 
-def migrate(folder: Path) -> dict[str, str]:
-    """What the codemod makes of each program, by name; the text itself where it holds it back.
-
-    What ``--stage checkpoint`` makes of it has the name with ``.first-step`` behind it.
-    """
-    library = folder / "equivalence" / "models.py"
-    library.parent.mkdir(parents=True)
-    library.write_text(Path(models.__file__).read_text())
-    sources = {}
-    for each in PROGRAMS:
-        file = folder / f"{each.name}.py"
-        file.write_text(each.source)
-        for name, only in ((each.name, False), (f"{each.name}.{FIRST}", True)):
-            report = analyse([file, library], Options(checkpoints_only=only))
-            assert not report.errors, report.errors
-            changed = {change.path: change.after.decode() for change in report.changes}
-            sources[name] = changed.get(file, each.source)
-    return sources
-
-
-def form(migrated: str) -> str:
-    """What became of FSDP1's state dict functions."""
-    tree = ast.parse(migrated)
-    imported = {
-        alias.name
-        for node in tree.body
-        if isinstance(node, ast.ImportFrom) and node.module == "fsdp_migrate.runtime"
-        for alias in node.names
-    }
-    return RUNTIME if imported & FUNCTIONS else PLAIN
-
-
-FUNCTIONS = {
-    "full_optim_state_dict",
-    "optim_state_dict",
-    "optim_state_dict_to_load",
-    "set_state_dict_type",
-    "state_dict_type",
-}
 _FULL = "StateDictType.FULL_STATE_DICT"
 _SHARDED = "StateDictType.SHARDED_STATE_DICT"
 
@@ -316,24 +256,22 @@ PROGRAMS = [
     ),
     program("plain-sgd", _SAVE_CONTEXT, _LOAD_CONTEXT, arguments=UNITS, optimizer=PLAIN_SGD),
     program("batch-norm", _SAVE_CONTEXT, _LOAD_CONTEXT, model=models.ConvNet, arguments=BF16),
-    program("set", _SAVE_SET, _LOAD_SET, RUNTIME, prepare=_FREEZE, has_runtime_form=False),
+    program("set", _SAVE_SET, _LOAD_SET, prepare=_FREEZE),
     program("legacy", _SAVE_LEGACY, _LOAD_SHARD, arguments=UNITS, optimizer=SGD),
     program("scatter", _SAVE_LEGACY, _LOAD_SCATTER, arguments=UNITS, model=models.Tied),
     program("sharded", _SAVE_SHARDED, _LOAD_SHARDED, top=_DCP, optimizer=GROUPS),
     program("sharded-flat", _SAVE_SHARDED, _LOAD_SHARDED_TENSORS, top=_DCP, arguments=UNITS),
     program("sharded-legacy", _SAVE_SHARDED_LEGACY, _LOAD_FLATTEN, top=_DCP, model=models.Tied),
     program("rekeyed", _SAVE_REKEYED, _LOAD_REKEYED, top=_KEY_TYPE),
-    program("trainer", _SAVE_TRAINER, _LOAD_TRAINER, RUNTIME, has_runtime_form=False),
+    program("trainer", _SAVE_TRAINER, _LOAD_TRAINER),
     program(
         "by-name",
         _SAVE_BY_NAME,
         _LOAD_BY_NAME,
-        RUNTIME,
         top=f"import os\n{_TYPES}",
         arguments=UNITS,
-        has_runtime_form=False,
     ),
-    program("bare", _SAVE_BARE, _LOAD_BARE, has_runtime_form=False),
+    program("bare", _SAVE_BARE, _LOAD_BARE),
 ]
 
 
@@ -343,7 +281,7 @@ class Run:
 
     Attributes:
         program: which program.
-        form: what text of it: original, migrated, runtime or first-step.
+        form: where it runs: original, under FSDP1, or bridge.
         of: the form whose checkpoint it goes on from; "" to start anew and write one.
         fault: the name of the fault that is planted in the text.
     """
@@ -357,16 +295,10 @@ class Run:
     def name(self) -> str:
         return ".".join((self.program.name, self.form, self.of, self.fault))
 
-    def source(self, migrated: Path) -> str:
+    @property
+    def source(self) -> str:
         """The text, with the fault if there is one."""
-        text = (migrated / f"{self.program.name}.py").read_text()
-        if self.form == "original":
-            text = self.program.original
-        elif self.form == "runtime":
-            text = self.program.runtime_form
-        elif self.form == FIRST:
-            text = (migrated / f"{self.program.name}.{FIRST}.py").read_text()
-            text = text.replace(*self.program.fsdp1)
+        text = self.program.original if self.form == ORIGINAL else swap(self.program.source)
         if self.fault:
             fault = FAULTS[self.fault]
             assert fault.old in text, text
@@ -383,77 +315,59 @@ class Run:
 
 @dataclass(frozen=True)
 class Fault:
-    """A change to a migrated program that must not go unnoticed.
+    """A change to a program on the bridge that must not go unnoticed.
 
     Attributes:
         program: the name of the program.
-        form: what text of it is changed.
-        old: a part of that text.
+        old: a part of its text.
         new: what is put in its place.
         of: the form whose checkpoint it goes on from; "" for its own.
         error: how the program fails; "" if it goes on with other losses.
     """
 
     program: str
-    form: str
     old: str
     new: str
-    of: str = "original"
+    of: str = ORIGINAL
     error: str = ""
 
 
-_LOCAL = """\
-with state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+_LOAD_OPTIMIZER = "optimizer.load_state_dict(optim_state)"
+_SAVE_SHARDS = """\
+with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
         state = {name: getattr(v, "_local_tensor", v) for name, v in model.state_dict().items()}
         torch.save(state, folder / ["model.pt", "other.pt"][dist.get_rank()])
 """
 FAULTS = {
-    "shared-step": Fault(
-        "context-flat",
-        "migrated",
-        "from fsdp_migrate.runtime import set_optimizer_state_dict",
-        "from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict",
-    ),
-    "momentum-dropped": Fault(
-        "legacy", "runtime", "optimizer.load_state_dict(optim_state)", "pass"
-    ),
-    "groups-dropped": Fault("context", "runtime", "optimizer.load_state_dict(optim_state)", "pass"),
+    "momentum-dropped": Fault("legacy", _LOAD_OPTIMIZER, "pass"),
+    "groups-dropped": Fault("context", _LOAD_OPTIMIZER, "pass"),
     "buffers-dropped": Fault(
         "batch-norm",
-        "runtime",
         'model.load_state_dict(both["model"])',
         'both["model"].pop("mean")\n        model.load_state_dict(both["model"], strict=False)',
     ),
     "shards-of-one-rank": Fault(
         "trainer",
-        "migrated",
-        f"{_CONTEXT}\n        {_SAVE_MODEL}\n",
-        _LOCAL,
+        f"{_CONTEXT.replace('state', 'FSDP.state', 1)}\n        {_SAVE_MODEL}\n",
+        f"{_SAVE_SHARDS}    if True:\n",
         of="",
         error="size mismatch",
     ),
 }
 
 
-FIRST_STEPS = ("context", "context-flat", "batch-norm", "legacy", "scatter", "sharded")
-
-
 def _runs() -> list[Run]:
     runs = []
     for each in PROGRAMS:
-        forms = ["migrated", "runtime"] if each.has_runtime_form else ["migrated"]
-        runs += [Run(each, form) for form in ("original", *forms)]
-        for form in forms:
-            runs += [Run(each, form, of="original"), Run(each, "original", of=form)]
-        if each.name in FIRST_STEPS:
-            runs += [Run(each, FIRST), Run(each, FIRST, of="original")]
-            runs.append(Run(each, "migrated", of=FIRST))
+        runs += [Run(each, ORIGINAL), Run(each, BRIDGE)]
+        runs += [Run(each, BRIDGE, of=BRIDGE), Run(each, BRIDGE, of=ORIGINAL)]
+        runs.append(Run(each, ORIGINAL, of=BRIDGE))
     programs = {each.name: each for each in PROGRAMS}
     for name, fault in FAULTS.items():
         program = programs[fault.program]
         if not fault.of:
-            runs.append(Run(program, fault.form, fault=name))
-        runs.append(Run(program, fault.form, of=fault.of or fault.form, fault=name))
+            runs.append(Run(program, BRIDGE, fault=name))
+        runs.append(Run(program, BRIDGE, of=fault.of or BRIDGE, fault=name))
     return runs
 
 

@@ -14,18 +14,18 @@ from .training import run
 RANKS = 2
 
 
-def run_all(folder: Path, migrated: Path) -> None:
+def run_all(folder: Path) -> None:
     for each in RUNS:
-        record(folder, each.name, partial(losses, each, folder, migrated))
+        record(folder, each.name, partial(losses, each, folder))
     for name, check in CHECKS.items():
         record(folder, f"check-{name}", check)
 
 
-def losses(each: Run, folder: Path, migrated: Path) -> dict[str, Any]:
+def losses(each: Run, folder: Path) -> dict[str, Any]:
     """The losses by step; of a run that goes on, from the checkpoint on."""
     batch = each.program.model.batch
-    return {"losses": run(each.source(migrated), batch, folder / each.folder, bool(each.of))}
+    return {"losses": run(each.source, batch, folder / each.folder, bool(each.of))}
 
 
-def main(folder: Path, migrated: Path) -> None:
-    run_ranks(RANKS, folder, lambda rank: run_all(folder, migrated))
+def main(folder: Path) -> None:
+    run_ranks(RANKS, folder, lambda rank: run_all(folder))
