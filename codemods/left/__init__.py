@@ -1,1 +1,1 @@
-""""""
+"""What no bridge reaches: found and explained."""

@@ -1,0 +1,108 @@
+"""Whether a norm or a sum is taken of a tensor, and whether ranks add up a count."""
+
+from __future__ import annotations
+
+import ast
+
+from fsdp_migrate.codemods.context import Context
+
+_REDUCING = frozenset(
+    {"amax", "amin", "max", "mean", "min", "norm", "std", "sum", "var", "vector_norm"}
+)
+# Done to every element, between a gradient and its norm.
+_ELEMENTWISE = frozenset(
+    {"abs", "bfloat16", "clone", "contiguous", "cpu", "cuda", "detach", "double", "float", "pow"}
+    | {"square", "to"}
+)
+_FLATTENING = frozenset({"flatten", "ravel", "reshape", "view"})
+_JOINING = frozenset({"cat", "concat", "concatenate", "hstack"})
+
+
+def is_measured(context: Context, node: ast.expr) -> bool:
+    """Whether a norm, a sum or a mean is taken of a tensor, it is flattened into one vector, or reduced over ranks."""
+    parents = context.file.parents
+    child: ast.AST = node
+    flat = False
+    for parent in context.file.ancestors(node):
+        if isinstance(parent, ast.Attribute):
+            if parent.attr in _REDUCING:
+                return isinstance(parents[parent], ast.Call)
+            flat = flat or parent.attr in _FLATTENING
+            if parent.attr not in _ELEMENTWISE | _FLATTENING:
+                return False
+        elif isinstance(parent, ast.Call) and child is not parent.func:
+            if child not in parent.args[:1]:
+                return False
+            name = last_name(parent)
+            if name in _REDUCING or (flat and name in _JOINING) or name == "all_reduce":
+                return _is_torchs(context, parent)
+            flat = flat or name in _FLATTENING
+            if name not in _ELEMENTWISE | _FLATTENING:
+                return False
+        elif isinstance(parent, ast.BinOp):
+            if not isinstance(parent.op, ast.Pow) or child is not parent.left:
+                return False
+        elif isinstance(parent, ast.ListComp | ast.GeneratorExp | ast.List | ast.Tuple):
+            if not flat:
+                return False
+        elif not isinstance(parent, ast.Call):
+            return False
+        child = parent
+    return False
+
+
+def last_name(call: ast.Call) -> str:
+    """`norm` of `torch.linalg.norm(...)`."""
+    return getattr(call.func, "attr", getattr(call.func, "id", ""))
+
+
+def _is_torchs(context: Context, call: ast.Call) -> bool:
+    return any(path.startswith("torch.") for path in context.dotted(call.func))
+
+
+def is_summed_over_ranks(context: Context, node: ast.expr) -> bool:
+    """Whether what a count goes into is summed over ranks, or multiplied by their number."""
+    file = context.file
+    statement = file.statement(node)
+    names = _bound_by(statement)
+    if any(_adds_ranks(context, inner) for inner in ast.walk(statement)):
+        return True
+    scope = file.scope_of(statement)
+    for call in file.of(ast.Call):
+        if call.lineno < statement.lineno or file.scope_of(call) is not scope:
+            continue
+        given = {n.id for a in call.args for n in ast.walk(a) if isinstance(n, ast.Name)}
+        if not given & names:
+            continue
+        if _adds_ranks(context, call):
+            return True
+        around = file.statement(call)
+        if isinstance(around, ast.Assign) and around.value is call:
+            names |= _bound_by(around)
+    return any(
+        isinstance(product.op, ast.Mult)
+        and file.scope_of(product) is scope
+        and {getattr(side, "id", "") for side in (product.left, product.right)} & names
+        and _adds_ranks(context, product)
+        for product in file.of(ast.BinOp)
+    )
+
+
+def _adds_ranks(context: Context, node: ast.AST) -> bool:
+    """`dist.all_reduce(...)`, `... * world_size`."""
+    if isinstance(node, ast.Call):
+        return "reduce" in last_name(node) and _is_torchs(context, node)
+    return (
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Mult)
+        and any("world_size" in context.source(side) for side in (node.left, node.right))
+    )
+
+
+def _bound_by(statement: ast.stmt) -> set[str]:
+    targets: list[ast.expr] = []
+    if isinstance(statement, ast.Assign):
+        targets = statement.targets
+    elif isinstance(statement, ast.AugAssign | ast.AnnAssign):
+        targets = [statement.target]
+    return {target.id for target in targets if isinstance(target, ast.Name)}

@@ -1,0 +1,379 @@
+"""What a program computes from sharded parameters and gradients as tensors: counts, shapes, norms.
+
+Between forwards FSDP1's parameters were this rank's shards, plain tensors of one dimension. FSDP2's are DTensors of the whole
+shape. What must stay the shard's goes through `local_shard` of the runtime.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.left.measured import is_measured, is_summed_over_ranks, last_name
+from fsdp_migrate.codemods.left.taken import is_known_as_whole, taken
+from fsdp_migrate.codemods.rule import Example, Found, Import, Rule
+from fsdp_migrate.facts.names import RUNTIME
+from fsdp_migrate.findings import Action
+
+RULE = Rule(
+    "FSDP507",
+    "local-tensor-ops",
+    "counts, shapes and norms of sharded parameters are the whole parameter's; local_shard gives the rank's",
+    """After wrapping, FSDP1's `model.parameters()` were this rank's shards: plain tensors of one dimension (NO_SHARD kept
+the shape), empty on some ranks. FSDP2's are DTensors of the whole shape. Measured with torch 2.13:
+
+- `p.numel()` counts the whole parameter, so a sum over ranks counts it once for each rank. `local_shard(p).numel()` counts what
+  FSDP1 counted. A number that is only printed was the rank's share and is the model's now; that is not reported.
+- `p.ndim >= 2` was false for every shard, so that a group without weight decay got them all. Now it does what it says, and
+  **training changes**. To keep the old groups, decide by something else.
+- `p.grad.norm()` is a DTensor: `item()` gives the shard's norm, a sum of several the whole norm, and `all_reduce` fails. With
+  `local_shard(p.grad)` a norm that is written by hand, with its own all-reduce, gives what it gave.
+- `numpy()`, `tolist()`, `storage()` fail, and `data_ptr()` is 0. `p.full_tensor()` is the whole parameter, `p.to_local()`
+  this rank's shard. `parameters_to_vector` gives the whole vector, as a DTensor.
+
+Parameters taken before wrapping, those of other models, and those inside `summon_full_params` are the same in both
+versions. So are operations with numbers (`p.grad.mul_(0.5)`) and between parameters (`ema.lerp_(p, 0.1)`).""",
+    (
+        Example(
+            "a norm written by hand",
+            """\
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def norm_of(model):
+    total = torch.tensor(0.0)
+    for name, param in model.named_parameters():
+        if param.grad is not None:
+            total += param.grad.norm(dtype=torch.float32) ** 2
+    dist.all_reduce(total)
+    return total.sqrt()
+
+
+model = FSDP(model)
+norm = norm_of(model)
+""",
+            """\
+import torch
+import torch.distributed as dist
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, local_shard
+
+
+def norm_of(model):
+    total = torch.tensor(0.0)
+    for name, param in model.named_parameters():
+        if param.grad is not None:
+            total += local_shard(param.grad).norm(dtype=torch.float32) ** 2
+    dist.all_reduce(total)
+    return total.sqrt()
+
+
+model = FSDP(model)
+norm = norm_of(model)
+""",
+            message="this rank's shard",
+        ),
+        Example(
+            "a list of gradients, and torch's functions",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+grads = [p.grad for p in model.parameters() if p.grad is not None]
+norms = [torch.norm(g.detach(), 2.0) for g in grads]
+whole = torch.cat([p.grad.detach().view(-1) for p in model.parameters()]).norm()
+""",
+            """\
+import torch
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, local_shard
+
+model = FSDP(model)
+grads = [p.grad for p in model.parameters() if p.grad is not None]
+norms = [torch.norm(local_shard(g).detach(), 2.0) for g in grads]
+whole = torch.cat([local_shard(p.grad).detach().view(-1) for p in model.parameters()]).norm()
+""",
+            message="this rank's shard",
+        ),
+        Example(
+            "a count that is summed over ranks",
+            """\
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+count = torch.tensor(sum(p.numel() for p in model.parameters()))
+dist.all_reduce(count)
+""",
+            """\
+import torch
+import torch.distributed as dist
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, local_shard
+
+model = FSDP(model)
+count = torch.tensor(sum(local_shard(p).numel() for p in model.parameters()))
+dist.all_reduce(count)
+""",
+            message="on every rank",
+        ),
+        Example(
+            "gradients reduced by hand",
+            """\
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+for p in model.parameters():
+    dist.all_reduce(p.grad, group=tensor_parallel)
+""",
+            """\
+import torch.distributed as dist
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, local_shard
+
+model = FSDP(model)
+for p in model.parameters():
+    dist.all_reduce(local_shard(p.grad), group=tensor_parallel)
+""",
+            message="this rank's shard",
+        ),
+        Example(
+            "weight decay by shape",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model, use_orig_params=True)
+named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+decay = [p for name, p in named.items() if p.dim() >= 2]
+optimizer = torch.optim.AdamW([{"params": decay}])
+""",
+            """\
+import torch
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(model, use_orig_params=True)
+named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+decay = [p for name, p in named.items() if p.dim() >= 2]
+optimizer = torch.optim.AdamW([{"params": decay}])
+""",
+            message="training changes",
+        ),
+        Example(
+            "an address",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+unique = {p.data_ptr(): p for p in model.parameters()}
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+unique = {p.data_ptr(): p for p in model.parameters()}
+""",
+            message="data_ptr() of a DTensor is 0",
+        ),
+        Example(
+            "taken before the model is sharded",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def build(model, world_size):
+    total = sum(p.numel() for p in model.parameters()) / world_size
+    large = [name for name, p in model.named_parameters() if p.ndim >= 2]
+    model = FSDP(model)
+    return model, total, large
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+
+def build(model, world_size):
+    total = sum(p.numel() for p in model.parameters()) / world_size
+    large = [name for name, p in model.named_parameters() if p.ndim >= 2]
+    model = FSDP(model)
+    return model, total, large
+""",
+            quiet=True,
+        ),
+        Example(
+            "a number that is printed, and another model's parameters",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+print(sum(p.numel() for p in model.parameters() if p.requires_grad))
+norm = sum(p.grad.norm() for p in critic.parameters())
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+print(sum(p.numel() for p in model.parameters() if p.requires_grad))
+norm = sum(p.grad.norm() for p in critic.parameters())
+""",
+            quiet=True,
+        ),
+        Example(
+            "whole parameters",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+with FSDP.summon_full_params(model, writeback=False):
+    matrices = [p for p in model.parameters() if p.ndim == 2]
+    arrays = [p.detach().cpu().numpy() for p in model.parameters()]
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+with FSDP.summon_full_params(model, writeback=False):
+    matrices = [p for p in model.parameters() if p.ndim == 2]
+    arrays = [p.detach().cpu().numpy() for p in model.parameters()]
+""",
+            quiet=True,
+        ),
+        Example(
+            "arithmetic that is the same",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model, ema = FSDP(model), FSDP(ema)
+for p, average in zip(model.parameters(), ema.parameters()):
+    p.grad.mul_(0.5)
+    average.data.mul_(0.9).add_(p.data, alpha=0.1)
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model, ema = FSDP(model), FSDP(ema)
+for p, average in zip(model.parameters(), ema.parameters()):
+    p.grad.mul_(0.5)
+    average.data.mul_(0.9).add_(p.data, alpha=0.1)
+""",
+            quiet=True,
+        ),
+        Example(
+            "code that knows DTensors",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.tensor import DTensor
+
+model = FSDP(model)
+for p in model.parameters():
+    norm = p.grad.full_tensor().norm() if isinstance(p.grad, DTensor) else p.grad.norm()
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+from torch.distributed.tensor import DTensor
+
+model = FSDP(model)
+for p in model.parameters():
+    norm = p.grad.full_tensor().norm() if isinstance(p.grad, DTensor) else p.grad.norm()
+""",
+            quiet=True,
+        ),
+    ),
+)
+RULES = (RULE,)
+
+_SHARD = "local_shard gives this rank's shard, which FSDP1's parameters and gradients were"
+_COUNT = "a DTensor counts the whole parameter, on every rank: local_shard counts this rank's share, as FSDP1 did"
+_SHAPE = "the whole parameter's shape decides now, and FSDP1's shards had one dimension: training changes"
+_FAILS = (
+    "fails on a DTensor: p.to_local() is this rank's shard, p.full_tensor() the whole parameter"
+)
+_ADDRESS = "data_ptr() of a DTensor is 0: ask p.to_local()"
+_VECTOR = "gives a DTensor of the whole vector now, and FSDP1 gave this rank's shards: use p.to_local() or p.full_tensor()"
+
+_FAILING = {
+    "data_ptr": _ADDRESS,
+    "numpy": _FAILS,
+    "storage": _FAILS,
+    "tolist": _FAILS,
+    "untyped_storage": _FAILS,
+}
+
+
+def find(context: Context) -> Iterator[Found]:
+    """Uses of sharded parameters as tensors."""
+    attributes = context.file.attributes
+    for name in ("numel", "nelement"):
+        for attribute in attributes.get(name, ()):
+            if is_summed_over_ranks(context, attribute) and _is_sharded(context, attribute.value):
+                yield _localized(context, attribute.value, _COUNT)
+    for name in ("ndim", "dim"):
+        for attribute in attributes.get(name, ()):
+            if _decides(context, attribute) and _is_sharded(context, attribute.value):
+                yield Found(RULE, attribute, Action.MANUAL, _SHAPE)
+    for name, message in _FAILING.items():
+        for attribute in attributes.get(name, ()):
+            if _is_called(context, attribute) and _is_sharded(context, attribute.value):
+                yield Found(RULE, attribute, Action.MANUAL, message)
+    for node in _measured(context):
+        if _is_sharded(context, node):
+            yield _localized(context, node, _SHARD)
+    for call in context.file.of(ast.Call):
+        if last_name(call) == "parameters_to_vector" and call.args:
+            if taken(context).are_parameters(call.args[0], context.file):
+                yield Found(RULE, call, Action.MANUAL, _VECTOR)
+
+
+def _is_sharded(context: Context, node: ast.expr) -> bool:
+    return taken(context).is_parameter(node, context.file) and not is_known_as_whole(
+        context.file, node
+    )
+
+
+def _is_called(context: Context, attribute: ast.Attribute) -> bool:
+    call = context.file.parents[attribute]
+    return isinstance(call, ast.Call) and call.func is attribute
+
+
+def _decides(context: Context, attribute: ast.Attribute) -> bool:
+    """`p.ndim >= 2`, `p.dim() < 2`."""
+    node: ast.AST = context.file.parents[attribute] if _is_called(context, attribute) else attribute
+    around = context.file.parents[node]
+    return (attribute.attr == "dim") == (node is not attribute) and isinstance(around, ast.Compare)
+
+
+def _measured(context: Context) -> Iterator[ast.expr]:
+    """The names and gradients of which a norm, a sum or a reduction over ranks is taken."""
+    candidates: list[ast.expr] = [
+        node
+        for name in ("grad", "main_grad", "data")
+        for node in context.file.attributes.get(name, ())
+    ]
+    candidates += [node for node in context.file.of(ast.Name) if isinstance(node.ctx, ast.Load)]
+    for node in candidates:
+        around = context.file.parents[node]
+        inner = isinstance(around, ast.Attribute) and around.attr in {"grad", "main_grad", "data"}
+        if not inner and is_measured(context, node):
+            yield node
+
+
+def _localized(context: Context, node: ast.expr, message: str) -> Found:
+    """The parameter goes through `local_shard`."""
+    around = context.file.parents[node]
+    construct = (
+        context.source(around) if isinstance(around, ast.Attribute) else context.source(node)
+    )
+    name = "local_shard"
+    if not context.plain or not context.means(name, node, f"{RUNTIME}.{name}"):
+        return Found(RULE, node, Action.MANUAL, message, construct)
+    code = f"{name}({context.source(node)})"
+    return Found(
+        RULE,
+        node,
+        Action.RUNTIME,
+        message,
+        construct,
+        edits=lambda: [context.replace(node, code)],
+        imports=(Import(RUNTIME, name),),
+    )

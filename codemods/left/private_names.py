@@ -1,0 +1,225 @@
+"""Names of torch's private FSDP1 modules: they import fine, and answer wrongly about a model on FSDP2."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.rule import Example, Found, Rule
+from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.names import is_private
+from fsdp_migrate.facts.scopes import Imported
+from fsdp_migrate.findings import Action
+
+_HANDLE = (
+    "FSDP2 has no handles: unit.unshard() gathers a unit's parameters, unit.reshard() frees them"
+)
+_FLAT = "FSDP2 has no flat parameters: unit.parameters() are DTensors, and p.to_local() is this rank's shard"
+_ISINSTANCE = "ask isinstance(module, FullyShardedDataParallel)"
+_SUMMON = "use FullyShardedDataParallel.summon_full_params"
+_FORWARD = "call the model: its forward gathers and frees parameters by itself"
+_LAZY = "model.check_is_root() initializes the bridge's model, and so does its first forward"
+_OTHER = "it looks for FSDP1's private state, which a model of FSDP2 does not have"
+
+# Names of torch's private FSDP1 modules.
+_NAMES = {
+    "FlatParameter": _FLAT,
+    "FlatParamHandle": _HANDLE,
+    "_FSDPState": _ISINSTANCE,
+    "_get_fsdp_handles": _HANDLE,
+    "_get_fsdp_states": "FullyShardedDataParallel.fsdp_modules(model) lists the units",
+    "_get_module_fsdp_state": _ISINSTANCE,
+    "_get_module_fsdp_state_if_fully_sharded_module": _ISINSTANCE,
+    "_has_fsdp_params": _ISINSTANCE,
+    "_is_fsdp_flattened": "ask isinstance(parameter, DTensor)",
+    "_lazy_init": _LAZY,
+    "_module_handle": _HANDLE,
+    "_post_forward": _FORWARD,
+    "_pre_forward": _FORWARD,
+    "_reshard": "unit.reshard() frees a unit's parameters",
+    "_root_pre_forward": _FORWARD,
+    "_unshard": "unit.unshard() gathers a unit's parameters",
+    "_unshard_fsdp_state_params": _SUMMON,
+    "_unshard_params": _SUMMON,
+    "_unshard_params_for_summon": _SUMMON,
+}
+# Names that mean the same for any module, and modules of such names.
+_HARMLESS = frozenset(
+    {
+        "FSDP_PREFIX",
+        "FSDP_WRAPPED_MODULE",
+        "HandleTrainingState",
+        "TrainingState",
+        "_ConfigAutoWrap",
+        "_Policy",
+        "_fsdp_extensions",
+        "_recursive_wrap",
+        "_set_fsdp_extensions",
+        "_shard_utils",
+        "_wrap",
+        "clean_tensor_name",
+    }
+)
+NAME = Rule(
+    "FSDP014",
+    "private-api",
+    "torch's private FSDP1 functions know nothing of FSDP2's units",
+    """`torch.distributed.fsdp._runtime_utils`, `_flat_param`, `_traversal_utils` and the like can still be imported, and
+find no handle, no flat parameter and no state in a model on FSDP2: they return None or an empty list, or fail far from the
+cause. What programs reach for has a public counterpart more often than not, which the finding names. A program's own
+copy of torch's files (`third_party/torch/distributed/...`) is such a function too. Helpers that only look at names or
+tensors (`clean_tensor_name`, `FSDP_PREFIX`, `_recursive_wrap`) go on working and are not reported; neither are FSDP2's own
+private modules (`torch.distributed.fsdp._fully_shard`).""",
+    (
+        Example(
+            "a private function",
+            """\
+from torch.distributed.fsdp._runtime_utils import _lazy_init
+
+_lazy_init(model, model)
+""",
+            message="model.check_is_root() initializes",
+        ),
+        Example(
+            "through a module",
+            """\
+import torch.distributed.fsdp._traversal_utils as traversal_utils
+
+for handle in traversal_utils._get_fsdp_handles(model):
+    print(handle)
+""",
+            message="FSDP2 has no handles",
+        ),
+        Example(
+            "torch's function replaced",
+            """\
+import torch.distributed.fsdp._runtime_utils as runtime_utils
+
+runtime_utils._post_backward_hook = my_hook
+""",
+            message="FSDP2 does not run it",
+        ),
+        Example(
+            "the class of flat parameters",
+            """\
+from torch.distributed.fsdp import FlatParameter
+
+flat = [p for p in model.parameters() if isinstance(p, FlatParameter)]
+""",
+            message="unit.parameters() are DTensors",
+        ),
+        Example(
+            "what only looks at names",
+            """\
+from torch.distributed.fsdp._common_utils import clean_tensor_name
+
+names = [clean_tensor_name(name) for name, _ in model.named_parameters()]
+""",
+            quiet=True,
+        ),
+        Example(
+            "FSDP2's own private parts",
+            """\
+from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+
+FSDPParam._init_sharded_param = patched
+""",
+            quiet=True,
+        ),
+    ),
+)
+RULES = (NAME,)
+
+
+def find(context: Context) -> Iterator[Found]:
+    """Private names of torch's FSDP1, and calls of copies of its files."""
+    yield from _copies(context)
+    if _is_copy(context.file):
+        return  # reported where it is called
+    imported = _imported(context)
+    nodes = {
+        _outermost(context, load) for name in imported for load in context.file.loads.get(name, ())
+    }
+    nodes |= {_outermost(context, node) for node in _written_out(context)}
+    for node in sorted(nodes, key=lambda n: (n.lineno, n.col_offset)):
+        yield from _name(context, node)
+    for name, alias in imported.items():
+        if not context.file.loads.get(name):
+            yield Found(NAME, alias, Action.MANUAL, _NAMES.get(alias.name, _OTHER), alias.name)
+
+
+def _imported(context: Context) -> dict[str, ast.alias]:
+    """The local names of private FSDP1 names and modules, with their imports."""
+    return {
+        local: binding.alias
+        for scope in context.file.scopes
+        for local, bindings in scope.bindings.items()
+        for binding in bindings
+        if isinstance(binding, Imported)
+        and _concerns(f"{binding.module}.{binding.member}" if binding.member else binding.module)
+    }
+
+
+def _written_out(context: Context) -> Iterator[ast.Attribute]:
+    """Private names that are written out: `torch.distributed.fsdp._runtime_utils._reshard`."""
+    if "fsdp._" in context.file.text:
+        for name, attributes in context.file.attributes.items():
+            if name.startswith("_"):
+                yield from (a for a in attributes if any(map(_concerns, context.dotted(a))))
+
+
+def _concerns(dotted: str) -> bool:
+    """Whether a dotted path is a private FSDP1 name that looks into FSDP1's models."""
+    return is_private(dotted) and not _HARMLESS & set(dotted.split("."))
+
+
+def _outermost(context: Context, node: ast.expr) -> ast.expr:
+    """`utils._reshard` for the `utils` in it, which is a private module."""
+    parent = context.file.parents[node]
+    while isinstance(parent, ast.Attribute) and any(map(is_private, context.dotted(parent))):
+        node, parent = parent, context.file.parents[parent]
+    return node
+
+
+def _name(context: Context, node: ast.expr) -> Iterator[Found]:
+    paths = context.dotted(node)
+    name = next((path.rpartition(".")[2] for path in paths if _concerns(path)), None)
+    if name is None:
+        return
+    message = _NAMES.get(name, _OTHER)
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        message = "this replaces a part of torch's FSDP1, and FSDP2 does not run it"
+    yield Found(NAME, node, Action.MANUAL, message, name)
+
+
+def _copies(context: Context) -> Iterator[Found]:
+    """Calls of functions from a copy of torch's files that is part of the program."""
+    for scope in context.file.scopes:
+        for local, bindings in scope.bindings.items():
+            for binding in bindings:
+                if not isinstance(binding, Imported) or "torch.distributed" not in binding.module:
+                    continue
+                copy = context.program.find(binding.module, context.file)
+                if copy is not None and _is_copy(copy) and "FSDP_WRAPPED_MODULE" in copy.text:
+                    yield from _calls_of(context, local, binding.module)
+
+
+def _calls_of(context: Context, local: str, module: str) -> Iterator[Found]:
+    original = module[module.index("torch.distributed") :]
+    for load in context.file.loads.get(local, ()):
+        call = context.file.parents[load]
+        if (
+            isinstance(call, ast.Call)
+            and call.func is load
+            and any(map(context.can_be_model, call.args))
+        ):
+            message = (
+                f"this copy of {original} looks for FSDP1's private state: import it from torch"
+            )
+            yield Found(NAME, call, Action.MANUAL, message)
+
+
+def _is_copy(file: File) -> bool:
+    """Whether a file is the program's own copy of one of torch's."""
+    return "/torch/distributed/" in file.path.as_posix()

@@ -1,0 +1,250 @@
+"""Private attributes of FSDP1's wrapper: handles, flat parameters and their names."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.rule import Example, Found, Rule
+from fsdp_migrate.facts.names import CLASS
+from fsdp_migrate.findings import Action
+
+_HANDLE = (
+    "FSDP2 has no handles: unit.unshard() gathers a unit's parameters, unit.reshard() frees them"
+)
+_FLAT = "FSDP2 has no flat parameters: unit.parameters() are DTensors, and p.to_local() is this rank's shard"
+# Attributes of FSDP1's wrapper that the bridge's does not have.
+ATTRIBUTES = {
+    "_all_fsdp_states": "FullyShardedDataParallel.fsdp_modules(model) lists the units",
+    "_all_handles": _HANDLE,
+    "_assert_state": "compare model.training_state",
+    "_comm_hook": "FSDP2 has no communication hooks",
+    "_comm_hook_state": "FSDP2 has no communication hooks",
+    "_exec_order_data": "FSDP2 records no order: set_modules_to_forward_prefetch() takes one",
+    "_flat_param": _FLAT,
+    "_free_event_queue": _HANDLE,
+    "_fsdp_extension": "pass a device_mesh for tensor parallelism",
+    "_fully_sharded_module_to_handle": _HANDLE,
+    "_handle": _HANDLE,
+    "_handles": _HANDLE,
+    "_has_params": "ask whether list(unit.parameters()) is empty",
+    "_lazy_init": "model.check_is_root() initializes the bridge's model, and so does its first forward",
+    "_pre_unshard_stream": _HANDLE,
+    "_reset_lazy_init": "wrap a new model instead",
+    "_sync_gradients": "set_requires_gradient_sync() switches the reduction of gradients",
+    "_unshard": "unit.unshard() gathers a unit's parameters",
+    "_unshard_event": _HANDLE,
+    "_unshard_stream": _HANDLE,
+    "_wait_unshard_streams_on_current_stream": _HANDLE,
+    "params": "use model.parameters()",
+}
+# Those of them that no other library's objects have, and those that a file with FSDP1 in it means.
+_UNMISTAKABLE = frozenset({"_all_handles", "_exec_order_data", "_flat_param"})
+_LIKELY = frozenset({"_handle", "_handles", "_has_params"})
+
+ATTRIBUTE = Rule(
+    "FSDP366",
+    "wrapper-internals",
+    "handles, flat parameters and other private attributes of FSDP1's wrapper raise",
+    """The bridge has FSDP1's public methods and attributes, `_fsdp_wrapped_module` and its prefix in names. What FSDP1
+kept for itself (`_handle`, `_flat_param`, `_exec_order_data`) has no counterpart: reading it raises an error with this rule's
+code, and `hasattr` answers False. No parameter is called `_flat_param` either: with the bridge names are always those of
+`use_orig_params=True`.""",
+    (
+        Example(
+            "a handle",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+for handle in model._all_handles:
+    handle.flat_param_to("cpu")
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+for handle in model._all_handles:
+    handle.flat_param_to("cpu")
+""",
+            message="FSDP2 has no handles",
+        ),
+        Example(
+            "the name of flat parameters",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+flat = [p for name, p in model.named_parameters() if name.endswith("_flat_param")]
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+flat = [p for name, p in model.named_parameters() if name.endswith("_flat_param")]
+""",
+            message="no parameter has this name",
+        ),
+        Example(
+            "names with the wrapper's prefix, and the module inside",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+names = [name.replace("_fsdp_wrapped_module.", "") for name, _ in model.named_parameters()]
+head = [p for n, p in model.named_parameters() if n.startswith("_fsdp_wrapped_module.head")]
+inner = model._fsdp_wrapped_module if hasattr(model, "_fsdp_wrapped_module") else model
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+names = [name.replace("_fsdp_wrapped_module.", "") for name, _ in model.named_parameters()]
+head = [p for n, p in model.named_parameters() if n.startswith("_fsdp_wrapped_module.head")]
+inner = model._fsdp_wrapped_module if hasattr(model, "_fsdp_wrapped_module") else model
+""",
+            quiet=True,
+        ),
+        Example(
+            "a handle of something else",
+            """\
+from torch.distributed.fsdp import ShardingStrategy
+
+
+class Server:
+    def __init__(self, handle, strategy: ShardingStrategy):
+        self._handle = handle
+
+    def stop(self):
+        self._handle.kill()
+""",
+            """\
+from fsdp_migrate.runtime import ShardingStrategy
+
+
+class Server:
+    def __init__(self, handle, strategy: ShardingStrategy):
+        self._handle = handle
+
+    def stop(self):
+        self._handle.kill()
+""",
+            quiet=True,
+        ),
+    ),
+)
+RESHARD = Rule(
+    "FSDP368",
+    "handle-reshard",
+    "model._handle.reshard(True) becomes model.reshard()",
+    """After a forward without gradients the root keeps its parameters gathered. Programs free them through the root's
+private handle; `reshard()` of FSDP2 frees the same unit and is public.""",
+    (
+        Example(
+            "after a generation",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+text = model.generate(prompt)
+model._handle.reshard(True)
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+text = model.generate(prompt)
+model.reshard()
+""",
+            message="frees the same unit",
+        ),
+        Example(
+            "of a model that another file made",
+            """\
+if fsdp_version(self.actor) == 1:
+    self.actor._handle.reshard(True)
+""",
+            """\
+if fsdp_version(self.actor) == 1:
+    self.actor.reshard()
+""",
+        ),
+        Example(
+            "another use of a handle",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+model._handle.unshard()
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+model._handle.unshard()
+""",
+            quiet=True,
+        ),
+    ),
+)
+RULES = (ATTRIBUTE, RESHARD)
+
+
+def find(context: Context) -> Iterator[Found]:
+    """Private attributes of models, `model._handle.reshard(True)`, and tests for flat parameters by name."""
+    for name in sorted(ATTRIBUTES.keys() & context.file.attributes.keys()):
+        for attribute in context.file.attributes[name]:
+            yield from _attribute(context, attribute)
+    yield from _flat_names(context)
+
+
+def _attribute(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
+    owner, name = attribute.value, attribute.attr
+    if context.fsdp1(owner) == CLASS:
+        message = f"this sets {name} of FSDP1's class, and FSDP2 does not use it"
+        if isinstance(attribute.ctx, ast.Store):
+            yield Found(ATTRIBUTE, attribute, Action.MANUAL, message, f".{name}")
+        return
+    call = _reshard(context, attribute)
+    if call is not None:
+        code = f"{context.source(owner)}.reshard()"
+        message = f"{code} frees the same unit"
+        if context.plain:
+            edits = lambda: [context.replace(call, code)]  # noqa: E731
+            yield Found(RESHARD, call, Action.REWRITE, message, edits=edits)
+        else:
+            yield Found(ATTRIBUTE, attribute, Action.MANUAL, message, f".{name}")
+        return
+    speaks = bool(context.references) or "distributed.fsdp._" in context.file.text
+    likely = name in _UNMISTAKABLE or (name in _LIKELY and speaks)
+    is_self = isinstance(owner, ast.Name) and owner.id == "self"
+    if context.can_be_model(owner) or (likely and not is_self):
+        yield Found(ATTRIBUTE, attribute, Action.MANUAL, ATTRIBUTES[name], f".{name}")
+
+
+def _reshard(context: Context, attribute: ast.Attribute) -> ast.Call | None:
+    """The call `model._handle.reshard(True)` around `model._handle`."""
+    method = context.file.parents[attribute]
+    call = context.file.parents[method]
+    if attribute.attr != "_handle" or not isinstance(method, ast.Attribute):
+        return None
+    if method.attr != "reshard" or not isinstance(call, ast.Call) or call.func is not method:
+        return None
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    frees = len(given) == 1 and isinstance(given[0], ast.Constant) and given[0].value is True
+    return call if frees else None
+
+
+def _flat_names(context: Context) -> Iterator[Found]:
+    """Tests for the name of a flat parameter: `"_flat_param" in name`, `name.endswith("_flat_param")`."""
+    if "_flat_param" not in context.file.text:
+        return
+    for constant in context.file.of(ast.Constant):
+        parent = context.file.parents[constant]
+        tested = (isinstance(parent, ast.Compare) and parent.left is constant) or (
+            isinstance(parent, ast.Call) and getattr(parent.func, "attr", "") == "endswith"
+        )
+        if tested and isinstance(constant.value, str) and constant.value.endswith("_flat_param"):
+            message = "no parameter has this name under FSDP2: each keeps its own"
+            yield Found(ATTRIBUTE, parent, Action.MANUAL, message)
