@@ -5,12 +5,29 @@ from __future__ import annotations
 from functools import cache
 
 from fsdp_migrate.codemods import names, swap
-from fsdp_migrate.codemods.left import parameters, private_names, wrapper_internals
+from fsdp_migrate.codemods.left import (
+    clip_local_norm,
+    composable,
+    dynamic_names,
+    hooks,
+    parameters,
+    private_names,
+    wrapper_internals,
+)
 from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.codemods.uses import state_dicts
 
 # Each looks at one file and yields what it finds; `names` and `swap` run after them, on what they leave.
-CODEMODS = (state_dicts, private_names, wrapper_internals, parameters)
+CODEMODS = (
+    state_dicts,
+    private_names,
+    wrapper_internals,
+    dynamic_names,
+    composable,
+    hooks,
+    clip_local_norm,
+    parameters,
+)
 
 
 @cache

@@ -1,0 +1,275 @@
+"""`torch.nn.utils.clip_grad_norm_` on an FSDP1 model: it clipped each rank by a norm of its own."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fsdp_migrate.codemods.context import Context, keyword
+from fsdp_migrate.codemods.left.measured import last_name
+from fsdp_migrate.codemods.left.taken import is_known_as_whole, taken
+from fsdp_migrate.codemods.rule import Example, Found, Import, Rule
+from fsdp_migrate.facts.names import RUNTIME
+from fsdp_migrate.findings import Action
+
+RULE = Rule(
+    "FSDP302",
+    "clip-local-norm",
+    "torch.nn.utils.clip_grad_norm_ clipped an FSDP1 model by each rank's own norm",
+    """FSDP1's parameters are local shards: `torch.nn.utils.clip_grad_norm_(model.parameters(), c)` computed a norm of its own
+on every rank and clipped by it; `model.clip_grad_norm_(c)` was the right call. FSDP2's parameters are DTensors, and the same
+line clips by the norm over all ranks. That is what was meant, and it changes the training. Where the result is used the call
+goes to the runtime's function, which returns a plain tensor with the same value on every rank: torch's returns a DTensor, which
+cannot be formatted. Clipping by value is the same under both.""",
+    (
+        Example(
+            "the norm is not used",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model, sharding_strategy=strategy)
+torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+""",
+            """\
+import torch
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(model, sharding_strategy=strategy)
+torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+""",
+            message="under FSDP1 each rank clipped by the norm of its own shards",
+        ),
+        Example(
+            "a list of parameters, and the norm is used",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model, sharding_strategy=strategy)
+trained = [p for p in model.parameters() if p.requires_grad]
+norm = torch.nn.utils.clip_grad_norm_(trained, 1.0)
+""",
+            """\
+import torch
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, clip_grad_norm_
+
+model = FSDP(model, sharding_strategy=strategy)
+trained = [p for p in model.parameters() if p.requires_grad]
+norm = clip_grad_norm_(trained, 1.0)
+""",
+            message="by the norm over all ranks",
+        ),
+        Example(
+            "a model in a dataclass, an attribute and a wrapper",
+            """\
+from dataclasses import dataclass
+
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+@dataclass
+class Models:
+    generator: nn.Module
+    critic: nn.Module
+
+
+class Trainer:
+    def __init__(self, generator, critic):
+        self.models = Models(generator=FSDP(generator, **options), critic=critic)
+
+    def step(self, limit):
+        nn.utils.clip_grad_norm_(self.models.generator.parameters(), limit)
+        nn.utils.clip_grad_norm_(self.models.critic.parameters(), limit)
+""",
+            """\
+from dataclasses import dataclass
+
+from torch import nn
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+
+@dataclass
+class Models:
+    generator: nn.Module
+    critic: nn.Module
+
+
+class Trainer:
+    def __init__(self, generator, critic):
+        self.models = Models(generator=FSDP(generator, **options), critic=critic)
+
+    def step(self, limit):
+        nn.utils.clip_grad_norm_(self.models.generator.parameters(), limit)
+        nn.utils.clip_grad_norm_(self.models.critic.parameters(), limit)
+""",
+            message="clips by the norm over all ranks",
+        ),
+        Example(
+            "the branch for other models",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model, **options) if sharded else model
+if isinstance(model, FSDP):
+    model.clip_grad_norm_(1.0)
+else:
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+""",
+            """\
+import torch
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(model, **options) if sharded else model
+if isinstance(model, FSDP):
+    model.clip_grad_norm_(1.0)
+else:
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+""",
+            quiet=True,
+        ),
+        Example(
+            "a trainer whose subclass shards, and clips in its own way",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+
+    def clip(self, limit):
+        return torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+
+
+class ShardingTrainer(Trainer):
+    def __init__(self, model):
+        self.model = FSDP(model, **options)
+
+    def clip(self, limit):
+        return self.model.clip_grad_norm_(limit)
+""",
+            """\
+import torch
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+
+class Trainer:
+    def __init__(self, model):
+        self.model = model
+
+    def clip(self, limit):
+        return torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+
+
+class ShardingTrainer(Trainer):
+    def __init__(self, model):
+        self.model = FSDP(model, **options)
+
+    def clip(self, limit):
+        return self.model.clip_grad_norm_(limit)
+""",
+            quiet=True,
+        ),
+        Example(
+            "by value, and another model",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model, **options)
+torch.nn.utils.clip_grad_value_(model.parameters(), 1.0)
+torch.nn.utils.clip_grad_norm_(critic.parameters(), 1.0)
+""",
+            """\
+import torch
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(model, **options)
+torch.nn.utils.clip_grad_value_(model.parameters(), 1.0)
+torch.nn.utils.clip_grad_norm_(critic.parameters(), 1.0)
+""",
+            quiet=True,
+        ),
+    ),
+)
+RULES = (RULE,)
+
+_NAME = "clip_grad_norm_"
+_TORCH = frozenset({f"torch.nn.utils.{_NAME}", f"torch.nn.utils.clip_grad.{_NAME}"})
+_MESSAGE = "clips by the norm over all ranks now; under FSDP1 each rank clipped by the norm of its own shards"
+_ENDING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+
+
+def find(context: Context) -> Iterator[Found]:
+    """Calls of torch's function with the parameters of an FSDP1 model."""
+    for call in context.file.of(ast.Call):
+        if last_name(call) != _NAME or not context.dotted(call.func) & _TORCH:
+            continue
+        given = keyword(call, "parameters", 0)
+        if given is None or not _are_sharded(context, given) or _is_for_others(context, call):
+            continue
+        construct = f"{context.source(call.func)}(...)"
+        if _can_move(context, call):
+            yield Found(
+                RULE,
+                call,
+                Action.MANUAL,
+                _MESSAGE,
+                construct,
+                edits=lambda call=call: [context.replace(call.func, _NAME)],
+                imports=(Import(RUNTIME, _NAME),),
+            )
+        else:
+            yield Found(RULE, call, Action.MANUAL, _MESSAGE, construct)
+
+
+def _are_sharded(context: Context, given: ast.expr) -> bool:
+    from_models, file = taken(context), context.file
+    return (
+        from_models.are_parameters(given, file) or from_models.is_parameter(given, file)
+    ) and not is_known_as_whole(file, given)
+
+
+def _can_move(context: Context, call: ast.Call) -> bool:
+    """Whether the result is used, and the runtime's function can be called in torch's place."""
+    used = not isinstance(context.file.parents[call], ast.Expr)
+    known = all(k.arg and k.arg != "foreach" for k in call.keywords) and len(call.args) <= 4
+    return context.plain and used and known and context.means(_NAME, call, f"{RUNTIME}.{_NAME}")
+
+
+def _is_for_others(context: Context, call: ast.Call) -> bool:
+    """Whether another branch clips by the model's own method: this one is for models that are not sharded."""
+    child: ast.AST = call
+    for parent in context.file.ancestors(call):
+        if any(
+            _clips(context, node) for way in _other_ways(parent, child) for node in ast.walk(way)
+        ):
+            return True
+        if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef):
+            return False
+        child = parent
+    return False
+
+
+def _other_ways(parent: ast.AST, child: ast.AST) -> Iterator[ast.AST]:
+    """What runs in place of a node: the other branch, or one above that ends the block."""
+    if isinstance(parent, ast.IfExp):
+        yield parent.orelse if child is parent.body else parent.body
+    elif isinstance(parent, ast.If):
+        yield from parent.orelse if child in parent.body else parent.body
+    for block in (getattr(parent, "body", None), getattr(parent, "orelse", None)):
+        if isinstance(block, list) and child in block:
+            for above in block[: block.index(child)]:
+                if isinstance(above, ast.If) and isinstance(above.body[-1], _ENDING):
+                    yield from above.body
+
+
+def _clips(context: Context, node: ast.AST) -> bool:
+    """Whether a node calls a method of that name, or another function for sharded gradients."""
+    if not isinstance(node, ast.Call) or not last_name(node).endswith(_NAME):
+        return False
+    return not context.dotted(node.func) & _TORCH

@@ -1,0 +1,142 @@
+"""FSDP1 reached by a string: `import_module("torch.distributed.fsdp")`, `patch("torch.distributed.fsdp...")`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.left.measured import last_name
+from fsdp_migrate.codemods.rule import Example, Found, Rule
+from fsdp_migrate.facts.names import RUNTIME, TORCH, fsdp1_name, is_module
+from fsdp_migrate.findings import Action
+
+RULE = Rule(
+    "FSDP010",
+    "dynamic-name",
+    "FSDP1 reached by a string is the runtime's",
+    """A string that is imported (`importlib.import_module`, `__import__`) or patched (`unittest.mock.patch`) names torch's
+FSDP1 as an import does, and is redirected to the runtime likewise. What other functions do with the path of an FSDP1 name
+cannot be known; it is reported where it may give torch's class. A path that is only compared, and `torch.distributed.fsdp` as a
+prefix of names, mean the same in both versions.""",
+    (
+        Example(
+            "an import at run time",
+            """\
+import importlib
+
+fsdp = importlib.import_module("torch.distributed.fsdp")
+model = fsdp.FullyShardedDataParallel(model)
+""",
+            """\
+import importlib
+
+fsdp = importlib.import_module("fsdp_migrate.runtime")
+model = fsdp.FullyShardedDataParallel(model)
+""",
+        ),
+        Example(
+            "a patch in a test",
+            """\
+from unittest.mock import patch
+
+
+@patch("torch.distributed.fsdp.FullyShardedDataParallel")
+def test_wrapping(wrapper):
+    ...
+""",
+            """\
+from unittest.mock import patch
+
+
+@patch("fsdp_migrate.runtime.FullyShardedDataParallel")
+def test_wrapping(wrapper):
+    ...
+""",
+        ),
+        Example(
+            "a class by its path",
+            """\
+wrapper = load_class("torch.distributed.fsdp.FullyShardedDataParallel")
+""",
+            message="fsdp_migrate.runtime.FullyShardedDataParallel is the class on FSDP2",
+        ),
+        Example(
+            "an attribute of torch's module",
+            """\
+import torch
+
+wrapper = getattr(torch.distributed.fsdp, "FullyShardedDataParallel")
+""",
+            message="fsdp_migrate.runtime.FullyShardedDataParallel is the class on FSDP2",
+        ),
+        Example(
+            "names of FSDP2",
+            """\
+from unittest.mock import patch
+
+with patch("torch.distributed.fsdp.fully_shard") as sharded:
+    build()
+has_fsdp2 = hasattr(torch.distributed.fsdp, "fully_shard")
+""",
+            quiet=True,
+        ),
+        Example(
+            "words",
+            """\
+import logging
+
+logging.getLogger("torch.distributed.fsdp").setLevel(logging.ERROR)
+own = [name for name in names if name.startswith("torch.distributed.fsdp")]
+wrapped = type(model).__name__ == "FullyShardedDataParallel"
+""",
+            quiet=True,
+        ),
+    ),
+)
+RULES = (RULE,)
+
+_IMPORTING = frozenset({"import_module", "__import__"})
+_PATCHING = frozenset({"patch", "resolve_name"})
+
+
+def find(context: Context) -> Iterator[Found]:
+    """Strings in calls that name FSDP1 by its path, and `getattr` of torch's module."""
+    if TORCH not in context.file.text:
+        return
+    for constant in context.file.of(ast.Constant):
+        path, call = constant.value, context.file.parents[constant]
+        if not isinstance(path, str) or not isinstance(call, ast.Call):
+            continue
+        name, function = fsdp1_name(path), last_name(call)
+        imported = is_module(path) and function in _IMPORTING
+        if path.startswith(TORCH) and (imported or (name and function in _PATCHING)):
+            yield _moved(context, constant, path)
+        elif path.startswith(TORCH) and name and call.func is not constant:
+            yield Found(RULE, call, Action.MANUAL, _instead(name))
+    for load in context.file.loads.get("getattr", ()):
+        call = context.file.parents[load]
+        if isinstance(call, ast.Call) and len(call.args) > 1:
+            yield from _asked(context, call, call.args[1])
+
+
+def _moved(context: Context, constant: ast.Constant, path: str) -> Found:
+    target = path.replace(TORCH, RUNTIME, 1)
+    code = context.source(constant).replace(path, target)
+    message = f"comes from {RUNTIME}"
+    edits = lambda: [context.replace(constant, code)]  # noqa: E731
+    return Found(RULE, constant, Action.RUNTIME, message, edits=edits)
+
+
+def _asked(context: Context, call: ast.Call, name: ast.expr) -> Iterator[Found]:
+    """`getattr(torch.distributed.fsdp, "FullyShardedDataParallel")`."""
+    if not isinstance(name, ast.Constant) or TORCH not in context.dotted(call.args[0]):
+        return
+    known = fsdp1_name(f"{TORCH}.{name.value}")
+    imported = isinstance(call.args[0], ast.Name)  # then the import moves, and with it the module
+    if known and not imported:
+        yield Found(RULE, call, Action.MANUAL, _instead(known))
+
+
+def _instead(name: str) -> str:
+    return f"may give torch's FSDP1: {RUNTIME}.{name} is the class on FSDP2"

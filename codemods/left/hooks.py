@@ -1,0 +1,240 @@
+"""Hooks: on the communication of a model, and on its parameters."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fsdp_migrate.codemods.context import Context, keyword
+from fsdp_migrate.codemods.left.taken import is_known_as_whole, taken
+from fsdp_migrate.codemods.rule import Example, Found, Rule
+from fsdp_migrate.findings import Action
+
+COMMUNICATION = Rule(
+    "FSDP361",
+    "comm-hook",
+    "communication hooks have no counterpart",
+    """FSDP1 handed every gradient of a unit, and the tensor for its shard, to the hook, in place of the reduction. The bridge's
+`register_comm_hook` raises an error with this rule's code. torch's `fp16_compress_hook` and `bf16_compress_hook` cast, reduce
+and cast back: with FSDP2 that is `MixedPrecision(reduce_dtype=...)`. Others can become `set_custom_reduce_scatter` or, for the
+all-reduce of hybrid sharding, `set_all_reduce_hook`.""",
+    (
+        Example(
+            "a hook that compresses",
+            """\
+from torch.distributed.algorithms._comm_hooks import default_hooks as hooks
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+model.register_comm_hook(state, hooks.bf16_compress_hook)
+""",
+            """\
+from torch.distributed.algorithms._comm_hooks import default_hooks as hooks
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+model.register_comm_hook(state, hooks.bf16_compress_hook)
+""",
+            message="MixedPrecision(reduce_dtype=torch.bfloat16) does what this hook did",
+        ),
+        Example(
+            "a hook on a model of DDP",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+if sharded:
+    model = FSDP(model)
+else:
+    model = DDP(model)
+    model.register_comm_hook(state, hook)
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+if sharded:
+    model = FSDP(model)
+else:
+    model = DDP(model)
+    model.register_comm_hook(state, hook)
+""",
+            quiet=True,
+        ),
+    ),
+)
+PARAMETER = Rule(
+    "FSDP506",
+    "parameter-hook",
+    "hooks on sharded parameters fire differently",
+    """Calls of hooks that were registered after wrapping, for one backward, measured with torch 2.13:
+
+| | `register_hook` | `register_post_accumulate_grad_hook` |
+|---|---|---|
+| FSDP1, `use_orig_params=True` | never | never |
+| FSDP1, flat parameters (the default) | once a unit, with the whole gradient before it was reduced | once a unit |
+| FSDP2 | **never** | once a parameter, with the shard of the reduced gradient |
+
+A hook that clips or scales gradients of flat parameters is lost without an error. `register_post_accumulate_grad_hook` gets the
+parameter and can change its `grad`, a DTensor that has been reduced.""",
+    (
+        Example(
+            "gradients of flat parameters, clamped by a hook",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+for p in model.parameters():
+    p.register_hook(lambda grad: grad.clamp(-1, 1))
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+for p in model.parameters():
+    p.register_hook(lambda grad: grad.clamp(-1, 1))
+""",
+            message="never fires on FSDP2's parameters",
+        ),
+        Example(
+            "a hook that fires for each parameter",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model, use_orig_params=True)
+for p in model.parameters():
+    p.register_post_accumulate_grad_hook(step)
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(model, use_orig_params=True)
+for p in model.parameters():
+    p.register_post_accumulate_grad_hook(step)
+""",
+            message="fires for every parameter",
+        ),
+        Example(
+            "hooks on outputs, and on modules",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+model.register_forward_hook(print)
+output = model(batch)
+output.register_hook(print)
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+model.register_forward_hook(print)
+output = model(batch)
+output.register_hook(print)
+""",
+            quiet=True,
+        ),
+    ),
+)
+OPTIMIZER = Rule(
+    "FSDP520",
+    "optimizer-in-backward",
+    "_apply_optimizer_in_backward never steps under FSDP2",
+    """`torch.distributed.optim._apply_optimizer_in_backward` hangs an optimizer on the gradient accumulation of each
+parameter. FSDP1 with `use_orig_params=True` ran it, whether called before or after wrapping. FSDP2's sharded parameters take no
+part in the backward, so it never runs, and **the loss stays where it is, without an error** (measured with torch 2.13 on
+two ranks). Step the optimizers in `register_post_accumulate_grad_hook` of the sharded parameters, or after the backward.""",
+    (
+        Example(
+            "before wrapping",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.optim import _apply_optimizer_in_backward
+
+_apply_optimizer_in_backward(torch.optim.SGD, model.parameters(), {"lr": 0.1})
+model = FSDP(model, use_orig_params=True)
+""",
+            """\
+import torch
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+from torch.distributed.optim import _apply_optimizer_in_backward
+
+_apply_optimizer_in_backward(torch.optim.SGD, model.parameters(), {"lr": 0.1})
+model = FSDP(model, use_orig_params=True)
+""",
+            message="never steps",
+        ),
+        Example(
+            "of another model",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.optim import _apply_optimizer_in_backward
+
+model = FSDP(model, use_orig_params=True)
+_apply_optimizer_in_backward(torch.optim.SGD, teacher.parameters(), {"lr": 0.1})
+""",
+            """\
+import torch
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+from torch.distributed.optim import _apply_optimizer_in_backward
+
+model = FSDP(model, use_orig_params=True)
+_apply_optimizer_in_backward(torch.optim.SGD, teacher.parameters(), {"lr": 0.1})
+""",
+            quiet=True,
+        ),
+    ),
+)
+RULES = (COMMUNICATION, PARAMETER, OPTIMIZER)
+
+_COMPRESSING = {"fp16_compress_hook": "float16", "bf16_compress_hook": "bfloat16"}
+_RAISES = "FSDP2 has no communication hooks, and this raises: to compress, use MixedPrecision(reduce_dtype=...)"
+_ON_PARAMETERS = {
+    "register_hook": "never fires on FSDP2's parameters: register_post_accumulate_grad_hook does, with the"
+    " shard of the reduced gradient",
+    "register_post_accumulate_grad_hook": "fires for every parameter, after its gradient is reduced: FSDP1's"
+    " never did, or once a unit",
+}
+_IN_BACKWARD = "_apply_optimizer_in_backward"
+_NEVER = "never steps under FSDP2, without an error: step in register_post_accumulate_grad_hook, or after the backward"
+
+
+def find(context: Context) -> Iterator[Found]:
+    """Hooks of FSDP1 models and of their parameters."""
+    for attribute in context.file.attributes.get("register_comm_hook", ()):
+        call = context.file.parents[attribute]
+        if isinstance(call, ast.Call) and context.can_be_model(attribute.value):
+            yield Found(COMMUNICATION, attribute, Action.MANUAL, _instead(context, call))
+    for name, message in _ON_PARAMETERS.items():
+        for attribute in context.file.attributes.get(name, ()):
+            owner = attribute.value
+            sharded = taken(context).is_parameter(owner, context.file)
+            if sharded and not is_known_as_whole(context.file, owner):
+                yield Found(PARAMETER, attribute, Action.MANUAL, message)
+    for load in context.file.loads.get(_IN_BACKWARD, ()):
+        call = context.file.parents[load]
+        given = keyword(call, "params", 1) if isinstance(call, ast.Call) else None
+        if given is not None and _is_sharded_ever(context, given):
+            yield Found(OPTIMIZER, call, Action.MANUAL, _NEVER, f"{_IN_BACKWARD}(...)")
+
+
+def _instead(context: Context, call: ast.Call) -> str:
+    hook = keyword(call, "hook", 1)
+    name = getattr(hook, "attr", getattr(hook, "id", ""))
+    if name not in _COMPRESSING:
+        return _RAISES
+    policy = f"MixedPrecision(reduce_dtype=torch.{_COMPRESSING[name]})"
+    return f"FSDP2 has no communication hooks, and this raises: {policy} does what this hook did"
+
+
+def _is_sharded_ever(context: Context, parameters: ast.expr) -> bool:
+    """Whether parameters are a sharded model's, or of a model that is sharded later."""
+    if taken(context).are_parameters(parameters, context.file):
+        return True
+    owner = getattr(getattr(parameters, "func", None), "value", None)
+    return owner is not None and any(
+        call.args and ast.unparse(call.args[0]) == ast.unparse(owner)
+        for call in context.models.constructors(context.file)
+    )
