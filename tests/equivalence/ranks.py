@@ -11,7 +11,7 @@ from typing import Any
 from forked import record, run_ranks
 from swapped import swap
 
-from . import loop, silent, summon, surroundings  # noqa: F401  (they register their checks)
+from . import faults, loop, silent, summon, surroundings  # noqa: F401  (they register their checks)
 from .cases import COMPARISONS, FAULTS
 from .checks import CHECKS
 from .programs import PROGRAMS, Program

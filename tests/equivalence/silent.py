@@ -118,6 +118,7 @@ ROWS = (
         "return model.state_dict()",
         head="from torch.distributed.fsdp import StateDictType\n",
     ),
+    Row("state-dict", "model = FSDP(model)\nreturn model.state_dict()"),
     Row("fsdp-modules", "model = FSDP(model)\nreturn len(FSDP.fsdp_modules(model))"),
     Row("isinstance", "model = FSDP(model)\nreturn isinstance(model, FSDP)"),
     Row(

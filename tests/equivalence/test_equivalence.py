@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from . import loop, silent, summon, surroundings  # noqa: F401  (they register their checks)
+from . import faults, loop, silent, summon, surroundings  # noqa: F401  (they register their checks)
 from .cases import COMPARISONS, FAULTS
 from .checks import CHECKS
 from .programs import PROGRAMS, Program
