@@ -6,12 +6,11 @@ Runs last: it knows which names the other edits took away, and which they need.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.edit.import_statement import ImportEdit
+from fsdp_migrate.codemods.edit.import_change import ImportChange
 from fsdp_migrate.codemods.rule import Edit, Example, Found, Import, Rule
 from fsdp_migrate.facts.names import RUNTIME, TORCH, fsdp1_name, in_runtime, is_module
 from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
@@ -115,24 +114,6 @@ else:
 RULES = (RULE,)
 
 
-@dataclass(eq=False)
-class _Statement:
-    """One import statement that binds FSDP1 names."""
-
-    node: ast.Import | ast.ImportFrom
-    drop: set[str] = field(default_factory=set)
-    move: dict[str, tuple[str, str]] = field(default_factory=dict)
-    add: list[tuple[str, str]] = field(default_factory=list)
-
-    @property
-    def locals(self) -> set[str]:
-        return {alias.asname or alias.name for alias in self.node.names}
-
-    @property
-    def change(self) -> ImportEdit:
-        return ImportEdit(frozenset(self.drop), self.move, tuple(dict.fromkeys(self.add)))
-
-
 @dataclass(frozen=True)
 class Swap:
     """What is done with the imports of a file.
@@ -187,20 +168,20 @@ def swap(
     return Swap(found, edits, bool(written_out) or any(map(_is_of_torch, statements)))
 
 
-def _is_of_torch(statement: _Statement) -> bool:
+def _is_of_torch(statement: ImportChange) -> bool:
     node = statement.node
     if isinstance(node, ast.Import):
         return bool(statement.move)
     return bool(statement.move or statement.drop) and not (node.module or "").startswith(RUNTIME)
 
 
-def _statements(context: Context) -> Iterator[_Statement]:
+def _statements(context: Context) -> Iterator[ImportChange]:
     file = context.file
     for node in sorted((*file.of(ast.Import), *file.of(ast.ImportFrom)), key=lambda n: n.lineno):
         if not context.is_dead(node) and any(
             _binds_fsdp(node, alias, context) for alias in node.names
         ):
-            yield _Statement(node)
+            yield ImportChange(node)
 
 
 def _binds_fsdp(node: ast.Import | ast.ImportFrom, alias: ast.alias, context: Context) -> bool:
@@ -216,7 +197,7 @@ def _binds_fsdp(node: ast.Import | ast.ImportFrom, alias: ast.alias, context: Co
     return is_module(path) or fsdp1_name(path) is not None
 
 
-def _decide(context: Context, statement: _Statement, gone: Collection[ast.AST]) -> None:
+def _decide(context: Context, statement: ImportChange, gone: Collection[ast.AST]) -> None:
     """Drops the names that edits left without a use, and moves the others to the runtime."""
     for alias in statement.node.names:
         local = alias.asname or alias.name
@@ -226,21 +207,21 @@ def _decide(context: Context, statement: _Statement, gone: Collection[ast.AST]) 
         if gone and whole and _is_spent(context, statement.node, local, gone):
             statement.drop.add(local)
         elif isinstance(statement.node, ast.Import):
-            if _leads_to_fsdp1(context, statement.node, local):
+            if _leads_to_fsdp1(context, statement.node, local, gone):
                 statement.move[local] = in_runtime(alias.name), ""
         else:
             module = statement.node.module or ""
             target = _target(module, alias.name)
             is_name = not is_module(f"{module}.{alias.name}")
-            if target and (is_name or _leads_to_fsdp1(context, statement.node, local)):
+            if target and (is_name or _leads_to_fsdp1(context, statement.node, local, gone)):
                 statement.move[local] = target
 
 
-def _leads_to_fsdp1(context: Context, node: ast.AST, local: str) -> bool:
+def _leads_to_fsdp1(context: Context, node: ast.AST, local: str, gone: Collection[ast.AST]) -> bool:
     """Whether an FSDP1 name is reached through a module, here or by a file that imports the module from here."""
     scope = context.file.scope_of(node)
     name = local.split(".")[0]
-    roots = (_root(reference) for reference in context.references)
+    roots = (_root(each) for each in context.references if each not in gone)
     if any(r is not None and r.id == name and _sees(context, r, scope, name) for r in roots):
         return True
     return scope is context.file.scope and bool(context.program.imports_of(context.file, name))
@@ -331,7 +312,7 @@ def _root(node: ast.expr) -> ast.Name | None:
 
 
 def _hand_out(
-    context: Context, statements: list[_Statement], needed: Iterable[Import]
+    context: Context, statements: list[ImportChange], needed: Iterable[Import]
 ) -> list[tuple[str, str]]:
     """Gives each needed name to an import statement; returns those for which there is none."""
     insert: list[tuple[str, str]] = []
@@ -360,8 +341,8 @@ def _is_imported(context: Context, need: Import) -> bool:
 
 
 def _statement_for(
-    context: Context, statements: list[_Statement], need: Import
-) -> _Statement | None:
+    context: Context, statements: list[ImportChange], need: Import
+) -> ImportChange | None:
     """The statement that imported what the name replaces, else one at the top of the file that imports from FSDP1."""
     from_torch = [
         s for s in statements if isinstance(s.node, ast.ImportFrom) and "*" not in s.locals
@@ -382,7 +363,7 @@ def _statement_for(
     return at_top[0] if at_top and related else None
 
 
-def _say(context: Context, statement: _Statement) -> Iterator[Found]:
+def _say(context: Context, statement: ImportChange) -> Iterator[Found]:
     node = statement.node
     module = node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
     construct = f"{module}: {', '.join(alias.name for alias in node.names)}"
@@ -398,51 +379,16 @@ def _say(context: Context, statement: _Statement) -> Iterator[Found]:
 
 def _edits(
     context: Context,
-    statements: list[_Statement],
+    statements: list[ImportChange],
     insert: list[tuple[str, str]],
     written_out: list[tuple[ast.Attribute, str]],
 ) -> Iterator[Edit]:
-    changing = [s for s in statements if s.drop or s.move or s.add]
-    if not (changing or insert or written_out):
-        return
-    from fsdp_migrate.codemods.edit.import_text import edit_import_text, insert_import_text
-
-    for statement in changing:
-        if isinstance(statement.node, ast.Import) or "*" in statement.locals:
-            yield from _module_edits(context, statement)
-        else:
-            yield edit_import_text(
-                context.file, statement.node, statement.change, context.line_length
-            )
+    for statement in statements:
+        yield from statement.edits(context.file, context.line_length)
     for node, target in written_out:
         name = node.attr if node in context.references else ""
         yield context.replace(node, f"{target}.{name}" if name else target)
     if insert:
+        from fsdp_migrate.codemods.edit.import_text import insert_import_text
+
         yield from insert_import_text(context.file, insert, context.line_length)
-
-
-def _module_edits(context: Context, statement: _Statement) -> Iterator[Edit]:
-    """`import torch.distributed.fsdp as fsdp` and `from torch.distributed.fsdp import *`: the path alone changes."""
-    node = statement.node
-    if isinstance(node, ast.ImportFrom):
-        old = node.module or ""
-        path = re.compile(r"[\s\\]*\.[\s\\]*".join(old.split(".")))
-        written = path.search(context.file.text, context.file.span(node)[0])
-        if written is not None:
-            yield Edit(*written.span(), in_runtime(old))
-        return
-    if statement.drop:
-        yield context.remove(node)
-    for alias in node.names:
-        if (alias.asname or alias.name) in statement.move:
-            start, _ = context.file.span(alias)
-            target = in_runtime(alias.name)
-            if alias.asname is None and not _binds_torch_elsewhere(context, node):
-                target = f"torch.distributed, {target}"
-            yield Edit(start, start + len(alias.name), target)
-
-
-def _binds_torch_elsewhere(context: Context, node: ast.Import) -> bool:
-    """Whether `torch` goes on being bound without an `import torch.distributed.fsdp`."""
-    bindings = context.file.scope_of(node).bindings.get("torch", ())
-    return any(isinstance(b, Imported) and not is_module(b.alias.name) for b in bindings)

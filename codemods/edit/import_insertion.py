@@ -23,7 +23,7 @@ def insert_imports(
 ) -> cst.Module:
     """Imports each (module, name) at the top level, outside any guard.
 
-    A name joins an unguarded top-level `from module import ...`; without one it gets a line where
+    A name joins an unguarded top-level `from module import ...` on a line of its own; without one it gets a line where
     it sorts among the leading block of imports, the standard library's in front, in a file without
     imports one behind the docstring. What such a statement imports already is left alone.
     """
@@ -31,32 +31,33 @@ def insert_imports(
     missing: list[tuple[str, str]] = []
     for pair in dict.fromkeys(names):
         places = _statements_from(body, pair[0])
-        if any(_imports(statement, pair[1]) for _, _, statement in places):
+        if any(_imports(statement, pair[1]) for _, statement in places):
             continue
-        if not places:
+        alone = [index for index, _ in places if len(_line(body[index]).body) == 1]
+        if not alone:
             missing.append(pair)
             continue
-        index, position, _ = places[0]
-        line = body[index]
-        assert isinstance(line, cst.SimpleStatementLine)
-        body[index : index + 1] = edit_import_line(
-            line, {position: ImportEdit(add=[pair])}, line_length
-        )
+        made = edit_import_line(_line(body[alone[0]]), ImportEdit(add=[pair]), line_length)
+        body[alone[0] : alone[0] + 1] = made
     changed = module.with_changes(body=body)
     for source in dict.fromkeys(source for source, _ in missing):
         changed = _insert(changed, [pair for pair in missing if pair[0] == source], line_length)
     return changed
 
 
+def _line(statement: cst.BaseStatement) -> cst.SimpleStatementLine:
+    return cst.ensure_type(statement, cst.SimpleStatementLine)
+
+
 def _statements_from(
     body: Sequence[cst.BaseStatement], module: str
-) -> list[tuple[int, int, cst.ImportFrom]]:
-    """The top-level statements `from module import ...`, with the indices of line and statement."""
+) -> list[tuple[int, cst.ImportFrom]]:
+    """The top-level statements `from module import ...`, with the indices of their lines."""
     return [
-        (index, position, statement)
+        (index, statement)
         for index, line in enumerate(body)
         if isinstance(line, cst.SimpleStatementLine)
-        for position, statement in enumerate(line.body)
+        for statement in line.body
         if isinstance(statement, cst.ImportFrom)
         and not isinstance(statement.names, cst.ImportStar)
         and module_of(statement) == module
@@ -77,7 +78,7 @@ def _insert(module: cst.Module, names: Sequence[tuple[str, str]], line_length: i
         [cst.ImportFrom(cst.Name("_"), [cst.ImportAlias(cst.Name("_"))])]
     )
     edit = ImportEdit(drop=frozenset("_"), add=names)
-    lines = edit_import_line(empty, {0: edit}, line_length)
+    lines = edit_import_line(empty, edit, line_length)
     body: list[cst.BaseStatement] = [*module.body]
     index, beside_import = _place(body, names[0][0])
     if body and not index:

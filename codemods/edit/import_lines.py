@@ -1,15 +1,14 @@
-"""Edits a line of import statements: what takes its place, and who gets its comments."""
+"""Edits a line with one import statement: what takes its place, and who gets its comments."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import libcst as cst
 
 from fsdp_migrate.codemods.edit.comments import comments_in, is_directive, with_leading_comments
 from fsdp_migrate.codemods.edit.import_statement import (
-    EditedImport,
     ImportEdit,
     NewImport,
     edit_import,
@@ -27,54 +26,21 @@ _TWO_SPACES = cst.SimpleWhitespace("  ")
 
 def edit_import_line(
     line: cst.SimpleStatementLine,
-    edits: Mapping[int, ImportEdit],
+    edit: ImportEdit,
     line_length: int = LINE_LENGTH,
-) -> list[cst.BaseStatement]:
-    """The statements that take the line's place; `edits` go by position in `line.body`.
-
-    A new module's statement stands in front of the edited one if it sorts there, else behind it.
-
-    Empty if nothing remains: `lost_comments` says which comments then have no place.
-    """
-    return [*_edit_line(line, edits, line_length)]
-
-
-def lost_comments(line: cst.SimpleStatementLine, edits: Mapping[int, ImportEdit]) -> list[str]:
-    """The comments of a line of which nothing remains; the caller finds another place."""
-    return [] if _edit_line(line, edits) else comments_in(line)
-
-
-def edit_import_suite(
-    suite: cst.SimpleStatementSuite, edits: Mapping[int, ImportEdit]
-) -> cst.SimpleStatementSuite | cst.IndentedBlock:
-    """Likewise for `try: from a import b`: a block of lines where one line no longer holds it."""
-    line = cst.SimpleStatementLine(suite.body, trailing_whitespace=suite.trailing_whitespace)
-    lines = _edit_line(line, edits)
-    if not lines:
-        # `pass` keeps the comment at the end of the line, those between the names go in front.
-        comments = comments_in(line)
-        if suite.trailing_whitespace.comment:
-            comments.pop()
-        lines = [with_leading_comments(line.with_changes(body=[cst.Pass()]), comments)]
-    if len(lines) == 1 and not lines[0].leading_lines:
-        return suite.with_changes(
-            body=lines[0].body, trailing_whitespace=lines[0].trailing_whitespace
-        )
-    return cst.IndentedBlock(lines, header=_line_end(line))
-
-
-def _edit_line(
-    line: cst.SimpleStatementLine,
-    edits: Mapping[int, ImportEdit],
-    line_length: int = LINE_LENGTH,
+    *,
+    may_lead: bool = True,
 ) -> list[cst.SimpleStatementLine]:
-    results = [_edit(small, edits.get(position)) for position, small in enumerate(line.body)]
-    unchanged = zip(line.body, results, strict=True)
-    if all(result.kept is small and not result.new for small, result in unchanged):
+    """The lines that take the place of a line with one import statement.
+
+    A new module's statement is put in front of the edited one if it sorts there and `may_lead`, else behind it. Empty if
+    nothing remains: the comments of the line are the caller's then.
+    """
+    (before,) = line.body
+    assert isinstance(before, cst.Import | cst.ImportFrom)
+    result = edit_import(before, edit)
+    if result.kept is before and not result.new:
         return [line]
-    if len(results) > 1:
-        return _joined(line, results)
-    (result,) = results
     new = sorted(result.new, key=lambda made: module_of(made.statement))
     lines = [_new_line(line, made, line_length) for made in new]
     if result.kept is None:
@@ -82,8 +48,8 @@ def _edit_line(
             lines[0] = _with_comments(_in_place_of(line, lines[0]), result.comments)
         return lines
     kept = line.with_changes(body=[_collapsed(result.kept, line, line_length)])
-    kept = _with_comments(_fitted(kept, line_length, _width(line.body[0])), result.comments)
-    return _sorted_in(kept, lines, result.kept)
+    kept = _with_comments(_fitted(kept, line_length, _width(before)), result.comments)
+    return _sorted_in(kept, lines, result.kept) if may_lead else [kept, *lines]
 
 
 def _sorted_in(
@@ -134,12 +100,6 @@ def _collapsed(
     return flat if _width(flat) <= line_length else statement
 
 
-def _edit(statement: cst.BaseSmallStatement, edit: ImportEdit | None) -> EditedImport:
-    if edit is None or not isinstance(statement, cst.Import | cst.ImportFrom):
-        return EditedImport(statement)
-    return edit_import(statement, edit)
-
-
 def _new_line(
     line: cst.SimpleStatementLine, new: NewImport, line_length: int
 ) -> cst.SimpleStatementLine:
@@ -166,30 +126,6 @@ def _in_place_of(
         first = first.with_changes(trailing_whitespace=line.trailing_whitespace)
         first = with_leading_comments(first, own)
     return first.with_changes(leading_lines=[*line.leading_lines, *first.leading_lines])
-
-
-def _joined(
-    line: cst.SimpleStatementLine, results: Sequence[EditedImport]
-) -> list[cst.SimpleStatementLine]:
-    """Statements joined by `;` stay joined: those behind may need the names at once."""
-    body: list[cst.BaseSmallStatement] = []
-    comments: list[str] = []
-    for result in results:
-        if result.kept is not None:
-            body.append(result.kept)
-        body += [new.statement for new in result.new]
-        comments += [*result.comments, *(comment for new in result.new for comment in new.comments)]
-    if not body:
-        return []
-    for position, statement in enumerate(body):
-        semicolon: cst.Semicolon | cst.MaybeSentinel = line.body[-1].semicolon
-        if position < len(body) - 1:
-            own = statement.semicolon
-            semicolon = (
-                own if isinstance(own, cst.Semicolon) else cst.Semicolon(whitespace_after=SPACE)
-            )
-        body[position] = statement.with_changes(semicolon=semicolon)
-    return [_with_comments(line.with_changes(body=body), comments)]
 
 
 def _with_comments(

@@ -30,7 +30,7 @@ INDENT = cst.SimpleWhitespace("    ")
 
 @dataclass(frozen=True)
 class ImportEdit:
-    """What becomes of one import statement (`from m import a as b, c` or `import m.n as k`).
+    """What is changed in one import statement (`from m import a as b, c` or `import m.n as k`).
 
     A module is given as it is written, with the dots of a relative import in front. A star stays,
     and names added to `from m import *` are imported by a statement behind it.
@@ -101,6 +101,7 @@ def module_of(statement: cst.ImportFrom) -> str:
 
 
 def edit_import(statement: cst.Import | cst.ImportFrom, edit: ImportEdit) -> EditedImport:
+    """The statement after its edit."""
     if isinstance(statement.names, cst.ImportStar):
         return EditedImport(statement, _new_imports([], edit.add, isort_key))
     if isinstance(statement, cst.ImportFrom):

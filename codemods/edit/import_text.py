@@ -7,54 +7,66 @@ from collections.abc import Sequence
 
 import libcst as cst
 
+from fsdp_migrate.codemods.edit.comments import comments_in, missing
 from fsdp_migrate.codemods.edit.import_insertion import insert_imports
-from fsdp_migrate.codemods.edit.import_lines import edit_import_line, lost_comments
+from fsdp_migrate.codemods.edit.import_lines import edit_import_line
 from fsdp_migrate.codemods.edit.import_statement import ImportEdit, edit_import
-from fsdp_migrate.codemods.edit.text import indentation, is_alone, newline
+from fsdp_migrate.codemods.edit.text import (
+    comments,
+    comments_between,
+    indentation,
+    is_alone,
+    newline,
+)
 from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.facts.file import NEWLINE, File
 
 
 def edit_import_text(
     file: File, node: ast.Import | ast.ImportFrom, change: ImportEdit, line_length: int
-) -> Edit:
-    """The edit of one import statement, with its comments and its layout."""
+) -> list[Edit]:
+    """The edits of one import statement, with its comments and its layout."""
     if not is_alone(file, node):
         return _among_others(file, node, change)
     indent = indentation(file, node)
     start, end = file.span(node)[0] - len(indent), file.lines(node)[1]
     text = NEWLINE.sub("\n", file.text[start:end])
-    header = f"if 1:\n{indent}pass\n" if indent else ""
+    header = f"if 1:\n{indent}pass\n" if indent else "pass\n"
     module = cst.parse_module(header + text)
-    block = module.body[0].body if indent else module  # type: ignore[union-attr]
-    line = block.body[-1]  # type: ignore[union-attr]
-    assert isinstance(line, cst.SimpleStatementLine)
-    lines = edit_import_line(line, {0: change}, line_length - len(indent))
-    if not lines:
-        kept = [f"{indent}{comment}" for comment in lost_comments(line, {0: change})]
+    block = cst.ensure_type(module.body[0], cst.If).body if indent else module
+    assert isinstance(block, cst.IndentedBlock | cst.Module)
+    line = cst.ensure_type(block.body[-1], cst.SimpleStatementLine)
+    above = file.line_starts[node.lineno - 2] if node.lineno > 1 else 0
+    commented = file.text[above:start].lstrip(" \t").startswith("#")
+    lines = edit_import_line(line, change, line_length - len(indent), may_lead=not commented)
+    if lines:
+        block = block.with_changes(body=[block.body[0], *lines])
+        whole = module.body[0].with_changes(body=block) if indent else block
+        made = module.code_for_node(whole).removeprefix(header)
+    else:
+        kept = [f"{indent}{comment}" for comment in comments_in(line)]
         alone = len(file.block(node)) == 1 and not isinstance(file.parents[node], ast.Module)
         kept += [f"{indent}pass"] if alone else []
         made = "".join(f"{each}\n" for each in kept)
-    elif indent:
-        assert isinstance(block, cst.IndentedBlock)
-        outer = module.body[0].with_changes(body=block.with_changes(body=[block.body[0], *lines]))
-        made = module.with_changes(body=[outer]).code.removeprefix(header)
-    else:
-        made = module.with_changes(body=lines).code
-    return Edit(start, end, made.replace("\n", newline(file, start)))
+    return [Edit(start, end, made.replace("\n", newline(file, start)))]
 
 
-def _among_others(file: File, node: ast.Import | ast.ImportFrom, change: ImportEdit) -> Edit:
-    """A statement that shares its line: statements joined by `;` stay joined."""
+def _among_others(file: File, node: ast.Import | ast.ImportFrom, change: ImportEdit) -> list[Edit]:
+    """A statement that shares its line: statements joined by `;` stay joined, comments of dropped names go above."""
     start, end = file.span(node)
     statement = cst.parse_statement(NEWLINE.sub("\n", file.text[start:end]))
-    assert isinstance(statement, cst.SimpleStatementLine)
-    small = statement.body[0]
+    small = cst.ensure_type(statement, cst.SimpleStatementLine).body[0]
     assert isinstance(small, cst.Import | cst.ImportFrom)
     result = edit_import(small, change)
     parts = [*([result.kept] if result.kept else []), *(new.statement for new in result.new)]
-    code = "; ".join(cst.Module([]).code_for_node(part) for part in parts)
-    return Edit(start, end, (code or "pass").replace("\n", newline(file, start)))
+    code = "; ".join(cst.Module([]).code_for_node(part) for part in parts) or "pass"
+    end_of_line = newline(file, start)
+    edits = [Edit(start, end, code.replace("\n", end_of_line))]
+    lost = missing(comments_between(file, start, end), comments(f"{code}\n"))
+    if lost:
+        above, _ = file.lines(node)
+        edits.insert(0, Edit(above, above, "".join(each + end_of_line for each in lost)))
+    return edits
 
 
 def insert_import_text(

@@ -2,51 +2,45 @@
 
 from __future__ import annotations
 
-import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from fsdp_migrate.codemods.apply import comments
-from fsdp_migrate.codemods.registry import CONTRACT, all_rules, rule_for
+from fsdp_migrate.codemods.edit.text import comments
+from fsdp_migrate.codemods.registry import all_rules, rule_for
 from fsdp_migrate.codemods.rule import Example, Rule
 from fsdp_migrate.engine import analyse_source
-from fsdp_migrate.index.names import FSDP2_NAMES
 from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
 
+IMPORT = "FSDP001"
 EXAMPLES = [
     pytest.param(rule, example, id=f"{rule.code} {example.title}")
     for rule in all_rules()
     for example in rule.examples
 ]
-CONTRACT_CODES = {rule.code for module in CONTRACT for rule in module.RULES}
 
 
-def analyse(text: str, rule: Rule | None = None) -> tuple[Report, str]:
+@cache
+def analyse(text: str, form: str = "auto") -> tuple[Report, str]:
     source = Source(Path("/nowhere/example.py"), "example.py", text.encode())
-    fsdp2 = rule is not None and rule.code in CONTRACT_CODES
-    report = analyse_source(source, Options(fsdp2=fsdp2))
+    report = analyse_source(source, Options(form))
     assert not report.errors, report.errors
     return report, report.changes[0].after.decode() if report.changes else text
 
 
 @pytest.mark.parametrize(("rule", "example"), EXAMPLES)
 def test_example_becomes_what_it_says(rule: Rule, example: Example) -> None:
-    if (
-        rule.code in CONTRACT_CODES
-    ):  # they change nothing; what is FSDP1's in an example is for other rules
-        assert example.after is None
-        return
     _, after = analyse(example.before)
     assert after == (example.before if example.after is None else example.after)
 
 
 @pytest.mark.parametrize(("rule", "example"), EXAMPLES)
 def test_rule_speaks_of_its_example(rule: Rule, example: Example) -> None:
-    report, _ = analyse(example.before, rule)
+    report, _ = analyse(example.before)
     own = [finding for finding in report.findings if finding.code == rule.code]
     if example.quiet:
         assert not own
@@ -56,43 +50,34 @@ def test_rule_speaks_of_its_example(rule: Rule, example: Example) -> None:
 
 
 @pytest.mark.parametrize(("rule", "example"), EXAMPLES)
-def test_second_run_changes_nothing(rule: Rule, example: Example) -> None:
-    _, once = analyse(example.before)
-    _, twice = analyse(once)
-    assert twice == once
-
-
-@pytest.mark.parametrize(("rule", "example"), EXAMPLES)
-def test_no_comment_is_lost(rule: Rule, example: Example) -> None:
-    _, after = analyse(example.before)
-    assert sorted(comments(example.before)) == sorted(
-        comment for comment in comments(after) if not comment.startswith("# fsdp-migrate:")
-    )
-
-
-@pytest.mark.parametrize(("rule", "example"), EXAMPLES)
-def test_every_line_that_uses_fsdp1_has_a_finding(rule: Rule, example: Example) -> None:
-    report, _ = analyse(example.before, rule)
-    lines = {finding.line for finding in report.findings}
-    tree = ast.parse(example.before)
-    names = {
-        alias.asname or alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom)
-        and (node.module or "").startswith("torch.distributed.fsdp")
-        for alias in node.names
-        if alias.name not in FSDP2_NAMES
+def test_every_line_that_changes_has_a_finding(rule: Rule, example: Example) -> None:
+    report, after = analyse(example.before)
+    spoken = {line for f in report.findings for line in range(f.line, f.end_line + 1)}
+    kept = set(after.splitlines())
+    changed = {
+        number
+        for number, line in enumerate(example.before.splitlines(), 1)
+        if line.strip() and line not in kept
     }
-    used = {
-        node.lineno for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in names
-    }
-    assert used <= lines
+    assert changed <= spoken
+
+
+@pytest.mark.parametrize("form", ["auto", "bridge"])
+@pytest.mark.parametrize(("rule", "example"), EXAMPLES)
+def test_second_run_changes_nothing_and_no_comment_is_lost(
+    rule: Rule, example: Example, form: str
+) -> None:
+    _, after = analyse(example.before, form)
+    assert analyse(after, form)[1] == after
+    assert sorted(comments(example.before)) == sorted(comments(after))
 
 
 @pytest.mark.parametrize(("rule", "example"), EXAMPLES)
-def test_contract_is_looked_at_where_that_is_asked_for(rule: Rule, example: Example) -> None:
-    report, _ = analyse(example.before)
-    assert not CONTRACT_CODES & {finding.code for finding in report.findings}
+def test_the_same_is_said_of_a_swapped_example(rule: Rule, example: Example) -> None:
+    _, swapped = analyse(example.before, "bridge")
+    codes = {finding.code for finding in analyse(example.before)[0].findings}
+    again = {finding.code for finding in analyse(swapped)[0].findings}
+    assert again | {IMPORT} == codes | {IMPORT}
 
 
 def test_codes_and_names_are_distinct_and_well_formed() -> None:

@@ -174,6 +174,7 @@ FORMS = {
     ),
     "a backslash inside the path": "from torch.distributed \\\n    .fsdp import CPUOffload\n",
     "a star behind a backslash": "from torch.distributed \\\n    .fsdp import *\nx = CPUOffload\n",
+    "spaces in a module": "import torch . distributed.fsdp as F  # a\nx = F.CPUOffload\n",
     "a backslash in front of the module": "import \\\n    torch.distributed.fsdp as F\nx = F.CPUOffload\n",
     "spaces in the path": "from torch . distributed.fsdp import CPUOffload\n",
     "tabs": "def f():\n\tif 1:\n\t\tfrom torch.distributed.fsdp import CPUOffload\n\t\treturn CPUOffload\nx = f()\n",

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import libcst as cst
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fsdp_migrate.codemods.edit.arguments import ArgumentEdits, edit_call
@@ -160,7 +160,6 @@ def _variables(text: str) -> list[str]:
     return [word for word in words if word[0] == "v" and word[1:].isdigit()]
 
 
-@settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_no_comment_is_lost_or_changes_hands(data: st.DataObject) -> None:
     source = data.draw(calls())
@@ -182,7 +181,6 @@ def test_no_comment_is_lost_or_changes_hands(data: st.DataObject) -> None:
     assert [*result.orphans] == [c for c in comments_of(source.text) if c in result.orphans]
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_kept_arguments_keep_their_text(data: st.DataObject) -> None:
     source = data.draw(calls())
@@ -199,7 +197,6 @@ def test_kept_arguments_keep_their_text(data: st.DataObject) -> None:
     assert values(result.call.args) == values(kept) + values(added)
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_comments_stand_where_a_reader_looks_for_their_argument(data: st.DataObject) -> None:
     source = data.draw(calls())
@@ -214,7 +211,6 @@ def test_comments_stand_where_a_reader_looks_for_their_argument(data: st.DataObj
             assert owner_on_page(code, comment) == source.names[owner]
 
 
-@settings(max_examples=300, deadline=None)
 @given(calls())
 def test_empty_edits_leave_every_byte(source: Source) -> None:
     module, call = parse(source.text)
@@ -223,7 +219,6 @@ def test_empty_edits_leave_every_byte(source: Source) -> None:
     assert result.orphans == ()
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_a_second_edit_that_changes_nothing_changes_nothing(data: st.DataObject) -> None:
     source = data.draw(calls())
