@@ -116,12 +116,31 @@ class Models:
                 return True
         definition = self._called(call, file)
         if definition is None or isinstance(definition.node, ast.ClassDef):
-            return False
+            return name == "fsdp_modules"
         return any(
-            statement.value is not None and self.can_hold(statement.value, definition.file)
+            statement.value is not None and self._returned(statement.value, definition, call, file)
             for statement in definition.file.of(ast.Return)
             if definition.file.function(statement) is definition.node
         )
+
+    def _returned(
+        self, value: ast.expr, definition: Definition, call: ast.Call, file: File
+    ) -> bool:
+        """Whether a function returns such a model to a call; of a parameter, what this call gives for it counts."""
+        if not isinstance(value, ast.Name):
+            return self.can_hold(value, definition.file)
+        found = definition.file.scope_of(value).lookup(value.id)
+        bindings = found[1] if found else []
+        for binding in bindings:
+            if isinstance(binding, Parameter) and binding.function is definition.node:
+                assert not isinstance(binding.function, ast.Lambda)
+                given = _given(call, binding.function, binding.argument.arg)
+                assigned = [each for each in bindings if isinstance(each, Assigned)]
+                return (given is not None and self.can_hold(given, file)) or any(
+                    self.can_hold(each.value, definition.file)
+                    for each in reaching(definition.file, assigned, value)
+                )
+        return self.can_hold(value, definition.file)
 
     def _called(self, call: ast.Call, file: File) -> Definition | None:
         if isinstance(call.func, ast.Attribute) and getattr(call.func.value, "id", "") == "self":
@@ -174,26 +193,16 @@ class Models:
         self, function: ast.FunctionDef | ast.AsyncFunctionDef, parameter: Parameter, file: File
     ) -> Iterator[tuple[File, ast.expr]]:
         """What the calls of a function by its name give for a parameter."""
-        given = [*function.args.posonlyargs, *function.args.args]
-        names = [argument.arg for argument in given]
-        method = bool(names) and names[0] in {"self", "cls"}
         name = function.name
         if name == "__init__" and (cls := file.enclosing_class(function)):
             name = cls.name
         for other, call in self.calls.get(name, ()):
-            if not method and self._called(call, other) is not None:
-                called = self._called(call, other)
-                if called is not None and called.node is not function:
-                    continue
-            for keyword in call.keywords:
-                if keyword.arg == parameter.argument.arg:
-                    yield other, keyword.value
-            if parameter.argument.arg in names:
-                position = names.index(parameter.argument.arg) - method
-                if 0 <= position < len(call.args) and not isinstance(
-                    call.args[position], ast.Starred
-                ):
-                    yield other, call.args[position]
+            called = None if _is_method(function) else self._called(call, other)
+            if called is not None and called.node is not function:
+                continue
+            value = _given(call, function, parameter.argument.arg)
+            if value is not None:
+                yield other, value
 
     @cached_property
     def calls(self) -> dict[str, list[tuple[File, ast.Call]]]:
@@ -240,3 +249,22 @@ class Models:
             for name, value in given:
                 found.setdefault(name, []).append((file, value))
         return found
+
+
+def _is_method(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+    return names[:1] in (["self"], ["cls"])
+
+
+def _given(
+    call: ast.Call, function: ast.FunctionDef | ast.AsyncFunctionDef, parameter: str
+) -> ast.expr | None:
+    """What a call gives for a parameter of a function."""
+    for keyword in call.keywords:
+        if keyword.arg == parameter:
+            return keyword.value
+    names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+    position = names.index(parameter) - _is_method(function) if parameter in names else -1
+    if 0 <= position < len(call.args) and not isinstance(call.args[position], ast.Starred):
+        return call.args[position]
+    return None
