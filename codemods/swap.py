@@ -141,15 +141,13 @@ def swap(
         is_on: whether a rule is asked for at a node.
     """
     gone = {node for region in removed for node in ast.walk(region)}
-    statements = [each for each in _statements(context) if is_on(RULE, each.node)]
-    found: list[Found] = []
+    statements = list(_statements(context))
     for statement in statements:
         _decide(context, statement, gone)
-    written_out = [
-        (node, target)
-        for node, target in _written_out(context)
-        if node not in gone and is_on(RULE, node)
-    ]
+    written_out = [each for each in _written_out(context) if each[0] not in gone]
+    of_torch = bool(written_out) or any(map(_is_of_torch, statements))
+    statements = [each for each in statements if is_on(RULE, each.node)]
+    written_out = [each for each in written_out if is_on(RULE, each[0])]
     imported = {
         target
         for s in statements
@@ -159,13 +157,12 @@ def swap(
     targets = dict.fromkeys(target for _, target in written_out if not _covered(target, imported))
     needed = [*needed, *(Import(target, "") for target in targets)]
     insert = _hand_out(context, statements, needed)
-    for statement in statements:
-        found += _say(context, statement)
+    found = [each for statement in statements for each in _say(statement)]
     found += [
         Found(RULE, node, Action.RUNTIME, f"comes from {target}") for node, target in written_out
     ]
     edits = list(_edits(context, statements, insert, written_out))
-    return Swap(found, edits, bool(written_out) or any(map(_is_of_torch, statements)))
+    return Swap(found, edits, of_torch)
 
 
 def _is_of_torch(statement: ImportChange) -> bool:
@@ -363,7 +360,7 @@ def _statement_for(
     return at_top[0] if at_top and related else None
 
 
-def _say(context: Context, statement: ImportChange) -> Iterator[Found]:
+def _say(statement: ImportChange) -> Iterator[Found]:
     node = statement.node
     module = node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
     construct = f"{module}: {', '.join(alias.name for alias in node.names)}"

@@ -140,7 +140,9 @@ def _shared(command: F) -> F:
 @click.option(
     "--diff", is_flag=True, help="Print a diff that `git apply` takes, and write nothing."
 )
-@click.option("--check", is_flag=True, help="Write nothing; exit 1 if there is any finding.")
+@click.option(
+    "--check", is_flag=True, help="List all findings and write nothing; exit 1 as check does."
+)
 @click.option(
     "--form",
     type=click.Choice(["auto", "bridge"]),

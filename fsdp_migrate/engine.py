@@ -98,10 +98,10 @@ def _analyse(
 
 def _collect(outcomes: Sequence[Outcome], options: Options, report: Report) -> None:
     """Adds what was decided to the report; a check leaves out what is on the bridge already, unless that is asked for."""
-    of_torch = any(outcome.of_torch for outcome in outcomes)
+    report.on_bridge = not any(outcome.of_torch for outcome in outcomes)
     for outcome in outcomes:
         # A file that names no FSDP1 itself works on models that other files make.
-        listed = of_torch if outcome.of_torch is None else outcome.of_torch
+        listed = not report.on_bridge if outcome.of_torch is None else outcome.of_torch
         listed = listed or options.bridge or not options.only_checks
         report.findings += [
             finding for finding in outcome.findings if listed or finding.action is Action.MANUAL

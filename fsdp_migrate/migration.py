@@ -101,7 +101,7 @@ class _File:
         needed = [need for each in applied for need in each.imports]
         found += names.find(self.context, found, removed)
         imports = swap(self.context, removed, needed, self.is_on)
-        of_torch = imports.of_torch if imports.found or self.context.references else None
+        of_torch = imports.of_torch if imports.of_torch or self.context.references else None
         shown = [each for each in found if self.is_on(each.rule, each.node)] + imports.found
         if not edit:
             return _Result(shown, None, of_torch)

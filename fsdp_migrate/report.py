@@ -28,6 +28,7 @@ class Report:
         changes: the files that the findings rewrite; `before != after` in each.
         files: number of Python files looked at.
         candidates: how many of them mention FSDP at all.
+        on_bridge: whether no file uses FSDP1 of torch's: what is found is the runtime's already.
         seconds: wall time of the run.
     """
 
@@ -36,7 +37,14 @@ class Report:
     changes: list[Change] = field(default_factory=list)
     files: int = 0
     candidates: int = 0
+    on_bridge: bool = False
     seconds: float = 0.0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the migration is done: FSDP1 of torch's is used nowhere, and nothing is left for a person."""
+        by_hand = any(finding.action is Action.MANUAL for finding in self.findings)
+        return not by_hand and (self.on_bridge or not self.findings)
 
     def count(self) -> dict[str, int]:
         """The number of findings by action, every action named."""

@@ -85,7 +85,7 @@ def _run(request: Request) -> int:
         _save(request.report, report)
     if report.errors:
         return USAGE
-    return FINDINGS if request.check and report.findings else DONE
+    return FINDINGS if request.check and not report.is_done else DONE
 
 
 @contextlib.contextmanager

@@ -34,16 +34,16 @@ class Result:
         return self.out.decode()
 
 
-def _finding(source: Source, number: int, line: str, action: Action, safe: bool) -> Finding:
+def _finding(source: Source, number: int, line: str, action: Action) -> Finding:
     column = line.index("FSDP") + 1
     return Finding(
-        source.shown, number, column, number, column + 4, "FSDP002", "fake-rule", action, safe,
+        source.shown, number, column, number, column + 4, "FSDP002", "fake-rule", action,
         "FSDP becomes FSDP2", "FSDP",
     )  # fmt: skip
 
 
 def fake_analyse_source(source: Source, options: Options) -> Report:
-    """Every `FSDP` becomes `FSDP2`, but for `by hand` lines, or `unsafe` without the option."""
+    """Every `FSDP` becomes `FSDP2`, but for `by hand` lines."""
     report = Report(files=1)
     if not mentions_fsdp(source.data):
         return report
@@ -56,9 +56,8 @@ def fake_analyse_source(source: Source, options: Options) -> Report:
         if "FSDP" not in line or "FSDP2" in line:
             continue
         action = Action.MANUAL if "by hand" in line else Action.REWRITE
-        safe = "unsafe" not in line
-        report.findings.append(_finding(source, number, line, action, safe))
-        if action is Action.REWRITE and (safe or options.unsafe):
+        report.findings.append(_finding(source, number, line, action))
+        if action is Action.REWRITE:
             lines[number - 1] = line.replace("FSDP", "FSDP2")
     after = source.encode("\n".join(lines))
     if after != source.data:

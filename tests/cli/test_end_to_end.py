@@ -77,7 +77,8 @@ def test_encoding_and_line_endings_are_kept(
         assert b"\r" not in after
     sign = "é".encode("latin-1" if "latin-1" in kind else "utf-8")
     assert b"# " + sign in after, "the comment moves, in the encoding of the file"
-    assert real_cli("x.py").text == "No FSDP1 construct in 1 file.\n"
+    assert real_cli("check", "x.py").text == "No FSDP1 of torch in 1 file.\n"
+    assert real_cli("x.py").code == 0
     assert file.read_bytes() == after
 
 
@@ -106,7 +107,7 @@ def test_bad_files_are_named_and_the_others_are_done(
     # Python reads a sum of 5000 terms or it does not; a crash is no way out.
     assert named - {"wide.py"} == {*BAD, "missing.py"} - {"wide.py"}
     assert len(errors) == len(named)
-    assert b"fully_shard(" in (folder / "a.py").read_bytes()
+    assert b"torch.distributed.fsdp import Fully" not in (folder / "a.py").read_bytes()
     assert {name: (folder / name).read_bytes() for name in BAD} == BAD
 
 
@@ -130,8 +131,45 @@ def test_other_python_files_are_left_alone(real_cli: Callable[..., Any], folder:
     for name, content in contents.items():
         (folder / name).write_bytes(content)
     result = real_cli(".")
-    assert (result.code, result.text) == (0, "No FSDP1 construct in 3 files.\n")
+    assert (result.code, result.text) == (0, "No FSDP1 of torch in 3 files.\n")
     assert {name: (folder / name).read_bytes() for name in contents} == contents
+
+
+def test_check_says_nothing_of_a_program_on_the_bridge(
+    real_cli: Callable[..., Any], folder: Path
+) -> None:
+    (folder / "train.py").write_bytes(
+        PROGRAM.encode() + b"\nmodel = wrap(model)\nmodel.no_sync()\n"
+    )
+    (folder / "loop.py").write_bytes(
+        b"# FSDP\nfrom train import model\n\nmodel.clip_grad_norm_(1.0)\n"
+    )
+    assert real_cli("check", ".").code == 1
+    assert real_cli("check", ".", "--select", "FSDP002").code == 1
+    assert real_cli(".", "--form", "bridge").code == 0
+    checked = real_cli("check", ".")
+    assert (checked.code, checked.text) == (0, "No FSDP1 of torch in 2 files.\n")
+    listed = real_cli("check", ".", "--bridge")
+    assert listed.code == 0
+    assert "train.py:2:1 FSDP001" in listed.text
+
+    raises = b"from torch.distributed.fsdp._flat_param import FlatParamHandle\n"
+    (folder / "private.py").write_bytes(raises)
+    checked = real_cli("check", ".")
+    assert checked.code == 1
+    assert {line.split(":")[0] for line in checked.text.splitlines()[:-2]} == {"private.py"}
+    assert checked.text.splitlines()[-1].startswith("Next: `fsdp-migrate explain FSDP")
+
+
+def test_jobs_change_nothing(real_cli: Callable[..., Any], folder: Path) -> None:
+    for number in range(40):
+        shared = f"from file{number - 1} import wrap\n" if number % 2 else ""
+        (folder / f"file{number}.py").write_bytes(PROGRAM.encode() + shared.encode())
+    (folder / "bad.py").write_bytes(b"FSDP(\n")
+    for command in (("check", "."), (".", "--diff"), (".", "--form", "bridge", "--diff")):
+        one, two = real_cli(*command), real_cli(*command, "--jobs", "3")
+        assert (one.code, one.out, one.err) == (two.code, two.out, two.err)
+        assert b"file39.py" in one.out
 
 
 @pytest.mark.parametrize("code", ["FSDP002", "fsdp002"])

@@ -17,7 +17,7 @@ FSDP1 = b"from torch.distributed.fsdp import FSDP\nmodel = FSDP(model)  # keep\n
 FSDP2 = b"from torch.distributed.fsdp import FSDP2\nmodel = FSDP2(model)  # keep\n"
 CLEAN = b"print('no sharding here')\n"
 MANUAL = b"model = FSDP(model)  # by hand\n"
-UNSAFE = b"model = FSDP(model)  # unsafe\n"
+CALL = b"model = FSDP(model)\n"
 
 Cli = Callable[..., Any]
 
@@ -37,14 +37,16 @@ def test_in_place(cli: Cli, folder: Path) -> None:
         "rewrote a.py (2 constructs)",
         "rewrote c.py (2 constructs)",
         "c.py:3:9 FSDP002 `FSDP`: FSDP becomes FSDP2 [by hand]",
-        "Found 5 constructs in 2 files: 4 rewritten, 0 to the runtime, 1 by hand.",
+        "Found 5 constructs in 2 files: 4 made plain, 0 served by the runtime, 1 by hand.",
+        "Next: look at the 1 finding by hand, then `fsdp-migrate verify SCRIPT` compares its training "
+        "with the original's.",
     ]
 
 
 def test_migrate_is_the_default_command(cli: Cli, folder: Path) -> None:
     put(folder, a=FSDP1)
     assert cli("a.py", "--diff") == cli("migrate", "a.py", "--diff") == cli("--diff", "a.py")
-    assert cli("--exclude", "a.py", ".").text == "No FSDP1 construct in 0 files.\n"
+    assert cli("--exclude", "a.py", ".").text == "No FSDP1 of torch in 0 files.\n"
     (folder / "check").mkdir()
     put(folder / "check", a=FSDP1)
     assert cli("./check").code == 0
@@ -63,7 +65,7 @@ def test_a_slip_in_the_command_writes_nothing(cli: Cli, folder: Path) -> None:
 def test_check_lists_all_and_writes_nothing(
     cli: Cli, folder: Path, command: tuple[str, ...]
 ) -> None:
-    put(folder, a=FSDP1, b=UNSAFE)
+    put(folder, a=FSDP1, b=CALL)
     result = cli(*command, ".")
     assert (result.code, result.err) == (1, "")
     assert (folder / "a.py").read_bytes() == FSDP1
@@ -71,9 +73,9 @@ def test_check_lists_all_and_writes_nothing(
         "a.py:1:36 FSDP002 `FSDP`: FSDP becomes FSDP2",
         "a.py:2:9 FSDP002 `FSDP`: FSDP becomes FSDP2",
         "",
-        "b.py:1:9 FSDP002 `FSDP`: FSDP becomes FSDP2 [needs --unsafe]",
-        "Found 3 constructs in 2 files: 3 rewritten, 0 to the runtime, 0 by hand. "
-        "1 of them only with --unsafe.",
+        "b.py:1:9 FSDP002 `FSDP`: FSDP becomes FSDP2",
+        "Found 3 constructs in 2 files: 3 made plain, 0 served by the runtime, 0 by hand.",
+        "Next: `fsdp-migrate .` migrates them.",
     ]
     assert cli(*command, "b.py", "--exclude", "x").code == 1
 
@@ -81,7 +83,7 @@ def test_check_lists_all_and_writes_nothing(
 def test_nothing_found_is_success(cli: Cli, folder: Path) -> None:
     put(folder, a=CLEAN)
     result = cli("check", ".")
-    assert (result.code, result.text) == (0, "No FSDP1 construct in 1 file.\n")
+    assert (result.code, result.text) == (0, "No FSDP1 of torch in 1 file.\n")
 
 
 def test_diff_leaves_words_to_stderr(cli: Cli, folder: Path) -> None:
@@ -93,14 +95,6 @@ def test_diff_leaves_words_to_stderr(cli: Cli, folder: Path) -> None:
     assert "Found 3 constructs" in result.err
     assert cli(".", "--diff", "--check").code == 1
     assert (folder / "a.py").read_bytes() == FSDP1 + MANUAL
-
-
-def test_unsafe(cli: Cli, folder: Path) -> None:
-    put(folder, a=UNSAFE)
-    assert "only with --unsafe" in cli(".").text
-    assert (folder / "a.py").read_bytes() == UNSAFE
-    assert "only with --unsafe" not in cli(".", "--unsafe").text
-    assert (folder / "a.py").read_bytes() == UNSAFE.replace(b"FSDP", b"FSDP2")
 
 
 BAD = {
@@ -219,7 +213,7 @@ def test_bad_standard_input_is_not_lost(cli: Cli, data: bytes) -> None:
 def test_clean_standard_input_passes_through(cli: Cli) -> None:
     data = b"# coding: latin-1\r\nx = '\xe9'"
     assert cli("-", stdin=data).out == data
-    assert cli("-", "--check", stdin=data).out == b"No FSDP1 construct in 1 file.\n"
+    assert cli("-", "--check", stdin=data).out == b"No FSDP1 of torch in 1 file.\n"
 
 
 @pytest.mark.parametrize(
@@ -227,10 +221,16 @@ def test_clean_standard_input_passes_through(cli: Cli) -> None:
     [
         ((), "PATH"),
         (("check",), "PATH"),
-        (("-", "a.py"), "stands alone"),
+        (("-", "a.py"), "no other paths"),
         (("a.py", "--diff", "--format", "json"), "--report"),
         (("a.py", "--format", "xml"), "xml"),
         (("a.py", "--nonsense"), "--nonsense"),
+        (("a.py", "--form", "fsdp2"), "fsdp2"),
+        (("a.py", "--target-torch", "2.x"), "2.x is not a release"),
+        (("a.py", "--target-torch", "2"), "2 is not a release"),
+        (("a.py", "--jobs", "0"), "--jobs"),
+        (("a.py", "--bridge"), "--bridge"),
+        (("check", "a.py", "--form", "bridge"), "--form"),
         (("check", "a.py", "--diff"), "--diff"),
         (("a.py", "--report", "no/such/folder/x.json"), "cannot be written"),
     ],
@@ -282,7 +282,7 @@ def test_an_interrupt_is_no_finding(cli: Cli, folder: Path, engine: Any) -> None
 
 
 def test_json(cli: Cli, folder: Path) -> None:
-    put(folder, b=FSDP1, a=UNSAFE + MANUAL, bad=b"FSDP(\n")
+    put(folder, b=FSDP1, a=CALL + MANUAL, bad=b"FSDP(\n")
     result = cli("check", "b.py", "a.py", "bad.py", "missing.py", "--format", "json")
     assert result.code == 2
     document = json.loads(result.text)
@@ -300,7 +300,7 @@ def test_json(cli: Cli, folder: Path) -> None:
         "end_line": 1,
         "end_column": 13,
         "action": "rewrite",
-        "safe": False,
+        "safe": True,
         "message": "FSDP becomes FSDP2",
         "construct": "FSDP",
     }

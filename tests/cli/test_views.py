@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fsdp_migrate.findings import Action, Finding
-from fsdp_migrate.report import Report
+from fsdp_migrate.report import Change, Report
 from fsdp_migrate.views import progress
 from fsdp_migrate.views.explain import render_rule, render_rules, unknown_code
-from fsdp_migrate.views.text import render_findings, summary
+from fsdp_migrate.views.text import next_step, render_findings, summary
 
 
 def rule(code: str, name: str) -> Any:
@@ -51,22 +52,22 @@ def test_unknown_code() -> None:
     assert "close" not in unknown_code("xyz", known)
 
 
-def finding(path: str, line: int, action: Action, safe: bool = True) -> Finding:
-    return Finding(path, line, 1, line, 2, "FSDP002", "name", action, safe, "Message.", "FSDP()")
+def finding(path: str, line: int, action: Action) -> Finding:
+    return Finding(path, line, 1, line, 2, "FSDP002", "name", action, "Message.", "FSDP()")
 
 
 FINDINGS = [
     finding("b.py", 1, Action.MANUAL),
     finding("a.py", 9, Action.RUNTIME),
     finding("a.py", 2, Action.REWRITE),
-    finding("a.py", 3, Action.REWRITE, safe=False),
+    finding("a.py", 3, Action.REWRITE),
 ]
 
 
 def test_findings_are_sorted_and_marked() -> None:
     assert render_findings(FINDINGS) == [
         "a.py:2:1 FSDP002 `FSDP()`: Message.",
-        "a.py:3:1 FSDP002 `FSDP()`: Message. [needs --unsafe]",
+        "a.py:3:1 FSDP002 `FSDP()`: Message.",
         "a.py:9:1 FSDP002 `FSDP()`: Message. [runtime]",
         "",
         "b.py:1:1 FSDP002 `FSDP()`: Message. [by hand]",
@@ -75,12 +76,25 @@ def test_findings_are_sorted_and_marked() -> None:
 
 def test_summary() -> None:
     report = Report(FINDINGS, files=3)
-    text = "Found 4 constructs in 2 files: 2 rewritten, 1 to the runtime, 1 by hand."
-    assert summary(report, unsafe=True) == text
-    assert summary(report) == text + " 1 of them only with --unsafe."
-    assert summary(Report(files=1)) == "No FSDP1 construct in 1 file."
+    text = "Found 4 constructs in 2 files: 2 made plain, 1 served by the runtime, 1 by hand."
+    assert summary(report) == text
+    assert summary(Report(files=1)) == "No FSDP1 of torch in 1 file."
     one = Report([FINDINGS[0]], files=1)
-    assert summary(one).startswith("Found 1 construct in 1 file: 0 rewritten")
+    assert summary(one).startswith("Found 1 construct in 1 file: 0 made plain")
+
+
+def test_the_next_step_is_named() -> None:
+    manual, change = [FINDINGS[0]], Change(Path("a.py"), b"1", b"2")
+    assert next_step(Report(FINDINGS), ["a b", "c"], wrote=False) == (
+        "Next: `fsdp-migrate 'a b' c` migrates them."
+    )
+    assert "explain FSDP002" in next_step(Report(manual), ["."], wrote=False)
+    assert "explain FSDP002" in next_step(Report(manual), ["."], wrote=True)
+    wrote = next_step(Report(FINDINGS, changes=[change]), ["."], wrote=True)
+    assert "1 finding by hand" in wrote
+    assert "verify SCRIPT" in wrote
+    assert "by hand" not in next_step(Report(FINDINGS[1:], changes=[change]), ["."], wrote=True)
+    assert next_step(Report(), ["."], wrote=False) == ""
 
 
 class Clock:
