@@ -15,6 +15,7 @@ from fsdp_migrate.facts.names import CLASS, fsdp1_name
 from fsdp_migrate.facts.order import reaches, reaching
 from fsdp_migrate.facts.program import Definition, External, Program
 from fsdp_migrate.facts.scopes import Assigned, Opaque, Parameter
+from fsdp_migrate.facts.values import element
 
 # Methods and functions that return the model that they are given, or a wrapper around it.
 _SAME = frozenset(
@@ -158,7 +159,8 @@ class Models:
         found = file.scope_of(name).lookup(name.id)
         bindings = found[1] if found else []
         assigned = [binding for binding in bindings if isinstance(binding, Assigned)]
-        if any(self.can_hold(binding.value, file) for binding in reaching(file, assigned, name)):
+        reached = [element(each) or each.value for each in reaching(file, assigned, name)]
+        if any(self.can_hold(value, file) for value in reached):
             return True
         for binding in bindings:
             if isinstance(binding, Parameter) and self._passed(binding, file):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from fsdp_migrate.codemods import names, swap
+from fsdp_migrate.codemods.constructor import ledger
 from fsdp_migrate.codemods.left import (
     clip_local_norm,
     composable,
@@ -15,11 +16,24 @@ from fsdp_migrate.codemods.left import (
     wrapper_internals,
 )
 from fsdp_migrate.codemods.rule import Rule
-from fsdp_migrate.codemods.uses import state_dicts
+from fsdp_migrate.codemods.uses import (
+    classes,
+    scaler,
+    state_dicts,
+    summon,
+    training,
+    unwrapping,
+)
 
 # Each looks at one file and yields what it finds; `names` and `swap` run after them, on what they leave.
 CODEMODS = (
+    ledger,
     state_dicts,
+    training,
+    classes,
+    unwrapping,
+    summon,
+    scaler,
     private_names,
     wrapper_internals,
     dynamic_names,

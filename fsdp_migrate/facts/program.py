@@ -57,6 +57,9 @@ class Program:
         files: those that mention FSDP, parsed.
         paths: all Python files of the run.
         read: parses one more of them; None if that fails.
+
+    Attributes:
+        paths: the paths of all files, each once.
     """
 
     def __init__(
@@ -65,7 +68,7 @@ class Program:
         self.files = list(files)
         self._read = read
         self._loaded: dict[str, File | None] = {str(file.path): file for file in self.files}
-        self._paths = [*self._loaded, *(str(path) for path in paths)]
+        self.paths = list(dict.fromkeys([*self._loaded, *(str(path) for path in paths)]))
         self._found: dict[tuple[str, str], File | None] = {}
         self._known: dict[tuple[int, str], tuple[Meaning, ...]] = {}
 
@@ -73,7 +76,7 @@ class Program:
     def _by_last(self) -> dict[str, list[str]]:
         """The paths by the last part of their module's name."""
         found: dict[str, list[str]] = {}
-        for path in dict.fromkeys(self._paths):
+        for path in self.paths:
             folder, _, name = path.rpartition(os.sep)
             last = name.removesuffix(".py")
             found.setdefault(os.path.basename(folder) if last == "__init__" else last, []).append(
@@ -99,7 +102,7 @@ class Program:
             best = max(
                 candidates, key=lambda path: len(os.path.commonpath([path, folder])), default=None
             )
-            self._found[key] = None if best is None else self._load(best)
+            self._found[key] = None if best is None else self.load(best)
         return self._found[key]
 
     def _importable(self, path: str, tail: str, folder: str) -> bool:
@@ -109,7 +112,8 @@ class Program:
         root = os.path.dirname(path.removesuffix(f"{os.sep}__init__.py"))
         return folder == root or folder.startswith(root + os.sep)
 
-    def _load(self, path: str) -> File | None:
+    def load(self, path: str) -> File | None:
+        """A file of the run, parsed; None if that fails."""
         if path not in self._loaded:
             self._loaded[path] = self._read(Path(path)) if self._read else None
         return self._loaded[path]

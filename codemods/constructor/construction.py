@@ -1,0 +1,215 @@
+"""One call that makes units of FSDP1: how it is spelled, and its arguments by FSDP1's signature."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from functools import cached_property
+
+from fsdp_migrate.codemods.constructor.options import given_keys
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.facts.names import CLASS
+from fsdp_migrate.facts.program import Definition
+
+# FullyShardedDataParallel.__init__, the same from torch 2.2 to 2.13.
+SIGNATURE = (
+    "module",
+    "process_group",
+    "sharding_strategy",
+    "cpu_offload",
+    "auto_wrap_policy",
+    "backward_prefetch",
+    "mixed_precision",
+    "ignored_modules",
+    "param_init_fn",
+    "device_id",
+    "sync_module_states",
+    "forward_prefetch",
+    "limit_all_gathers",
+    "use_orig_params",
+    "ignored_states",
+    "device_mesh",
+)
+# Spellings of torch 1.11 to 2.0.
+FORMER_NAMES = {
+    "fsdp_auto_wrap_policy": "auto_wrap_policy",
+    "ignored_parameters": "ignored_states",
+}
+
+DIRECT, SUBCLASS, PARTIAL, ENABLE_WRAP, WRAP = (
+    "FSDP(...)",
+    "subclass",
+    "partial",
+    "enable_wrap",
+    "wrap",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Argument:
+    """One argument, or one key of a dictionary that is unpacked into the call.
+
+    Attributes:
+        name: its name in FSDP1's signature.
+        value: the expression.
+        node: the keyword, the value of a positional argument, or what adds the key to the dictionary.
+        unpacked: it is a key of a dictionary.
+    """
+
+    name: str
+    value: ast.expr
+    node: ast.AST
+    unpacked: bool = False
+
+
+class Construction:
+    """A call that makes units, or says how `wrap` and a `partial` make them.
+
+    Attributes:
+        call: the call.
+        kind: DIRECT, SUBCLASS, PARTIAL, ENABLE_WRAP or WRAP.
+        arguments: its arguments, in the order of the source; a dictionary may give one several times.
+        unknown: keywords that FSDP1 does not have.
+        unseen: dictionaries that are unpacked, whose keys are not known.
+    """
+
+    def __init__(self, context: Context, call: ast.Call, kind: str) -> None:
+        self.context = context
+        self.call = call
+        self.kind = kind
+        self.arguments: list[Argument] = []
+        self.unknown: list[ast.keyword] = []
+        self.unseen: list[ast.keyword] = []
+        self._bind()
+
+    def _bind(self) -> None:
+        for name, value in zip(self._positional, self._given, strict=False):
+            if isinstance(value, ast.Starred):
+                break  # how many it gives is not known
+            self.arguments.append(Argument(name, value, value))
+        for keyword in self.call.keywords:
+            if keyword.arg is None:
+                self._unpack(keyword)
+            else:
+                name = FORMER_NAMES.get(keyword.arg, keyword.arg)
+                if name in SIGNATURE:
+                    self.arguments.append(Argument(name, keyword.value, keyword))
+                elif self.kind in (DIRECT, PARTIAL):
+                    self.unknown.append(keyword)
+
+    @property
+    def _positional(self) -> tuple[str, ...]:
+        """What positional arguments are bound to; a subclass may have a signature of its own."""
+        return () if self.kind in (SUBCLASS, ENABLE_WRAP) else SIGNATURE
+
+    @property
+    def _given(self) -> list[ast.expr]:
+        """The positional arguments for the class: those of `partial(FSDP, ...)` come behind the class."""
+        return self.call.args[1:] if self.kind == PARTIAL else self.call.args
+
+    def _unpack(self, keyword: ast.keyword) -> None:
+        keys = given_keys(self.context, keyword.value)
+        if not keys:
+            self.unseen.append(keyword)
+        for key in keys:
+            name = FORMER_NAMES.get(key.name, key.name)
+            if name in SIGNATURE:
+                self.arguments.append(Argument(name, key.value, key.node, unpacked=True))
+
+    @property
+    def is_partly_known(self) -> bool:
+        """Whether a dictionary or a star gives arguments that decide when the program runs."""
+        return bool(
+            self.unseen
+            or any(argument.unpacked for argument in self.arguments)
+            or any(isinstance(value, ast.Starred) for value in self.call.args)
+        )
+
+    def value(self, name: str) -> ast.expr | None:
+        """The expression given for an argument; None if it is left out, or the literal None."""
+        for argument in self.arguments:
+            if argument.name == name:
+                return None if self.is_none(argument.value) else argument.value
+        return None
+
+    def is_none(self, value: ast.expr) -> bool:
+        """Whether an expression is certainly None."""
+        return self.constant(value) is None
+
+    def constant(self, value: ast.expr) -> object:
+        """The value of an expression that is a literal, directly or behind a name; `...` for any other."""
+        made = self.context.value(value)
+        return made.node.value if made is not None and isinstance(made.node, ast.Constant) else ...
+
+    def member(self, value: ast.expr, owner: str) -> str | None:
+        """The member of an FSDP1 enum that an expression is: `NO_SHARD` for `ShardingStrategy.NO_SHARD`."""
+        made = self.context.value(value)
+        if made is None or not isinstance(made.node, ast.Attribute):
+            return None
+        program = self.context.program
+        is_member = program.fsdp1(made.node.value, made.file) == owner
+        return made.node.attr if is_member else None
+
+    @property
+    def module(self) -> ast.expr | None:
+        """The module that is wrapped."""
+        return self.value("module")
+
+
+class Constructions:
+    """The constructions of a file."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+
+    @cached_property
+    def all(self) -> list[Construction]:
+        """Every one, in the order of the source."""
+        found = [
+            Construction(self.context, call, kind)
+            for call in self.context.file.of(ast.Call)
+            if (kind := self.kind(call)) is not None and not self.context.is_dead(call)
+        ]
+        return sorted(found, key=lambda each: (each.call.lineno, each.call.col_offset))
+
+    def kind(self, call: ast.Call) -> str | None:
+        """What a call is, or None if it makes no units."""
+        context = self.context
+        if isinstance(call.func, ast.Name | ast.Attribute):
+            name = context.fsdp1(call.func)
+            if name == CLASS:
+                return DIRECT
+            if name == "wrap":
+                return WRAP
+            if self._is_own(call.func):
+                return SUBCLASS
+            if "functools.partial" in context.dotted(call.func):
+                first = call.args[0] if call.args else None
+                is_class = first is not None and context.models.is_class(first, context.file)
+                return PARTIAL if is_class else None
+            if context.models.is_constructor(call, context.file):
+                return WRAP  # a call of a `partial` of the class
+        if any(self._is_wrapper_class(keyword) for keyword in call.keywords):
+            return ENABLE_WRAP
+        return None
+
+    def _is_own(self, function: ast.expr) -> bool:
+        """Whether a function is a subclass of FSDP1's in the program, or `super().__init__` inside of one."""
+        context = self.context
+        if isinstance(function, ast.Attribute) and function.attr == "__init__":
+            above = function.value
+            cls = context.file.enclosing_class(function)
+            return (
+                isinstance(above, ast.Call)
+                and getattr(above.func, "id", "") == "super"
+                and cls is not None
+                and context.models.is_subclass(Definition(context.file, cls))
+            )
+        return any(
+            isinstance(meaning, Definition) and context.models.is_subclass(meaning)
+            for meaning in context.program.meanings(function, context.file)
+        )
+
+    def _is_wrapper_class(self, keyword: ast.keyword) -> bool:
+        is_class = self.context.models.is_class
+        return keyword.arg == "wrapper_cls" and is_class(keyword.value, self.context.file)

@@ -1,0 +1,277 @@
+"""What would break, or mean something else, if the models of a run lost FSDP1's interface and structure.
+
+A plain model has none of the wrapper's methods, no wrapper around its units (names lose `_fsdp_wrapped_module.`), and a
+class of its own for each unit (`FSDPBlock`). The search is by name over every file that can share the model: it cannot
+prove, so in doubt something depends.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterator
+
+from fsdp_migrate.codemods.constructor.before import Before
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.names import CLASS, is_private
+from fsdp_migrate.facts.scopes import Imported
+
+Dependence = tuple[ast.AST, str]
+
+# Methods and static functions that FSDP1's class has, and nn.Module has not.
+_INTERFACE = (
+    "no_sync",
+    "summon_full_params",
+    "fsdp_modules",
+    "check_is_root",
+    "register_comm_hook",
+    "state_dict_type",
+    "set_state_dict_type",
+    "get_state_dict_type",
+    "optim_state_dict",
+    "optim_state_dict_to_load",
+    "full_optim_state_dict",
+    "sharded_optim_state_dict",
+    "shard_full_optim_state_dict",
+    "scatter_full_optim_state_dict",
+    "flatten_sharded_optim_state_dict",
+    "rekey_optim_state_dict",
+    "_fsdp_wrapped_module",
+)
+# Words by which a byte search finds the files that have to be looked at.
+WORDS = re.compile(
+    rb"|".join(re.escape(name.encode()) for name in _INTERFACE)
+    + rb"|clip_grad_norm_|\.module\b|state_dict|named_|__class__|type\(|deepcopy|\.forward\(|\.apply\("
+    + rb"|\.data\b|meta|empty_weights|checkpoint_wrapper|apply_activation_checkpointing|getattr|isinstance"
+)
+_STATES = ("state_dict", "load_state_dict")
+_NO_MODEL = re.compile(
+    r"optim|opt$|sched|scaler|loader|sampler|metric|callback|tokenizer|dataset|iterator|meter|ampl?$"
+)
+_MODEL = re.compile(
+    r"model|net$|module|fsdp|ema|actor|critic|encoder|decoder|teacher|student|backbone|unet|transformer"
+)
+_NAMED = ("named_parameters", "named_modules", "named_children", "named_buffers")
+_WRAPS = {"apply_activation_checkpointing", "checkpoint_wrapper"}
+_ON_META = {"init_empty_weights", "init_on_device", "deferred_init", "skip_init", "no_init_weights"}
+
+
+def dependences(
+    context: Context, handled: Collection[ast.AST], before: Before
+) -> Iterator[Dependence]:
+    """The places of a file that depend on FSDP1's interface or structure, with what they do.
+
+    Args:
+        handled: nodes that a rewrite takes care of.
+        before: what runs before the models of the file are wrapped.
+    """
+    search = _Search(context, frozenset(handled), before)
+    yield from search.references()
+    yield from search.interface()
+    yield from search.clipping()
+    yield from search.inner_modules()
+    yield from search.states()
+    yield from search.strings()
+    yield from search.names()
+    yield from search.classes()
+    yield from search.modules()
+
+
+class _Search:
+    def __init__(self, context: Context, handled: frozenset[ast.AST], before: Before) -> None:
+        self.context = context
+        self.file = context.file
+        self.handled = handled
+        self.before = before
+
+    def attributes(self, *names: str) -> Iterator[ast.Attribute]:
+        """The attributes of some names that no rewrite takes care of, and that run after the wrapping."""
+        for name in names:
+            for node in self.file.attributes.get(name, ()):
+                if node not in self.handled and not self.before.covers(node):
+                    yield node
+
+    def calls(self, *names: str) -> Iterator[ast.Call]:
+        """The calls of functions and methods of some names."""
+        for call in self.file.of(ast.Call):
+            name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+            if name in names and not self.before.covers(call):
+                yield call
+
+    def may_be_model(self, expression: ast.expr) -> bool:
+        """Whether an expression can be a model, by what it holds or by its name."""
+        last = getattr(expression, "attr", getattr(expression, "id", ""))
+        return self.context.can_be_model(expression) or bool(_MODEL.search(last.lower()))
+
+    def references(self) -> Iterator[Dependence]:
+        for node, name in {**self.context.references, **self.context.quoted}.items():
+            if name == CLASS and node not in self.handled and not self.context.is_dead(node):
+                yield node, "uses FSDP1's class"
+        for scope in self.file.scopes:
+            for bindings in scope.bindings.values():
+                for binding in bindings:
+                    if isinstance(binding, Imported) and binding.member is not None:
+                        if is_private(f"{binding.module}.{binding.member}"):
+                            yield binding.statement, "imports a private part of FSDP1"
+
+    def interface(self) -> Iterator[Dependence]:
+        for node in self.attributes(*_INTERFACE):
+            yield node, f"uses {node.attr} of FSDP1"
+
+    def clipping(self) -> Iterator[Dependence]:
+        for node in self.attributes("clip_grad_norm_"):
+            if not any(d.startswith("torch.nn.utils") for d in self.context.dotted(node)):
+                yield node, "may clip by FSDP1's own clip_grad_norm_"
+
+    def inner_modules(self) -> Iterator[Dependence]:
+        for node in self.attributes("module"):
+            if isinstance(node.ctx, ast.Load) and not self.context.dotted(node):
+                if not asks_first(self.file, node):
+                    yield node, "reads .module, the model inside of its wrapper"
+
+    def states(self) -> Iterator[Dependence]:
+        for node in self.attributes(*_STATES):
+            receiver = node.value
+            last = getattr(receiver, "attr", getattr(receiver, "id", "")).lower()
+            if self.context.can_be_model(receiver) or not _NO_MODEL.search(last):
+                yield (
+                    node,
+                    f"may call {node.attr} of the model, whose tensors are whole under FSDP1",
+                )
+
+    def strings(self) -> Iterator[Dependence]:
+        for node in self.file.of(ast.Constant):
+            text = node.value
+            if not isinstance(text, str) or len(text) > 200 or node in self.handled:
+                continue
+            if text in _INTERFACE[:-1] or text == "clip_grad_norm_":
+                yield node, f'asks for "{text}"'
+            elif "_fsdp_wrapped_module" in text and not self._is_stripped(node):
+                yield node, "looks for FSDP1's prefix in names"
+            elif text == "meta" or text.startswith("meta:"):
+                yield node, "may build the model on the meta device"
+        for call in self.calls(*_ON_META):
+            yield call, "may build the model on the meta device"
+
+    def _is_stripped(self, node: ast.Constant) -> bool:
+        """Whether a prefix is taken off, which does nothing where there is none: `name.replace(prefix, "")`."""
+        call = self.file.parents[node]
+        return isinstance(call, ast.Call) and getattr(call.func, "attr", "") in {
+            "replace",
+            "removeprefix",
+        }
+
+    def names(self) -> Iterator[Dependence]:
+        for node in self.attributes(*_NAMED):
+            name = self._name_of(node)
+            if name is None or not all(map(self._is_safe, self._uses(node, name))):
+                yield node, f"{node.attr} gives other names: the wrapper's part of them is gone"
+
+    def _name_of(self, node: ast.Attribute) -> str | None:
+        """The variable that holds the names in a loop over `model.named_parameters()`; None if there is none."""
+        call = self.file.parents[node]
+        loop = self.file.parents.get(call)
+        target = loop.target if isinstance(loop, ast.For | ast.comprehension) else None
+        if not isinstance(target, ast.Tuple) or len(target.elts) != 2:
+            return None
+        return getattr(target.elts[0], "id", None)
+
+    def _uses(self, node: ast.Attribute, name: str) -> Iterator[ast.Name]:
+        loop = self.file.parents[self.file.parents[node]]
+        whole = self.file.parents[loop] if isinstance(loop, ast.comprehension) else loop
+        for inner in ast.walk(whole):
+            if isinstance(inner, ast.Name) and inner.id == name and isinstance(inner.ctx, ast.Load):
+                yield inner
+
+    def _is_safe(self, name: ast.Name) -> bool:
+        """Whether a use of a parameter's name cannot tell a wrapper in it: `"bias" in name`, or a message."""
+        parent = self.file.parents[name]
+        if isinstance(parent, ast.Compare) and len(parent.ops) == 1:
+            left = parent.left
+            part = left.value if isinstance(left, ast.Constant) else None
+            inside = isinstance(parent.ops[0], ast.In | ast.NotIn) and parent.comparators[0] is name
+            return inside and isinstance(part, str) and "." not in part.strip(".")
+        if isinstance(parent, ast.FormattedValue):
+            return True
+        return isinstance(parent, ast.Call) and getattr(parent.func, "id", "") == "print"
+
+    def classes(self) -> Iterator[Dependence]:
+        for call in self.calls("type"):
+            if isinstance(call.func, ast.Name) and len(call.args) == 1:
+                if not self._tells_no_module(call):
+                    yield call, "compares or names a class, which changes for a unit"
+        for node in self.attributes("__class__"):
+            if not self._tells_no_module(node):
+                yield node, "compares or names a class, which changes for a unit"
+        for call in self.calls("isinstance"):
+            if len(call.args) == 2 and isinstance(call.args[0], ast.Name | ast.Attribute):
+                if call not in self.handled and self._tells_root(*call.args):
+                    yield call, "tests the class of the model, which its wrapper hid"
+
+    def _tells_root(self, model: ast.expr, classes: ast.expr) -> bool:
+        """Whether a test of a whole model names classes other than wrappers."""
+        named = classes.elts if isinstance(classes, ast.Tuple) else [classes]
+        others = [
+            cls
+            for cls in named
+            if not any("arallel" in d or "FSDP" in d for d in self.context.dotted(cls))
+        ]
+        if not others or isinstance(model, ast.Attribute):
+            return False
+        found = self.file.scope_of(model).lookup(getattr(model, "id", ""))
+        loops = found and any(isinstance(getattr(b, "node", None), ast.For) for b in found[1])
+        return not loops and self.context.can_be_model(model)
+
+    def _tells_no_module(self, node: ast.expr) -> bool:
+        """Whether a class is only shown, or compared with one that no module has."""
+        parent = self.file.parents[node]
+        if isinstance(parent, ast.Attribute) and parent.attr in {"__name__", "__qualname__"}:
+            return any(
+                isinstance(each, ast.FormattedValue | ast.Raise)
+                or getattr(getattr(each, "func", None), "id", "") in {"print", "repr"}
+                or getattr(getattr(each, "func", None), "attr", "") in {"info", "debug", "warning"}
+                for each in self.file.ancestors(parent)
+            )
+        if isinstance(parent, ast.FormattedValue):
+            return True
+        if not isinstance(parent, ast.Compare) or len(parent.comparators) != 1:
+            return False
+        other = parent.comparators[0] if parent.left is node else parent.left
+        each = other.elts if isinstance(other, ast.Tuple | ast.List | ast.Set) else [other]
+        return all(
+            isinstance(cls, ast.Name) and not self.file.scope_of(cls).lookup(cls.id) for cls in each
+        )
+
+    def modules(self) -> Iterator[Dependence]:
+        """What does something to the model as a module that the wrapper took part in."""
+        for node in self.attributes("forward", "apply"):
+            call = self.file.parents[node]
+            if isinstance(call, ast.Call) and call.func is node and self.may_be_model(node.value):
+                yield node, f"calls {node.attr} of the model, which FSDP1 gathers for"
+        for call in self.calls("deepcopy"):
+            if call.args and self.may_be_model(call.args[0]):
+                yield call, "copies a sharded model"
+        for call in self.calls(*_WRAPS):
+            yield call, "may wrap parts of the model after it is sharded"
+        for node in self.attributes("data"):
+            if isinstance(node.ctx, ast.Store) and getattr(node.value, "id", "") != "self":
+                yield node, "sets .data of what may be a parameter"
+        for node in self.file.of(ast.Attribute):
+            if isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name):
+                if node.value.id != "self" and not self.before.covers(node):
+                    if self.context.can_be_model(node.value):
+                        yield node, "sets an attribute, which FSDP1 kept at the wrapper"
+
+
+def asks_first(file: File, node: ast.Attribute) -> bool:
+    """Whether `.module` is behind a `hasattr` of the same receiver."""
+    asked = f"hasattr({ast.unparse(node.value)}, 'module')"
+    child: ast.AST = node
+    for parent in file.ancestors(node):
+        if isinstance(parent, ast.If | ast.IfExp | ast.While):
+            body = parent.body if isinstance(parent.body, list) else [parent.body]
+            if child in body and ast.unparse(parent.test).startswith(asked):
+                return True
+        child = parent
+    return False

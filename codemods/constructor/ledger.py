@@ -1,0 +1,101 @@
+"""What is said of every constructor and of each of its arguments, and the edit where the constructor becomes plain."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+
+from fsdp_migrate.codemods.constructor import precision, sharding, training, wrapping
+from fsdp_migrate.codemods.constructor.construction import (
+    DIRECT,
+    ENABLE_WRAP,
+    PARTIAL,
+    SUBCLASS,
+    WRAP,
+    Argument,
+    Construction,
+)
+from fsdp_migrate.codemods.constructor.decision import PlainForm, decisions
+from fsdp_migrate.codemods.constructor.plain import Said
+from fsdp_migrate.codemods.constructor.rules import CONSTRUCTOR, UNKNOWN, UNPACKED
+from fsdp_migrate.codemods.context import Context, shortened
+from fsdp_migrate.codemods.rule import Found, Rule
+from fsdp_migrate.findings import Action
+
+RULES = (
+    CONSTRUCTOR,
+    UNPACKED,
+    UNKNOWN,
+    *sharding.RULES,
+    *wrapping.RULES,
+    *training.RULES,
+    *precision.RULES,
+)
+
+_SAY: dict[str, Callable[[Construction, Argument], tuple[Rule, Said]]] = {
+    "process_group": sharding.say,
+    "sharding_strategy": sharding.say,
+    "device_mesh": sharding.say,
+    "auto_wrap_policy": wrapping.say,
+    "mixed_precision": precision.say,
+}
+_KINDS = {
+    DIRECT: "FSDP(...)",
+    SUBCLASS: "a subclass of FSDP",
+    PARTIAL: "partial(FSDP, ...)",
+    ENABLE_WRAP: "wrapper_cls=FSDP",
+    WRAP: "wrap(...)",
+}
+
+
+def find(context: Context) -> Iterator[Found]:
+    """The constructors of a file, and their arguments."""
+    made = decisions(context)
+    constructions = made.constructions(context)
+    decision = made.of(context) if context.plain and constructions else None
+    spoken: set[ast.AST] = set()
+    for construction in constructions:
+        form = decision.forms.get(construction.call) if decision else None
+        yield _constructor(construction, form, decision.reason if decision else "")
+        for argument in construction.arguments:
+            if argument.name != "module" and argument.node not in spoken:
+                spoken.add(argument.node)  # a dictionary may be unpacked into several calls
+                yield _argument(construction, argument, form)
+        for keyword in construction.unknown:
+            message = f"`{keyword.arg}` is no argument of FSDP1: the call raises TypeError"
+            yield Found(UNKNOWN, keyword, Action.MANUAL, message, f"{keyword.arg}=")
+        for keyword in construction.unseen:
+            message = "the runtime binds these arguments when the program runs"
+            construct = f"**{shortened(context.source(keyword.value))}"
+            yield Found(UNPACKED, keyword.value, Action.RUNTIME, message, construct)
+
+
+def _constructor(construction: Construction, form: PlainForm | None, reason: str) -> Found:
+    call, construct = construction.call, _KINDS[construction.kind]
+    if form is None:
+        message = "stays on the bridge" + (f": {reason}" if reason else "")
+        return Found(CONSTRUCTOR, call, Action.RUNTIME, message, construct)
+    message = "becomes fully_shard(...): the model is sharded in place and stays the same object"
+    if form.whole.classes:
+        message = (
+            "becomes fully_shard(...) on every unit, children before parents, and on the model last"
+        )
+    return Found(
+        CONSTRUCTOR,
+        call,
+        Action.REWRITE,
+        message,
+        construct,
+        edits=form.edits,
+        imports=form.imports,
+        removed=form.removed,
+    )
+
+
+def _argument(construction: Construction, argument: Argument, form: PlainForm | None) -> Found:
+    rule, said = _SAY.get(argument.name, training.say)(construction, argument)
+    construct = f"{argument.name}={shortened(construction.context.source(argument.value))}"
+    if form is None:
+        return Found(rule, argument.node, said.action, said.message, construct)
+    message = form.parts[argument.name].message or said.message
+    return Found(rule, argument.node, Action.REWRITE, message, construct)

@@ -1,0 +1,160 @@
+"""What an argument of a constructor adds to the plain PyTorch form."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from fsdp_migrate.codemods.constructor.construction import Construction
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.rule import Edit, Edits, Import
+from fsdp_migrate.facts.scopes import Imported
+from fsdp_migrate.facts.values import Value
+from fsdp_migrate.findings import Action
+
+
+class Stays(Exception):
+    """A construction that stays on the bridge; the text says why, as in "the strategy is known when the program runs"."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What is said of an argument on the bridge."""
+
+    message: str
+    action: Action = Action.RUNTIME
+
+
+@dataclass(frozen=True, eq=False)
+class Plain:
+    """A part of the plain form.
+
+    Attributes:
+        message: what is said of the argument.
+        shared: keyword arguments, as source, of every `fully_shard` call.
+        child, root: those of the units below the root, and of the root.
+        classes: the modules that are units of their own, as `isinstance` takes them.
+        above: statements in front, with `{model}` for the model.
+        below: statements behind.
+        edits: changes elsewhere in the file.
+        removed: code that goes, other than the call itself.
+        statements: assignments that have no other use and go.
+    """
+
+    message: str = ""
+    shared: dict[str, str] = field(default_factory=dict)
+    child: dict[str, str] = field(default_factory=dict)
+    root: dict[str, str] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
+    above: tuple[str, ...] = ()
+    below: tuple[str, ...] = ()
+    imports: tuple[Import, ...] = ()
+    edits: tuple[Edits, ...] = ()
+    removed: tuple[ast.AST, ...] = ()
+    statements: tuple[ast.stmt, ...] = ()
+
+
+def merged(parts: Iterable[Plain]) -> Plain:
+    """The parts of all arguments together."""
+    every = list(parts)
+    return Plain(
+        shared={k: v for part in every for k, v in part.shared.items()},
+        child={k: v for part in every for k, v in part.child.items()},
+        root={k: v for part in every for k, v in part.root.items()},
+        classes=tuple(name for part in every for name in part.classes),
+        above=tuple(line for part in every for line in part.above),
+        below=tuple(line for part in every for line in part.below),
+        imports=tuple(need for part in every for need in part.imports),
+        edits=tuple(edits for part in every for edits in part.edits),
+        removed=tuple(node for part in every for node in part.removed),
+        statements=tuple(dict.fromkeys(s for part in every for s in part.statements)),
+    )
+
+
+def spent(context: Context, value: Value) -> tuple[ast.stmt, ...] | None:
+    """The assignments that made a value and have no other use; None if something else reads them, or another file."""
+    if value.file is not context.file:
+        return None
+    found: list[ast.stmt] = []
+    for assigned in value.assigned:
+        if not isinstance(assigned.target, ast.Name) or assigned.path:
+            return None
+        scope, bindings = context.file.scope_of(assigned.target).lookup(assigned.target.id) or (
+            0,
+            [],
+        )
+        loads = [
+            load
+            for load in context.file.loads.get(assigned.target.id, ())
+            if (seen := context.file.scope_of(load).lookup(load.id)) is not None
+            and seen[0] is scope
+        ]
+        exported = scope is context.file.scope and context.program.imports_of(
+            context.file, assigned.target.id
+        )
+        statement = context.file.statement(assigned.target)
+        if len(loads) != 1 or len(bindings) != 1 or exported or not context.is_alone(statement):
+            return None
+        if isinstance(statement, ast.Assign) and len(statement.targets) != 1:
+            return None
+        found.append(statement)
+    return tuple(found)
+
+
+def is_pure(context: Context, value: ast.AST) -> bool:
+    """Whether an expression only gives a value: calls of options, policies and devices, no assignment and no `await`."""
+    if isinstance(value, ast.Lambda):
+        return True
+    if isinstance(value, ast.Await | ast.NamedExpr | ast.Yield | ast.YieldFrom):
+        return False
+    if isinstance(value, ast.Call) and not _only_makes(context, value.func):
+        return False
+    return all(is_pure(context, child) for child in ast.iter_child_nodes(value))
+
+
+def _only_makes(context: Context, function: ast.expr) -> bool:
+    if context.fsdp1(function) is not None:
+        return True
+    dotted = context.dotted(function)
+    if dotted:
+        return dotted <= {"functools.partial", "torch.device", "torch.cuda.current_device"}
+    name = getattr(function, "id", "")
+    return name in {"set", "tuple", "list", "int"} and not context.program.definition(
+        function, context.file
+    )
+
+
+def unneeded_imports(context: Context, removed: Iterable[ast.AST]) -> Iterator[Edit]:
+    """`import functools` and `from functools import partial`, if nothing but code that goes uses them."""
+    gone = {node for region in removed for node in ast.walk(region)}
+    for name in ("functools", "partial"):
+        loads = context.file.loads.get(name, ())
+        bindings = context.file.scope.bindings.get(name, ())
+        statement = getattr(bindings[0], "statement", None) if len(bindings) == 1 else None
+        if loads and statement is not None and gone.issuperset(loads):
+            source = getattr(statement, "module", "functools")
+            if source == "functools" and len(statement.names) == 1 and context.is_alone(statement):
+                yield _without(context, statement)
+
+
+def _without(context: Context, statement: ast.stmt) -> Edit:
+    """The edit that takes an import away, with the blank line behind it if it had its group to itself."""
+    edit, text = context.remove(statement), context.file.text
+    alone = edit.start == 0 or text[: edit.start].endswith("\n\n")
+    blank = len(text[edit.end :]) - len(text[edit.end :].lstrip("\n"))
+    return replace(edit, end=edit.end + blank) if alone and not edit.text else edit
+
+
+def has_torch(context: Context, at: ast.AST) -> bool:
+    """Whether `torch.` can be written at a place: an import binds the name, and nothing else does."""
+    found = context.file.scope_of(at).lookup("torch")
+    return found is not None and all(
+        isinstance(binding, Imported) and binding.member is None and binding.module == "torch"
+        for binding in found[1]
+    )
+
+
+def is_given(construction: Construction, name: str) -> bool:
+    """Whether an argument is given and can be other than None."""
+    return construction.value(name) is not None

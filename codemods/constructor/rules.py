@@ -1,0 +1,193 @@
+"""The rules of the call itself."""
+
+from __future__ import annotations
+
+from fsdp_migrate.codemods.rule import Example, Rule
+
+CONSTRUCTOR = Rule(
+    "FSDP002",
+    "fsdp1-constructor",
+    "FSDP(model, ...) runs on the bridge, or becomes fully_shard(model, ...)",
+    """The runtime's `FullyShardedDataParallel` has FSDP1's constructor and interface on FSDP2's engine: the call runs as it
+is. It becomes `fully_shard` where plain PyTorch says the same. `fully_shard` shards a module in place and returns the same
+module, so nothing may depend on the wrapper any more. That is decided once for all files that can share a model:
+
+- every constructor among them is a plain call whose arguments are known here;
+- every use of FSDP1's interface (`no_sync`, `clip_grad_norm_`, `state_dict_type`, `summon_full_params`, `.module`, the class
+  itself) can be rewritten with it;
+- no code depends on names of parameters with the wrapper in them, or on the class of a unit;
+- the model is made in the same program, and its parameters are not read before it is wrapped: an optimizer that was built
+  earlier would train nothing.
+
+In doubt all of them stay on the bridge, and the finding names the first fact that keeps them there. Positional arguments are
+bound to FSDP1's signature, the same from torch 2.2 to 2.13. Each argument has a rule of its own.""",
+    (
+        Example(
+            "the simplest call",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = Net()
+model = FSDP(model)
+""",
+            """\
+from model import Net
+from torch.distributed.fsdp import fully_shard
+
+model = Net()
+fully_shard(model)
+""",
+        ),
+        Example(
+            "arguments by position, comments at arguments",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+model = Net()
+model = FSDP(
+    model,
+    None,
+    ShardingStrategy.SHARD_GRAD_OP,  # there is plenty of memory
+    use_orig_params=True,  # for the weight decay of some
+)
+""",
+            """\
+from model import Net
+from torch.distributed.fsdp import fully_shard
+
+model = Net()
+# there is plenty of memory
+# FSDP1's use_orig_params=True:
+# for the weight decay of some
+fully_shard(model, reshard_after_forward=False)
+""",
+        ),
+        Example(
+            "an optimizer from before",
+            """\
+import torch
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters())
+model = FSDP(model, use_orig_params=True)
+""",
+            """\
+import torch
+from model import Net
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters())
+model = FSDP(model, use_orig_params=True)
+""",
+            message="an optimizer may hold",
+        ),
+        Example(
+            "DDP in the other branch",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+model = Net()
+model = FSDP(model) if sharded else DDP(model)
+raw_model = model.module
+""",
+            """\
+from model import Net
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+model = Net()
+model = FSDP(model) if sharded else DDP(model)
+raw_model = model.module
+""",
+            message=".module",
+        ),
+        Example(
+            "a class of another package",
+            """\
+from fairscale.nn import FullyShardedDataParallel as FSDP
+from model import Net
+
+model = FSDP(Net())
+""",
+            quiet=True,
+        ),
+    ),
+)
+UNPACKED = Rule(
+    "FSDP004",
+    "dynamic-constructor",
+    "arguments that are unpacked from a value are bound when the program runs",
+    """`FSDP(model, **options)` gives arguments that are known where the dictionary is written. The runtime's class has
+FSDP1's signature and binds them. Where this file shows the dictionary, each key has a finding of its own.""",
+    (
+        Example(
+            "arguments from elsewhere",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), **options)
+""",
+            """\
+from model import Net
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), **options)
+""",
+            message="when the program runs",
+        ),
+        Example(
+            "a dictionary of this file",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+options = {"use_orig_params": True}
+if args.prefetch:
+    options["forward_prefetch"] = True
+model = FSDP(Net(), **options)
+""",
+            """\
+from model import Net
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+options = {"use_orig_params": True}
+if args.prefetch:
+    options["forward_prefetch"] = True
+model = FSDP(Net(), **options)
+""",
+            quiet=True,
+        ),
+    ),
+)
+UNKNOWN = Rule(
+    "FSDP019",
+    "unknown-argument",
+    "an argument that FSDP1 does not have",
+    """The call raises TypeError under FSDP1 as well, or the class is not torch's.""",
+    (
+        Example(
+            "an argument of another library",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), mesh=mesh)
+""",
+            """\
+from model import Net
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), mesh=mesh)
+""",
+            message="no argument of FSDP1",
+        ),
+    ),
+)

@@ -1,0 +1,363 @@
+"""Which ranks shard, and when parameters are freed: `sharding_strategy`, `process_group`, `device_mesh`.
+
+FSDP1's five strategies are two decisions: the mesh (all ranks shard, or groups shard and replicate) and whether parameters
+are freed after forward. FSDP2 has an argument for each, `mesh` and `reshard_after_forward`.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from fsdp_migrate.codemods.constructor.construction import Argument, Construction
+from fsdp_migrate.codemods.constructor.plain import Plain, Said, Stays, is_given, is_pure
+from fsdp_migrate.codemods.rule import Example, Rule
+
+FULL_SHARD = Rule(
+    "FSDP101",
+    "full-shard",
+    "FULL_SHARD is FSDP2's default",
+    """FSDP1 frees the parameters of every unit after forward, except the root's (`_runtime_utils.py`,
+`_post_forward_reshard`). `fully_shard` with `reshard_after_forward` left out does the same: True below the root, False at
+the root (`_fully_shard/_fsdp_state.py`). Writing True at the root, as guides say, costs an all-gather in every backward.""",
+    (
+        Example(
+            "the default, written out",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+model = FSDP(Net(), sharding_strategy=ShardingStrategy.FULL_SHARD)
+""",
+            """\
+from model import Net
+from torch.distributed.fsdp import fully_shard
+
+model = fully_shard(Net())
+""",
+        ),
+    ),
+)
+SHARD_GRAD_OP = Rule(
+    "FSDP102",
+    "shard-grad-op",
+    "SHARD_GRAD_OP keeps parameters gathered until backward: reshard_after_forward=False",
+    """Gradients and optimizer states are sharded, and parameters stay gathered between forward and backward (ZeRO-2). Under
+FSDP2 that is `reshard_after_forward=False` for every unit, the root included.""",
+    (
+        Example(
+            "one unit",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+model = FSDP(Net(), sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)
+""",
+            """\
+from model import Net
+from torch.distributed.fsdp import fully_shard
+
+model = fully_shard(Net(), reshard_after_forward=False)
+""",
+        ),
+    ),
+)
+NO_SHARD = Rule(
+    "FSDP103",
+    "no-shard",
+    "NO_SHARD replicates: a mesh of shape (world, 1)",
+    """NO_SHARD is data parallelism without sharding. `reshard_after_forward=False` would shard gradients and optimizer
+states; a two-dimensional mesh whose shard dimension has size 1 does not, and trains bit for bit like FSDP1's NO_SHARD. The
+runtime builds that mesh on the device type that the program runs on.""",
+    (
+        Example(
+            "replicas",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+model = FSDP(Net(), sharding_strategy=ShardingStrategy.NO_SHARD)
+""",
+            """\
+from model import Net
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+model = FSDP(Net(), sharding_strategy=ShardingStrategy.NO_SHARD)
+""",
+            message="(world, 1)",
+        ),
+    ),
+)
+HYBRID_SHARD = Rule(
+    "FSDP104",
+    "hybrid-shard",
+    "HYBRID_SHARD shards within groups and replicates across them: a two-dimensional mesh",
+    """FSDP1 takes a two-dimensional `device_mesh`, a tuple of process groups (shard, replicate), or makes groups of the
+devices of one node. `fully_shard` takes a mesh with the dimensions (replicate, shard), which must have names. A mesh that has
+names in this file is passed on; every other one is built by the runtime. _HYBRID_SHARD_ZERO2 keeps parameters gathered until
+backward as well.""",
+    (
+        Example(
+            "a mesh with names",
+            """\
+from model import Net
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+mesh = init_device_mesh("cuda", (2, 8), mesh_dim_names=("replicate", "shard"))
+model = FSDP(Net(), sharding_strategy=ShardingStrategy.HYBRID_SHARD, device_mesh=mesh)
+""",
+            """\
+from model import Net
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+mesh = init_device_mesh("cuda", (2, 8), mesh_dim_names=("replicate", "shard"))
+model = fully_shard(Net(), mesh=mesh)
+""",
+        ),
+        Example(
+            "groups of one node",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+model = FSDP(
+    Net(), auto_wrap_policy=policy, sharding_strategy=ShardingStrategy.HYBRID_SHARD
+)
+""",
+            """\
+from model import Net
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+model = FSDP(
+    Net(), auto_wrap_policy=policy, sharding_strategy=ShardingStrategy.HYBRID_SHARD
+)
+""",
+            message="the runtime builds",
+        ),
+    ),
+)
+DYNAMIC = Rule(
+    "FSDP105",
+    "dynamic-strategy",
+    "a strategy that is chosen when the program runs is read when it runs",
+    """Three of four real programs take the strategy from a configuration, a dictionary or a command line. The runtime reads
+whatever member arrives. `ShardingStrategy` comes from the runtime, too, so that configuration files and comparisons go on
+working after torch removes FSDP1.""",
+    (
+        Example(
+            "from a configuration",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), sharding_strategy=config.strategy)
+""",
+            """\
+from model import Net
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), sharding_strategy=config.strategy)
+""",
+            message="when the program runs",
+        ),
+    ),
+)
+GROUP = Rule(
+    "FSDP106",
+    "process-group",
+    "a process group becomes a mesh",
+    """`process_group=` has no counterpart in `fully_shard`. The runtime makes a mesh of the very same group
+(`DeviceMesh.from_group`), so collectives run on the same communicator. `dist.group.WORLD` and None are the default mesh.""",
+    (
+        Example(
+            "a group of one's own",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), process_group=group)
+""",
+            """\
+from model import Net
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), process_group=group)
+""",
+            message="a mesh of the group",
+        ),
+        Example(
+            "all ranks",
+            """\
+import torch.distributed as dist
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), dist.group.WORLD)
+""",
+            """\
+import torch.distributed as dist
+from model import Net
+from torch.distributed.fsdp import fully_shard
+
+model = fully_shard(Net())
+""",
+        ),
+    ),
+)
+MESH = Rule(
+    "FSDP107",
+    "device-mesh",
+    "device_mesh is mesh",
+    """A mesh that has one dimension, as this file shows, is passed on as `mesh=`. `fully_shard` takes one of two dimensions
+for HYBRID_SHARD whatever the strategy was, so a mesh of another origin stays with the runtime, which looks at its shape. For
+HYBRID_SHARD itself see FSDP104.""",
+    (
+        Example(
+            "one dimension",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), device_mesh=mesh["dp"])
+""",
+            """\
+from model import Net
+from torch.distributed.fsdp import fully_shard
+
+model = fully_shard(Net(), mesh=mesh["dp"])
+""",
+        ),
+        Example(
+            "a shape that another function knows",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), device_mesh=build_mesh(config))
+""",
+            """\
+from model import Net
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), device_mesh=build_mesh(config))
+""",
+            message="looks at its shape",
+        ),
+    ),
+)
+RULES = (FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD, DYNAMIC, GROUP, MESH)
+
+_STRATEGIES = {
+    "FULL_SHARD": (
+        FULL_SHARD,
+        "FSDP2's default: freed after forward below the root, not at the root",
+    ),
+    "SHARD_GRAD_OP": (SHARD_GRAD_OP, "reshard_after_forward=False in every unit"),
+    "NO_SHARD": (
+        NO_SHARD,
+        "the runtime builds a mesh of shape (world, 1): every rank is a replica",
+    ),
+    "HYBRID_SHARD": (HYBRID_SHARD, "the runtime builds the mesh (replicate, shard)"),
+    "_HYBRID_SHARD_ZERO2": (HYBRID_SHARD, "the runtime builds the mesh (replicate, shard)"),
+}
+_HYBRID = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
+_WORLD = {"torch.distributed.group.WORLD", "torch.distributed.GroupMember.WORLD"}
+_INIT_DEVICE_MESH = {
+    "torch.distributed.device_mesh.init_device_mesh",
+    "torch.distributed.init_device_mesh",
+}
+
+
+def say(construction: Construction, argument: Argument) -> tuple[Rule, Said]:
+    """What the bridge does with one of these arguments."""
+    none = construction.is_none(argument.value)
+    if argument.name == "process_group":
+        text = "all ranks, the default" if none else "the runtime makes a mesh of the group"
+        return GROUP, Said(text)
+    if argument.name == "device_mesh":
+        text = (
+            "all ranks, the default"
+            if none
+            else "the runtime takes the mesh and looks at its shape"
+        )
+        return MESH, Said(text)
+    if none:
+        return FULL_SHARD, Said("None is FULL_SHARD, FSDP2's default")
+    member = construction.member(argument.value, "ShardingStrategy")
+    if member in _STRATEGIES:
+        rule, text = _STRATEGIES[member]
+        return rule, Said(text)
+    return DYNAMIC, Said("the runtime reads the strategy when the program runs")
+
+
+def plain(construction: Construction) -> dict[str, Plain]:
+    """What these arguments are in plain PyTorch, by name.
+
+    Raises:
+        Stays: if one needs the runtime.
+    """
+    group = construction.value("process_group")
+    if group is not None and not construction.context.dotted(group) & _WORLD:
+        raise Stays("process_group: the runtime makes a mesh of the group")
+    strategy = construction.value("sharding_strategy")
+    member = "FULL_SHARD"
+    if strategy is not None:
+        found = construction.member(strategy, "ShardingStrategy")
+        if found not in _STRATEGIES or not is_pure(construction.context, strategy):
+            raise Stays("sharding_strategy is known when the program runs")
+        member = found
+    parts = {
+        "process_group": Plain("all ranks are the default mesh"),
+        "sharding_strategy": _strategy(construction, member),
+    }
+    mesh = construction.value("device_mesh")
+    if mesh is not None:
+        parts["device_mesh"] = _mesh(construction, mesh, hybrid=member in _HYBRID)
+    return parts
+
+
+def _strategy(construction: Construction, member: str) -> Plain:
+    if member == "NO_SHARD":
+        raise Stays("sharding_strategy: NO_SHARD needs a mesh that the runtime builds")
+    zero2 = {"reshard_after_forward": "False"}
+    if member not in _HYBRID:
+        shared = zero2 if member == "SHARD_GRAD_OP" else {}
+        return Plain(_STRATEGIES[member][1], shared=shared)
+    if not is_given(construction, "device_mesh"):
+        raise Stays(f"sharding_strategy: {member} needs a mesh that the runtime builds")
+    text = "the two-dimensional mesh that is given as device_mesh"
+    return Plain(text, shared=zero2 if member == "_HYBRID_SHARD_ZERO2" else {})
+
+
+def _mesh(construction: Construction, mesh: ast.expr, *, hybrid: bool) -> Plain:
+    """`mesh=`, if this file shows a mesh of one dimension, or for a hybrid strategy one of two with names."""
+    made = construction.context.value(mesh)
+    if made is None or made.file is not construction.context.file:
+        raise Stays("device_mesh: its shape is known when the program runs")
+    seen = _dimensions(construction, made.node)
+    if seen != (2, True) if hybrid else seen[0] != 1:
+        raise Stays("device_mesh: its shape is known when the program runs")
+    source = construction.context.source(mesh)
+    if is_given(construction, "auto_wrap_policy") and not isinstance(mesh, ast.Name):
+        name = construction.context.free("mesh", construction.call)
+        above = (f"{name} = {source}",)  # each call of init_device_mesh makes process groups
+        return Plain("device_mesh is mesh", shared={"mesh": name}, above=above)
+    return Plain("device_mesh is mesh", shared={"mesh": source})
+
+
+def _dimensions(construction: Construction, made: ast.expr) -> tuple[int, bool]:
+    """How many dimensions a mesh has, 0 if that is not seen, and whether they have names."""
+    if isinstance(made, ast.Subscript):
+        names = made.slice.elts if isinstance(made.slice, ast.Tuple) else [made.slice]
+        strings = all(isinstance(n, ast.Constant) and isinstance(n.value, str) for n in names)
+        return (len(names), True) if strings else (0, False)
+    if not isinstance(made, ast.Call):
+        return 0, False
+    if not construction.context.dotted(made.func) & _INIT_DEVICE_MESH:
+        return 0, False
+    given = {keyword.arg: keyword.value for keyword in made.keywords}
+    shape = made.args[1] if len(made.args) > 1 else given.get("mesh_shape")
+    if not isinstance(shape, ast.Tuple) or any(isinstance(e, ast.Starred) for e in shape.elts):
+        return 0, False
+    return len(shape.elts), isinstance(given.get("mesh_dim_names"), ast.Tuple)

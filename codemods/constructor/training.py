@@ -1,0 +1,263 @@
+"""The arguments that change how a step runs, or how it starts: a table, since none needs more than a line or two."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+from fsdp_migrate.codemods.constructor.construction import Argument, Construction
+from fsdp_migrate.codemods.constructor.plain import Plain, Said, Stays, has_torch, is_pure, spent
+from fsdp_migrate.codemods.constructor.training_rules import (
+    BACKWARD_PREFETCH,
+    CPU_OFFLOAD,
+    DEVICE_ID,
+    FORWARD_PREFETCH,
+    IGNORED,
+    INIT_FUNCTION,
+    LIMIT,
+    SYNC,
+    USE_ORIG_PARAMS,
+)
+from fsdp_migrate.codemods.rule import Import, Rule
+from fsdp_migrate.facts.names import RUNTIME, TORCH
+
+RULES = (
+    CPU_OFFLOAD,
+    BACKWARD_PREFETCH,
+    FORWARD_PREFETCH,
+    LIMIT,
+    USE_ORIG_PARAMS,
+    DEVICE_ID,
+    SYNC,
+    INIT_FUNCTION,
+    IGNORED,
+)
+BY_NAME = {
+    "cpu_offload": CPU_OFFLOAD,
+    "backward_prefetch": BACKWARD_PREFETCH,
+    "forward_prefetch": FORWARD_PREFETCH,
+    "limit_all_gathers": LIMIT,
+    "use_orig_params": USE_ORIG_PARAMS,
+    "device_id": DEVICE_ID,
+    "sync_module_states": SYNC,
+    "param_init_fn": INIT_FUNCTION,
+    "ignored_modules": IGNORED,
+    "ignored_states": IGNORED,
+}
+
+# What is said of a literal False or None, of any other value known here, and of one known when the program runs.
+_OFF = {
+    "cpu_offload": "nothing is offloaded, as by default",
+    "backward_prefetch": "the runtime switches prefetching off",
+    "forward_prefetch": "off, as by default",
+    "device_id": "None: the model is on its device already",
+    "sync_module_states": "nothing is broadcast, as by default",
+    "param_init_fn": "None: nothing to initialize",
+    "ignored_modules": "None: nothing is ignored",
+    "ignored_states": "None: nothing is ignored",
+}
+_ANY = {
+    "cpu_offload": "the runtime offloads by CPUOffloadPolicy()",
+    "backward_prefetch": "FSDP2 always prefetches as BACKWARD_PRE does",
+    "forward_prefetch": "the runtime records the order of the units and prefetches along it",
+    "limit_all_gathers": "no effect under FSDP2, which needs no limit",
+    "use_orig_params": "no effect under FSDP2, which always keeps the original parameters",
+    "device_id": "the runtime makes this device the current one and moves the model there",
+    "sync_module_states": "the runtime broadcasts parameters and buffers from rank 0 before it shards",
+    "param_init_fn": "the runtime initializes each unit before it shards it, as FSDP1 did",
+    "ignored_modules": "the runtime leaves these parameters whole in every unit",
+    "ignored_states": "the runtime leaves these parameters whole in every unit",
+}
+_SETTERS = {
+    "torch.cuda.set_device",
+    "torch.xpu.set_device",
+    "torch.accelerator.set_device_index",
+    "torch.accelerator.set_device_idx",
+}
+
+
+def say(construction: Construction, argument: Argument) -> tuple[Rule, Said]:
+    """What the bridge does with one of these arguments."""
+    name = argument.name
+    off = construction.constant(argument.value) in (None, False)
+    if name == "cpu_offload":
+        off = off or _offloads(construction, argument.value) is False
+    text = _OFF.get(name, _ANY[name]) if off else _ANY[name]
+    return BY_NAME[name], Said(text)
+
+
+def plain(construction: Construction) -> dict[str, Plain]:
+    """What these arguments are in plain PyTorch, by name.
+
+    Raises:
+        Stays: if one needs the runtime.
+    """
+    return {name: translate(construction) for name, translate in _PLAIN.items()}
+
+
+def _no_effect(name: str) -> Callable[[Construction], Plain]:
+    """An argument that means nothing under FSDP2, whatever its value."""
+
+    def translate(construction: Construction) -> Plain:
+        value = construction.value(name)
+        if value is not None and not is_pure(construction.context, value):
+            raise Stays(f"{name}: its expression may do more than give a value")
+        return Plain(_ANY[name])
+
+    return translate
+
+
+def _absent(name: str) -> Callable[[Construction], Plain]:
+    """An argument that only the runtime takes, unless it is None or False."""
+
+    def translate(construction: Construction) -> Plain:
+        value = construction.value(name)
+        if value is not None and construction.constant(value) is not False:
+            raise Stays(f"{name}: {_ANY[name]}")
+        return Plain(_OFF[name])
+
+    return translate
+
+
+def _cpu_offload(construction: Construction) -> Plain:
+    value = construction.value("cpu_offload")
+    if value is None:
+        return Plain(_OFF["cpu_offload"])
+    context = construction.context
+    made = context.value(value)
+    offloads = _offloads(construction, value)
+    statements = spent(context, made) if made is not None else None
+    if offloads is None or made is None or statements is None:
+        raise Stays("cpu_offload is known when the program runs")
+    removed = (made.node,)
+    if not offloads:
+        return Plain(_OFF["cpu_offload"], statements=statements, removed=removed)
+    assert isinstance(made.node, ast.Call)
+    return Plain(
+        "CPUOffloadPolicy() in every unit",
+        shared={"offload_policy": "CPUOffloadPolicy()"},
+        imports=(Import(TORCH, "CPUOffloadPolicy", made.node.func),),
+        statements=statements,
+        removed=removed,
+    )
+
+
+def _offloads(construction: Construction, value: ast.expr) -> bool | None:
+    """Whether `CPUOffload(...)` offloads; None if that is known only when the program runs."""
+    context = construction.context
+    made = context.value(value)
+    call = made.node if made is not None and made.file is context.file else None
+    if not isinstance(call, ast.Call) or context.fsdp1(call.func) != "CPUOffload":
+        return None
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    if not given:
+        return False
+    known = isinstance(given[0], ast.Constant) and isinstance(given[0].value, bool)
+    return bool(given[0].value) if known else None  # type: ignore[attr-defined]
+
+
+def _backward_prefetch(construction: Construction) -> Plain:
+    given = [each for each in construction.arguments if each.name == "backward_prefetch"]
+    if not given:
+        return Plain()
+    member = construction.member(given[0].value, "BackwardPrefetch")
+    if member == "BACKWARD_PRE":
+        return Plain("what FSDP2 always does")
+    if member == "BACKWARD_POST":
+        return Plain("FSDP2 prefetches one unit earlier, with the same numbers")
+    raise Stays("backward_prefetch: the runtime prefetches as this argument says")
+
+
+def _device_id(construction: Construction) -> Plain:
+    """The device: `fully_shard` moves the model to the current one, so it has to be the current one."""
+    value = construction.value("device_id")
+    if value is None:
+        return Plain(_OFF["device_id"])
+    context = construction.context
+    if not is_pure(context, value):
+        raise Stays("device_id: its expression may do more than give a value")
+    function = value.func if isinstance(value, ast.Call) else value
+    if "torch.cuda.current_device" in context.dotted(function):
+        return Plain("fully_shard moves the model to the current device")
+    made = context.value(value)
+    if made is not None and any(_is_cpu(node) for node in ast.walk(made.node)):
+        raise Stays("device_id: the CPU is not the current device of a machine that has a GPU")
+    if _is_set_before(construction, value):
+        return Plain("fully_shard moves the model to the current device, which the program sets")
+    if not has_torch(context, construction.call) or not _is_number(construction, value):
+        raise Stays("device_id: the runtime makes this device the current one")
+    line = f"torch.cuda.set_device({context.source(value)})"
+    return Plain(f"{line}: fully_shard moves the model to the current device", above=(line,))
+
+
+def _is_cpu(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and node.value == "cpu"
+
+
+def _is_number(construction: Construction, value: ast.expr) -> bool:
+    """Whether a device is certainly one of CUDA: a rank by its name, a number, or `torch.device("cuda", ...)`."""
+    made = construction.context.value(value)
+    node = value if made is None else made.node
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, int) or str(node.value).startswith("cuda:")
+    if isinstance(node, ast.Call):
+        text = (
+            construction.context.source(node)
+            if made and made.file is construction.context.file
+            else ""
+        )
+        return text.startswith(("int(", 'torch.device("cuda', 'torch.device(f"cuda:'))
+    name = getattr(node, "attr", getattr(node, "id", ""))
+    return name.lower() in {"rank", "local_rank", "gpu", "gpu_id", "local_rank_id"}
+
+
+def _is_set_before(construction: Construction, value: ast.expr) -> bool:
+    """Whether this file makes a device current before the constructor runs, and perhaps this one."""
+    context = construction.context
+    here = context.file.function(construction.call)
+    setters = [
+        call
+        for call in context.file.of(ast.Call)
+        if isinstance(call.func, ast.Name | ast.Attribute)
+        and context.dotted(call.func) & _SETTERS
+        and (context.file.function(call) is not here or call.lineno < construction.call.lineno)
+    ]
+    return bool(setters) and all(_may_set(construction, call, value) for call in setters)
+
+
+def _may_set(construction: Construction, setter: ast.Call, value: ast.expr) -> bool:
+    """Whether a call can make this very device current: a number can only be the same number."""
+    if len(setter.args) != 1:
+        return False
+    return len({construction.constant(each) for each in (setter.args[0], value)}) == 1
+
+
+def _sync(construction: Construction) -> Plain:
+    """A broadcast in front; where the units have ranks of their own, the runtime broadcasts among these."""
+    value = construction.value("sync_module_states")
+    if value is None or construction.constant(value) is False:
+        return Plain(_OFF["sync_module_states"])
+    elsewhere = any(construction.value(name) for name in ("process_group", "device_mesh"))
+    if construction.constant(value) is not True or elsewhere:
+        raise Stays("sync_module_states: the runtime broadcasts before it shards")
+    device = construction.value("device_id")
+    where = "" if device is None else f", device={construction.context.source(device)}"
+    return Plain(
+        "parameters and buffers are broadcast from rank 0 before the model is sharded",
+        above=(f"broadcast_module_states({{model}}{where})",),
+        imports=(Import(RUNTIME, "broadcast_module_states", construction.call.func),),
+    )
+
+
+_PLAIN: dict[str, Callable[[Construction], Plain]] = {
+    "cpu_offload": _cpu_offload,
+    "backward_prefetch": _backward_prefetch,
+    "forward_prefetch": _absent("forward_prefetch"),
+    "limit_all_gathers": _no_effect("limit_all_gathers"),
+    "use_orig_params": _no_effect("use_orig_params"),
+    "device_id": _device_id,
+    "sync_module_states": _sync,
+    "param_init_fn": _absent("param_init_fn"),
+    "ignored_modules": _absent("ignored_modules"),
+    "ignored_states": _absent("ignored_states"),
+}

@@ -1,0 +1,428 @@
+"""The rules of the arguments that change how a step runs, or how it starts."""
+
+from __future__ import annotations
+
+from fsdp_migrate.codemods.rule import Example, Rule
+
+CPU_OFFLOAD = Rule(
+    "FSDP201",
+    "cpu-offload",
+    "CPUOffload(offload_params=True) is CPUOffloadPolicy()",
+    """FSDP1 pinned the memory of offloaded shards, and so does `CPUOffloadPolicy()` by default. FSDP1's object must not be
+left behind: `fully_shard` accepts it as `offload_policy` without an error and does not offload.""",
+    (
+        Example(
+            "offloading",
+            """\
+from model import Net
+from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), cpu_offload=CPUOffload(offload_params=True))
+""",
+            """\
+from model import Net
+from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+
+model = fully_shard(Net(), offload_policy=CPUOffloadPolicy())
+""",
+        ),
+        Example(
+            "no offloading, bound to a name",
+            """\
+from model import Net
+from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel as FSDP
+
+offload = CPUOffload()
+model = FSDP(Net(), cpu_offload=offload)
+""",
+            """\
+from model import Net
+from torch.distributed.fsdp import fully_shard
+
+model = fully_shard(Net())
+""",
+        ),
+        Example(
+            "decided when the program runs",
+            """\
+from model import Net
+from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), cpu_offload=CPUOffload(offload_params=args.offload))
+""",
+            """\
+from model import Net
+from fsdp_migrate.runtime import CPUOffload, FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), cpu_offload=CPUOffload(offload_params=args.offload))
+""",
+        ),
+    ),
+)
+BACKWARD_PREFETCH = Rule(
+    "FSDP203",
+    "backward-prefetch",
+    "FSDP2 prefetches in backward as BACKWARD_PRE does",
+    """FSDP2 gathers the next unit before the gradients of the current one are computed, which is BACKWARD_PRE. BACKWARD_POST
+and None give the same numbers with one unit less in memory. FSDP2 has no BACKWARD_POST; None is
+`set_modules_to_backward_prefetch` of a unit to itself, which the runtime does.""",
+    (
+        Example(
+            "after the gradients",
+            """\
+from model import Net
+from torch.distributed.fsdp import BackwardPrefetch, FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), backward_prefetch=BackwardPrefetch.BACKWARD_POST)
+""",
+            """\
+from model import Net
+from torch.distributed.fsdp import fully_shard
+
+model = fully_shard(Net())
+""",
+            message="one unit earlier",
+        ),
+        Example(
+            "no prefetch",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), backward_prefetch=None)
+""",
+            """\
+from model import Net
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), backward_prefetch=None)
+""",
+            message="switches prefetching off",
+        ),
+    ),
+)
+FORWARD_PREFETCH = Rule(
+    "FSDP204",
+    "forward-prefetch",
+    "forward_prefetch=True is a list of units to gather ahead",
+    """FSDP1 learned the order of the units in the first forward and then gathered one unit ahead. FSDP2 takes the order as
+lists (`set_modules_to_forward_prefetch`); the runtime records it in the first forward. It changes speed only, never a
+number.""",
+    (
+        Example(
+            "off, the default",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), forward_prefetch=False)
+""",
+            """\
+from model import Net
+from torch.distributed.fsdp import fully_shard
+
+model = fully_shard(Net())
+""",
+        ),
+        Example(
+            "on",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), forward_prefetch=True)
+""",
+            """\
+from model import Net
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), forward_prefetch=True)
+""",
+            message="records the order",
+        ),
+    ),
+)
+LIMIT = Rule(
+    "FSDP205",
+    "limit-all-gathers",
+    "FSDP2 bounds the memory of all-gathers by itself",
+    """FSDP1's rate limiter blocked the CPU so that not too many all-gathers were in flight. FSDP2 frees memory in stream
+order and needs no limiter: the argument has no effect, whatever its value.""",
+    (
+        Example(
+            "any value",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), limit_all_gathers=config.limit_all_gathers)
+""",
+            """\
+from model import Net
+from torch.distributed.fsdp import fully_shard
+
+model = fully_shard(Net())
+""",
+            message="no effect",
+        ),
+        Example(
+            "an expression that does more than give a value",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), limit_all_gathers=options.pop("limit"))
+""",
+            """\
+from model import Net
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), limit_all_gathers=options.pop("limit"))
+""",
+            message="no effect",
+        ),
+    ),
+)
+USE_ORIG_PARAMS = Rule(
+    "FSDP206",
+    "use-orig-params",
+    "FSDP2 always keeps the original parameters",
+    """There is no flat parameter any more: every parameter keeps its name and shape. Programs that used FSDP1's default,
+False, had one flat tensor a unit in the optimizer; elementwise optimizers (SGD, Adam, AdamW) give the same numbers. A
+parameter that no forward used had a gradient of zeros in a flat parameter, so weight decay and momentum still acted on it: the
+bridge keeps that, plain FSDP2 gives such a parameter no gradient.""",
+    (
+        Example(
+            "any value",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), use_orig_params=True)
+""",
+            """\
+from model import Net
+from torch.distributed.fsdp import fully_shard
+
+model = fully_shard(Net())
+""",
+            message="always keeps",
+        ),
+    ),
+)
+DEVICE_ID = Rule(
+    "FSDP207",
+    "device-id",
+    "the device is the current device of the mesh's type",
+    """FSDP1 moved the model to `device_id`. `fully_shard` moves what it shards to the current device of the mesh, so the
+argument goes where the program sets the current device (`torch.cuda.set_device`) or passes the current one. A rank that the
+program did not make current is made so in front. Whatever can be the CPU stays with the runtime.""",
+    (
+        Example(
+            "the current device",
+            """\
+import torch
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), device_id=torch.cuda.current_device())
+""",
+            """\
+import torch
+from model import Net
+from torch.distributed.fsdp import fully_shard
+
+model = fully_shard(Net())
+""",
+        ),
+        Example(
+            "a rank that nothing made current",
+            """\
+import os
+
+import torch
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+local_rank = int(os.environ["LOCAL_RANK"])
+print(torch.__version__)
+model = Net()
+model = FSDP(model, device_id=local_rank)
+""",
+            """\
+import os
+
+import torch
+from model import Net
+from torch.distributed.fsdp import fully_shard
+
+local_rank = int(os.environ["LOCAL_RANK"])
+print(torch.__version__)
+model = Net()
+torch.cuda.set_device(local_rank)
+fully_shard(model)
+""",
+        ),
+        Example(
+            "the CPU, where a machine may have a GPU",
+            """\
+import torch
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), device_id=torch.device("cpu"))
+""",
+            """\
+import torch
+from model import Net
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), device_id=torch.device("cpu"))
+""",
+            message="the current one",
+        ),
+    ),
+)
+SYNC = Rule(
+    "FSDP208",
+    "sync-module-states",
+    "sync_module_states=True is a broadcast before sharding",
+    """Ranks that start from different weights train a model whose shards come from different initializations, and nothing
+says so. FSDP1's `sync_module_states=True` broadcast parameters and buffers from rank 0 (`_init_utils.py`,
+`_sync_module_params_and_buffers`); FSDP2 has nothing like it. The runtime's `broadcast_module_states` does it in front of the
+first `fully_shard`, for buffers that are in no state dict as well.""",
+    (
+        Example(
+            "a broadcast",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = Net()
+model = FSDP(model, sync_module_states=True)
+""",
+            """\
+from model import Net
+from fsdp_migrate.runtime import broadcast_module_states
+from torch.distributed.fsdp import fully_shard
+
+model = Net()
+broadcast_module_states(model)
+fully_shard(model)
+""",
+        ),
+        Example(
+            "known only when the program runs",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), sync_module_states=config.low_memory)
+""",
+            """\
+from model import Net
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), sync_module_states=config.low_memory)
+""",
+            message="broadcasts",
+        ),
+        Example(
+            "none",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), sync_module_states=False)
+""",
+            """\
+from model import Net
+from torch.distributed.fsdp import fully_shard
+
+model = fully_shard(Net())
+""",
+        ),
+    ),
+)
+INIT_FUNCTION = Rule(
+    "FSDP210",
+    "param-init-fn",
+    "param_init_fn runs on each unit before it is sharded",
+    """FSDP1 materializes the modules of one unit, initializes them, shards the unit, and goes on to the next, so that one
+unit at a time is whole. Initializing after sharding, as guides have it, draws other random numbers, and on the CPU the same
+ones for every shard. The runtime keeps FSDP1's order, and the values are FSDP1's bit for bit. A model that may be on the meta
+device stays with the runtime also without this argument.""",
+    (
+        Example(
+            "a function",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), param_init_fn=init)
+""",
+            """\
+from model import Net
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), param_init_fn=init)
+""",
+            message="initializes each unit",
+        ),
+        Example(
+            "None",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), param_init_fn=None)
+""",
+            """\
+from model import Net
+from torch.distributed.fsdp import fully_shard
+
+model = fully_shard(Net())
+""",
+        ),
+    ),
+)
+IGNORED = Rule(
+    "FSDP212",
+    "ignored-modules",
+    "ignored modules and parameters are ignored by every unit",
+    """`fully_shard` takes parameters to ignore, on every call whose modules hold one, where FSDP1 took modules once. The
+runtime finds the parameters and hands them to every unit, and leaves ignored modules out of the wrapping.""",
+    (
+        Example(
+            "a value of a configuration",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), ignored_modules=config.frozen)
+""",
+            """\
+from model import Net
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), ignored_modules=config.frozen)
+""",
+            message="whole in every unit",
+        ),
+        Example(
+            "None",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), ignored_modules=None, ignored_states=None)
+""",
+            """\
+from model import Net
+from torch.distributed.fsdp import fully_shard
+
+model = fully_shard(Net())
+""",
+        ),
+    ),
+)

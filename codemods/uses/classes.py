@@ -1,0 +1,146 @@
+"""`isinstance(model, FSDP)` and annotations: the class of a plain model is `FSDPModule`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from fsdp_migrate.codemods.constructor.decision import PlainForm, decisions
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.rule import Example, Found, Import, Rule
+from fsdp_migrate.facts.names import CLASS, TORCH
+from fsdp_migrate.findings import Action
+
+RULE = Rule(
+    "FSDP007",
+    "isinstance",
+    "isinstance(m, FSDP) of plain models is isinstance(m, FSDPModule), and so are annotations",
+    """`FSDPModule` is the class that `fully_shard` gives every module (`_fully_shard/_fully_shard.py`). The tests change
+together with the constructors: on the bridge the runtime's class stays in them, which is true for its own units.""",
+    (
+        Example(
+            "a test and an annotation",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def units(model: FSDP):
+    return [m for m in model.modules() if isinstance(m, FSDP)]
+
+
+print(len(units(FSDP(Net()))))
+""",
+            """\
+from model import Net
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+
+def units(model: FSDPModule):
+    return [m for m in model.modules() if isinstance(m, FSDPModule)]
+
+
+print(len(units(fully_shard(Net()))))
+""",
+        ),
+        Example(
+            "one class among several",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.nn.parallel import DistributedDataParallel
+
+
+def is_wrapped(model):
+    return isinstance(model, (FullyShardedDataParallel, DistributedDataParallel))
+
+
+print(is_wrapped(FullyShardedDataParallel(Net())))
+""",
+            """\
+from model import Net
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+
+def is_wrapped(model):
+    return isinstance(model, (FSDPModule, DistributedDataParallel))
+
+
+print(is_wrapped(fully_shard(Net())))
+""",
+        ),
+        Example(
+            "on the bridge",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), **options)
+print(isinstance(model, FSDP))
+""",
+            """\
+from model import Net
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), **options)
+print(isinstance(model, FSDP))
+""",
+            quiet=True,
+        ),
+    ),
+)
+RULES = (RULE,)
+
+
+def find(context: Context) -> Iterator[Found]:
+    """The class in tests and annotations, where the models are plain; elsewhere it goes on meaning the runtime's."""
+    forms = decisions(context).plain_forms(context)
+    if forms is not None:
+        yield from plain(context, forms)
+
+
+def plain(context: Context, forms: Sequence[PlainForm]) -> Iterator[Found]:
+    """The class as `FSDPModule`."""
+    for reference, name in context.references.items():
+        if name != CLASS or not (
+            _is_tested(context, reference) or _is_annotation(context, reference)
+        ):
+            continue
+        if not context.means("FSDPModule", reference, f"{TORCH}.FSDPModule"):
+            continue
+        yield Found(
+            RULE,
+            reference,
+            Action.REWRITE,
+            "a plain model is an FSDPModule",
+            edits=lambda node=reference: [context.replace(node, "FSDPModule")],  # type: ignore[misc]
+            imports=(Import(TORCH, "FSDPModule", reference),),
+            removed=(reference,),
+        )
+
+
+def _is_tested(context: Context, reference: ast.expr) -> bool:
+    """Whether a reference is among the classes of `isinstance`."""
+    node: ast.AST = reference
+    parent = context.file.parents[node]
+    if isinstance(parent, ast.Tuple):
+        node, parent = parent, context.file.parents[parent]
+    called = getattr(parent, "func", None)
+    if not isinstance(parent, ast.Call) or getattr(called, "id", "") != "isinstance":
+        return False
+    return len(parent.args) == 2 and parent.args[1] is node
+
+
+def _is_annotation(context: Context, reference: ast.expr) -> bool:
+    """Whether a reference is in an annotation of a parameter, a result or a variable."""
+    child: ast.AST = reference
+    for parent in context.file.ancestors(reference):
+        if isinstance(parent, ast.arg | ast.AnnAssign):
+            return parent.annotation is child
+        if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef):
+            return parent.returns is child
+        if not isinstance(parent, ast.Subscript | ast.Tuple | ast.BinOp):
+            return False
+        child = parent
+    return False

@@ -1,0 +1,176 @@
+"""`FSDP.summon_full_params(model)` and `FSDP.fsdp_modules(model)`: static functions of FSDP1's class."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from fsdp_migrate.codemods.constructor.decision import PlainForm, decisions
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.rule import Edit, Example, Found, Import, Rule
+from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
+from fsdp_migrate.findings import Action
+
+SUMMON = Rule(
+    "FSDP321",
+    "summon-full-params",
+    "summon_full_params is the runtime's",
+    """torch's `summon_full_params` does nothing on an FSDP2 model, without an error. The runtime's takes the same arguments:
+inside it parameters are whole and in their own dtype, changes are written back unless `writeback=False`, and what FSDP1
+refused is refused. `unshard()` is no substitute: it does not recurse, casts to `param_dtype` and forgets changes. To read one
+parameter, `p.full_tensor()` on all ranks does as well and gathers no other.""",
+    (
+        Example(
+            "of a plain model",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net())
+with FSDP.summon_full_params(model, writeback=False):
+    weight = model.head.weight.detach().clone()
+""",
+            """\
+from model import Net
+from fsdp_migrate.runtime import summon_full_params
+from torch.distributed.fsdp import fully_shard
+
+model = fully_shard(Net())
+with summon_full_params(model, writeback=False):
+    weight = model.head.weight.detach().clone()
+""",
+        ),
+        Example(
+            "on the bridge",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), **options)
+with FSDP.summon_full_params(model):
+    weight = model.head.weight.detach().clone()
+""",
+            """\
+from model import Net
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), **options)
+with FSDP.summon_full_params(model):
+    weight = model.head.weight.detach().clone()
+""",
+            message="on the bridge",
+        ),
+    ),
+)
+UNITS = Rule(
+    "FSDP362",
+    "fsdp-modules",
+    "FSDP.fsdp_modules(model) of a plain model is a list of its FSDPModules",
+    """FSDP1's function looks for wrappers; the runtime's finds the units of the bridge. The units of a plain model are the
+modules that are `FSDPModule`s, in the same order. With `root_only=True` the constructors stay on the bridge.""",
+    (
+        Example(
+            "all units",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net())
+for unit in FSDP.fsdp_modules(model):
+    print(unit)
+""",
+            """\
+from model import Net
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+model = fully_shard(Net())
+for unit in [module for module in model.modules() if isinstance(module, FSDPModule)]:
+    print(unit)
+""",
+        ),
+        Example(
+            "roots only",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net())
+print(len(FSDP.fsdp_modules(model, root_only=True)))
+""",
+            """\
+from model import Net
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net())
+print(len(FSDP.fsdp_modules(model, root_only=True)))
+""",
+            message="on the bridge",
+        ),
+    ),
+)
+RULES = (SUMMON, UNITS)
+
+_RULES = {"summon_full_params": SUMMON, "fsdp_modules": UNITS}
+
+
+def find(context: Context) -> Iterator[Found]:
+    """The two functions of the class."""
+    forms = decisions(context).plain_forms(context)
+    if forms is not None:
+        yield from plain(context, forms)
+        return
+    for attribute in _uses(context):
+        message = f"{attribute.attr} works on the bridge as it did"
+        yield Found(_RULES[attribute.attr], attribute, Action.RUNTIME, message)
+
+
+def plain(context: Context, forms: Sequence[PlainForm]) -> Iterator[Found]:
+    """The two functions for a plain model."""
+    for attribute in _uses(context):
+        call = context.file.parents[attribute]
+        if not isinstance(call, ast.Call) or call.func is not attribute:
+            continue
+        if attribute.attr == "summon_full_params":
+            yield from _summon(context, attribute)
+        elif len(call.args) == 1 and not call.keywords:
+            yield _units(context, attribute, call)
+
+
+def _uses(context: Context) -> Iterator[ast.Attribute]:
+    for name in _RULES:
+        for attribute in context.file.attributes.get(name, ()):
+            if context.fsdp1(attribute.value) == CLASS:
+                yield attribute
+
+
+def _summon(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
+    if context.means("summon_full_params", attribute, f"{RUNTIME}.summon_full_params"):
+        yield Found(
+            SUMMON,
+            attribute,
+            Action.RUNTIME,
+            "the runtime's shows whole parameters and writes changes back, as FSDP1's did",
+            edits=lambda: [context.replace(attribute, "summon_full_params")],
+            imports=(Import(RUNTIME, "summon_full_params"),),
+            removed=(attribute,),
+        )
+
+
+def _units(context: Context, attribute: ast.Attribute, call: ast.Call) -> Found:
+    def edits() -> list[Edit]:
+        unit, model = context.free("module", call), context.source(call.args[0])
+        return [
+            context.replace(
+                call, f"[{unit} for {unit} in {model}.modules() if isinstance({unit}, FSDPModule)]"
+            )
+        ]
+
+    return Found(
+        UNITS,
+        attribute,
+        Action.REWRITE,
+        "the units of a plain model are its FSDPModules",
+        edits=edits,
+        imports=(Import(TORCH, "FSDPModule", attribute.value),),
+        removed=(attribute,),
+    )

@@ -1,0 +1,268 @@
+"""`model.clip_grad_norm_(...)` and `model.no_sync()`: methods of FSDP1's class in the training loop."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from fsdp_migrate.codemods.constructor.decision import PlainForm, decisions
+from fsdp_migrate.codemods.constructor.plain import has_torch
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.rule import Edit, Example, Found, Import, Rule
+from fsdp_migrate.facts.names import RUNTIME
+from fsdp_migrate.findings import Action
+
+CLIP = Rule(
+    "FSDP301",
+    "clip-method",
+    "model.clip_grad_norm_(c) is a function of a plain model's parameters",
+    """On the bridge the method goes on working. A plain model has none. With the result unused and a finite norm,
+`torch.nn.utils.clip_grad_norm_(model.parameters(), c)` clips as FSDP1 did, up to the rounding of the norm. It returns a
+DTensor, though: `f"{norm:.3f}"` and `dist.all_reduce(norm)` fail, and with the infinity norm `.item()` is the local value, or
+the call hangs where a rank holds an empty shard. It also fails on offloaded gradients without a CPU backend. The runtime's
+`clip_grad_norm_` returns a plain tensor and handles all of these.""",
+    (
+        Example(
+            "result unused",
+            """\
+import torch
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model.clip_grad_norm_(1.0)
+""",
+            """\
+import torch
+from model import Net
+from torch.distributed.fsdp import fully_shard
+
+model = fully_shard(Net())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+""",
+        ),
+        Example(
+            "result used",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net())
+norm = model.clip_grad_norm_(max_norm=1.0)
+""",
+            """\
+from model import Net
+from fsdp_migrate.runtime import clip_grad_norm_
+from torch.distributed.fsdp import fully_shard
+
+model = fully_shard(Net())
+norm = clip_grad_norm_(model.parameters(), max_norm=1.0)
+""",
+        ),
+        Example(
+            "on the bridge",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), sharding_strategy=config.strategy)
+model.clip_grad_norm_(1.0)
+""",
+            """\
+from model import Net
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), sharding_strategy=config.strategy)
+model.clip_grad_norm_(1.0)
+""",
+            message="on the bridge",
+        ),
+        Example(
+            "a method of the same name of something else",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+class Agent:
+    def clip_grad_norm_(self, limit): ...
+
+
+agent, model = Agent(), FSDP(Net(), **options)
+agent.clip_grad_norm_(1.0)
+""",
+            """\
+from model import Net
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+
+class Agent:
+    def clip_grad_norm_(self, limit): ...
+
+
+agent, model = Agent(), FSDP(Net(), **options)
+agent.clip_grad_norm_(1.0)
+""",
+            quiet=True,
+        ),
+    ),
+)
+NO_SYNC = Rule(
+    "FSDP311",
+    "no-sync",
+    "model.no_sync() of a plain model is the runtime's no_sync(model)",
+    """Inside FSDP1's `no_sync`, gradients are kept and not reduced. `set_requires_gradient_sync(False)` does that under FSDP2
+and stays in force until it is set back; forgotten, the optimizer does nothing, and says nothing. `no_sync(model)` sets it
+back, also after an error. On the bridge the method does the same.""",
+    (
+        Example(
+            "accumulation",
+            """\
+from contextlib import nullcontext
+
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net())
+with model.no_sync() if not last else nullcontext():
+    model(batch).backward()
+""",
+            """\
+from contextlib import nullcontext
+
+from model import Net
+from fsdp_migrate.runtime import no_sync
+from torch.distributed.fsdp import fully_shard
+
+model = fully_shard(Net())
+with no_sync(model) if not last else nullcontext():
+    model(batch).backward()
+""",
+        ),
+        Example(
+            "on the bridge",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), **options)
+with model.no_sync():
+    model(batch).backward()
+""",
+            """\
+from model import Net
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net(), **options)
+with model.no_sync():
+    model(batch).backward()
+""",
+            message="on the bridge",
+        ),
+        Example(
+            "another library's",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+with accelerator.no_sync(other):
+    loss.backward()
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+with accelerator.no_sync(other):
+    loss.backward()
+""",
+            quiet=True,
+        ),
+    ),
+)
+RULES = (CLIP, NO_SYNC)
+
+_RULES = {"clip_grad_norm_": CLIP, "no_sync": NO_SYNC}
+_TORCH = "torch.nn.utils.clip_grad_norm_"
+
+
+def find(context: Context) -> Iterator[Found]:
+    """The two methods of expressions that can hold a model."""
+    forms = decisions(context).plain_forms(context)
+    if forms is not None:
+        yield from plain(context, forms)
+        return
+    for attribute, _ in _uses(context):
+        rule = _RULES[attribute.attr]
+        message = f"{attribute.attr} works on the bridge as it did"
+        yield Found(rule, attribute, Action.RUNTIME, message)
+
+
+def plain(context: Context, forms: Sequence[PlainForm]) -> Iterator[Found]:
+    """The calls as functions that take a plain model."""
+    for attribute, call in _uses(context):
+        if call is None or (attribute.attr == "no_sync" and (call.args or call.keywords)):
+            continue
+        if attribute.attr == "no_sync":
+            yield _no_sync(context, attribute, call)
+        else:
+            yield _clip(context, attribute, call, forms)
+
+
+def _uses(context: Context) -> Iterator[tuple[ast.Attribute, ast.Call | None]]:
+    for name in _RULES:
+        for attribute in context.file.attributes.get(name, ()):
+            parent = context.file.parents[attribute]
+            called = isinstance(parent, ast.Call) and parent.func is attribute
+            if context.can_be_model(attribute.value):
+                yield attribute, parent if called and isinstance(parent, ast.Call) else None
+
+
+def _no_sync(context: Context, attribute: ast.Attribute, call: ast.Call) -> Found:
+    return Found(
+        NO_SYNC,
+        attribute,
+        Action.RUNTIME,
+        "no_sync(model) turns the reduction of gradients off and on again",
+        edits=lambda: [context.replace(call, f"no_sync({context.source(attribute.value)})")],
+        imports=(Import(RUNTIME, "no_sync"),),
+        removed=(attribute,),
+    )
+
+
+def _clip(
+    context: Context, attribute: ast.Attribute, call: ast.Call, forms: Sequence[PlainForm]
+) -> Found:
+    by_torch = _torch_will_do(context, call, forms)
+    function = _TORCH if by_torch else "clip_grad_norm_"
+
+    def edits() -> list[Edit]:
+        start, end = context.file.span(attribute)
+        bracket = context.file.text.index("(", end) + 1
+        parameters = f"{context.source(attribute.value)}.parameters()"
+        comma = ", " if call.args or call.keywords else ""
+        return [Edit(start, bracket, f"{function}({parameters}{comma}")]
+
+    return Found(
+        CLIP,
+        attribute,
+        Action.REWRITE if by_torch else Action.RUNTIME,
+        "torch's own clipping takes the norm over all shards"
+        if by_torch
+        else "the runtime's clipping returns a plain tensor, as FSDP1's did",
+        edits=edits,
+        imports=() if by_torch else (Import(RUNTIME, "clip_grad_norm_"),),
+        removed=(attribute,),
+    )
+
+
+def _torch_will_do(context: Context, call: ast.Call, forms: Sequence[PlainForm]) -> bool:
+    """Whether torch's function does the same: result unused, a finite norm, nothing offloaded."""
+    if not isinstance(context.file.parents[call], ast.Expr):
+        return False
+    norm = [*call.args[1:2], *(k.value for k in call.keywords if k.arg == "norm_type")]
+    finite = all(isinstance(n, ast.Constant) and isinstance(n.value, int | float) for n in norm)
+    starred = any(isinstance(a, ast.Starred) for a in call.args) or any(
+        keyword.arg is None for keyword in call.keywords
+    )
+    offloads = any("offload_policy" in form.whole.shared for form in forms)
+    return finite and not starred and not offloads and has_torch(context, call)

@@ -1,0 +1,133 @@
+"""`model.module`: the module inside of the wrapper, which a plain model is itself."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from fsdp_migrate.codemods.constructor.decision import PlainForm, decisions
+from fsdp_migrate.codemods.constructor.dependence import asks_first
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.rule import Example, Found, Rule
+from fsdp_migrate.facts.scopes import Assigned
+from fsdp_migrate.findings import Action
+
+RULE = Rule(
+    "FSDP009",
+    "dot-module",
+    "model.module of a plain model is the model itself",
+    """FSDP2 wraps nothing, so there is no inner module to reach: `.module` goes, together with the constructor. That takes
+a receiver that is certainly this model: one that may be something else, such as a DistributedDataParallel, keeps its
+constructor on the bridge, where `.module` is what it was. Idioms that ask first (`model.module if hasattr(model, "module")
+else model`) work on either.""",
+    (
+        Example(
+            "unwrapping",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = Net()
+model = FSDP(model)
+config = model.module.config
+""",
+            """\
+from model import Net
+from torch.distributed.fsdp import fully_shard
+
+model = Net()
+fully_shard(model)
+config = model.config
+""",
+        ),
+        Example(
+            "asking first",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net())
+raw = model.module if hasattr(model, "module") else model
+""",
+            """\
+from model import Net
+from torch.distributed.fsdp import fully_shard
+
+model = fully_shard(Net())
+raw = model.module if hasattr(model, "module") else model
+""",
+            quiet=True,
+        ),
+        Example(
+            "a model that may be another",
+            """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def config(model):
+    return model.module.config
+
+
+print(config(FSDP(Net())))
+""",
+            """\
+from model import Net
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+
+def config(model):
+    return model.module.config
+
+
+print(config(FSDP(Net())))
+""",
+            quiet=True,
+        ),
+    ),
+)
+RULES = (RULE,)
+
+
+def find(context: Context) -> Iterator[Found]:
+    """`.module` of plain models; on the bridge it is what it was."""
+    forms = decisions(context).plain_forms(context)
+    if forms is not None:
+        yield from plain(context, forms)
+
+
+def plain(context: Context, forms: Sequence[PlainForm]) -> Iterator[Found]:
+    """`.module` of names that certainly hold a plain model."""
+    calls = [form.construction.call for form in forms]
+    for attribute in context.file.attributes.get("module", ()):
+        if isinstance(attribute.ctx, ast.Load) and _is_wrapped(context, attribute, calls):
+            yield Found(
+                RULE,
+                attribute,
+                Action.REWRITE,
+                "a plain model has no wrapper: it is its own module",
+                ".module",
+                edits=lambda node=attribute: [  # type: ignore[misc]
+                    context.replace(node, context.source(node.value))
+                ],
+            )
+
+
+def _is_wrapped(context: Context, attribute: ast.Attribute, calls: Sequence[ast.Call]) -> bool:
+    """Whether the receiver is a name that a constructor above has just been assigned to, on every way to here."""
+    name, file = attribute.value, context.file
+    if not isinstance(name, ast.Name) or asks_first(file, attribute):
+        return False
+    found = file.scope_of(name).lookup(name.id)
+    if found is None or found[0] is not file.scope_of(name):
+        return False
+    bindings = [binding for binding in found[1] if isinstance(binding, Assigned)]
+    last = max(bindings, key=lambda binding: binding.target.lineno, default=None)
+    if last is None or len(bindings) != len(found[1]) or last.value not in calls:
+        return False
+    wrapping = file.statement(last.target)
+    # The statement that wraps is in a block around this one, and above it.
+    around = [file.statement(attribute), *file.ancestors(file.statement(attribute))]
+    return wrapping.lineno < attribute.lineno and any(
+        isinstance(node, ast.stmt) and node in file.block(wrapping) for node in around
+    )
