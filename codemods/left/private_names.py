@@ -20,6 +20,7 @@ _ISINSTANCE = "ask isinstance(module, FullyShardedDataParallel)"
 _SUMMON = "use FullyShardedDataParallel.summon_full_params"
 _FORWARD = "call the model: its forward gathers and frees parameters by itself"
 _LAZY = "model.check_is_root() initializes the bridge's model, and so does its first forward"
+_DISTRIBUTED = "torch.distributed"
 _OTHER = "it looks for FSDP1's private state, which a model of FSDP2 does not have"
 
 # Names of torch's private FSDP1 modules.
@@ -149,16 +150,19 @@ def find(context: Context) -> Iterator[Found]:
             yield Found(NAME, alias, Action.MANUAL, _NAMES.get(alias.name, _OTHER), alias.name)
 
 
+def _imports(context: Context) -> Iterator[tuple[str, Imported, str]]:
+    """The imports of a file that run: the local name, the import, and the path that it means."""
+    for scope in context.file.scopes:
+        for local, bindings in scope.bindings.items():
+            for binding in bindings:
+                if isinstance(binding, Imported) and not context.is_dead(binding.statement):
+                    member = f".{binding.member}" if binding.member else ""
+                    yield local, binding, f"{binding.module}{member}"
+
+
 def _imported(context: Context) -> dict[str, ast.alias]:
     """The local names of private FSDP1 names and modules, with their imports."""
-    return {
-        local: binding.alias
-        for scope in context.file.scopes
-        for local, bindings in scope.bindings.items()
-        for binding in bindings
-        if isinstance(binding, Imported)
-        and _concerns(f"{binding.module}.{binding.member}" if binding.member else binding.module)
-    }
+    return {local: binding.alias for local, binding, path in _imports(context) if _concerns(path)}
 
 
 def _written_out(context: Context) -> Iterator[ast.Attribute]:
@@ -195,29 +199,18 @@ def _name(context: Context, node: ast.expr) -> Iterator[Found]:
 
 def _copies(context: Context) -> Iterator[Found]:
     """Calls of functions from a copy of torch's files that is part of the program."""
-    for scope in context.file.scopes:
-        for local, bindings in scope.bindings.items():
-            for binding in bindings:
-                if not isinstance(binding, Imported) or "torch.distributed" not in binding.module:
-                    continue
-                copy = context.program.find(binding.module, context.file)
-                if copy is not None and _is_copy(copy) and "FSDP_WRAPPED_MODULE" in copy.text:
-                    yield from _calls_of(context, local, binding.module)
-
-
-def _calls_of(context: Context, local: str, module: str) -> Iterator[Found]:
-    original = module[module.index("torch.distributed") :]
-    for load in context.file.loads.get(local, ()):
-        call = context.file.parents[load]
-        if (
-            isinstance(call, ast.Call)
-            and call.func is load
-            and any(map(context.can_be_model, call.args))
-        ):
-            message = (
-                f"this copy of {original} looks for FSDP1's private state: import it from torch"
-            )
-            yield Found(NAME, call, Action.MANUAL, message)
+    for local, binding, _ in _imports(context):
+        package, found, original = binding.module.partition(_DISTRIBUTED)
+        copy = context.program.find(binding.module, context.file) if package and found else None
+        if copy is None or not _is_copy(copy) or "fsdp._" not in copy.text:
+            continue
+        message = (
+            f"this copy of {_DISTRIBUTED}{original} looks for FSDP1's private state: call torch's"
+        )
+        for load in context.file.loads.get(local, ()):
+            call = context.file.parents[load]
+            if isinstance(call, ast.Call) and any(map(context.can_be_model, call.args)):
+                yield Found(NAME, call, Action.MANUAL, message)
 
 
 def _is_copy(file: File) -> bool:
