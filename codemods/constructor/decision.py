@@ -23,6 +23,7 @@ from fsdp_migrate.codemods.constructor.origin import (
     check_origin,
     is_of_another_class,
     model_classes,
+    runs_once,
 )
 from fsdp_migrate.codemods.constructor.plain import Plain, Stays, merged, unneeded_imports
 from fsdp_migrate.codemods.context import Context
@@ -32,15 +33,6 @@ from fsdp_migrate.codemods.rule import Edit, Import
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import TORCH
 
-_LOOPS = (
-    ast.For,
-    ast.AsyncFor,
-    ast.While,
-    ast.ListComp,
-    ast.SetComp,
-    ast.DictComp,
-    ast.GeneratorExp,
-)
 _BATCH_NORM = ("BatchNorm", "torchvision", "timm")
 _BUFFERS = (*_BATCH_NORM, "register_buffer", "Buffer(", "InstanceNorm", "FakeQuant")
 _NAMES = {
@@ -208,7 +200,7 @@ def _form(construction: Construction, every: list[Construction], texts: list[str
     parts = parts_of(construction)
     context = construction.context
     precise = parts["mixed_precision"]
-    alone = len(every) == 1 and _runs_once(construction)
+    alone = len(every) == 1 and runs_once(context, context.file, construction.call)
     casts = bool(precise.shared or precise.root or precise.above)
     broadcasts = bool(parts["sync_module_states"].above)
     if (casts or broadcasts) and not alone:
@@ -243,15 +235,6 @@ def _for_model(construction: Construction, precise: Plain, texts: list[str]) -> 
     if known and not any(word in text for text in texts for word in _BUFFERS):
         return precision.without_buffers(precise)
     return precise
-
-
-def _runs_once(construction: Construction) -> bool:
-    """Whether a constructor runs once, so that it cannot wrap a part of what it wraps again."""
-    context = construction.context
-    if any(isinstance(node, _LOOPS) for node in context.file.ancestors(construction.call)):
-        return False
-    function = context.file.function(construction.call)
-    return function is None or len(context.models.calls.get(function.name, ())) <= 1
 
 
 def _check_file(context: Context, forms: list[PlainForm]) -> None:

@@ -15,8 +15,8 @@ from fsdp_migrate.codemods.constructor.construction import (
     Argument,
     Construction,
 )
-from fsdp_migrate.codemods.constructor.decision import PlainForm, decisions
-from fsdp_migrate.codemods.constructor.plain import Said
+from fsdp_migrate.codemods.constructor.decision import Decision, PlainForm, decisions, parts_of
+from fsdp_migrate.codemods.constructor.plain import Said, Stays
 from fsdp_migrate.codemods.constructor.rules import CONSTRUCTOR, UNKNOWN, UNPACKED
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.rule import Found, Rule
@@ -56,7 +56,7 @@ def find(context: Context) -> Iterator[Found]:
     spoken: set[ast.AST] = set()
     for construction in constructions:
         form = decision.forms.get(construction.call) if decision else None
-        yield _constructor(construction, form, decision.reason if decision else "")
+        yield _constructor(construction, form, decision)
         for argument in construction.arguments:
             if argument.name != "module" and argument.node not in spoken:
                 spoken.add(argument.node)  # a dictionary may be unpacked into several calls
@@ -70,10 +70,14 @@ def find(context: Context) -> Iterator[Found]:
             yield Found(UNPACKED, keyword.value, Action.RUNTIME, message, construct)
 
 
-def _constructor(construction: Construction, form: PlainForm | None, reason: str) -> Found:
+def _constructor(
+    construction: Construction, form: PlainForm | None, decision: Decision | None
+) -> Found:
     call, construct = construction.call, _KINDS[construction.kind]
     if form is None:
-        message = "stays on the bridge" + (f": {reason}" if reason else "")
+        message = "stays on the bridge"
+        if decision is not None:
+            message += f": {_reason(construction, decision)}"
         return Found(CONSTRUCTOR, call, Action.RUNTIME, message, construct)
     message = "becomes fully_shard(...): the model is sharded in place and stays the same object"
     if form.whole.classes:
@@ -90,6 +94,15 @@ def _constructor(construction: Construction, form: PlainForm | None, reason: str
         imports=form.imports,
         removed=form.removed,
     )
+
+
+def _reason(construction: Construction, decision: Decision) -> str:
+    """What keeps a constructor on the bridge: an argument of its own, or something else of its program."""
+    try:
+        parts_of(construction)
+    except Stays as stays:
+        return str(stays)
+    return decision.reason
 
 
 def _argument(construction: Construction, argument: Argument, form: PlainForm | None) -> Found:

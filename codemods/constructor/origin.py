@@ -73,10 +73,10 @@ def _check(
             "the model is made elsewhere, where an optimizer may hold its parameters already"
         )
     seen.add(function)
-    callers = list(_callers(context, file, function))
-    if not callers:
+    every = list(callers(context, file, function))
+    if not every:
         raise Stays("no call of the function that wraps the model is known")
-    for other, caller in callers:
+    for other, caller in every:
         _check(other, context, caller, _passed(caller, function, parameter), seen)
 
 
@@ -170,14 +170,44 @@ def _parameter(file: File, model: ast.expr) -> str | None:
     return model.id if model.id in names else None
 
 
-def _callers(
+def callers(
     context: Context, file: File, function: ast.FunctionDef | ast.AsyncFunctionDef
 ) -> Iterator[tuple[File, ast.Call]]:
+    """The calls of a function; of a method, every call of its name."""
+    method = isinstance(file.parents[function], ast.ClassDef)
     for other, call in context.models.calls.get(function.name, ()):
         if isinstance(call.func, ast.Name | ast.Attribute):
             definition = context.program.definition(call.func, other)
-            if definition is None or definition.node is function:
+            if (definition is not None and definition.node is function) or (method and definition is None and isinstance(call.func, ast.Attribute)):
                 yield other, call
+
+
+def runs_once(
+    context: Context, file: File, node: ast.AST, seen: frozenset[ast.AST] = frozenset()
+) -> bool:
+    """Whether the code at a node runs once in a process, as far as loops and calls show."""
+    function = file.function(node)
+    loops = (n for n in file.ancestors(node) if isinstance(n, _LOOPS))
+    if any(file.function(loop) is function for loop in loops) or function in seen:
+        return False
+    if function is None:
+        return True
+    calls = list(callers(context, file, function))
+    called = {call.func for _, call in calls}
+    values = [load for load in file.loads.get(function.name, ()) if load not in called]
+    started = all(_starts(file, load) for load in values)
+    if len(calls) + len(values) > 1 or not started:
+        return False
+    return all(runs_once(context, f, call, seen | {function}) for f, call in calls)
+
+
+def _starts(file: File, function: ast.Name) -> bool:
+    """Whether a function is given to what starts processes: `mp.spawn(main)`."""
+    parent = file.parents[function]
+    call = file.parents[parent] if isinstance(parent, ast.keyword) else parent
+    name = getattr(call, "func", None)
+    started = getattr(name, "attr", getattr(name, "id", ""))
+    return started in {"spawn", "Process", "start_processes", "launch", "run"}
 
 
 def _passed(
