@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 import warnings
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -31,8 +32,8 @@ from torch.distributed.fsdp import (
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime.record import cpu
 
-from . import areas  # noqa: F401  (registers the behaviours)
 from .compare import differences
+from .faults import FAULTS, Fault
 from .registry import BEHAVIOURS, Behaviour
 
 
@@ -67,22 +68,27 @@ def run_on(api: Any, behaviour: Behaviour) -> Any:
     return result
 
 
-def run_all(
-    behaviours: list[Behaviour], ranks: int, folder: Path, ours: ModuleType = runtime
-) -> None:
-    for behaviour in behaviours:
-        run = partial(run_one, behaviour, ours)
-        meeting = folder / behaviour.name
-        meeting.mkdir()
-        run_ranks(ranks, meeting, lambda rank, b=behaviour, run=run: record(folder, b.name, run))
+def run_fault(fault: Fault) -> dict[str, Any]:
+    fault.plant()
+    return run_one(fault.behaviour, runtime)
+
+
+def start(ranks: int, folder: Path, name: str, run: Callable[[], dict[str, Any]]) -> None:
+    meeting = folder / name
+    meeting.mkdir()
+    run_ranks(ranks, meeting, lambda rank: record(folder, name, run))
 
 
 def main(ranks: int, folder: Path, names: list[str]) -> None:
     fsdp1_on_cpu()
-    chosen = [b for b in BEHAVIOURS.values() if b.ranks == ranks and (not names or b.name in names)]
     # To develop a behaviour: FSDP1 beside itself.
     ours = fsdp1 if os.environ.get("BEHAVIOUR_OF") == "fsdp1" else runtime
-    run_all(chosen, ranks, folder, ours)
+    for name, behaviour in BEHAVIOURS.items():
+        if behaviour.ranks == ranks and (not names or name in names):
+            start(ranks, folder, name, partial(run_one, behaviour, ours))
+    for name, fault in FAULTS.items():
+        if fault.behaviour.ranks == ranks and (not names or f"fault.{name}" in names):
+            start(ranks, folder, f"fault.{name}", partial(run_fault, fault))
 
 
 if __name__ == "__main__":

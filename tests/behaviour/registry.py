@@ -23,8 +23,8 @@ class Behaviour:
         ranks: how many ranks it takes.
         tolerance: how far numbers may be apart, relative to the largest of a tensor.
         cannot: why FSDP2 cannot have it; empty where it holds.
-        refusal: how the error begins with which the bridge refuses what cannot hold; empty where
-            the results differ instead.
+        refusal: what the error says with which the bridge refuses what cannot hold, as a rule is
+            the code of a rule; empty where the results differ instead.
     """
 
     name: str
@@ -52,7 +52,7 @@ def holds(ranks: int = 2, tolerance: float = 0.0) -> Callable[[Run], Run]:
 
 
 def cannot(reason: str, refusal: str = "") -> Callable[[Run], Run]:
-    """Registers what FSDP2 cannot have, and with which error the bridge says so."""
+    """Registers what FSDP2 cannot have, and what the error says with which the bridge refuses it."""
     return lambda run: _register(run, 2, 0.0, reason, refusal)
 
 

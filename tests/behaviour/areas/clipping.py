@@ -122,7 +122,7 @@ def what_it_returns(api: Any) -> Any:
 
 @holds(tolerance=NEAR)
 def ignored_parameters(api: Any) -> Any:
-    """Ignored parameters are part of the norm and are clipped with the others."""
+    """Ignored parameters are part of each rank's norm and are clipped with the others."""
     model = net()
     head = model.head
     model = in_blocks(api, model, ignored_modules=[head])
@@ -130,7 +130,8 @@ def ignored_parameters(api: Any) -> Any:
     before = head.weight.grad.clone()
     norm = model.clip_grad_norm_(2.5)
     assert not torch.equal(head.weight.grad, before)
-    return norm, head.weight.grad.clone(), gradients(api, model)
+    # Each rank scales its shards by its own norm, and the shards are not the same elements.
+    return norm, head.weight.grad.clone()
 
 
 @holds(tolerance=NEAR)

@@ -96,7 +96,7 @@ def ignored_biases(api: Any) -> Any:
     biases = [block.up.bias for block in model.blocks]
     model = in_blocks(api, model, ignored_states=biases)
     assert model.blocks[0].module.up.bias is biases[0]
-    return tree(api, model), train(model), full(api, model)
+    return tree(api, model), train(model), dict(sorted(full(api, model).items()))
 
 
 @holds()

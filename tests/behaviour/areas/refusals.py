@@ -10,10 +10,10 @@ from ..registry import cannot
 from .common import batches, in_blocks, net
 
 FLAT = "FSDP2 has neither flat parameters nor handles"
-REFUSAL = "UnsupportedInFSDP2"
+PRIVATE = "FSDP366"
 
 
-@cannot("FSDP2 has no hook that replaces the reduction of gradients", REFUSAL)
+@cannot("FSDP2 has other hooks for the reduction of gradients", "FSDP361")
 def communication_hooks(api: Any) -> Any:
     """`register_comm_hook` replaces the reduction of gradients."""
     model = in_blocks(api, use_orig_params=False)
@@ -29,13 +29,13 @@ def communication_hooks(api: Any) -> Any:
     return len(calls)
 
 
-@cannot(FLAT, REFUSAL)
+@cannot(FLAT, PRIVATE)
 def handles(api: Any) -> Any:
     """`_handle` of a unit is the handle of its flat parameter."""
     return type(in_blocks(api)._handle).__name__
 
 
-@cannot(FLAT, REFUSAL)
+@cannot(FLAT, PRIVATE)
 def all_handles(api: Any) -> Any:
     """`_all_handles` of the root lists them."""
     model = in_blocks(api)
@@ -43,7 +43,7 @@ def all_handles(api: Any) -> Any:
     return len(model._all_handles)
 
 
-@cannot(FLAT, REFUSAL)
+@cannot(FLAT, PRIVATE)
 def the_flat_parameter(api: Any) -> Any:
     """`_flat_param` of a unit is its flat parameter."""
     return in_blocks(api, use_orig_params=False)._flat_param.dim()

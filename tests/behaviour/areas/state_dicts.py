@@ -422,7 +422,7 @@ def sharded_type_without_a_mesh(api: Any) -> Any:
 
 @cannot(
     "FSDP2 has no flat parameters, of which these state dicts are made",
-    refusal="UnsupportedInFSDP2",
+    refusal="FSDP334",
 )
 def local_type(api: Any) -> Any:
     """LOCAL_STATE_DICT gives this rank's part of each flat parameter."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 from ..registry import cannot, holds
 from .common import (
@@ -549,6 +550,25 @@ def classes_of_units(api: Any) -> Any:
     assert not isinstance(model, Net)
     assert not isinstance(model.module, FSDP)
     return FSDP.__name__, FSDP.__qualname__, issubclass(FSDP, nn.Module), issubclass(Net, FSDP)
+
+
+@holds()
+def modules_of_fully_shard(api: Any) -> Any:
+    """A model of FSDP2's own `fully_shard` is no FullyShardedDataParallel."""
+    FSDP, model = api.FullyShardedDataParallel, fully_shard(net())
+    assert not isinstance(model, FSDP)
+    return isinstance(model, FSDP), issubclass(type(model), FSDP), FSDP.fsdp_modules(model)
+
+
+@holds()
+def models_of_torchs_fsdp1(api: Any) -> Any:
+    """A model that a library wrapped with torch's FSDP1 is one, and the static methods work on it."""
+    FSDP = api.FullyShardedDataParallel
+    model = torch.distributed.fsdp.FullyShardedDataParallel(net(), use_orig_params=True)
+    assert isinstance(model, FSDP)
+    with FSDP.state_dict_type(model, api.StateDictType.FULL_STATE_DICT):
+        state = model.state_dict()
+    return issubclass(type(model), FSDP), list(state), full(api, model), train(model)
 
 
 @holds()

@@ -1,0 +1,83 @@
+"""Faults planted in the bridge, each with a behaviour that must find it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from fsdp_migrate.runtime import bridge, gradients, state_dict_types, units
+from fsdp_migrate.runtime.api import (
+    ShardedOptimStateDictConfig,
+    ShardedStateDictConfig,
+    StateDictSettings,
+    StateDictType,
+)
+from fsdp_migrate.runtime.plan import Unit, plan_units
+
+from . import areas  # noqa: F401  (registers the behaviours)
+from .registry import BEHAVIOURS, Behaviour
+
+Plant = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """``plant()`` changes the bridge for the rest of a process."""
+
+    behaviour: Behaviour
+    plant: Plant
+
+
+FAULTS: dict[str, Fault] = {}
+
+
+def found_by(name: str) -> Callable[[Plant], Plant]:
+    def register(plant: Plant) -> Plant:
+        FAULTS[plant.__name__] = Fault(BEHAVIOURS[name], plant)
+        return plant
+
+    return register
+
+
+@found_by("state_dicts.keys_and_values")
+def another_default_type() -> None:
+    state_dict_types._default = lambda: StateDictSettings(
+        StateDictType.SHARDED_STATE_DICT, ShardedStateDictConfig(), ShardedOptimStateDictConfig()
+    )
+
+
+@found_by("training.unused_parameters_of_used_units")
+def no_gradients_of_zero() -> None:
+    gradients._reduce = lambda group, reduce: reduce()
+
+
+@found_by("accumulation.left_over_gradients_are_dropped")
+def unreduced_gradients_come_back() -> None:
+    gradients._is_cleared = lambda parameter: False
+
+
+@found_by("optimizers.built_before_wrapping")
+def older_optimizers_are_left() -> None:
+    units.replace_parameters = lambda successors: None
+
+
+@found_by("wrapping.module_wrap_policy")
+def a_unit_too_many() -> None:
+    def plan(root: nn.Module, *args: Any, **kwargs: Any) -> list[Unit]:
+        name, child = next(iter(root.named_children()))
+        return [Unit(name, child, {}), *plan_units(root, *args, **kwargs)]
+
+    bridge.plan_units = plan
+
+
+@found_by("whole_parameters.changes_are_written_back")
+def changes_are_lost() -> None:
+    summon = bridge.FullyShardedDataParallel.summon_full_params
+
+    def without_writeback(module: nn.Module, **options: Any) -> Any:
+        return summon(module, **{**options, "writeback": False})
+
+    bridge.FullyShardedDataParallel.summon_full_params = staticmethod(without_writeback)

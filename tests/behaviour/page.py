@@ -1,0 +1,54 @@
+"""The table of behaviours: ``python -m behaviour.page``, in ``tests/``, writes it."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+
+from . import areas
+from .registry import BEHAVIOURS, Behaviour
+
+PAGE = Path(__file__).parents[2] / "docs" / "results" / "fsdp1-behaviour.md"
+
+HEAD = """\
+# FSDP1's behaviour, on the bridge
+
+What PyTorch's own tests of FSDP1 assert of its public interface, as {count} small programs of this project. Each runs
+on CPU and gloo over two ranks, {four} of them over four, once with `torch.distributed.fsdp` and once with
+`fsdp_migrate.runtime`, and asserts its sentence; what it returns (values, names, types, errors, warnings) must be the same
+for both, bit by bit where no tolerance is given. {holds} hold. {cannot} cannot hold with FSDP2: the bridge refuses them with
+an error, or the results differ, as the table says. `tests/behaviour` runs them; this page is made from them.
+"""
+
+
+def render() -> str:
+    behaviours = list(BEHAVIOURS.values())
+    cannot = sum(1 for b in behaviours if b.cannot)
+    four = sum(1 for b in behaviours if b.ranks == 4)
+    count = len(behaviours)
+    parts = [HEAD.format(count=count, four=four, holds=count - cannot, cannot=cannot)]
+    for area, group in groupby(sorted(behaviours, key=lambda b: b.area), lambda b: b.area):
+        rows = "".join(map(_row, group))
+        parts.append(
+            f"\n## {area}\n\n{_about(area)}\n\n| behaviour | on the bridge |\n|---|---|\n{rows}"
+        )
+    return "".join(parts)
+
+
+def _about(area: str) -> str:
+    return (getattr(areas, area.lower().replace(" ", "_")).__doc__ or "").strip()
+
+
+def _row(behaviour: Behaviour) -> str:
+    if not behaviour.cannot:
+        near = f" (within {behaviour.tolerance:.0e})" if behaviour.tolerance else ""
+        verdict = f"holds{near}{', four ranks' if behaviour.ranks == 4 else ''}"
+    elif behaviour.refusal:
+        verdict = f"cannot hold: {behaviour.cannot}; refused, naming {behaviour.refusal}"
+    else:
+        verdict = f"cannot hold: {behaviour.cannot}"
+    return f"| {behaviour.sentence.replace('|', '/')} | {verdict} |\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render())
