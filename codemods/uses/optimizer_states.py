@@ -10,6 +10,7 @@ from functools import lru_cache
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.models import Models
 from fsdp_migrate.codemods.rule import Example, Found, Rule
+from fsdp_migrate.codemods.uses.state_dict_bodies import has_other_names
 from fsdp_migrate.codemods.uses.state_dict_edits import Replacement, are_nameable, call_edits
 from fsdp_migrate.codemods.uses.state_dict_settings import ON_RANK_0, ON_THE_CPU
 from fsdp_migrate.facts.file import File
@@ -214,8 +215,9 @@ def _rewritten(context: Context, attribute: ast.Attribute, call: ast.AST) -> Fou
     if options == ON_RANK_0 and not first_is_rank_0(context.models):
         return _OTHER_GROUP
     made = get_optimizer_state_dict(context, call, given, options)
-    imports = made.imports(attribute.value)
-    if not are_nameable(context, imports):
+    if has_other_names(context):
+        return "the runtime's stays: names of the states may be the program's own"
+    if not are_nameable(context, [made]):
         return "the runtime's stays: a name of torch's function means something else here"
     return Found(
         RULE,
@@ -223,7 +225,7 @@ def _rewritten(context: Context, attribute: ast.Attribute, call: ast.AST) -> Fou
         Action.REWRITE,
         message,
         edits=lambda: call_edits(context, [made]),
-        imports=tuple(imports),
+        imports=tuple(made.imports(attribute.value)),
         removed=(attribute,),
     )
 

@@ -38,6 +38,7 @@ _HARMLESS = frozenset(
     | {"upper", "values", "wait_for_everyone", "warning", "write"}
 )
 _OTHERS = ("optim", "opt", "sched", "scaler", "loader", "sampler", "dataset", "tokenizer")
+_RENAMED = ("register_state_dict_post_hook", "_register_state_dict_hook")
 _SAVES = ("state_dict", "save_model", "save_pretrained", "save_state", "save_checkpoint")
 
 
@@ -169,8 +170,7 @@ class _Reader:
         paths = self.context.program.dotted(call.func, file)
         given = [*call.args, *(keyword.value for keyword in call.keywords)]
         return not any(self.context.models.can_hold(value, file) for value in given) and not any(
-            f".{CLASS}." in path
-            or (path.endswith(_SAVES) and not path.startswith("torch.distributed.checkpoint."))
+            f".{CLASS}." in path or (path.endswith(_SAVES) and not path.startswith("torch."))
             for path in paths
         )
 
@@ -217,3 +217,20 @@ def is_no_model(receiver: ast.expr) -> bool:
     """Whether a name says that what has the state dict is an optimizer, a scheduler or the like."""
     last = ast.unparse(receiver).rpartition(".")[2].lower()
     return any(word in last for word in _OTHERS)
+
+
+def has_other_names(context: Context) -> bool:
+    """Whether modules of the program may give their state dicts names that torch's functions do not find.
+
+    torch.compile around a model puts `_orig_mod.` in front of them, which those functions take away.
+    """
+    program = context.program
+    for file in program.files:
+        if any(hook in file.attributes for hook in _RENAMED):
+            return True
+        for call in file.of(ast.Call):
+            if "torch.compile" in program.dotted(call.func, file) and any(
+                context.models.can_hold(value, file) for value in call.args
+            ):
+                return True
+    return False

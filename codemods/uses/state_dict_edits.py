@@ -37,77 +37,43 @@ class Replacement:
         """The call as source."""
         return f"{self.function}({', '.join(self.arguments)})"
 
-    def imports(self, at: ast.expr) -> list[Import]:
+    def imports(self, at: ast.AST) -> list[Import]:
         """What the call needs, imported where `at` was."""
         options = ["StateDictOptions"] if "StateDictOptions(" in self.code else []
         return [Import(MODULE, name, at) for name in [*options, self.function]]
 
 
-def are_nameable(context: Context, imports: Sequence[Import]) -> bool:
-    """Whether names can be imported where FSDP1's was, and mean the same at the place of use."""
-    for need in imports:
-        assert isinstance(need.at, ast.expr)
-        scope = context.file.scope_of(need.at)
-        found = scope.lookup(need.name)
-        if found is None:
-            continue
-        root = need.at
-        while isinstance(root, ast.Attribute):
-            root = root.value
-        source = scope.lookup(root.id) if isinstance(root, ast.Name) else None
-        # A name that a function imports in another branch is that function's, and may have no value in this one.
-        if source is None or source[0] is not found[0]:
-            return False
-        if not context.means(need.name, need.at, f"{need.module}.{need.name}"):
-            return False
+def are_nameable(context: Context, calls: Sequence[Replacement]) -> bool:
+    """Whether the names that calls need mean nothing else where they are used."""
+    for each in calls:
+        scope = context.file.scope_of(each.call)
+        for need in each.imports(each.call):
+            found = scope.lookup(need.name)
+            if found is not None and (
+                found[0] is not context.file.scope
+                or not context.means(need.name, each.call, f"{MODULE}.{need.name}")
+            ):
+                return False
     return True
 
 
 def unwrapped(
-    context: Context, statement: ast.With, item: ast.withitem, replacements: Sequence[Replacement]
+    context: Context, statement: ast.With, replacements: Sequence[Replacement]
 ) -> list[Edit]:
-    """The edits that take a context off a statement and put torch's calls into its body.
+    """The edits that put the body of a statement in its place, with torch's calls in it.
 
     Raises:
-        Refused: if a comment would be lost, or the statement has a form that cannot be edited.
+        Refused: if a comment would be lost.
     """
     file, first = context.file, statement.body[0]
     start, (body, _) = file.span(statement)[0], file.span(first)
-    if len(statement.items) > 1:
-        return [_without_item(context, statement, item), *call_edits(context, replacements)]
-    if not file.text[start:body].count("\n"):
-        header = Edit(start, body, "")
-        return [header, *call_edits(context, replacements)]
+    if first.lineno == statement.lineno:
+        return [Edit(start, body, ""), *call_edits(context, replacements)]
     shift = len(indentation(file, statement)) - len(indentation(file, first))
     calls = call_edits(context, replacements, shift)
-    return [
-        *calls,
-        *(
-            edit
-            for edit in context.dedent(statement)
-            if not any(call.start < edit.start < call.end for call in calls)
-        ),
-    ]
-
-
-def _without_item(context: Context, statement: ast.With, item: ast.withitem) -> Edit:
-    file = context.file
-    place = statement.items.index(item)
-    start, end = file.span(item.context_expr)
-    if place == 0:
-        end, _ = file.span(statement.items[1].context_expr)
-    else:
-        before = statement.items[place - 1]
-        _, start = file.span(before.optional_vars or before.context_expr)
-    if comments_between(file, start, end):
-        raise Refused("a comment is in the header")
-    header = file.text[file.span(statement)[0] : file.span(statement.body[0])[0]].rstrip()
-    offset = file.span(statement)[0]
-    try:
-        ast.parse(f"{header[: start - offset]}{header[end - offset :]} pass")
-    except SyntaxError:
-        raise Refused("the contexts of the statement are in parentheses of their own") from None
-    return Edit(start, end, "")
+    dedent = context.dedent(statement)
+    # The lines of a call that is written anew have their indentation already.
+    return [*calls, *(e for e in dedent if not any(c.start < e.start < c.end for c in calls))]
 
 
 def call_edits(context: Context, replacements: Sequence[Replacement], shift: int = 0) -> list[Edit]:

@@ -120,31 +120,6 @@ def load(model, path):
 """,
         ),
         Example(
-            "one of two contexts",
-            """\
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
-
-with torch.no_grad(), FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
-    weights = {name: value.half() for name, value in model.state_dict().items()}
-""",
-            """\
-import torch
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-)
-
-with torch.no_grad():
-    weights = {
-        name: value.half()
-        for name, value in get_model_state_dict(
-            model, options=StateDictOptions(full_state_dict=True)
-        ).items()
-    }
-""",
-        ),
-        Example(
             "a trainer that has the model",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
@@ -320,8 +295,8 @@ SET_TYPE = Rule(
     "set-state-dict-type",
     "a type that is set is the runtime's, for the model's own state_dict()",
     """It says what every later `state_dict()` of the model returns and every `load_state_dict()` takes, wherever that is
-called. The runtime's class has it, with FSDP1's default: FULL_STATE_DICT. `get_model_state_dict` and its relatives take the type
-as an option instead and go by no type that was set.""",
+called. The runtime's class has it, with FSDP1's default: FULL_STATE_DICT. `get_model_state_dict` and its relatives take the
+type as an option instead and go by no type that was set.""",
     (
         Example(
             "a type for what follows",
@@ -346,92 +321,6 @@ from fairscale.nn import FullyShardedDataParallel as FSDP
 
 FSDP.set_state_dict_type(model, kind)
 plugin.set_state_dict_type("SHARDED_STATE_DICT")
-""",
-            quiet=True,
-        ),
-    ),
-)
-LOCAL = Rule(
-    "FSDP334",
-    "local-state-dict",
-    "LOCAL_STATE_DICT is a rank's flat shard, which FSDP2 does not have",
-    """The files hold slices of flat parameters, and only FSDP1 on the same number of ranks can read them. Load them there
-once and save them as FULL_STATE_DICT or SHARDED_STATE_DICT; FSDP2 reads both. The runtime raises an error where the type is
-asked for. A context around nothing that speaks of the model has no effect and goes; `optimizer.state_dict()` inside of it holds
-a rank's shards as DTensors now, which the same rank can load again, on as many ranks. What FSDP1 wrote cannot be loaded so.""",
-    (
-        Example(
-            "shards of a model",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
-
-with FSDP.state_dict_type(model, StateDictType.LOCAL_STATE_DICT):
-    state = model.state_dict()
-""",
-            """\
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, StateDictType
-
-with FSDP.state_dict_type(model, StateDictType.LOCAL_STATE_DICT):
-    state = model.state_dict()
-""",
-            message="save them as",
-        ),
-        Example(
-            "a default",
-            """\
-from torch.distributed.fsdp import StateDictType
-
-
-class Config:
-    checkpoint_type: StateDictType = StateDictType.LOCAL_STATE_DICT
-""",
-            """\
-from fsdp_migrate.runtime import StateDictType
-
-
-class Config:
-    checkpoint_type: StateDictType = StateDictType.LOCAL_STATE_DICT
-""",
-            message="raises",
-        ),
-        Example(
-            "around the optimizer's own state dict",
-            """\
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
-
-
-def save(model, optimizer, rank):
-    with FSDP.state_dict_type(
-        model,
-        StateDictType.LOCAL_STATE_DICT,
-    ):
-        path = f"optimizer.{rank}.pth"
-        torch.save(optimizer.state_dict(), path)
-""",
-            """\
-import torch
-
-
-def save(model, optimizer, rank):
-    path = f"optimizer.{rank}.pth"
-    torch.save(optimizer.state_dict(), path)
-""",
-            message="nothing inside",
-        ),
-        Example(
-            "a comparison",
-            """\
-from torch.distributed.fsdp import StateDictType
-
-if config.checkpoint_type == StateDictType.LOCAL_STATE_DICT:
-    raise ValueError("choose another type")
-""",
-            """\
-from fsdp_migrate.runtime import StateDictType
-
-if config.checkpoint_type == StateDictType.LOCAL_STATE_DICT:
-    raise ValueError("choose another type")
 """,
             quiet=True,
         ),

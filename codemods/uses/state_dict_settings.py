@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.names import fsdp1_name
+from fsdp_migrate.facts.program import External
 from fsdp_migrate.facts.values import Value
 
 MODULE = "torch.distributed.checkpoint.state_dict"
@@ -76,11 +78,15 @@ def settings(context: Context, call: ast.Call) -> Settings:
 def kind_of(context: Context, call: ast.Call) -> str | None:
     """The type that a call gives: Full, Sharded or Local; None if it is not known."""
     given = keyword(call, "state_dict_type", 1)
-    made = None if given is None else _value(context, given, call)
-    if made is None or not isinstance(made.node, ast.Attribute):
+    file = context.file
+    if isinstance(given, ast.Name):
+        made = _value(context, given, call)
+        given, file = (None, file) if made is None else (made.node, made.file)
+    if not isinstance(given, ast.Attribute):
         return None
-    owner = context.program.fsdp1(made.node.value, made.file)
-    return KINDS.get(made.node.attr) if owner == "StateDictType" else None
+    owners = context.program.meanings(given.value, file)
+    names = {isinstance(o, External) and fsdp1_name(o.dotted) for o in owners}
+    return KINDS.get(given.attr) if names == {"StateDictType"} else None
 
 
 def _is_changed(context: Context) -> bool:

@@ -9,15 +9,15 @@ from functools import partial
 
 from fsdp_migrate.codemods.context import Context, keyword, shortened
 from fsdp_migrate.codemods.rule import Edit, Found
-from fsdp_migrate.codemods.uses import optimizer_states
+from fsdp_migrate.codemods.uses import optimizer_states, state_dict_bare, state_dict_local
 from fsdp_migrate.codemods.uses.optimizer_states import (
     first_is_rank_0,
     get_optimizer_state_dict,
     model_and_optimizer,
 )
-from fsdp_migrate.codemods.uses.state_dict_bodies import Body, body_of
+from fsdp_migrate.codemods.uses.state_dict_bodies import Body, body_of, has_other_names
 from fsdp_migrate.codemods.uses.state_dict_edits import Replacement, are_nameable, unwrapped
-from fsdp_migrate.codemods.uses.state_dict_rules import CONTEXT, LOCAL, SET_TYPE
+from fsdp_migrate.codemods.uses.state_dict_rules import CONTEXT, SET_TYPE
 from fsdp_migrate.codemods.uses.state_dict_settings import (
     ON_RANK_0,
     Settings,
@@ -29,14 +29,7 @@ from fsdp_migrate.facts.names import CLASS, STATE_DICTS
 from fsdp_migrate.facts.scopes import Assigned
 from fsdp_migrate.findings import Action
 
-RULES = (CONTEXT, SET_TYPE, LOCAL, *optimizer_states.RULES)
-
-_NO_LOCAL = (
-    "raises under FSDP2, which has no flat parameters: load the files with FSDP1 on as many ranks once, and save them as "
-    "FULL_STATE_DICT or SHARDED_STATE_DICT"
-)
-_SETTERS = ("state_dict_type", "set_state_dict_type")
-_RENAMED = ("register_state_dict_post_hook", "_register_state_dict_hook")
+RULES = (CONTEXT, SET_TYPE, state_dict_bare.BARE, state_dict_local.LOCAL, *optimizer_states.RULES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,28 +66,16 @@ def find(context: Context) -> Iterator[Found]:
         call = context.file.parents[attribute]
         assert isinstance(call, ast.Call)
         if kind_of(context, call) == "Local":
-            yield Found(LOCAL, call, Action.MANUAL, _NO_LOCAL)
+            yield state_dict_local.raises(call)
         else:
             message = "the runtime's: the model's state_dict() goes by this type from here on"
             yield Found(SET_TYPE, attribute, Action.RUNTIME, message)
     for attribute in _attributes(context, "get_state_dict_type"):
         yield Found(SET_TYPE, attribute, Action.RUNTIME, "the runtime's returns the same")
-    yield from _given_local(context)
+    yield from state_dict_local.given(context)
     settled = {made.call for each in plain for made in each.replacements}
     yield from optimizer_states.find(context, settled)
-
-
-def _given_local(context: Context) -> Iterator[Found]:
-    """LOCAL_STATE_DICT as a default, or as the value of a name or an argument: a context far away will ask for it."""
-    for member in context.file.attributes.get("LOCAL_STATE_DICT", ()):
-        place = context.file.parents[member]
-        call = context.file.parents[place]
-        if context.fsdp1(member.value) != "StateDictType" or (
-            isinstance(call, ast.Call) and getattr(call.func, "attr", "") in _SETTERS
-        ):
-            continue
-        if isinstance(place, ast.Assign | ast.AnnAssign | ast.arguments | ast.keyword):
-            yield Found(LOCAL, member, Action.MANUAL, _NO_LOCAL)
+    yield from state_dict_bare.find(context)
 
 
 def _attributes(context: Context, name: str) -> Iterator[ast.Attribute]:
@@ -122,42 +103,37 @@ def _decided(context: Context, attribute: ast.Attribute, call: ast.Call) -> _Pla
         body = body_of(context, statement, model)
     is_local = kind_of(context, call) == "Local"
     if is_local and (body is None or body.reason or body.calls):
-        return Found(LOCAL, call, Action.MANUAL, _NO_LOCAL)
+        return state_dict_local.raises(call)
     try:
-        if body is None or not isinstance(statement, ast.With):
-            raise Unknown("it is no plain `with` statement")
         if not context.plain or _is_silenced(context, call):
             raise Unknown("")
-        _check_statement(context, statement, attribute)
+        if body is None or not isinstance(statement, ast.With):
+            raise Unknown("it is no plain `with` statement")
+        if len(statement.items) > 1 or statement.items[0].optional_vars is not None:
+            raise Unknown("the statement does more than set the type")
         asked = settings(context, call)
         made = list(_replacements(context, body, asked))
-        imports = [need for each in made for need in each.imports(attribute.value)]
-        if not are_nameable(context, imports):
+        if not are_nameable(context, made):
             raise Unknown("a name of torch's functions means something else here")
-        return _Plain(call, statement, asked, made, attribute.value)
+        return _Plain(call, statement, asked, made, _imported(context, attribute, call))
     except Unknown as reason:
         if is_local:
-            return Found(LOCAL, call, Action.MANUAL, _NO_LOCAL)
+            return state_dict_local.raises(call)
         because = f" ({reason})" if str(reason) else ""
         message = f"the runtime's gives the model's state dict its type{because}"
         return Found(CONTEXT, call, Action.RUNTIME, message)
+
+
+def _imported(context: Context, attribute: ast.Attribute, call: ast.Call) -> ast.expr:
+    """A name of FSDP1's in the call: torch's functions are imported where that was."""
+    names = (node for node in (attribute.value, *ast.walk(call)) if isinstance(node, ast.expr))
+    return next((node for node in names if context.fsdp1(node) is not None), attribute.value)
 
 
 def _is_silenced(context: Context, call: ast.Call) -> bool:
     """Whether a comment silences the context: then what it reads stays, too."""
     start, end = context.file.lines(call)
     return "fsdp-migrate:" in context.file.text[start:end]
-
-
-def _check_statement(context: Context, statement: ast.With, attribute: ast.Attribute) -> None:
-    calls = [item.context_expr for item in statement.items]
-    types = [c for c in calls if getattr(getattr(c, "func", None), "attr", "") == attribute.attr]
-    if len(types) > 1:
-        raise Unknown("the statement sets several types")
-    if context.fsdp1(attribute.value) != CLASS:
-        raise Unknown("it is called on a model")
-    if any(item.optional_vars for item in statement.items if item.context_expr in types):
-        raise Unknown("what the context gives is used")
 
 
 def _replacements(context: Context, body: Body, asked: Settings) -> Iterator[Replacement]:
@@ -170,7 +146,7 @@ def _replacements(context: Context, body: Body, asked: Settings) -> Iterator[Rep
         raise Unknown(body.reason)
     if body.loads and asked.kind == "Full":
         raise Unknown("set_model_state_dict would pass over missing keys")
-    if body.calls and _has_other_names(context):
+    if body.calls and has_other_names(context):
         raise Unknown("names of the state dict may be the program's own")
     for call in body.saves:
         assert isinstance(call.func, ast.Attribute)
@@ -208,39 +184,20 @@ def _loading(context: Context, call: ast.Call) -> Replacement:
     return Replacement(call, "set_model_state_dict", [*arguments, *_keyword("options", options)])
 
 
-def _has_other_names(context: Context) -> bool:
-    """Whether modules of the program may give their state dicts names that torch's functions do not find.
-
-    torch.compile around a model puts `_orig_mod.` in front of them, which those functions take away.
-    """
-    program = context.program
-    for file in program.files:
-        if any(hook in file.attributes for hook in _RENAMED):
-            return True
-        for call in file.of(ast.Call):
-            if "torch.compile" in program.dotted(call.func, file) and any(
-                context.models.can_hold(value, file) for value in call.args
-            ):
-                return True
-    return False
-
-
 def _rewritten(context: Context, each: _Plain) -> Iterator[Found]:
     """The findings of a context that goes: its own, and one for each call in its body."""
-    item = context.file.parents[each.call]
-    assert isinstance(item, ast.withitem)
     imports = [need for made in each.replacements for need in made.imports(each.reference)]
     functions = [made.call.func for made in each.replacements]
     message = "the type is an option of the functions that get and set the state dict"
     if not each.replacements:
         message = "goes: nothing inside depends on the type"
-    rule = LOCAL if each.settings.kind == "Local" else CONTEXT
+    rule = state_dict_local.LOCAL if each.settings.kind == "Local" else CONTEXT
     yield Found(
         rule,
         each.call,
         Action.REWRITE,
         message,
-        edits=lambda: unwrapped(context, each.statement, item, each.replacements),
+        edits=lambda: unwrapped(context, each.statement, each.replacements),
         imports=tuple(dict.fromkeys(imports)),
         removed=(each.call, *functions),
     )

@@ -1,0 +1,162 @@
+"""`model.state_dict()` outside of any context, where the model is one of FSDP1's beyond doubt."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import partial
+
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.rule import Example, Found, Rule
+from fsdp_migrate.codemods.uses.state_dict_bodies import has_other_names
+from fsdp_migrate.codemods.uses.state_dict_edits import Replacement, are_nameable, call_edits
+from fsdp_migrate.facts.names import CLASS
+from fsdp_migrate.facts.scopes import Assigned, Parameter
+from fsdp_migrate.findings import Action
+
+BARE = Rule(
+    "FSDP333",
+    "bare-state-dict",
+    "model.state_dict() of an FSDP1 model becomes get_model_state_dict",
+    """Without a type an FSDP1 model returns its whole state dict on every rank, and so does the runtime's. On a model of
+`fully_shard` the same call returns DTensors, and `torch.save` writes one rank's shards of them without an error.
+`get_model_state_dict` with `full_state_dict=True` gathers on both. It takes the place of the call where the function itself
+made the model by FSDP1's constructor and no type is set anywhere in the run. Elsewhere the call stays: what has the state dict
+may be a model of another kind, and the runtime's models do as FSDP1's did.""",
+    (
+        Example(
+            "a model that the function made",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def main(model, rank, config):
+    model = FSDP(model, sharding_strategy=config.strategy)
+    train(model)
+    # every rank has to call it
+    states = model.state_dict()
+    if rank == 0:
+        torch.save(states, "model.pt")
+""",
+            """\
+import torch
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+)
+
+
+def main(model, rank, config):
+    model = FSDP(model, sharding_strategy=config.strategy)
+    train(model)
+    # every rank has to call it
+    states = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+    if rank == 0:
+        torch.save(states, "model.pt")
+""",
+        ),
+        Example(
+            "a model that may be another's",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+if config.fsdp:
+    model = FSDP(model, sharding_strategy=config.strategy)
+else:
+    model = DDP(model)
+states = model.state_dict()
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+if config.fsdp:
+    model = FSDP(model, sharding_strategy=config.strategy)
+else:
+    model = DDP(model)
+states = model.state_dict()
+""",
+            quiet=True,
+        ),
+        Example(
+            "before the model is wrapped",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+states = model.state_dict()
+model = FSDP(model, sharding_strategy=config.strategy)
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+states = model.state_dict()
+model = FSDP(model, sharding_strategy=config.strategy)
+""",
+            quiet=True,
+        ),
+    ),
+)
+_SCOPED = ("state_dict_type", "summon_full_params")
+
+
+def find(context: Context) -> Iterator[Found]:
+    """The calls whose model the same function made."""
+    if not context.plain:
+        return
+    for attribute in context.file.attributes.get("state_dict", ()):
+        call, model = context.file.parents[attribute], attribute.value
+        if not isinstance(call, ast.Call) or call.func is not attribute or call.args:
+            continue
+        constructor = _constructor(context, call, model) if not call.keywords else None
+        if constructor is None or _has_type(context, call) or has_other_names(context):
+            continue
+        made = Replacement(
+            call,
+            "get_model_state_dict",
+            [context.source(model), "options=StateDictOptions(full_state_dict=True)"],
+        )
+        if are_nameable(context, [made]):
+            yield Found(
+                BARE,
+                call,
+                Action.REWRITE,
+                "get_model_state_dict gathers, as FSDP1's model does",
+                edits=partial(call_edits, context, [made]),
+                imports=tuple(made.imports(constructor.func)),
+                removed=(attribute,),
+            )
+
+
+def _constructor(context: Context, call: ast.Call, model: ast.expr) -> ast.Call | None:
+    """FSDP1's constructor, if it gave a name its last value and certainly runs before a call."""
+    file = context.file
+    found = file.scope_of(call).lookup(model.id) if isinstance(model, ast.Name) else None
+    if found is None or found[0] is not file.scope_of(call):
+        return None
+    bindings = [b for b in found[1] if isinstance(b, Assigned)]
+    if not bindings or any(not isinstance(b, Assigned | Parameter) for b in found[1]):
+        return None
+    last = max(bindings, key=lambda binding: binding.target.lineno)
+    made, statement = last.value, file.statement(last.target)
+    if last.path or not isinstance(made, ast.Call) or context.fsdp1(made.func) != CLASS:
+        return None
+    block = file.block(statement)
+    behind = block[block.index(statement) + 1 :] if statement in block else []
+    around = [file.statement(call), *file.ancestors(call)]
+    return made if any(node in behind for node in around) else None
+
+
+def _has_type(context: Context, call: ast.Call) -> bool:
+    """Whether a type other than the default may be in force at a call, or parameters be whole."""
+    items = [i for n in context.file.ancestors(call) if isinstance(n, ast.With) for i in n.items]
+    if any(getattr(getattr(i.context_expr, "func", None), "attr", "") in _SCOPED for i in items):
+        return True
+    for file in context.program.files:
+        calls = [file.parents[a] for a in file.attributes.get("state_dict_type", ())]
+        kept = (c for c in calls if not isinstance(file.parents[c], ast.withitem))
+        if "set_state_dict_type" in file.attributes or any(isinstance(c, ast.Call) for c in kept):
+            return True
+    return False

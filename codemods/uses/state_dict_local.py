@@ -1,0 +1,118 @@
+"""LOCAL_STATE_DICT: the flat shard of a rank, which only FSDP1 has."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.rule import Example, Found, Rule
+from fsdp_migrate.findings import Action
+
+LOCAL = Rule(
+    "FSDP334",
+    "local-state-dict",
+    "LOCAL_STATE_DICT is a rank's flat shard, which FSDP2 does not have",
+    """The files hold slices of flat parameters, and only FSDP1 on the same number of ranks can read them. Load them there
+once and save them as FULL_STATE_DICT or SHARDED_STATE_DICT; FSDP2 reads both. The runtime raises an error where the type is
+asked for. A context around nothing that speaks of the model has no effect and goes; `optimizer.state_dict()` inside of it holds
+a rank's shards as DTensors now, which the same rank can load again, on as many ranks. What FSDP1 wrote cannot be loaded so.""",
+    (
+        Example(
+            "shards of a model",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+with FSDP.state_dict_type(model, StateDictType.LOCAL_STATE_DICT):
+    state = model.state_dict()
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, StateDictType
+
+with FSDP.state_dict_type(model, StateDictType.LOCAL_STATE_DICT):
+    state = model.state_dict()
+""",
+            message="save them as",
+        ),
+        Example(
+            "a default",
+            """\
+from torch.distributed.fsdp import StateDictType
+
+
+class Config:
+    checkpoint_type: StateDictType = StateDictType.LOCAL_STATE_DICT
+""",
+            """\
+from fsdp_migrate.runtime import StateDictType
+
+
+class Config:
+    checkpoint_type: StateDictType = StateDictType.LOCAL_STATE_DICT
+""",
+            message="raises",
+        ),
+        Example(
+            "around the optimizer's own state dict",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+
+def save(model, optimizer, rank):
+    with FSDP.state_dict_type(
+        model,
+        StateDictType.LOCAL_STATE_DICT,
+    ):
+        path = f"optimizer.{rank}.pth"
+        torch.save(optimizer.state_dict(), path)
+""",
+            """\
+import torch
+
+
+def save(model, optimizer, rank):
+    path = f"optimizer.{rank}.pth"
+    torch.save(optimizer.state_dict(), path)
+""",
+            message="nothing inside",
+        ),
+        Example(
+            "a comparison",
+            """\
+from torch.distributed.fsdp import StateDictType
+
+if config.checkpoint_type == StateDictType.LOCAL_STATE_DICT:
+    raise ValueError("choose another type")
+""",
+            """\
+from fsdp_migrate.runtime import StateDictType
+
+if config.checkpoint_type == StateDictType.LOCAL_STATE_DICT:
+    raise ValueError("choose another type")
+""",
+            quiet=True,
+        ),
+    ),
+)
+_SETTERS = ("state_dict_type", "set_state_dict_type")
+
+
+def raises(node: ast.AST) -> Found:
+    """What is said where the type is asked for."""
+    message = (
+        "raises under FSDP2, which has no flat parameters: load the files with FSDP1 on as many ranks once, and save them as "
+        "FULL_STATE_DICT or SHARDED_STATE_DICT"
+    )
+    return Found(LOCAL, node, Action.MANUAL, message)
+
+
+def given(context: Context) -> Iterator[Found]:
+    """LOCAL_STATE_DICT as a default, or as the value of a name or an argument: a context far away will ask for it."""
+    for member in context.file.attributes.get("LOCAL_STATE_DICT", ()):
+        place = context.file.parents[member]
+        call = context.file.parents[place]
+        is_asked = isinstance(call, ast.Call) and getattr(call.func, "attr", "") in _SETTERS
+        if context.fsdp1(member.value) == "StateDictType" and not is_asked:
+            if isinstance(place, ast.Assign | ast.AnnAssign | ast.arguments | ast.keyword):
+                yield raises(member)
