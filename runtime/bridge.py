@@ -131,12 +131,6 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
         device_mesh: DeviceMesh | None = None,
     ) -> None:
         super().__init__()
-        if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
-            warnings.warn(
-                "FSDP will not all-gather parameters for containers that do not implement forward: "
-                f"{module}",
-                stacklevel=2,
-            )
         arguments = Arguments(
             process_group,
             sharding_strategy,
@@ -163,6 +157,12 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
 
     def _wrap(self, module: nn.Module, arguments: Arguments, common: Common) -> None:
         """Makes this a unit around ``module``, whose own units are there already."""
+        if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+            warnings.warn(
+                "FSDP will not all-gather parameters for containers that do not implement forward: "
+                f"{module}",
+                stacklevel=3,
+            )
         mesh = common.mesh(arguments)
         self._fsdp_wrapped_module = module
         shard_unit(self, module, arguments, common, mesh)

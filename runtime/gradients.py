@@ -103,13 +103,8 @@ def _is_cleared(parameter: Any) -> bool:
     if not getattr(parameter, "_was_unreduced", False):
         return False
     gradient = parameter.sharded_param.grad
-    if gradient is None:
-        return True
-    if not is_unreduced(gradient):
-        return False
-    local = gradient.to_local()
-    # Only `zero_grad(set_to_none=False)` can have written to it.
-    return bool(local._version > 0 and (local.numel() == 0 or not local.any()))
+    # `zero_grad(set_to_none=False)` writes to it; nothing else can, as its elements share memory.
+    return gradient is None or (is_unreduced(gradient) and gradient._version > 0)
 
 
 def require_reduced(parameters: list[torch.Tensor]) -> None:

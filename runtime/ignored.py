@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
@@ -22,28 +22,33 @@ def resolve_ignored(
     ignored_modules: Iterable[nn.Module] | None = None,
     ignored_states: Iterable[nn.Parameter] | Iterable[nn.Module] | None = None,
 ) -> Ignored:
-    """Reads FSDP1's two arguments as ``_init_ignored_module_states`` does (``_init_utils.py``)."""
+    """Reads FSDP1's two arguments as ``_init_ignored_module_states`` does (``_init_utils.py``).
+
+    What units inside ``root`` ignore is ignored here, too.
+    """
     if ignored_modules is not None and ignored_states is not None:
         raise ValueError(
-            "Pass either ignored_modules or ignored_states, not both: ignored_states takes "
-            "modules too"
+            "Cannot pass both ignored_modules and ignored_states at the same time. Please just pass "
+            "ignored_states."
         )
-    modules: list[nn.Module] = []
+    modules: list[Any] = list(ignored_modules or ())
+    states: list[Any] = list(ignored_states or ())
     parameters: set[nn.Parameter] = set()
-    if ignored_states is not None:
-        states: list[object] = list(ignored_states)
-        if all(isinstance(state, nn.Parameter) for state in states):
-            parameters = {state for state in states if isinstance(state, nn.Parameter)}
-        else:
-            modules = _only_modules("ignored_states", states)
-    elif ignored_modules is not None:
-        modules = _only_modules("ignored_modules", list(ignored_modules))
-
-    for module in modules:
-        if isinstance(module, FSDPModule):
-            raise ValueError(
-                "ignored_modules holds a module that is sharded already: leave sharded modules out"
-            )
+    if not all(isinstance(module, nn.Module) for module in modules):
+        raise ValueError(
+            f"ignored_modules expects nn.Module list elements but got types {_types(modules)}"
+        )
+    if all(isinstance(state, nn.Parameter) for state in states):
+        parameters.update(states)
+    elif all(isinstance(state, nn.Module) for state in states):
+        modules = states
+    else:
+        raise ValueError(
+            "ignored_states expects all nn.Parameter or all nn.Module list elements but got types "
+            f"{_types(states)}"
+        )
+    if any(isinstance(module, FSDPModule) for module in modules):
+        raise ValueError("`ignored_modules` should not include FSDP modules")
     closure = {
         child
         for module in modules
@@ -52,19 +57,18 @@ def resolve_ignored(
     }
     if root in closure:
         warnings.warn(
-            "ignored_modules holds the model itself: none of its parameters is sharded",
+            "Trying to ignore the top-level module passed into the FSDP constructor itself will "
+            f"result in all parameters being ignored and is not well-supported: {root}",
             stacklevel=3,
         )
+    for module in root.modules():
+        if isinstance(module, FSDPModule):
+            closure.update(getattr(module, "_ignored_modules", ()))
+            parameters.update(getattr(module, "_ignored_params", ()))
     for module in closure:
         parameters.update(module.parameters())
     return Ignored(closure, parameters)
 
 
-def _only_modules(argument: str, states: list[object]) -> list[nn.Module]:
-    modules = [state for state in states if isinstance(state, nn.Module)]
-    if len(modules) != len(states):
-        types = sorted({type(state).__name__ for state in states})
-        raise ValueError(
-            f"{argument} expects modules only (ignored_states: or parameters only) but got {types}"
-        )
-    return modules
+def _types(values: list[Any]) -> list[type]:
+    return sorted({type(value) for value in values}, key=repr)

@@ -44,15 +44,13 @@ def materialize(
     """Materializes the modules of one unit if any parameter or buffer of them is on meta.
 
     Calls ``param_init_fn`` on each module; without it, ``to_empty`` and ``reset_parameters()`` on
-    each that has parameters or buffers of its own. Raises ValueError if such a module has no
+    each that has parameters or buffers of its own. Raises AttributeError if such a module has no
     ``reset_parameters``: to skip it would leave it with whatever its memory holds.
     """
     if not any(_is_meta(module, ignored_parameters) for module in modules):
         return
     if param_init_fn is not None and not callable(param_init_fn):
-        raise ValueError(
-            f"param_init_fn={param_init_fn!r} is not callable: pass a function of a module, or None"
-        )
+        raise ValueError(f"Expected {param_init_fn} to be callable but got {type(param_init_fn)}")
     shared = _shared_parameters(modules)
     for module in modules:
         if param_init_fn is not None:
@@ -77,7 +75,7 @@ def _reset(module: nn.Module, device: torch.device) -> None:
         return
     reset_parameters = getattr(module, "reset_parameters", None)
     if reset_parameters is None:
-        raise ValueError(
+        raise AttributeError(
             f"{type(module).__name__} is on the meta device and has no reset_parameters(): give it "
             "one, or pass param_init_fn"
         )

@@ -54,8 +54,8 @@ def compute_device(
             torch.accelerator.set_device_index(device.index)
     if placed is not None and placed != device:
         raise ValueError(
-            f"The model is on {placed} but device_id={device_id!r}: move the model or change "
-            "device_id"
+            f"Inconsistent compute device and `device_id`: {placed} vs {device}: move the model or "
+            "change device_id"
         )
     return device
 
@@ -86,7 +86,10 @@ def build_mesh(
     """
     strategy = as_sharding_strategy(sharding_strategy)
     if process_group is not None and device_mesh is not None:
-        raise ValueError("Pass either process_group or device_mesh, not both")
+        raise ValueError(
+            "Cannot pass both process_group and device_mesh at the same time. Please just pass "
+            "only one of them."
+        )
     if strategy.is_hybrid:
         return _hybrid_mesh(strategy, device_type, process_group, device_mesh)
 
@@ -131,9 +134,7 @@ def _hybrid_mesh(
 ) -> DeviceMesh:
     if device_mesh is not None:
         if device_mesh.ndim != 2:
-            raise ValueError(
-                f"device_mesh must have 2 dimensions for {strategy.name} but has {device_mesh.ndim}"
-            )
+            raise ValueError(f"Expected device_mesh to have ndim=2 but got {device_mesh.ndim}")
         if device_mesh.mesh_dim_names is not None:
             return device_mesh
         # `fully_shard` wants named dimensions; the groups stay the same.
@@ -154,8 +155,8 @@ def _hybrid_mesh(
         return init_device_mesh(device_type, shape, mesh_dim_names=MESH_DIM_NAMES)
     if not isinstance(process_group, tuple) or len(process_group) != 2:
         raise ValueError(
-            f"process_group must be the pair (shard group, replicate group) for {strategy.name} "
-            f"but is {process_group}"
+            "Expected process_group to be passed in as either None or "
+            f"Tuple[dist.ProcessGroup, dist.ProcessGroup] but got {type(process_group)}"
         )
     shard_group, replicate_group = process_group
     # A rank knows the ranks of its own two groups only; its replicas tell it about their shard

@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .gather import sharded_as
 from .gradients import require_reduced
-from .torch_private import before_param_group
+from .torch_private import before_param_group, note_step
 
 _optimizers: WeakSet[Optimizer] = WeakSet()
 
@@ -28,7 +28,9 @@ class StaleParameter(RuntimeError):
 
 
 class _Stale(nn.Parameter):
-    """What became of a parameter object that was replaced: nothing can be computed with it."""
+    """A parameter object that was replaced, and can no longer be used."""
+
+    _successor: nn.Parameter
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -37,12 +39,12 @@ class _Stale(nn.Parameter):
             "from model.parameters() after wrapping"
         )
 
-    def __repr__(self) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
         return "a parameter that sharding has replaced"
 
 
 @torch.no_grad()
-def replace_parameters(successors: Mapping[nn.Parameter, nn.Parameter]) -> None:
+def replace_parameters(successors: Mapping[torch.Tensor, nn.Parameter]) -> None:
     """Puts the new parameters in the place of the old ones in all optimizers.
 
     Their groups, lists and order stay, so that schedulers and closures hold on to them; states are
@@ -72,7 +74,7 @@ def _before_param_group(optimizer: Optimizer, group: dict[str, Any]) -> None:
     given = group.get("params")
     if isinstance(given, (torch.Tensor, set)) or given is None:
         if isinstance(given, _Stale):
-            group["params"] = given._successor  # type: ignore[attr-defined]
+            group["params"] = given._successor
         return
     group["params"] = [_current(each) for each in given]
 
@@ -85,6 +87,7 @@ def _current(given: Any) -> Any:
 
 
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    note_step()
     for group in optimizer.param_groups:
         require_reduced(group["params"])
         _step_one_by_one_if_mixed(group)

@@ -149,10 +149,11 @@ def _settings(kind: Any, config: Any, optim_config: Any) -> StateDictSettings:
         default if c is None else c
         for c, default in zip((config, optim_config), defaults, strict=True)
     ]
-    for chosen, default in zip(given, defaults, strict=True):
+    arguments = ("state_dict_config", "optim_state_dict_config")
+    for argument, chosen, default in zip(arguments, given, defaults, strict=True):
         if type(chosen).__name__ != type(default).__name__:
             raise RuntimeError(
-                f"Expected state_dict_config of type {type(default)} but got {type(chosen)}"
+                f"Expected {argument} of type {type(default)} but got {type(chosen)}"
             )
     return StateDictSettings(StateDictType(kind), *given)
 

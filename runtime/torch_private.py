@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -17,8 +17,6 @@ from torch._compile import _disable_dynamo
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def units_of(module: nn.Module) -> list[FSDPModule]:
@@ -77,15 +75,12 @@ def pre_forward(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Gathers the parameters of ``unit``; the inputs, moved and cast."""
     _show_unsharded(unit)
-    result: tuple[tuple[Any, ...], dict[str, Any]] = unit._get_fsdp_state()._pre_forward(
-        unit, args, kwargs
-    )
-    return result
+    return unit._get_fsdp_state()._pre_forward(cast(nn.Module, unit), args, kwargs)
 
 
 def post_forward(unit: FSDPModule, args: tuple[Any, ...], output: Any) -> Any:
     """Frees the parameters of ``unit`` if its strategy says so; the output, ready for backward."""
-    return unit._get_fsdp_state()._post_forward(unit, args, output)
+    return unit._get_fsdp_state()._post_forward(cast(nn.Module, unit), args, output)
 
 
 def is_root(unit: FSDPModule) -> bool | None:
@@ -122,12 +117,12 @@ def set_cast_forward_inputs(unit: FSDPModule, cast: bool) -> None:
     state._mp_policy = dataclasses.replace(state._mp_policy, cast_forward_inputs=cast)
 
 
-def run_eagerly(inside: bool = True) -> Callable[[Function], Function]:
+def run_eagerly(inside: bool = True) -> Any:
     """Keeps ``torch.compile`` out of a function, and out of what it calls if ``inside``.
 
     ``torch.compiler.disable`` would import the compiler when this module is imported.
     """
-    return lambda function: cast(Function, _disable_dynamo(function, recursive=inside))
+    return lambda function: _disable_dynamo(function, recursive=inside)
 
 
 # Which parameters a unit's modules show #
@@ -137,13 +132,23 @@ def show_sharded(unit: FSDPModule) -> None:
     """Registers the sharded parameters of a unit that stays gathered, so that programs see those.
 
     FSDP2 leaves the gathered ones registered, which an optimizer or a moving average would take for
-    the model's. Gathered memory is kept for the next forward, as FSDP1 keeps it.
+    the model's. Gathered memory is kept for the next forward, as FSDP1 keeps it, unless the
+    parameters change before that.
     """
     for group in parameter_groups(unit):
         if group.is_unsharded:
             for parameter in group.fsdp_params:
                 parameter._setattr_on_modules(parameter.sharded_param)
                 parameter._gathered_version = _version(parameter)
+
+
+_steps = 0
+
+
+def note_step() -> None:
+    """Notes that an optimizer steps: those that step many tensors at once leave no other trace."""
+    global _steps
+    _steps += 1
 
 
 def _show_unsharded(unit: FSDPModule) -> None:
@@ -160,8 +165,10 @@ def _show_unsharded(unit: FSDPModule) -> None:
             group._to_sharded()
 
 
-def _version(parameter: Any) -> int:
-    return int(parameter.sharded_param._local_tensor._version)
+def _version(parameter: Any) -> tuple[int, int, int]:
+    """What differs after a change in place."""
+    sharded = parameter.sharded_param
+    return sharded._version, sharded._local_tensor._version, _steps
 
 
 def sharded_for_unsharded(module: nn.Module) -> dict[nn.Parameter, nn.Parameter]:
@@ -257,9 +264,14 @@ def before_param_group(prepare: Callable[[Optimizer, dict[str, Any]], None]) -> 
 def make_data_settable(assign: Callable[[DTensor, torch.Tensor], None]) -> None:
     """``parameter.data = x`` of a DTensor calls ``assign(parameter, x)``; torch's own does nothing.
 
-    torch replaces the metadata of the outer tensor and leaves its shard as it is.
+    torch replaces the metadata of the outer tensor and leaves its shard as it is. What is read is
+    ``parameter.detach()``, so that changes of it in place are seen by :func:`show_sharded`.
     """
     own: Any = torch.Tensor.data
+
+    def get_data(self: DTensor) -> torch.Tensor:
+        data: torch.Tensor = self.detach() if isinstance(self, nn.Parameter) else own.__get__(self)
+        return data
 
     def set_data(self: DTensor, value: torch.Tensor) -> None:
         if isinstance(self, nn.Parameter):
@@ -267,4 +279,4 @@ def make_data_settable(assign: Callable[[DTensor, torch.Tensor], None]) -> None:
         else:
             own.__set__(self, value)
 
-    DTensor.data = property(own.__get__, set_data)
+    DTensor.data = property(get_data, set_data)  # type: ignore[assignment]

@@ -87,11 +87,6 @@ class Arguments:
 
     def check(self, has_policy: bool) -> None:
         """Raises what FSDP1 raises for arguments that do not fit each other (``_init_utils.py``)."""
-        if self.process_group is not None and self.device_mesh is not None:
-            raise ValueError(
-                "Cannot pass both process_group and device_mesh at the same time. Please just pass "
-                "only one of them."
-            )
         alone = not has_policy and self.process_group is None and self.device_mesh is None
         if self.strategy.is_hybrid and alone:
             raise ValueError(

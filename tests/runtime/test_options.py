@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import enum
+import importlib
 import inspect
 import pickle
 from typing import Any
@@ -16,7 +17,7 @@ from torch.distributed.fsdp import api
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fsdp_migrate import runtime
-from fsdp_migrate.runtime import options
+from fsdp_migrate.runtime import api as options
 
 ENUMS = ["ShardingStrategy", "BackwardPrefetch", "StateDictType"]
 DATACLASSES = [
@@ -225,11 +226,46 @@ def test_cpu_offload() -> None:
         options.as_cpu_offload(True)
 
 
-def test_shard_model_has_fsdp1s_signature() -> None:
-    theirs = inspect.signature(fsdp.FullyShardedDataParallel.__init__).parameters
-    ours = inspect.signature(runtime.shard_model).parameters
-    assert list(ours) == [name for name in theirs if name != "self"]
+def test_the_bridge_has_fsdp1s_signature() -> None:
+    theirs = inspect.signature(fsdp.FullyShardedDataParallel).parameters
+    ours = inspect.signature(runtime.FullyShardedDataParallel).parameters
+    assert list(ours) == list(theirs)
     for name, parameter in ours.items():
         assert parameter.kind is theirs[name].kind
         # Enum members of either side are equal.
         assert parameter.default == theirs[name].default
+
+
+def public(cls: type) -> set[str]:
+    return {name for name in vars(cls) if not name.startswith("_")}
+
+
+def test_the_bridge_has_fsdp1s_methods_with_their_arguments() -> None:
+    theirs, ours = fsdp.FullyShardedDataParallel, runtime.FullyShardedDataParallel
+    assert public(theirs) <= public(ours)
+    for name in public(theirs) - {"module", "named_buffers", "named_parameters"}:
+        expected = inspect.signature(getattr(theirs, name)).parameters
+        found = inspect.signature(getattr(ours, name)).parameters
+        assert [(p.name, p.kind, p.default) for p in found.values()] == [
+            (p.name, p.kind, p.default) for p in expected.values()
+        ], name
+        static = [isinstance(vars(cls)[name], staticmethod) for cls in (theirs, ours)]
+        assert static[0] is static[1], name
+
+
+@pytest.mark.parametrize(
+    "module", ["", ".api", ".wrap", ".fully_sharded_data_parallel", ".sharded_grad_scaler"]
+)
+def test_every_public_name_has_a_counterpart(module: str) -> None:
+    theirs = importlib.import_module(f"torch.distributed.fsdp{module}")
+    ours = importlib.import_module(f"fsdp_migrate.runtime{module}")
+    for name in getattr(theirs, "__all__", ["ShardedGradScaler"]):
+        assert getattr(ours, name).__name__ == getattr(theirs, name).__name__
+
+
+def test_submodules_are_modules() -> None:
+    assert inspect.ismodule(runtime.wrap)
+    assert callable(runtime.wrap.wrap)
+    assert runtime.fully_shard is fsdp.fully_shard
+    with pytest.raises(AttributeError, match="no attribute 'nowhere'"):
+        _ = runtime.nowhere

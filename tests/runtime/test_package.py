@@ -57,10 +57,10 @@ for name in ("FullyShardedDataParallel", "ShardingStrategy", "MixedPrecision", "
              "BackwardPrefetch", "StateDictType", "api", "wrap", "fully_sharded_data_parallel"):
     delattr(fsdp, name)
 import torch.distributed as dist
-from elsewhere.sharding import ModuleWrapPolicy, clip_grad_norm_, no_sync, shard_model
+from elsewhere.sharding import FullyShardedDataParallel, ModuleWrapPolicy, clip_grad_norm_, no_sync
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
-model = shard_model(model, auto_wrap_policy=ModuleWrapPolicy({torch.nn.Linear}))
+model = FullyShardedDataParallel(model, auto_wrap_policy=ModuleWrapPolicy({torch.nn.Linear}))
 with no_sync(model):
     model(torch.ones(2, 4)).sum().backward()
 model(torch.ones(2, 4)).sum().backward()

@@ -131,7 +131,7 @@ def double(module: nn.Module, times: int = 2) -> nn.Module:
     return nn.Sequential(*[module] * times)
 
 
-@pytest.mark.parametrize("api", [runtime, torch_wrap], ids=["ours", "torch"])
+@pytest.mark.parametrize("api", [runtime.wrap, torch_wrap], ids=["ours", "torch"])
 def test_annotations(api: Any) -> None:
     layer = nn.Linear(1, 1)
     assert api.wrap(layer) is layer

@@ -1,0 +1,592 @@
+"""What the bridge refuses, and what can be seen of it on one rank."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.fsdp as fsdp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+)
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+
+from fsdp_migrate import runtime
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+from fsdp_migrate.runtime.mesh import compute_device
+
+from ..equivalence.models import Block, Transformer
+
+pytestmark = pytest.mark.usefixtures("one_rank")
+
+
+def names(model: nn.Module) -> list[str]:
+    """Of the units."""
+    return [name for name, module in model.named_modules() if isinstance(module, FSDP)]
+
+
+def blocks(model: nn.Module | None = None, **options: Any) -> FSDP:
+    """A model of which each block is a unit."""
+    policy = runtime.ModuleWrapPolicy({Block})
+    return FSDP(model or Transformer(), auto_wrap_policy=policy, **options)
+
+
+def run(model: nn.Module) -> torch.Tensor:
+    return model(*Transformer.batch(torch.Generator().manual_seed(0)))
+
+
+def test_a_unit_is_a_module_around_another() -> None:
+    inner = Transformer()
+    model = blocks(inner)
+    assert type(model) is FSDP
+    assert FSDP.__name__ == "FullyShardedDataParallel"
+    assert isinstance(model, FSDPModule)
+    assert model.module is inner
+    assert model._fsdp_wrapped_module is inner
+    assert type(inner) is Transformer
+    assert type(inner.blocks[0].module) is Block
+    assert names(model) == [
+        "",
+        "_fsdp_wrapped_module.blocks.0",
+        "_fsdp_wrapped_module.blocks.1",
+    ]
+    assert all(isinstance(p, DTensor) for p in model.parameters())
+    assert model.blocks is inner.blocks  # what the wrapper has not is the module's
+
+
+def test_names_have_fsdp1s_prefixes_and_state_dicts_have_not() -> None:
+    plain = Transformer()
+    expected = list(plain.state_dict())
+    model = blocks(plain)
+    assert next(n for n, _ in model.named_parameters()) == "_fsdp_wrapped_module.embed.weight"
+    with FSDP.summon_full_params(model):
+        assert [n for n, _ in model.named_parameters()][:1] == ["embed.weight"]
+    assert list(model.state_dict()) == expected
+
+
+def test_the_class_is_used_as_fsdp1s() -> None:
+    policy = runtime.ModuleWrapPolicy({Block})
+    assert len(names(partial(FSDP, auto_wrap_policy=policy)(Transformer()))) == 3
+    model = FSDP(Transformer(), dist.group.WORLD, fsdp.ShardingStrategy.FULL_SHARD, None, policy)
+    assert len(names(model)) == 3
+    with runtime.enable_wrap(wrapper_cls=FSDP):
+        assert type(runtime.wrap.wrap(nn.Linear(2, 2))) is FSDP
+
+
+def test_a_subclass_keeps_its_methods() -> None:
+    class Own(FSDP):
+        def __init__(self, module: nn.Module, factor: float) -> None:
+            super().__init__(module)
+            self.factor = factor
+
+        def forward(self, *args: Any) -> Any:
+            return self.factor * super().forward(*args)
+
+        def state_dict(self, *args: Any, **options: Any) -> Any:
+            return {"factor": self.factor, **super().state_dict(*args, **options)}
+
+    torch.manual_seed(0)
+    plain = nn.Linear(3, 2)
+    x = torch.ones(2, 3)
+    expected = 2 * plain(x)
+    model = Own(plain, 2.0)
+    assert type(model) is Own
+    assert isinstance(model, FSDP)
+    assert torch.equal(model(x), expected)
+    assert torch.equal(model.forward(x), expected)
+    assert list(model.state_dict()) == ["factor", "weight", "bias"]
+    assert list(inspect.signature(Own).parameters) == ["module", "factor"]
+
+
+def test_isinstance_knows_torchs_fsdp1_and_no_other_fsdp2_model() -> None:
+    class Theirs(fsdp.FullyShardedDataParallel):
+        pass
+
+    assert issubclass(Theirs, FSDP)
+    assert isinstance(Theirs.__new__(Theirs), FSDP)
+    assert not isinstance(fully_shard(nn.Linear(2, 2)), FSDP)
+    assert not isinstance(nn.Linear(2, 2), FSDP)
+
+    class Own(FSDP):
+        pass
+
+    assert not issubclass(Theirs, Own)
+
+
+def test_a_model_may_have_a_module_of_its_own() -> None:
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.module(x)
+
+    model = FSDP(Outer())
+    assert isinstance(model.module.module, nn.Linear)
+    assert list(model.state_dict()) == ["module.weight", "module.bias"]
+    whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+    assert list(whole) == ["module.weight", "module.bias"]
+    set_model_state_dict(model, whole)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer.step()
+    state = get_optimizer_state_dict(model, optimizer)
+    assert list(state["state"]) == ["module.weight", "module.bias"]
+
+
+def test_wrapping_again_changes_nothing() -> None:
+    torch.manual_seed(0)
+    plain = Transformer()
+    expected = plain.state_dict()
+    model = FSDP(FSDP(plain))
+    assert list(model.state_dict()) == list(expected)
+    model.load_state_dict(expected)
+    run(model).sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_parts_without_parameters_and_containers_are_units() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.ModuleList([nn.Linear(2, 2)]))
+    with pytest.warns(UserWarning, match="will not all-gather parameters for containers"):
+        wrapped = FSDP(model, auto_wrap_policy=runtime.always_wrap_policy)
+    assert [type(m) for m in model] == [FSDP] * 3
+    assert type(model[2][0]) is FSDP
+    assert len(FSDP.fsdp_modules(wrapped)) == 5
+
+
+def test_attributes() -> None:
+    precision = runtime.MixedPrecision(torch.bfloat16)
+    model = blocks(mixed_precision=precision, sharding_strategy="SHARD_GRAD_OP")
+    assert model.process_group is dist.group.WORLD
+    assert (model.rank, model.world_size) == (0, 1)
+    assert model.sharding_strategy == fsdp.ShardingStrategy.NO_SHARD  # on one rank
+    assert model.mixed_precision is precision
+    assert model.cpu_offload == runtime.CPUOffload()
+    assert model.compute_device == torch.device("cpu")
+    assert model.training_state == runtime.TrainingState.IDLE
+    with FSDP.summon_full_params(model):
+        assert model.training_state == runtime.TrainingState.SUMMON_FULL_PARAMS
+
+
+def test_roots() -> None:
+    model = nn.ModuleList([blocks(), blocks()])
+    assert len(FSDP.fsdp_modules(model)) == 6
+    assert FSDP.fsdp_modules(model, root_only=True) == list(model)
+    assert model[0].check_is_root()
+    inner = model[0].blocks[0]
+    assert not inner.check_is_root()
+    with pytest.raises(RuntimeError, match="should only be called on the root"):
+        inner.clip_grad_norm_(1.0)
+    with (
+        pytest.raises(RuntimeError, match="on inner FSDP instances is not supported"),
+        inner.no_sync(),
+    ):
+        pass
+
+
+def test_what_fsdp2_does_not_have_is_refused_by_name() -> None:
+    model = FSDP(nn.Linear(2, 2))
+    with pytest.raises(runtime.UnsupportedInFSDP2, match="fsdp-migrate explain FSDP361"):
+        model.register_comm_hook(None, print)
+    assert not hasattr(model, "_handle")
+    with pytest.raises(runtime.UnsupportedInFSDP2, match="FSDP366"):
+        _ = model._handle
+    with pytest.raises(AttributeError, match="has no attribute 'nowhere'"):
+        _ = model.nowhere
+    with pytest.raises(runtime.UnsupportedInFSDP2, match="FSDP334"):
+        FSDP.set_state_dict_type(model, runtime.StateDictType.LOCAL_STATE_DICT)
+    with pytest.raises(TypeError, match="cannot copy"):
+        copy.deepcopy(model)
+
+
+def test_parameters_are_sharded_whenever_a_program_looks() -> None:
+    model = blocks(sharding_strategy="_HYBRID_SHARD_ZERO2", process_group=(dist.group.WORLD,) * 2)
+    sharded = list(model.parameters())
+    with torch.no_grad():
+        before = run(model)
+    assert list(map(id, model.module.parameters())) == list(map(id, sharded))
+    loss = run(model).sum()
+    assert list(map(id, model.parameters())) == list(map(id, sharded))
+    assert not isinstance(model.head.weight, DTensor)  # gathered until backward
+    loss.backward()
+    assert list(map(id, model.module.parameters())) == list(map(id, sharded))
+    with torch.no_grad():
+        run(model)
+        # A change after an evaluation: the next forward sees it.
+        for change in (
+            lambda p: p.mul_(2),
+            lambda p: p.data.mul_(2),
+            lambda p: p.to_local().mul_(2),
+        ):
+            change(model.head.weight)
+            after = run(model)
+            assert torch.allclose(after, 2 * before, atol=1e-5)
+            before = after
+
+
+def test_a_step_after_an_evaluation_is_seen() -> None:
+    for options in ({}, {"foreach": True}, {"fused": True}):
+        torch.manual_seed(0)
+        model = blocks()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, **options)
+        run(model).sum().backward()
+        with torch.no_grad():
+            before = run(model)
+            optimizer.step()
+            after = run(model)
+            assert not torch.allclose(before, after)
+            FSDP.fsdp_modules(model)[0].reshard()
+            assert torch.equal(run(model), after)
+
+
+def test_data_can_be_assigned() -> None:
+    model = FSDP(nn.Linear(3, 2))
+    weight = model.weight
+    weight.data = torch.full((2, 3), 5.0)
+    assert (weight.full_tensor() == 5).all()
+    weight.data = weight.data * 2
+    assert (weight.full_tensor() == 10).all()
+    assert weight.data.requires_grad is False
+    with pytest.raises(RuntimeError, match="cannot take data"):
+        weight.data = torch.ones(4)
+    with pytest.raises(RuntimeError, match="cannot take data"):
+        weight.data = weight.data.half()
+
+
+def test_parameters_that_were_replaced_cannot_be_used() -> None:
+    plain = nn.Linear(3, 2)
+    old = list(plain.parameters())
+    optimizer = torch.optim.AdamW([{"params": old[:1], "weight_decay": 0.5}, {"params": old[1:]}])
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    plain(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    model = FSDP(plain, use_orig_params=True)
+    new = list(model.parameters())
+    assert [p for group in optimizer.param_groups for p in group["params"]] == new
+    assert isinstance(optimizer.state[new[0]]["exp_avg"], DTensor)
+    before = new[0].full_tensor().clone()
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    schedule.step()
+    assert not torch.equal(new[0].full_tensor(), before)
+    for use in (lambda p: p.grad, lambda p: p + 1, lambda p: p.numel()):
+        with pytest.raises(runtime.StaleParameter, match="after wrapping"):
+            use(old[0])
+    later = torch.optim.SGD([{"params": old}], lr=0.1)
+    assert later.param_groups[0]["params"] == new
+
+
+def test_parameters_of_flat_units_stay_dead() -> None:
+    plain = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    model = FSDP(plain)
+    before = model.weight.full_tensor().clone()
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    assert torch.equal(model.weight.full_tensor(), before)
+
+
+def test_apply_sees_whole_parameters() -> None:
+    model = blocks()
+    seen = []
+    assert model.apply(lambda m: seen.extend(m._parameters.values())) is model
+    assert seen
+    assert not any(isinstance(p, DTensor) for p in seen)
+
+
+def test_summoning_inside_a_forward_is_refused() -> None:
+    class Nosy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with FSDP.summon_full_params(self.owner[0]):
+                return self.layer(x)
+
+    inner = Nosy()
+    model = FSDP(inner)
+    inner.owner = [model]
+    with pytest.raises(AssertionError, match="during forward/backward"):
+        model(torch.ones(1, 2))
+
+
+def test_a_forward_inside_summon_sees_what_was_changed() -> None:
+    model = FSDP(nn.Linear(2, 2, bias=False))
+    with FSDP.summon_full_params(model), torch.no_grad():
+        model.weight.fill_(1)
+        assert (model(torch.ones(1, 2)) == 2).all()
+
+
+def test_gradients_that_are_not_reduced_cannot_be_stepped_on() -> None:
+    model = FSDP(nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with model.no_sync():
+        model(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(RuntimeError, match="must run outside no_sync"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("clear", ["optimizer", "zeros", "model", "none", "wrapper"])
+def test_gradients_that_were_cleared_are_dropped(clear: str) -> None:
+    torch.manual_seed(0)
+    model = FSDP(nn.Linear(2, 2))
+    outer = nn.Sequential(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with model.no_sync():
+        model(torch.ones(1, 2)).sum().backward()
+    if clear == "none":
+        for parameter in model.parameters():
+            parameter.grad = None
+    else:
+        holder = {"model": model, "wrapper": outer}.get(clear, optimizer)
+        holder.zero_grad(set_to_none=clear != "zeros")
+    model(torch.ones(1, 2)).sum().backward()
+    assert (model.weight.grad.full_tensor() == 1).all()
+
+
+def test_scaling_takes_ignored_parameters_too() -> None:
+    plain = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model = FSDP(plain, ignored_modules=[plain[1]])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = runtime.ShardedGradScaler("cpu", init_scale=4.0)
+    before = plain[1].weight.detach().clone()
+    for value in (1.0, float("inf")):
+        loss = scaler.scale(model(torch.full((1, 2), value)).sum())
+        loss.backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        if value == 1.0:
+            assert scaler.get_scale() == 4.0
+            assert not torch.equal(plain[1].weight, before)
+            before = plain[1].weight.detach().clone()
+    assert scaler.get_scale() == 2.0
+    assert torch.equal(plain[1].weight, before)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sharding_strategy": "ZERO"}, "sharding_strategy='ZERO'"),
+        ({"backward_prefetch": "NEVER"}, "backward_prefetch='NEVER'"),
+        ({"cpu_offload": True}, "cpu_offload=True is not a CPUOffload"),
+        ({"auto_wrap_policy": {nn.Linear}}, "is not a wrap policy"),
+        (
+            {"mixed_precision": fsdp.MixedPrecision(keep_low_precision_grads=True)},
+            "keep_low_precision_grads=True has no equivalent",
+        ),
+        ({"ignored_modules": [], "ignored_states": []}, "both ignored_modules and ignored_states"),
+        ({"ignored_modules": [nn.Parameter(torch.ones(1))]}, "ignored_modules expects nn.Module"),
+        ({"ignored_states": [nn.ReLU(), nn.Parameter(torch.ones(1))]}, "ignored_states expects"),
+        ({"sharding_strategy": "HYBRID_SHARD"}, "requires explicit specification of process group"),
+        ({"device_id": "nowhere"}, "device_id='nowhere' is not a device of this machine"),
+    ],
+)
+def test_refused_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        FSDP(Transformer(), **options)
+
+
+def test_refused_meshes() -> None:
+    flat = init_device_mesh("cpu", (1,))
+    square = init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicate", "shard"))
+    group = dist.group.WORLD
+    for options, message in [
+        ({"process_group": group, "device_mesh": flat}, "both process_group and device_mesh"),
+        ({"device_mesh": square}, "device_mesh has 2 dimensions, but FULL_SHARD"),
+        ({"process_group": (group, group)}, "process_group is a pair of groups"),
+        ({"sharding_strategy": "HYBRID_SHARD", "device_mesh": flat}, "to have ndim=2"),
+        (
+            {"sharding_strategy": "HYBRID_SHARD", "process_group": group},
+            "Expected process_group to be passed",
+        ),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            FSDP(Transformer(), **options)
+
+
+def test_refused_modules() -> None:
+    partly = Transformer()
+    fully_shard(partly.head)
+    with pytest.raises(ValueError, match="to not already have FSDP applied but found head"):
+        blocks(partly)
+    with pytest.raises(ValueError, match="should not include FSDP modules"):
+        FSDP(partly, ignored_modules=[partly.head])
+    mixed = nn.Linear(2, 2)
+    mixed.bias.requires_grad_(False)
+    with pytest.raises(ValueError, match="uniform `requires_grad`"):
+        FSDP(mixed)
+    mixed.half().bias.data = mixed.bias.data.float()
+    with pytest.raises(ValueError, match="uniform dtype"):
+        FSDP(mixed, use_orig_params=True)
+
+
+def test_arguments_that_a_unit_cannot_have_for_itself() -> None:
+    policy = runtime.CustomPolicy(
+        lambda m: {"ignored_modules": []} if isinstance(m, Block) else False
+    )
+    with pytest.raises(ValueError, match=r"'ignored_modules' for 'blocks.0'"):
+        FSDP(Transformer(), auto_wrap_policy=policy)
+
+
+def test_meta_module_without_reset_parameters() -> None:
+    class Bare(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+        def forward(self) -> torch.Tensor:
+            return self.weight
+
+    with torch.device("meta"):
+        model = Bare()
+    with pytest.raises(
+        AttributeError, match=r"Bare is on the meta device and has no reset_parameters"
+    ):
+        FSDP(model)
+    with pytest.raises(ValueError, match="Expected zeros to be callable"):
+        FSDP(model, param_init_fn="zeros")
+
+
+def test_parameters_of_no_dimension() -> None:
+    class Clip(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.towers = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+            self.scale = nn.Parameter(torch.ones([]))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.towers[1](self.towers[0](x)) * self.scale
+
+    model = Clip()
+    with pytest.raises(ValueError, match="Change scale to a 1D tensor"):
+        FSDP(model)
+    model = FSDP(model, ignored_states=[model.scale])
+    model(torch.ones(1, 2)).sum().backward()
+    assert model.scale.grad is not None
+
+
+def test_ignoring_the_model_itself_warns() -> None:
+    model = Transformer()
+    with pytest.warns(UserWarning, match="all parameters being ignored"):
+        FSDP(model, ignored_modules=[model])
+    assert not any(isinstance(p, DTensor) for p in model.parameters())
+
+
+def test_full_precision_in_evaluation_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FSDP_USE_FULL_PREC_IN_EVAL", "1")
+    with pytest.warns(UserWarning, match="FSDP_USE_FULL_PREC_IN_EVAL"):
+        FSDP(Transformer(), mixed_precision=runtime.MixedPrecision(torch.bfloat16))
+
+
+def test_device_is_the_cpu_without_an_accelerator() -> None:
+    if torch.accelerator.is_available():
+        pytest.skip("there is an accelerator")
+    assert compute_device([]) == torch.device("cpu")
+    assert compute_device([], torch.device("cpu")) == torch.device("cpu")
+    assert compute_device([nn.Parameter(torch.ones(1, device="meta"))]) == torch.device("cpu")
+    with pytest.raises(ValueError, match="device_id=0 is not a device of this machine"):
+        compute_device([], 0)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "kept", "root_decides"),
+    [
+        ("FULL_SHARD", False, True),
+        ("SHARD_GRAD_OP", True, False),
+        ("NO_SHARD", False, True),
+        ("HYBRID_SHARD", False, True),
+        ("_HYBRID_SHARD_ZERO2", True, False),
+    ],
+)
+def test_resharding(strategy: str, kept: bool, root_decides: bool) -> None:
+    model = blocks(sharding_strategy=strategy)
+    states = [m._get_fsdp_state() for m in (model, model.blocks[0])]
+    assert [s._auto_reshard_after_forward for s in states] == [root_decides] * 2
+    assert all((s._fsdp_param_group.post_forward_mesh_info is None) is kept for s in states)
+    with torch.no_grad():
+        model(*Transformer.batch(torch.Generator()))
+    assert [s._fsdp_param_group.is_unsharded for s in states] == [True, kept]
+    assert all(isinstance(p, DTensor) for p in model.module.parameters())
+
+
+@pytest.mark.parametrize(("strategy", "dims"), [("FULL_SHARD", 1), ("NO_SHARD", 2)])
+def test_meshes(strategy: str, dims: int) -> None:
+    model = FSDP(Transformer(), sharding_strategy=strategy)
+    mesh = model.head.weight.device_mesh
+    assert mesh.ndim == dims
+    assert mesh.mesh_dim_names == (("replicate", "shard") if dims == 2 else None)
+
+
+def test_units_share_a_mesh() -> None:
+    model = blocks(sharding_strategy="NO_SHARD")
+    assert len({id(p.device_mesh) for p in model.parameters()}) == 1
+
+
+def test_inputs_are_cast_at_the_root_or_everywhere() -> None:
+    def casts(**options: Any) -> list[bool]:
+        model = blocks(mixed_precision=runtime.MixedPrecision(torch.bfloat16, **options))
+        model.check_is_root()
+        units = FSDP.fsdp_modules(model)[:2]
+        return [unit._get_fsdp_state()._mp_policy.cast_forward_inputs for unit in units]
+
+    assert casts() == [True, False]
+    assert casts(cast_forward_inputs=True) == [True, True]
+    assert casts(cast_root_forward_inputs=False) == [False, False]
+
+
+def test_cast_buffers() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(2), nn.BatchNorm1d(2), Transformer())
+    runtime.cast_buffers(
+        model, torch.bfloat16, ignored_modules=[model[2]], keep_classes=[nn.BatchNorm2d]
+    )
+    assert model[0].running_mean.dtype is torch.bfloat16
+    assert model[0].num_batches_tracked.dtype is torch.int64
+    assert model[2].cos.dtype is torch.float32
+    assert model.state_dict()["0.running_mean"].dtype is torch.float32
+    plain = copy.deepcopy(nn.Sequential(nn.BatchNorm1d(2)))
+    runtime.cast_buffers(plain, torch.bfloat16, keep_classes=[nn.BatchNorm1d])
+    assert plain[0].running_mean.dtype is torch.float32
+
+
+def test_no_sync_refuses_a_plain_module() -> None:
+    plain = nn.Linear(1, 1)
+    with pytest.raises(TypeError, match="but got Linear"), runtime.no_sync(plain):
+        pass
+
+
+@pytest.mark.parametrize("norm_type", [1, 2.0, 3, "inf", float("inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_clipping_without_sharding_is_torchs(norm_type: Any, dtype: torch.dtype) -> None:
+    def clipped(clip: Any) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 2)).to(dtype)
+        model(torch.ones(2, 5, dtype=dtype)).sum().backward()
+        norm = clip(model.parameters(), 0.1, norm_type)
+        return [norm, *[p.grad for p in model.parameters()]]
+
+    ours, theirs = clipped(runtime.clip_grad_norm_), clipped(torch.nn.utils.clip_grad_norm_)
+    assert all(map(torch.equal, ours, theirs))
+    assert ours[0].dtype is dtype
+
+
+def test_clipping_a_single_tensor_or_nothing() -> None:
+    weight = nn.Parameter(torch.ones(4))
+    assert runtime.clip_grad_norm_(weight, 1.0) == 0
+    weight.grad = torch.full((4,), 2.0)
+    assert runtime.clip_grad_norm_(weight, 1.0) == 4
+    assert runtime.clip_grad_norm_([], 1.0) == 0
+    assert torch.allclose(weight.grad.norm(), torch.tensor(1.0))
