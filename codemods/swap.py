@@ -316,12 +316,34 @@ def _hand_out(
     for need in dict.fromkeys(needed):
         if _is_imported(context, need):
             continue
-        statement = _statement_for(context, statements, need) if need.name else None
+        statement = None
+        if need.name:
+            statement = _importing(context, statements, need) or _statement_for(
+                context, statements, need
+            )
         if statement is None:
             insert.append((need.module, need.name))
         else:
             statement.add.append((need.module, need.name))
     return list(dict.fromkeys(insert))
+
+
+def _importing(
+    context: Context, statements: list[ImportChange], need: Import
+) -> ImportChange | None:
+    """The statement among the file's leading imports that imports from the same module of another package."""
+    if need.module.startswith((TORCH, RUNTIME)):
+        return None
+    for node in context.file.tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module == need.module and not node.level:
+            known = [statement for statement in statements if statement.node is node]
+            if not known and node.names[0].name != "*":
+                known = [ImportChange(node)]
+                statements += known
+            return known[0] if known else None
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            return None  # what is defined here may run before a later import
+    return None
 
 
 def _is_imported(context: Context, need: Import) -> bool:
