@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.models import Models
 from fsdp_migrate.codemods.rule import Example, Found, Rule
 from fsdp_migrate.codemods.uses.state_dict_bodies import has_other_names
-from fsdp_migrate.codemods.uses.state_dict_edits import Replacement, are_nameable, call_edits
+from fsdp_migrate.codemods.uses.state_dict_edits import Replacement, are_editable, call_edits
 from fsdp_migrate.codemods.uses.state_dict_settings import ON_RANK_0, ON_THE_CPU
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import CLASS
@@ -188,10 +188,10 @@ def find(context: Context, settled: Collection[ast.AST]) -> Iterator[Found]:
             call = context.file.parents[attribute]
             if call in settled or not _is_fsdp1s(context, attribute):
                 continue
-            is_call = isinstance(call, ast.Call) and call.func is attribute
-            made = _rewritten(context, attribute, call) if is_call and context.plain else None
-            if isinstance(made, Found):
-                yield made
+            is_call = isinstance(call, ast.Call) and call.func is attribute and context.plain
+            made = replacement(context, call) if is_call else None  # type: ignore[arg-type]
+            if isinstance(made, Replacement):
+                yield _rewritten(context, attribute, made)
             else:
                 message = made or _STAYS.get(name, _TO_LOAD)
                 yield Found(RULE, attribute, Action.RUNTIME, message)
@@ -203,28 +203,35 @@ def _is_fsdp1s(context: Context, attribute: ast.Attribute) -> bool:
     return context.fsdp1(owner) == CLASS or context.can_be_model(owner)
 
 
-def _rewritten(context: Context, attribute: ast.Attribute, call: ast.AST) -> Found | str | None:
-    """The rewrite of a call; why there is none, or None where the function as such stays."""
-    assert isinstance(call, ast.Call)
-    if attribute.attr not in _BECOMES or context.fsdp1(attribute.value) != CLASS:
+def replacement(context: Context, call: ast.Call) -> Replacement | str | None:
+    """The call that takes the place of `full_optim_state_dict` or `sharded_optim_state_dict`.
+
+    Else why there is none, or None where the function as such stays.
+    """
+    function = call.func
+    if not isinstance(function, ast.Attribute) or context.fsdp1(function.value) != CLASS:
         return None
-    options, message = _BECOMES[attribute.attr]
-    given = model_and_optimizer(call)
+    given = model_and_optimizer(call) if function.attr in _BECOMES else None
     if given is None:
         return None
+    options, _ = _BECOMES[function.attr]
     if options == ON_RANK_0 and not first_is_rank_0(context.models):
         return _OTHER_GROUP
-    made = get_optimizer_state_dict(context, call, given, options)
     if has_other_names(context):
         return "the runtime's stays: names of the states may be the program's own"
-    if not are_nameable(context, [made]):
-        return "the runtime's stays: a name of torch's function means something else here"
+    made = get_optimizer_state_dict(context, call, given, options)
+    if not are_editable(context, [made]):
+        return "the runtime's stays: a comment inside or another name here is in the way"
+    return made
+
+
+def _rewritten(context: Context, attribute: ast.Attribute, made: Replacement) -> Found:
     return Found(
         RULE,
-        call,
+        made.call,
         Action.REWRITE,
-        message,
-        edits=lambda: call_edits(context, [made]),
+        _BECOMES[attribute.attr][1],
+        edits=partial(call_edits, context, [made]),
         imports=tuple(made.imports(attribute.value)),
         removed=(attribute,),
     )

@@ -9,7 +9,7 @@ from functools import partial
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Example, Found, Rule
 from fsdp_migrate.codemods.uses.state_dict_bodies import has_other_names
-from fsdp_migrate.codemods.uses.state_dict_edits import Replacement, are_nameable, call_edits
+from fsdp_migrate.codemods.uses.state_dict_edits import Replacement, are_editable, call_edits
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.scopes import Assigned, Parameter
 from fsdp_migrate.findings import Action
@@ -118,7 +118,7 @@ def find(context: Context) -> Iterator[Found]:
             "get_model_state_dict",
             [context.source(model), "options=StateDictOptions(full_state_dict=True)"],
         )
-        if are_nameable(context, [made]):
+        if are_editable(context, [made]):
             yield Found(
                 BARE,
                 call,

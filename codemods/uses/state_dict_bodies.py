@@ -17,10 +17,10 @@ from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition, External
 
 # FSDP1's functions for optimizers that do the same under every type.
-_WITHOUT_TYPE = frozenset(
-    {"full_optim_state_dict", "sharded_optim_state_dict", "shard_full_optim_state_dict"}
-    | {"scatter_full_optim_state_dict", "flatten_sharded_optim_state_dict"}
-    | {"rekey_optim_state_dict"}
+_GATHER = frozenset({"full_optim_state_dict", "sharded_optim_state_dict"})
+_TO_LOAD = frozenset(
+    {"shard_full_optim_state_dict", "scatter_full_optim_state_dict"}
+    | {"flatten_sharded_optim_state_dict", "rekey_optim_state_dict"}
 )
 _ASK = frozenset({"isinstance", "id", "len", "type", "hasattr"})
 _ATTRIBUTES = frozenset({"config", "device", "dtype", "training"})
@@ -49,12 +49,14 @@ class Body:
     Attributes:
         saves, loads: `model.state_dict()` and `model.load_state_dict(state)`.
         optimizers: `FSDP.optim_state_dict(model, optimizer)`.
+        gathers: the functions for optimizers that go by no type, but whose lines change with the others.
         reason: why the context must stay; empty if it need not.
     """
 
     saves: list[ast.Call] = field(default_factory=list)
     loads: list[ast.Call] = field(default_factory=list)
     optimizers: list[ast.Call] = field(default_factory=list)
+    gathers: list[ast.Call] = field(default_factory=list)
     reason: str = ""
 
     @property
@@ -143,7 +145,10 @@ class _Reader:
             if call.func.attr == "optim_state_dict" and is_plain(call):
                 self.body.optimizers.append(call)
                 return True
-            return call.func.attr in _WITHOUT_TYPE
+            if call.func.attr in _GATHER:
+                self.body.gathers.append(call)
+                return True
+            return call.func.attr in _TO_LOAD
         paths = self.context.dotted(call.func)
         return bool(paths) and all(path.startswith(f"{MODULE}.") for path in paths)
 

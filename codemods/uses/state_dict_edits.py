@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import (
-    Refused,
     comments_between,
     formatted,
     indentation,
@@ -43,9 +42,11 @@ class Replacement:
         return [Import(MODULE, name, at) for name in [*options, self.function]]
 
 
-def are_nameable(context: Context, calls: Sequence[Replacement]) -> bool:
-    """Whether the names that calls need mean nothing else where they are used."""
+def are_editable(context: Context, calls: Sequence[Replacement]) -> bool:
+    """Whether the names that calls need mean nothing else where they are used, and no comment would be lost."""
     for each in calls:
+        if comments_between(context.file, *context.file.span(each.call)):
+            return False
         scope = context.file.scope_of(each.call)
         for need in each.imports(each.call):
             found = scope.lookup(need.name)
@@ -60,11 +61,7 @@ def are_nameable(context: Context, calls: Sequence[Replacement]) -> bool:
 def unwrapped(
     context: Context, statement: ast.With, replacements: Sequence[Replacement]
 ) -> list[Edit]:
-    """The edits that put the body of a statement in its place, with torch's calls in it.
-
-    Raises:
-        Refused: if a comment would be lost.
-    """
+    """The edits that put the body of a statement in its place, with torch's calls in it."""
     file, first = context.file, statement.body[0]
     start, (body, _) = file.span(statement)[0], file.span(first)
     if first.lineno == statement.lineno:
@@ -81,14 +78,9 @@ def call_edits(context: Context, replacements: Sequence[Replacement], shift: int
 
     Args:
         shift: by how much the indentation of their statements changes.
-
-    Raises:
-        Refused: if a comment would be lost.
     """
     together: dict[ast.stmt, list[Replacement]] = {}
     for replacement in replacements:
-        if comments_between(context.file, *context.file.span(replacement.call)):
-            raise Refused("a comment is inside the call")
         statement = context.file.statement(replacement.call)
         together.setdefault(statement, []).append(replacement)
     return [

@@ -14,9 +14,10 @@ from fsdp_migrate.codemods.uses.optimizer_states import (
     first_is_rank_0,
     get_optimizer_state_dict,
     model_and_optimizer,
+    replacement,
 )
 from fsdp_migrate.codemods.uses.state_dict_bodies import Body, body_of, has_other_names
-from fsdp_migrate.codemods.uses.state_dict_edits import Replacement, are_nameable, unwrapped
+from fsdp_migrate.codemods.uses.state_dict_edits import Replacement, are_editable, unwrapped
 from fsdp_migrate.codemods.uses.state_dict_rules import CONTEXT, SET_TYPE
 from fsdp_migrate.codemods.uses.state_dict_settings import (
     ON_RANK_0,
@@ -113,8 +114,8 @@ def _decided(context: Context, attribute: ast.Attribute, call: ast.Call) -> _Pla
             raise Unknown("the statement does more than set the type")
         asked = settings(context, call)
         made = list(_replacements(context, body, asked))
-        if not are_nameable(context, made):
-            raise Unknown("a name of torch's functions means something else here")
+        if not are_editable(context, made):
+            raise Unknown("a comment inside or another name here is in the way")
         return _Plain(call, statement, asked, made, _imported(context, attribute, call))
     except Unknown as reason:
         if is_local:
@@ -160,6 +161,10 @@ def _replacements(context: Context, body: Body, asked: Settings) -> Iterator[Rep
         assert given is not None
         options = _options(context, asked.of_optimizer())
         yield get_optimizer_state_dict(context, call, given, options)
+    for call in body.gathers:
+        made = replacement(context, call)
+        if isinstance(made, Replacement):
+            yield made
 
 
 def _options(context: Context, options: str | None) -> str:
@@ -202,7 +207,7 @@ def _rewritten(context: Context, each: _Plain) -> Iterator[Found]:
         removed=(each.call, *functions),
     )
     for made in each.replacements:
-        message = f"{made.function} does so without a context"
+        message = f"is {made.function}, with the type as an option"
         yield Found(CONTEXT, made.call, Action.REWRITE, message)
 
 
