@@ -24,6 +24,8 @@ settings.load_profile("quick")
 
 # Their tests share runs of programs, which one worker makes once; others go one by one, wherever there is room.
 SHARING = ("tests/equivalence/", "tests/verify/", "tests/checkpoints/", "tests/checkpoint_tool/")
+# Both forms of a program share a run of the original: `test[program-form]`.
+FORMS = ("tests/cases/test_cases.py", "tests/test_fixtures_verify.py")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -36,7 +38,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Spread(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file, _, _ = nodeid.partition("::")
-            return file if any(folder in file for folder in SHARING) else nodeid
+            if any(folder in file for folder in SHARING):
+                return file
+            return nodeid.rpartition("-")[0] if file in FORMS else nodeid
 
     return Spread(config, log)
 

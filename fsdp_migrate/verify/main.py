@@ -17,15 +17,14 @@ from fsdp_migrate.verify import (
     folders,
     launch,
     migration,
-    parameters,
     processes,
     records,
     sources,
     start,
 )
-from fsdp_migrate.verify.compare import compare
 from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
 from fsdp_migrate.verify.folders import Program
+from fsdp_migrate.verify.judge import judge
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.nodes import Nodes
 from fsdp_migrate.verify.recording import Recording
@@ -164,38 +163,14 @@ class _Pair:
             notes += migration.migrate(after.root, self.form)
         texts = sources.read(before, after)
         one, recording = self._run_original(before, folder)
-        first = start.read(one)
-        saved = first.save(folder / "start.pt")
+        saved = start.read(one).save(folder / "start.pt")
         other = self._run(after, replace(recording, start=saved), folder)
         self.progress("comparing")
-        apart, problem = parameters.differences(one, other)
-        trained = 0.0 if problem else parameters.largest(apart.values())
-        kept, unknown = parameters.kept_difference(one, other, self.tolerance, trained)
-        buffers, buffer = parameters.buffers_difference(one, other)
-        begun = start.read(other)
-        odd = [*start.differences(first, begun, set(other.aligned), self.tolerance)]
-        odd += [kept] if kept else []
-        notes += [note for note in (problem, unknown) if note]
-        notes += start.notes(first, begun, other.aligned, recording.align == "all")
-        notes += _problems([one, other], self.ranks * (self.nodes.count if self.nodes else 1))
-        comparison = compare(one, other, self.tolerance)
-        return Verdict(
-            comparison=replace(comparison, differences=sorted([*odd, *comparison.differences])),
-            tolerance=self.tolerance,
-            backend=one.ranks[0].backend,
-            parameters=None if problem else apart,
-            original=one,
-            migrated=other,
-            notes=notes,
-            max_abs_buffer_diff=buffers,
-            buffer=buffer,
-            canonical=recording.canonical,
-            emulated=bool(recording.emulate),
-            sources=texts,
-            environment=environment.describe(
-                self.device, launcher.value, self.ranks, self.arguments
-            ),
-        )
+        verdict = judge(one, other, self.tolerance, recording)
+        notes += verdict.notes
+        notes += _ranks_started(one, self.ranks * (self.nodes.count if self.nodes else 1))
+        where = environment.describe(self.device, launcher.value, self.ranks, self.arguments)
+        return replace(verdict, notes=notes, sources=texts, environment=where)
 
     def _copy(self, name: str, path: Path, folder: Path) -> Program:
         target = folder / name / "copy"
@@ -248,14 +223,12 @@ def _stray_arguments(program: Program, arguments: Sequence[str]) -> list[str]:
     ]
 
 
-def _problems(runs: list[records.Run], ranks: int) -> list[str]:
-    """What the recorder could not do, without what the comparison of the parameters says itself."""
-    told = {problem: None for run in runs for rank in run.ranks for problem in rank.problems}
-    notes = [problem for problem in told if "last parameters" not in problem]
-    started = len(runs[0].ranks)
-    if started != ranks:
-        notes.append(f"the program starts its ranks itself: {started}, not the {ranks} asked for")
-    return notes
+def _ranks_started(run: records.Run, ranks: int) -> list[str]:
+    """That a program starts another number of ranks than was asked for."""
+    started = len(run.ranks)
+    if started == ranks:
+        return []
+    return [f"the program starts its ranks itself: {started}, not the {ranks} asked for"]
 
 
 def run_program(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,8 @@ from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.folders import copy_program
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.recording import Recording
+
+from ..forkserver import ForkServer
 
 torch = pytest.importorskip("torch")
 
@@ -36,6 +38,7 @@ def without_a_way_out(case: str, version: str, target: Path) -> Path:
 
 
 @pytest.mark.ranks
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize(
     ("case", "entry", "launcher", "arguments"),
     [
@@ -71,17 +74,26 @@ def test_programs_for_cuda_alone_are_verified_without(
         assert all(run.ranks[0].output.strip() for run in (verdict.original, verdict.migrated))
 
 
-def emulated(code: str, tmp_path: Path, **how: int) -> subprocess.CompletedProcess[str]:
-    """Run a few lines in an interpreter with the emulation."""
-    script = tmp_path / "train.py"
-    script.write_text(code)
-    for name in ("start", "records"):
-        (tmp_path / name).mkdir()
-    program = copy_program("original", script, None, tmp_path / "copy")
-    places = tmp_path / "records", tmp_path / "start"
-    values = launch.environment(program, "cpu", *places, Recording(**{"emulate": 2, **how}))
-    command = [sys.executable, str(script)]
-    return subprocess.run(command, env=values, capture_output=True, text=True, check=False)
+Emulated = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def emulated(tmp_path: Path, fork_server: ForkServer) -> Emulated:
+    """Run a few lines with the emulation; the exit status, and what they print."""
+
+    def run(code: str, **how: int) -> tuple[int, str]:
+        script = tmp_path / "train.py"
+        script.write_text(code)
+        for name in ("start", "records"):
+            (tmp_path / name).mkdir()
+        program = copy_program("original", script, None, tmp_path / "copy")
+        places = tmp_path / "records", tmp_path / "start"
+        values = launch.environment(program, "cpu", *places, Recording(**{"emulate": 2, **how}))
+        command = [sys.executable, str(script)]
+        done = fork_server.run(command, tmp_path, values, tmp_path / "output", 60)
+        return done.status, (tmp_path / "output").read_text()
+
+    return run
 
 
 PROBES = """
@@ -119,9 +131,8 @@ print("done")
 """
 
 
-def test_what_programs_say_of_cuda(tmp_path: Path) -> None:
-    done = emulated(PROBES, tmp_path, workers=0)
-    assert done.stdout == "done\n", done.stderr
+def test_what_programs_say_of_cuda(emulated: Emulated) -> None:
+    assert emulated(PROBES, workers=0) == (0, "done\n")
 
 
 @pytest.mark.parametrize(
@@ -135,10 +146,10 @@ def test_what_programs_say_of_cuda(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_emulated_is_named(code: str, named: str, tmp_path: Path) -> None:
-    done = emulated(f"import torch\n{code}\n", tmp_path)
-    assert done.returncode == 1
-    assert named in done.stderr.splitlines()[-1]
+def test_what_cannot_be_emulated_is_named(code: str, named: str, emulated: Emulated) -> None:
+    status, output = emulated(f"import torch\n{code}\n")
+    assert status == 1
+    assert named in output.splitlines()[-1]
 
 
 def failed(reason: str) -> str:
