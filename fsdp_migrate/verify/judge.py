@@ -1,0 +1,49 @@
+"""Two recorded runs against each other, in everything that was recorded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fsdp_migrate.verify import parameters, start
+from fsdp_migrate.verify.compare import compare
+from fsdp_migrate.verify.recording import Recording
+from fsdp_migrate.verify.records import Run
+from fsdp_migrate.verify.verdict import Verdict
+
+
+def judge(original: Run, migrated: Run, tolerance: float, recording: Recording) -> Verdict:
+    """Compare first values, training, and last values.
+
+    Args:
+        tolerance: relative; 0 asks for the same bits.
+        recording: how both were run.
+    """
+    first, begun = start.read(original), start.read(migrated)
+    odd = [*start.differences(first, begun, set(migrated.aligned), tolerance)]
+    apart, unknown = parameters.differences(original, migrated)
+    trained = parameters.largest(apart.values())
+    kept, unkept = parameters.kept_difference(original, migrated, tolerance, trained)
+    odd += [kept] if kept else []
+    buffers, buffer = parameters.buffers_difference(original, migrated)
+    comparison = compare(original, migrated, tolerance)
+    notes = [note for note in (unknown, unkept) if note]
+    notes += start.notes(first, begun, migrated.aligned, recording.align == "all")
+    return Verdict(
+        comparison=replace(comparison, differences=sorted([*odd, *comparison.differences])),
+        tolerance=tolerance,
+        backend=original.ranks[0].backend,
+        parameters=None if unknown else apart,
+        original=original,
+        migrated=migrated,
+        notes=notes + _problems(original, migrated),
+        max_abs_buffer_diff=buffers,
+        buffer=buffer,
+        canonical=recording.canonical,
+        emulated=bool(recording.emulate),
+    )
+
+
+def _problems(*runs: Run) -> list[str]:
+    """What the recorder could not do; the comparison of the last parameters speaks for itself."""
+    told = {problem: None for run in runs for rank in run.ranks for problem in rank.problems}
+    return [problem for problem in told if "last parameters" not in problem]
