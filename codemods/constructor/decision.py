@@ -19,10 +19,10 @@ from fsdp_migrate.codemods.constructor.component import Components
 from fsdp_migrate.codemods.constructor.construction import DIRECT, Construction, Constructions
 from fsdp_migrate.codemods.constructor.dependence import WORDS, dependences
 from fsdp_migrate.codemods.constructor.layout import Shape, edits, shape_of
+from fsdp_migrate.codemods.constructor.makeup import BATCH_NORM, BUFFERS, may_hold
 from fsdp_migrate.codemods.constructor.origin import (
     check_origin,
     is_of_another_class,
-    model_classes,
     runs_once,
 )
 from fsdp_migrate.codemods.constructor.plain import Plain, Stays, merged, unneeded_imports
@@ -32,14 +32,6 @@ from fsdp_migrate.codemods.models import Models
 from fsdp_migrate.codemods.rule import Edit, Import
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import TORCH
-
-_BATCH_NORM = ("BatchNorm", "torchvision", "timm")
-_BUFFERS = (*_BATCH_NORM, "register_buffer", "Buffer(", "InstanceNorm", "FakeQuant")
-_NAMES = {
-    "fully_shard": f"{TORCH}.fully_shard",
-    "MixedPrecisionPolicy": f"{TORCH}.MixedPrecisionPolicy",
-    "CPUOffloadPolicy": f"{TORCH}.CPUOffloadPolicy",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,9 +130,8 @@ class Decisions:
         if not every:
             return Decision(reason="no constructor is among these files")
         assert self._components is not None
-        texts = [self._components.texts.get(path, "") for path in paths]
         try:
-            forms = {each.call: _form(each, every, texts) for each in every}
+            forms = {each.call: _form(each, every) for each in every}
             for other in contexts:
                 _check_file(other, list(forms.values()))
             for path in paths:
@@ -191,7 +182,7 @@ def parts_of(construction: Construction) -> dict[str, Plain]:
     return parts
 
 
-def _form(construction: Construction, every: list[Construction], texts: list[str]) -> PlainForm:
+def _form(construction: Construction, every: list[Construction]) -> PlainForm:
     """The plain form of one constructor.
 
     Raises:
@@ -206,7 +197,7 @@ def _form(construction: Construction, every: list[Construction], texts: list[str
     if (casts or broadcasts) and not alone:
         raise Stays("another constructor may wrap a part of the model, or the whole")
     if casts:
-        parts["mixed_precision"] = _for_model(construction, precise, texts)
+        parts["mixed_precision"] = _for_model(construction, precise)
     check_origin(construction)
     whole = merged(parts.values())
     shape = shape_of(construction, whole)
@@ -220,21 +211,17 @@ def _form(construction: Construction, every: list[Construction], texts: list[str
     )
 
 
-def _for_model(construction: Construction, precise: Plain, texts: list[str]) -> Plain:
+def _for_model(construction: Construction, precise: Plain) -> Plain:
     """Mixed precision for the model at hand.
 
     Raises:
         Stays: if it may hold a BatchNorm, which FSDP1 keeps in full precision where there is a policy.
     """
-    known = model_classes(construction) is not None
-    if construction.value("auto_wrap_policy") is not None:
-        if not known or any(word in text for text in texts for word in _BATCH_NORM):
-            raise Stays(
-                "mixed_precision: FSDP1 keeps BatchNorm in full precision, and there may be one"
-            )
-    if known and not any(word in text for text in texts for word in _BUFFERS):
-        return precision.without_buffers(precise)
-    return precise
+    if construction.value("auto_wrap_policy") is not None and may_hold(construction, BATCH_NORM):
+        raise Stays(
+            "mixed_precision: FSDP1 keeps BatchNorm in full precision, and there may be one"
+        )
+    return precise if may_hold(construction, BUFFERS) else precision.without_buffers(precise)
 
 
 def _check_file(context: Context, forms: list[PlainForm]) -> None:

@@ -178,7 +178,9 @@ def callers(
     for other, call in context.models.calls.get(function.name, ()):
         if isinstance(call.func, ast.Name | ast.Attribute):
             definition = context.program.definition(call.func, other)
-            if (definition is not None and definition.node is function) or (method and definition is None and isinstance(call.func, ast.Attribute)):
+            if (definition is not None and definition.node is function) or (
+                method and definition is None and isinstance(call.func, ast.Attribute)
+            ):
                 yield other, call
 
 

@@ -310,6 +310,7 @@ def plain(construction: Construction) -> dict[str, Plain]:
     parts = {
         "process_group": Plain("all ranks are the default mesh"),
         "sharding_strategy": _strategy(construction, member),
+        "device_mesh": Plain("all ranks, the default"),
     }
     mesh = construction.value("device_mesh")
     if mesh is not None:
