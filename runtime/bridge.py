@@ -21,6 +21,7 @@ from .data import assign_data
 from .ignored import resolve_ignored
 from .materialize import own_modules
 from .mesh import compute_device
+from .optimizer_keys import as_saved
 from .plan import plan_units
 from .precision import cast_own_buffers, run_in_full_precision
 from .prefetch import prefetch_in_forward_order
@@ -171,7 +172,13 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
         self.world_size = self.process_group.size()
         self.compute_device = common.device
         self.sharding_strategy = arguments.strategy
-        if self.world_size == 1 and not arguments.strategy.is_hybrid:
+        if self.world_size == 1 and not self.sharding_strategy.is_hybrid:
+            if self.sharding_strategy is not ShardingStrategy.NO_SHARD:
+                warnings.warn(
+                    f"FSDP is switching to use `NO_SHARD` instead of {self.sharding_strategy} since "
+                    "the world size is 1.",
+                    stacklevel=3,
+                )
             self.sharding_strategy = ShardingStrategy.NO_SHARD
         self.mixed_precision = arguments.mixed_precision or MixedPrecision()
         self.cpu_offload = arguments.cpu_offload or CPUOffload()
@@ -184,6 +191,7 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
         self._is_prepared = False
         self.register_state_dict_post_hook(_without_prefix)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_with_prefix)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_post_hook(_clean_keys)  # type: ignore[no-untyped-call]
         state_dict_types.follow_default_type(self)
 
     # What it wraps #
@@ -242,11 +250,18 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
         return output
 
     def _prepare(self) -> None:
-        """What FSDP1 does at the first use of a root (``_runtime_utils.py``, ``_lazy_init``)."""
+        """What FSDP1 does at the first use of a root (``_runtime_utils.py``, ``_lazy_init``).
+
+        Raises ValueError where units below have other options that must be the same.
+        """
         if self._is_prepared:
             return
         torch_private.initialize(self)
         units = [unit for unit in units_of(self) if isinstance(unit, FullyShardedDataParallel)]
+        for name in ("_use_orig_params", "limit_all_gathers"):
+            values = {getattr(unit, name) for unit in units}
+            if len(values) > 1:
+                raise ValueError(f"Expects one homogeneous value for {name} but got {values}")
         for unit in units:
             unit._is_prepared = True
             precision = unit.mixed_precision
@@ -359,7 +374,7 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
         sharded = torch_private.sharded_for_unsharded(self)
         summoned = is_summoned(self)
         for name, parameter in super().named_parameters(prefix, recurse, remove_duplicate):
-            yield _clean(name) if summoned else name, sharded.get(parameter, parameter)
+            yield name.replace(_PREFIX, "") if summoned else name, sharded.get(parameter, parameter)
 
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
@@ -367,7 +382,7 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
         """As ``nn.Module``'s, with clean names inside ``summon_full_params``."""
         summoned = is_summoned(self)
         for name, buffer in super().named_buffers(prefix, recurse, remove_duplicate):
-            yield _clean(name) if summoned else name, buffer
+            yield name.replace(_PREFIX, "") if summoned else name, buffer
 
     def _fqn_modifiers(self) -> dict[str, str]:
         """Tells torch's state dict functions that the wrapper is in no name of a state dict."""
@@ -449,10 +464,11 @@ def _with_prefix(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any)
     _rename(state, prefix, prefix + _PREFIX)
 
 
+def _clean_keys(module: nn.Module, incompatible: Any) -> None:
+    for keys in incompatible:
+        keys[:] = [as_saved(key) for key in keys]
+
+
 def _rename(state: dict[str, Any], old: str, new: str) -> None:
     for key in [key for key in state if key.startswith(old)]:
         state[new + key.removeprefix(old)] = state.pop(key)
-
-
-def _clean(name: str) -> str:
-    return name.replace(_PREFIX, "")

@@ -39,7 +39,7 @@ class _Stale(nn.Parameter):
             "from model.parameters() after wrapping"
         )
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, **options: Any) -> str:  # type: ignore[override]
         return "a parameter that sharding has replaced"
 
 

@@ -22,7 +22,7 @@ from torch import nn
 from .api import StateDictType
 from .optimizer_conversion import FromRank0, StateDict, load_states, save_states
 from .optimizer_keys import grouped_parameters
-from .state_dict_types import get_state_dict_type
+from .state_dict_types import default_settings, get_state_dict_type
 from .still_fsdp1 import or_fsdp1s
 
 
@@ -44,7 +44,7 @@ def optim_state_dict(
         group: with ``rank0_only`` the first rank of it has the result, the others an empty dict.
             None: all ranks.
     """
-    settings = get_state_dict_type(model)
+    settings = get_state_dict_type(model) or default_settings()
     return save_states(
         model,
         optim,
@@ -155,7 +155,8 @@ def flatten_sharded_optim_state_dict(
 
 
 def _rank0_only(model: nn.Module) -> bool:
-    return bool(getattr(get_state_dict_type(model).optim_state_dict_config, "rank0_only", False))
+    settings = get_state_dict_type(model) or default_settings()
+    return bool(getattr(settings.optim_state_dict_config, "rank0_only", False))
 
 
 def _in_order(*given: Any) -> tuple[nn.Module, Any, StateDict]:

@@ -51,7 +51,7 @@ def plan_units(
         containers: whether a module without a ``forward``, such as ``ModuleList``, may be a unit.
             FSDP1 makes it one, ``fully_shard`` refuses it: nothing would gather its parameters.
 
-    A module that is used in several places is one unit. Raises ValueError if ``policy`` is not a
+    A module that is used in several places is one unit. Raises TypeError if ``policy`` is not a
     policy.
     """
     ignored = set(ignored_modules)
@@ -71,7 +71,7 @@ def plan_units(
         for chosen in _replay(module, ask, ignored, set(ignored_parameters)):
             selected[chosen] = {"mixed_precision": None} if isinstance(chosen, exempt) else {}
     elif policy is not None:
-        raise ValueError(
+        raise TypeError(
             f"auto_wrap_policy={policy!r} is not a wrap policy: pass a function, ModuleWrapPolicy, "
             "CustomPolicy or None"
         )

@@ -46,12 +46,7 @@ class ShardedGradScaler(GradScaler):
 
     def scale(self, outputs: Any) -> Any:
         """As ``GradScaler``'s, in the dtype of ``outputs``, which may be ``param_dtype``."""
-        scaled = super().scale(outputs)
-        if isinstance(outputs, torch.Tensor):
-            return scaled.type(outputs.dtype)
-        if isinstance(outputs, (list, tuple)):
-            return type(outputs)(s.type(o.dtype) for s, o in zip(scaled, outputs, strict=True))
-        return scaled
+        return _in_dtypes_of(outputs, super().scale(outputs))
 
     def _unscale_grads_(
         self,
@@ -77,6 +72,14 @@ class ShardedGradScaler(GradScaler):
             total += each.to(total.device)
         dist.all_reduce(total, group=self.process_group)
         return {device: total.to(device) for device in found} or {total.device: total}
+
+
+def _in_dtypes_of(given: Any, scaled: Any) -> Any:
+    if isinstance(given, torch.Tensor):
+        return scaled.type(given.dtype)
+    if isinstance(given, (list, tuple)):
+        return type(given)(map(_in_dtypes_of, given, scaled))
+    return scaled
 
 
 def _local(gradient: torch.Tensor) -> torch.Tensor:

@@ -90,17 +90,19 @@ def set_state_dict_type(
         UnsupportedInFSDP2: for ``LOCAL_STATE_DICT``, FSDP1's flat parameters.
         RuntimeError: for a configuration of another type.
     """
-    previous = get_state_dict_type(module)
+    found = _settings_of(module)
+    if any(each.state_dict_type != found[0].state_dict_type for each in found):
+        raise AssertionError("All FSDP modules should have the same state_dict_type.")
     settings = _settings(state_dict_type, state_dict_config, optim_state_dict_config)
     for each in _modules_of_units(module):
         _follow(each, settings)
-    return previous
+    return found[0] if found else StateDictSettings(None, None, None)  # type: ignore[arg-type]
 
 
 def follow_default_type(unit: nn.Module) -> None:
     """Gives a new unit what FSDP1's have from the start: whole tensors in and out."""
     for each in own_modules(unit, ()):
-        _follow(each, _default())
+        _follow(each, default_settings())
 
 
 def _follow(module: nn.Module, settings: StateDictSettings) -> None:
@@ -111,25 +113,32 @@ def _follow(module: nn.Module, settings: StateDictSettings) -> None:
     _in_force[module] = settings
 
 
-def _default() -> StateDictSettings:
+def default_settings() -> StateDictSettings:
+    """What holds where no type was set."""
     return StateDictSettings(
         StateDictType.FULL_STATE_DICT, FullStateDictConfig(), FullOptimStateDictConfig()
     )
 
 
 @or_fsdp1s
-def get_state_dict_type(module: nn.Module) -> StateDictSettings:
-    """The settings of the units in ``module``; FSDP1's defaults if none were made.
+def get_state_dict_type(module: nn.Module) -> StateDictSettings | None:
+    """The settings of the units in ``module``; None where it has no units.
 
     Raises AssertionError if its units have different ones.
     """
+    found = _settings_of(module)
+    for settings in found:
+        if settings != found[0]:
+            raise AssertionError(
+                "All FSDP modules must have the same state dict settings."
+                f"Got {settings} and {found[0]}."
+            )
+    return found[0] if found else None
+
+
+def _settings_of(module: nn.Module) -> list[StateDictSettings]:
     units = [unit for unit in units_of(module) if isinstance(unit, nn.Module)]
-    found = [_in_force.get(unit) or _default() for unit in units]
-    if any(settings != found[0] for settings in found):
-        raise AssertionError(
-            "All FSDP modules must have the same state dict settings: set one type for the whole model"
-        )
-    return found[0] if found else _default()
+    return [_in_force.get(unit) or default_settings() for unit in units]
 
 
 def _settings(kind: Any, config: Any, optim_config: Any) -> StateDictSettings:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
@@ -17,6 +17,8 @@ from torch._compile import _disable_dynamo
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def units_of(module: nn.Module) -> list[FSDPModule]:
@@ -89,7 +91,14 @@ def is_root(unit: FSDPModule) -> bool | None:
 
 
 def initialize(unit: FSDPModule) -> None:
-    """Makes ``unit`` a root, and what is below it part of that, unless that is decided already."""
+    """Makes ``unit`` a root, and what is below it part of that, unless that is decided already.
+
+    What was below another root may be wrapped again, as under FSDP1; a root may not be inside another.
+    """
+    if is_root(unit) is None:
+        for below in units_of(cast(nn.Module, unit)):
+            if is_root(below) is False:
+                below._get_fsdp_state()._is_root = None
     unit._get_fsdp_state()._lazy_init()
 
 
@@ -117,12 +126,13 @@ def set_cast_forward_inputs(unit: FSDPModule, cast: bool) -> None:
     state._mp_policy = dataclasses.replace(state._mp_policy, cast_forward_inputs=cast)
 
 
-def run_eagerly(inside: bool = True) -> Any:
+def run_eagerly(inside: bool = True) -> Callable[[Function], Function]:
     """Keeps ``torch.compile`` out of a function, and out of what it calls if ``inside``.
 
     ``torch.compiler.disable`` would import the compiler when this module is imported.
     """
-    return lambda function: _disable_dynamo(function, recursive=inside)
+    disabled: Any = _disable_dynamo
+    return lambda function: disabled(function, recursive=inside)
 
 
 # Which parameters a unit's modules show #

@@ -154,6 +154,9 @@ def shard_unit(
     for parameter in parameters:
         if not parameter.is_contiguous():  # FSDP1 flattened those, FSDP2 refuses them
             parameter.data = parameter.data.contiguous()
+    empty = {p for p in parameters if p.numel() == 0}  # nor can FSDP2 reduce their gradients
+    for parameter in empty:
+        parameter.data = parameter.data.to(common.device)
     if arguments.sync_module_states:
         buffers = [b for b in module.buffers() if not hasattr(b, _SYNCED)]
         for buffer in buffers:
@@ -166,7 +169,7 @@ def shard_unit(
         reshard_after_forward=False if arguments.strategy.keeps_unsharded else None,
         mp_policy=_precision_policy(arguments.precision),
         offload_policy=_offload_policy(arguments.offloads),
-        ignored_params=ignored.parameters or None,
+        ignored_params=(ignored.parameters | empty) or None,
     )
     reduce_as_fsdp1(unit)
     if mesh.device_type == "cpu":

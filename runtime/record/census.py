@@ -31,6 +31,7 @@ class Census:
         self.first: dict[tuple[str, tuple[int, ...]], layouts.Part] = {}
         self.complete = True
         self._models: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+        self._count = 0
         self._modules: dict[str, nn.Module] = {}
         self._holdings: dict[int, layouts.Holding] = {}
         # Parameters are known by identity: they must live on, or another could get the same. They
@@ -44,8 +45,7 @@ class Census:
             return
         self._known.update(new)
         for root in _in_order(roots(), new):
-            model = self._models.setdefault(root, self._next_model())
-            self._look_into(model, root, new, {}, rank, processes)
+            self._look_into(self._named(root), root, new, {}, rank, processes)
         for identity, parameter in new.items():
             if identity not in self._holdings:
                 # It has no module, hence no name: its gradient counts, its last value cannot be
@@ -88,9 +88,12 @@ class Census:
         """How many processes hold the same part of this parameter and its gradient."""
         return self._holdings[id(parameter)].replicas
 
-    def _next_model(self) -> str:
+    def _named(self, model: nn.Module) -> str:
         """What tells the parameters of one model from those of another with the same names."""
-        return f"model {len(self._models) + 1}" if self._models else ""
+        if model not in self._models:
+            self._count += 1  # of those that the program has dropped, too
+            self._models[model] = f"model {self._count}" if self._count > 1 else ""
+        return self._models[model]
 
     def _look_into(
         self,

@@ -47,7 +47,12 @@ def units_are_fsdp1s() -> None:
 
 # Where it is, what takes its place, and what must fail then.
 FAULTS: dict[str, tuple[Any, str, Any, Callable[[], None]]] = {
-    "wrong-default-type": (state_dict_types, "_default", sharded_by_default, row("state-dict")),
+    "wrong-default-type": (
+        state_dict_types,
+        "default_settings",
+        sharded_by_default,
+        row("state-dict"),
+    ),
     "no-zero-gradients": (
         units,
         "reduce_as_fsdp1",

@@ -383,7 +383,6 @@ def test_scaling_takes_ignored_parameters_too() -> None:
         ({"sharding_strategy": "ZERO"}, "sharding_strategy='ZERO'"),
         ({"backward_prefetch": "NEVER"}, "backward_prefetch='NEVER'"),
         ({"cpu_offload": True}, "cpu_offload=True is not a CPUOffload"),
-        ({"auto_wrap_policy": {nn.Linear}}, "is not a wrap policy"),
         (
             {"mixed_precision": fsdp.MixedPrecision(keep_low_precision_grads=True)},
             "keep_low_precision_grads=True has no equivalent",
@@ -398,6 +397,11 @@ def test_scaling_takes_ignored_parameters_too() -> None:
 def test_refused_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         FSDP(Transformer(), **options)
+
+
+def test_something_else_than_a_policy() -> None:
+    with pytest.raises(TypeError, match="is not a wrap policy"):
+        FSDP(Transformer(), auto_wrap_policy={nn.Linear})
 
 
 def test_refused_meshes() -> None:

@@ -328,7 +328,7 @@ def test_policy_functions_of_older_releases() -> None:
 
 
 def test_something_else_than_a_policy() -> None:
-    with pytest.raises(ValueError, match=r"auto_wrap_policy=\{.*is not a wrap policy"):
+    with pytest.raises(TypeError, match=r"auto_wrap_policy=\{.*is not a wrap policy"):
         plan_units(Stack(), {nn.Linear})
 
 

@@ -85,7 +85,8 @@ class TestTypes:
         plain = nn.Linear(2, 2)
         with runtime.state_dict_type(plain, SHARDED):
             assert plain.state_dict().keys() == {"weight", "bias"}
-        assert runtime.set_state_dict_type(plain, FULL).state_dict_type == FULL
+        assert runtime.get_state_dict_type(plain) is None
+        assert runtime.set_state_dict_type(plain, FULL).state_dict_type is None
 
 
 def enter(*given: Any) -> None:
