@@ -150,7 +150,7 @@ def left_over_gradients_are_dropped(api: Any) -> Any:
 
 @holds()
 def left_over_gradients_are_dropped_by_the_model(api: Any) -> Any:
-    """So does `zero_grad` of the model."""
+    """`zero_grad` of the model drops what was accumulated inside of `no_sync`."""
     model, (first, second) = in_blocks(api), batches(2)
     accumulate(model, "n", [first])
     model.zero_grad()
@@ -163,7 +163,7 @@ def left_over_gradients_are_dropped_by_the_model(api: Any) -> Any:
 
 @holds()
 def left_over_gradients_set_to_none(api: Any) -> Any:
-    """So does setting each `grad` to None."""
+    """Setting each `grad` to None drops what was accumulated inside of `no_sync`."""
     model, (first, second) = in_blocks(api), batches(2)
     accumulate(model, "n", [first])
     for parameter in model.parameters():

@@ -189,7 +189,7 @@ def without_gradients(api: Any) -> Any:
 
 @holds()
 def only_the_root(api: Any) -> Any:
-    """On a unit inside of another one it is an error."""
+    """`clip_grad_norm_` of a unit inside of another one is an error."""
     model = with_gradients(api)
     text = error(lambda: model.blocks[0].clip_grad_norm_(2))
     assert "should only be called on the root FSDP instance" in text

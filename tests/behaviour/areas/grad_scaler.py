@@ -162,7 +162,7 @@ def disabled(api: Any) -> Any:
 
 @holds()
 def half_precision(api: Any) -> Any:
-    """It trains a model in float16 the same."""
+    """Training in float16 with a scaler gives the same losses and parameters."""
     precision = api.MixedPrecision(
         param_dtype=torch.float16, reduce_dtype=torch.float16, buffer_dtype=torch.float16
     )

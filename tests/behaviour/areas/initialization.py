@@ -173,7 +173,7 @@ def states_of_rank_0(api: Any) -> Any:
 
 @holds()
 def states_of_each_rank(api: Any) -> Any:
-    """Without it, each rank's shard has that rank's values."""
+    """Without `sync_module_states` each rank's shard has that rank's values."""
     torch.manual_seed(dist.get_rank())
     layer = nn.Linear(4, 4, bias=False)
     mine = layer.weight.detach().clone()
@@ -187,7 +187,7 @@ def states_of_each_rank(api: Any) -> Any:
 
 @holds()
 def buffers_of_each_rank(api: Any) -> Any:
-    """Without it, buffers stay each rank's own."""
+    """Without `sync_module_states` buffers stay each rank's own."""
     model = nn.Linear(2, 2)
     model.register_buffer("mark", torch.full((2,), float(dist.get_rank())))
     model = api.FullyShardedDataParallel(model)
@@ -463,3 +463,39 @@ def strategies_side_by_side(api: Any) -> Any:
     model = api.FullyShardedDataParallel(model)
     assert isinstance(model.blocks[0].module, Block)
     return train(model), full(api, model)
+
+
+@holds(ranks=4)
+def hybrid_states_of_rank_0(api: Any) -> Any:
+    """`sync_module_states` gives all ranks of a hybrid model the states of rank 0."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    torch.manual_seed(dist.get_rank())
+    layer = nn.Linear(4, 4)
+    layer.register_buffer("mark", torch.full((2,), float(dist.get_rank())))
+    torch.manual_seed(0)
+    first = nn.Linear(4, 4)
+    model = api.FullyShardedDataParallel(
+        layer,
+        device_mesh=mesh,
+        sharding_strategy=api.ShardingStrategy.HYBRID_SHARD,
+        sync_module_states=True,
+    )
+    found = full(api, model)
+    assert torch.equal(found["weight"], first.weight)
+    assert not model.mark.any()
+    return found
+
+
+@holds(ranks=4)
+def hybrid_shards(api: Any) -> Any:
+    """Over a mesh of two dimensions SHARDED_STATE_DICT has DTensors that are sharded in its rows, and loads."""
+    model = two_by_two(api, sharding_strategy=api.ShardingStrategy.HYBRID_SHARD)
+    train(model)
+    FSDP, types = api.FullyShardedDataParallel, api.StateDictType
+    with FSDP.state_dict_type(model, types.SHARDED_STATE_DICT):
+        state = model.state_dict()
+    again = two_by_two(api, sharding_strategy=api.ShardingStrategy.HYBRID_SHARD)
+    with FSDP.state_dict_type(again, types.SHARDED_STATE_DICT):
+        again.load_state_dict(state)
+    assert close(full(api, model), full(api, again))
+    return {n: (type(t).__name__, str(getattr(t, "placements", ""))) for n, t in state.items()}

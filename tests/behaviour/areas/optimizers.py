@@ -8,11 +8,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    apply_activation_checkpointing,
+)
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_optimizer_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.device_mesh import init_device_mesh
 
 from ..registry import holds
 from .common import batches, close, full, in_blocks, net, said, train, train_alone
@@ -274,7 +278,7 @@ def built_before_wrapping(api: Any) -> Any:
 
 @holds()
 def built_before_wrapping_by_hand(api: Any) -> Any:
-    """So does one with groups, a scheduler and units that are made one after the other."""
+    """An older optimizer may have groups and a scheduler, and the units be made one after the other."""
     model, FSDP = net(), api.FullyShardedDataParallel
     groups = [
         {"params": list(model.blocks.parameters())},
@@ -571,7 +575,7 @@ def rekey_to_ids(api: Any) -> Any:
 
 @holds()
 def rekey_to_names(api: Any) -> Any:
-    """It turns numbers into names, which an optimizer of units loads."""
+    """`rekey_optim_state_dict` turns numbers into names, which an optimizer of units loads."""
     FSDP = api.FullyShardedDataParallel
     local = net()
     other = torch.optim.Adam(local.parameters(), lr=0.05)
@@ -632,3 +636,45 @@ def groups_added_later(api: Any) -> Any:
     assert not torch.equal(found["head.weight"], net().head.weight)
     assert torch.equal(found["stem.weight"], net().stem.weight)
     return losses, found
+
+
+@holds()
+def shards_with_a_mesh(api: Any) -> Any:
+    """With a device mesh the sharded states are DTensors, and load."""
+    FSDP, types = api.FullyShardedDataParallel, api.StateDictType
+    model, optimizer = stepped(api, device_mesh=init_device_mesh("cpu", (2,)))
+    before = plain(FSDP.optim_state_dict(model, optimizer))
+    with FSDP.state_dict_type(model, types.SHARDED_STATE_DICT):
+        state = FSDP.optim_state_dict(model, optimizer)
+        shard = state["state"]["stem.weight"]["exp_avg"]
+        assert torch.equal(shard.full_tensor(), before["state"]["stem.weight"]["exp_avg"])
+        found = type(shard).__name__, str(shard.placements)
+        optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
+    return found, train(model, optimizer)
+
+
+@holds()
+def parameters_outside_of_units(api: Any) -> Any:
+    """States of parameters that are in no unit are saved and loaded with the others."""
+    FSDP, model = api.FullyShardedDataParallel, net()
+    for i, block in enumerate(model.blocks):
+        model.blocks[i] = FSDP(block, use_orig_params=True)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    losses = train(model, optimizer)
+    state = FSDP.optim_state_dict(model, optimizer)
+    saved = plain(state)
+    assert "stem.weight" in saved["state"]
+    optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
+    return losses, saved, train(model, optimizer)
+
+
+@holds()
+def units_below_checkpoints(api: Any) -> Any:
+    """Activation checkpoint wrappers do not show in the names of states."""
+    FSDP, model = api.FullyShardedDataParallel, in_blocks(api)
+    apply_activation_checkpointing(model, check_fn=lambda m: type(m) is nn.Linear)
+    model, optimizer = stepped(api, model)
+    state = FSDP.optim_state_dict(model, optimizer)
+    assert set(state["state"]) == {name for name, _ in net().named_parameters()}
+    optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
+    return plain(state), train(model, optimizer)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..registry import holds
+from ..registry import cannot, holds
 from .common import Block, batches, full, gradients, in_blocks, net, train
 
 HALF = torch.bfloat16
@@ -266,3 +267,28 @@ def classes_to_ignore(api: Any) -> Any:
     )
     assert isinstance(model[1], api.FullyShardedDataParallel)
     return train(model), full(api, model)
+
+
+@holds()
+def gradients_of_inputs(api: Any) -> Any:
+    """The gradient of an input has the input's dtype."""
+    model = api.FullyShardedDataParallel(
+        nn.Linear(4, 4), mixed_precision=api.MixedPrecision(param_dtype=HALF)
+    )
+    x = batches(1)[0].requires_grad_()
+    model(x).sum().backward()
+    assert x.grad is not None
+    assert x.grad.dtype == torch.float32
+    return x.grad
+
+
+@cannot("FSDP2 computes in one precision; the bridge warns")
+def full_precision_in_evaluation(api: Any) -> Any:
+    """`FSDP_USE_FULL_PREC_IN_EVAL=1` evaluates in full precision."""
+    os.environ["FSDP_USE_FULL_PREC_IN_EVAL"] = "1"
+    try:
+        model = in_blocks(api, mixed_precision=api.MixedPrecision(param_dtype=HALF)).eval()
+        with torch.no_grad():
+            return model(*batches(1))
+    finally:
+        del os.environ["FSDP_USE_FULL_PREC_IN_EVAL"]

@@ -10,12 +10,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.optim import _apply_optimizer_in_backward
 
 from ..registry import cannot, holds
 from .common import (
     Tied,
     batches,
     close,
+    error,
     full,
     gradients,
     in_blocks,
@@ -525,7 +527,7 @@ def changed_in_place(api: Any) -> Any:
 
 @holds()
 def data_changed_in_place(api: Any) -> Any:
-    """So does a change in place of its `.data`."""
+    """A change in place of a parameter's `.data` shows in the next forward."""
     model = in_blocks(api)
     for parameter in model.parameters():
         parameter.data.fill_(0.25)
@@ -534,7 +536,7 @@ def data_changed_in_place(api: Any) -> Any:
 
 @holds()
 def data_replaced(api: Any) -> Any:
-    """So does an assignment to its `.data`, of a tensor of the same shape."""
+    """An assignment to a parameter's `.data` shows in the next forward."""
     model = in_blocks(api)
     for parameter in model.parameters():
         parameter.data = parameter.data * 0.5
@@ -792,3 +794,61 @@ def low_precision_gradients(api: Any) -> Any:
     model = in_blocks(api, mixed_precision=precision)
     model(*batches(1)).sum().backward()
     return sorted({str(p.grad.dtype) for p in model.parameters() if p.grad is not None})
+
+
+@cannot("FSDP2 does not step optimizers that hang on parameters, which rule FSDP520 reports")
+def optimizers_in_backward(api: Any) -> Any:
+    """An optimizer that `_apply_optimizer_in_backward` hangs on each parameter steps in backward."""
+    model = in_blocks(api)
+    _apply_optimizer_in_backward(
+        torch.optim.SGD, model.parameters(), {"lr": 0.1}, register_hook=False
+    )
+    model(*batches(1)).pow(2).mean().backward()
+    return full(api, model)
+
+
+@holds()
+def gradients_replaced(api: Any) -> Any:
+    """A tensor put in the place of a gradient, or of its `.data`, is what the optimizer uses."""
+    results = []
+    for data in (False, True):
+        model = in_blocks(api)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.125)
+        model(*batches(1)).sum().backward()
+        for parameter in model.parameters():
+            if parameter.grad is None:
+                continue
+            if data:
+                parameter.grad.data = torch.ones_like(parameter) * 2
+            else:
+                parameter.grad = torch.ones_like(parameter) * 2
+        optimizer.step()
+        results.append(full(api, model))
+        expected = {n: p.detach() - 0.25 for n, p in net().named_parameters()}
+        assert close(results[-1], expected)
+    return results
+
+
+@holds()
+def parameters_replaced(api: Any) -> Any:
+    """A new nn.Parameter put in the place of a layer's weight is what the next forward uses."""
+    model = in_blocks(api)
+    head = model.module.head
+    head.weight = nn.Parameter(torch.ones_like(head.weight) * 2)
+    (x,) = batches(1)
+    found = full(api, model)
+    assert (found["head.weight"] == 2).all()
+    return found, model(x).detach()
+
+
+@holds()
+def data_of_another_shape(api: Any) -> Any:
+    """An assignment of another shape to `.data` is an error, at the latest in the next forward."""
+    model = in_blocks(api)
+    weight = next(model.parameters())
+
+    def assign() -> None:
+        weight.data = torch.zeros(*[size + 1 for size in weight.shape], 2)
+        model(*batches(1))
+
+    return bool(error(assign))

@@ -80,7 +80,7 @@ def changes_are_written_back(api: Any) -> Any:
 
 @holds()
 def changes_are_not_written_back(api: Any) -> Any:
-    """With `writeback=False` they do not."""
+    """With `writeback=False` changes inside do not stay."""
     model = in_blocks(api)
     with api.FullyShardedDataParallel.summon_full_params(model, writeback=False), torch.no_grad():
         for parameter in model.parameters():
@@ -92,7 +92,7 @@ def changes_are_not_written_back(api: Any) -> Any:
 
 @holds()
 def changes_of_no_shard(api: Any) -> Any:
-    """With NO_SHARD they stay whatever `writeback` says: the parameters are the stored ones."""
+    """With NO_SHARD changes inside stay whatever `writeback` says: the parameters are the stored ones."""
     strategy = api.ShardingStrategy.NO_SHARD
     model = in_blocks(api, sharding_strategy=strategy)
     with api.FullyShardedDataParallel.summon_full_params(model, writeback=False), torch.no_grad():
@@ -211,7 +211,7 @@ def a_model_without_units(api: Any) -> Any:
 
 @holds()
 def inside_of_itself(api: Any) -> Any:
-    """Inside of itself it is an error."""
+    """`summon_full_params` inside of itself is an error."""
     model, FSDP = in_blocks(api), api.FullyShardedDataParallel
     with FSDP.summon_full_params(model):
         return error(lambda: enter(FSDP.summon_full_params(model)))
@@ -219,7 +219,7 @@ def inside_of_itself(api: Any) -> Any:
 
 @holds()
 def in_forward(api: Any) -> Any:
-    """Inside of a forward it is an error."""
+    """`summon_full_params` inside of a forward is an error."""
 
     class Summoning(nn.Module):
         def __init__(self) -> None:
@@ -238,7 +238,7 @@ def in_forward(api: Any) -> Any:
 
 @holds()
 def in_backward(api: Any) -> Any:
-    """Inside of a backward it is an error."""
+    """`summon_full_params` inside of a backward is an error."""
     model = api.FullyShardedDataParallel(nn.Linear(4, 1))
     out = model(*batches(1))
     out.register_hook(lambda _: enter(api.FullyShardedDataParallel.summon_full_params(model)))
