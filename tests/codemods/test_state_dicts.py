@@ -1,0 +1,392 @@
+"""Contexts of state dicts: which go and which stay, beyond the examples of their rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent, indent
+
+import pytest
+
+from fsdp_migrate.engine import analyse, analyse_source
+from fsdp_migrate.report import Report
+from fsdp_migrate.settings import Options
+from fsdp_migrate.source import Source
+
+HEADER = """\
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import (
+    FullStateDictConfig,
+    FullyShardedDataParallel as FSDP,
+    StateDictType,
+)
+
+
+"""
+FULL = "FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT)"
+
+
+def migrated(text: str, form: str = "auto") -> tuple[Report, str]:
+    report = analyse_source(
+        Source(Path("/nowhere/program.py"), "program.py", text.encode()), Options(form)
+    )
+    assert not report.errors, report.errors
+    return report, report.changes[0].after.decode() if report.changes else text
+
+
+def in_function(body: str) -> str:
+    return f"{HEADER}def save(model, optimizer, trainer, rank):\n{indent(dedent(body), '    ')}"
+
+
+def body_after(text: str) -> str:
+    """The function's body after a migration, as it was written for `in_function`."""
+    return dedent(migrated(text)[1].partition("rank):\n")[2])
+
+
+GOES = {
+    "on one line": (
+        f"with {FULL}: state = model.state_dict(); dist.barrier()\n",
+        """\
+        state = get_model_state_dict(
+            model, options=StateDictOptions(full_state_dict=True)
+        ); dist.barrier()
+        """,
+    ),
+    "two calls in one statement": (
+        """\
+        both = FullStateDictConfig(True, True)
+        with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, both):
+            state, states = model.state_dict(), FSDP.full_optim_state_dict(model, optimizer)
+        """,
+        """\
+        state, states = get_model_state_dict(
+            model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+        ), get_optimizer_state_dict(
+            model,
+            optimizer,
+            options=StateDictOptions(full_state_dict=True, cpu_offload=True),
+        )
+        """,
+    ),
+    "a call among the arguments of another, with a comment": (
+        f"""\
+        with {FULL}:
+            torch.save(
+                model.state_dict(),  # whole
+                f"{{trainer.output_dir}}/checkpoint.pt",
+            )
+        """,
+        """\
+        torch.save(
+            get_model_state_dict(
+                model, options=StateDictOptions(full_state_dict=True)
+            ),  # whole
+            f"{trainer.output_dir}/checkpoint.pt",
+        )
+        """,
+    ),
+    "a call that is too long for its line": (
+        """\
+        policy = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
+        with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
+            torch.save(
+                model.state_dict(),
+                "checkpoint.pt",
+            )
+        """,
+        """\
+        torch.save(
+            get_model_state_dict(
+                model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+            ),
+            "checkpoint.pt",
+        )
+        """,
+    ),
+    "shards, loaded without some": (
+        """\
+        with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+            model.load_state_dict(state["model"], strict=False)
+        """,
+        """\
+        set_model_state_dict(model, state["model"], options=StateDictOptions(strict=False))
+        """,
+    ),
+    "a type and a configuration with names of their own": (
+        """\
+        kind = StateDictType.FULL_STATE_DICT
+        # on the CPU
+        policy = FullStateDictConfig(True, rank0_only=True)
+        with FSDP.state_dict_type(model, kind, policy):
+            state = model.state_dict()
+        """,
+        """\
+        # on the CPU
+        state = get_model_state_dict(
+            model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+        )
+        """,
+    ),
+    "a configuration for two contexts": (
+        """\
+        policy = FullStateDictConfig(False, False)
+        with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
+            state = model.state_dict()
+        with FSDP.state_dict_type(trainer.ema, StateDictType.FULL_STATE_DICT, policy):
+            other = trainer.ema.state_dict()
+        """,
+        """\
+        state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+        other = get_model_state_dict(
+            trainer.ema, options=StateDictOptions(full_state_dict=True)
+        )
+        """,
+    ),
+    "a configuration that is made twice": (
+        """\
+        policy = FullStateDictConfig(True, True)
+        with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
+            state = model.state_dict()
+        policy = FullStateDictConfig(False, False)
+        with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
+            state = model.state_dict()
+        """,
+        """\
+        state = get_model_state_dict(
+            model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+        )
+        state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+        """,
+    ),
+    "called on the model": (
+        """\
+        with model.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+            state = model.state_dict()
+        """,
+        """\
+        state = get_model_state_dict(model)
+        """,
+    ),
+    "other objects, and what is asked of the model": (
+        """\
+        with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+            count = len(list(model.parameters())) if isinstance(model, torch.nn.Module) else 0
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            trainer.logger.info("%d of %s", count, model.device)
+        """,
+        """\
+        count = len(list(model.parameters())) if isinstance(model, torch.nn.Module) else 0
+        state = {"model": get_model_state_dict(model), "optimizer": optimizer.state_dict()}
+        trainer.logger.info("%d of %s", count, model.device)
+        """,
+    ),
+    "a function of the body": (
+        """\
+        with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+            def write():
+                torch.save(model.state_dict(), "checkpoint.pt")
+
+            write()
+        """,
+        """\
+        def write():
+            torch.save(get_model_state_dict(model), "checkpoint.pt")
+
+        write()
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GOES)
+def test_context_goes(name: str) -> None:
+    before, after = GOES[name]
+    text = in_function(before)
+    assert body_after(text) == dedent(after)
+    report, once = migrated(text)
+    assert "state_dict_type" not in once
+    assert all(f.action.value != "runtime" for f in report.findings if f.code == "FSDP331")
+    assert migrated(once)[1] == once
+
+
+STAYS = {
+    "a trainer": ("trainer.save_checkpoint()", "`trainer.save_checkpoint` may reach the model"),
+    "a wrapper": ("state = trainer.state_dict()", "`trainer.state_dict` may reach"),
+    "an inner module": ("state = model.module.state_dict()", "`model.module` is used inside"),
+    "a method of the model": ("model.save_pretrained(path)", "may depend on the type"),
+    "a list of models": ("trainer.write([model], model.state_dict())", "`model` is handed on"),
+    "another name": ("other = model; state = other.state_dict()", "`model` is handed on"),
+    "another value": ("model = trainer.best; state = model.state_dict()", "another value inside"),
+    "a function that is given": ("rank(model.state_dict())", "`rank` may reach the model"),
+    "whole parameters": (
+        "with FSDP.summon_full_params(model): state = model.state_dict()",
+        "`model` is handed on",
+    ),
+    "options": ("state = model.state_dict(keep_vars=True)", "may depend on the type"),
+    "states of an optimizer on the CPU of all ranks": (
+        "states = FSDP.optim_state_dict(model, optimizer)",
+        "no option says",
+    ),
+    "states to load": (
+        "states = FSDP.optim_state_dict_to_load(model, optimizer, states)",
+        "`model` is handed on",
+    ),
+    "a comment that has no other place": (
+        "state = model.state_dict(  # whole\n    )",
+        "a comment inside",
+    ),
+    "a generator": ("yield model.state_dict()", "other code runs"),
+}
+
+
+@pytest.mark.parametrize("name", STAYS)
+def test_context_stays(name: str) -> None:
+    body, reason = STAYS[name]
+    text = in_function(f"with {FULL}:\n    {body}\n")
+    report, after = migrated(text)
+    assert after == text.replace("torch.distributed.fsdp", "fsdp_migrate.runtime")
+    (found,) = (f for f in report.findings if f.code == "FSDP331")
+    assert found.action.value == "runtime"
+    assert reason in found.message
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        f"context = {FULL}",
+        f"with {FULL} if rank else torch.no_grad():\n    state = model.state_dict()",
+        f"with torch.no_grad(), {FULL}:\n    state = model.state_dict()",
+        f"with {FULL} as before:\n    state = model.state_dict()",
+        "with FSDP.state_dict_type(model, *trainer.types):\n    state = model.state_dict()",
+        "with FSDP.state_dict_type(model, **trainer.types):\n    state = model.state_dict()",
+        f"with {FULL}:  # fsdp-migrate: ignore[FSDP002]\n    state = model.state_dict()",
+    ],
+)
+def test_only_the_imports_change(statement: str) -> None:
+    text = in_function(f"{statement}\n")
+    assert migrated(text)[1] == text.replace("torch.distributed.fsdp", "fsdp_migrate.runtime")
+
+
+def test_form_bridge_changes_no_context() -> None:
+    for before, _ in GOES.values():
+        text = in_function(before)
+        _, after = migrated(text, "bridge")
+        assert after == text.replace("torch.distributed.fsdp", "fsdp_migrate.runtime")
+
+
+CONFIG = "    policy = FullStateDictConfig(False, False)\n"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "print(policy)",
+        "policy.rank0_only = trainer.rank0_only",
+        "with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy): trainer.save_model()",
+        "with FSDP.state_dict_type(  # fsdp-migrate: ignore\n"
+        "    model, StateDictType.FULL_STATE_DICT, policy\n):\n    other = model.state_dict()",
+    ],
+)
+def test_configuration_that_something_reads_stays(more: str) -> None:
+    context = "with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):"
+    text = in_function(f"{dedent(CONFIG)}{context}\n    state = model.state_dict()\n{more}\n")
+    _, after = migrated(text)
+    assert CONFIG in after
+    changes = "policy." in more
+    assert ("get_model_state_dict" in after) is not changes
+
+
+def test_lines_keep_their_ends_and_their_indentation() -> None:
+    text = in_function(f"with {FULL}:\n    if rank:\n        state = model.state_dict()\n")
+    text = text.replace("    ", "\t").replace("\n", "\r\n")
+    _, after = migrated(text)
+    wanted = "\tif rank:\r\n\t\tstate = get_model_state_dict(model, options=StateDictOptions("
+    assert wanted in after
+    assert after.count("\n") == after.count("\r\n")
+
+
+ELSEWHERE = {
+    "a process group": "net = FSDP(net, process_group=group)",
+    "a mesh": "net = FSDP(net, device_mesh=mesh)",
+    "keywords": "options = dict(process_group=group)\nnet = FSDP(net, **options)",
+    "a partial": "from functools import partial\nmake = partial(FSDP, process_group=group)",
+    "replicas": 'kind = "HYBRID_SHARD"',
+    "a strategy by its name": "kind = fsdp.ShardingStrategy[name]",
+    "hooks that rename": "net.register_state_dict_post_hook(rename)",
+    "names of torch.compile": "import torch\nnet = FSDP(net)\nnet = torch.compile(net)",
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_another_file_of_the_run_has_a_say(name: str, tmp_path: Path) -> None:
+    text = in_function(
+        """\
+        policy = FullStateDictConfig(True, True)
+        with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
+            state = model.state_dict()
+        """
+    )
+    imports = "import torch.distributed.fsdp as fsdp\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+    first, second = tmp_path / "save.py", tmp_path / "build.py"
+    first.write_text(text)
+    for other, stays in ((f"{imports}{ELSEWHERE[name]}\n", True), (f"{imports}FSDP(net)\n", False)):
+        second.write_text(other)
+        report = analyse([first, second], Options())
+        assert not report.errors
+        (after,) = (c.after.decode() for c in report.changes if c.path == first)
+        assert ("with FSDP.state_dict_type" in after) is stays
+
+
+def test_a_name_of_the_program_is_not_taken() -> None:
+    text = in_function(f"with {FULL}:\n    state = model.state_dict()\n")
+    text += "\n\ndef get_model_state_dict(model):\n    return {}\n"
+    assert migrated(text)[1] == text.replace("torch.distributed.fsdp", "fsdp_migrate.runtime")
+
+
+FUNCTIONS = """
+
+def log(message):
+    print(message)
+
+
+def note(message):
+    log(message.upper())
+
+
+def publish(state):
+    upload(state)
+"""
+
+
+@pytest.mark.parametrize(("function", "goes"), [("log", True), ("note", True), ("publish", False)])
+def test_functions_of_the_program_are_read(function: str, goes: bool) -> None:
+    text = in_function(f"with {FULL}:\n    state = model.state_dict()\n    {function}('saved')\n")
+    assert ("get_model_state_dict" in migrated(text + FUNCTIONS)[1]) is goes
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "self.optimizer.load_state_dict(state)",
+        "self.train_dataloader.load_state_dict(state)",
+        "metrics.load_state_dict(callback.state_dict())",
+        "scheduler.load_state_dict(state['scheduler'])",
+        "state = self.model.state_dict()",
+        "plugin.set_state_dict_type('FULL_STATE_DICT')",
+        "kind = config.state_dict_type",
+    ],
+)
+def test_nothing_is_said_of_other_state_dicts(statement: str) -> None:
+    report, _ = migrated(f"{HEADER}class Trainer:\n    def run(self):\n        {statement}\n")
+    assert not [f for f in report.findings if f.code.startswith("FSDP33")]
+
+
+def test_each_line_that_changes_has_a_finding() -> None:
+    for before, _ in GOES.values():
+        text = in_function(before)
+        report, after = migrated(text)
+        spoken = {line for f in report.findings for line in range(f.line, f.end_line + 1)}
+        kept = {line.strip() for line in after.splitlines()}
+        for number, line in enumerate(text.splitlines(), 1):
+            if line.strip() not in {"", ")", "):", *kept}:
+                assert number in spoken, line
