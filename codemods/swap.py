@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.import_change import ImportChange
-from fsdp_migrate.codemods.rule import Edit, Example, Found, Import, Rule
+from fsdp_migrate.codemods.rule import Edit, Edits, Example, Found, Import, Rule
 from fsdp_migrate.facts.names import RUNTIME, TORCH, fsdp1_name, in_runtime, is_module
 from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
 from fsdp_migrate.findings import Action
@@ -123,7 +123,7 @@ class Swap:
     """
 
     found: list[Found]
-    edits: list[Edit]
+    edits: Edits
     of_torch: bool
 
 
@@ -161,8 +161,7 @@ def swap(
     found += [
         Found(RULE, node, Action.RUNTIME, f"comes from {target}") for node, target in written_out
     ]
-    edits = list(_edits(context, statements, insert, written_out))
-    return Swap(found, edits, of_torch)
+    return Swap(found, lambda: _edits(context, statements, insert, written_out), of_torch)
 
 
 def _is_of_torch(statement: ImportChange) -> bool:
@@ -401,13 +400,14 @@ def _edits(
     statements: list[ImportChange],
     insert: list[tuple[str, str]],
     written_out: list[tuple[ast.Attribute, str]],
-) -> Iterator[Edit]:
-    for statement in statements:
-        yield from statement.edits(context.file, context.line_length)
+) -> list[Edit]:
+    file, length = context.file, context.line_length
+    edits = [edit for statement in statements for edit in statement.edits(file, length)]
     for node, target in written_out:
         name = node.attr if node in context.references else ""
-        yield context.replace(node, f"{target}.{name}" if name else target)
+        edits.append(context.replace(node, f"{target}.{name}" if name else target))
     if insert:
         from fsdp_migrate.codemods.edit.import_text import insert_import_text
 
-        yield from insert_import_text(context.file, insert, context.line_length)
+        edits += insert_import_text(file, insert, length)
+    return edits

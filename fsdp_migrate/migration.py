@@ -105,7 +105,7 @@ class _File:
         shown = [each for each in found if self.is_on(each.rule, each.node)] + imports.found
         if not edit:
             return _Result(shown, None, of_torch)
-        edits += imports.edits
+        edits += imports.edits()
         after = apply(self.context.file.text, edits) if edits else None
         return _Result(shown, after, of_torch)
 

@@ -46,8 +46,9 @@ class Components:
         return [other for other in self.texts if self._root(other) == root]
 
     def _root(self, path: str) -> str:
-        while self._parent.get(path, path) != path:
-            path = self._parent[path]
+        while (parent := self._parent.get(path, path)) != path:
+            self._parent[path] = self._parent[parent]  # half the way for those that ask later
+            path = parent
         return path
 
     def _join(self, one: str, other: str) -> None:
