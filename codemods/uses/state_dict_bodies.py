@@ -50,6 +50,7 @@ class Body:
         saves, loads: `model.state_dict()` and `model.load_state_dict(state)`.
         optimizers: `FSDP.optim_state_dict(model, optimizer)`.
         gathers: the functions for optimizers that go by no type, but whose lines change with the others.
+        to_load: `FSDP.optim_state_dict_to_load(model, optimizer, states)`.
         reason: why the context must stay; empty if it need not.
     """
 
@@ -57,6 +58,7 @@ class Body:
     loads: list[ast.Call] = field(default_factory=list)
     optimizers: list[ast.Call] = field(default_factory=list)
     gathers: list[ast.Call] = field(default_factory=list)
+    to_load: list[ast.Call] = field(default_factory=list)
     reason: str = ""
 
     @property
@@ -147,6 +149,9 @@ class _Reader:
                 return True
             if call.func.attr in _GATHER:
                 self.body.gathers.append(call)
+                return True
+            if call.func.attr == "optim_state_dict_to_load":
+                self.body.to_load.append(call)
                 return True
             return call.func.attr in _TO_LOAD
         paths = self.context.dotted(call.func)

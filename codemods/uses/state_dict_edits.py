@@ -95,33 +95,42 @@ def _in_statement(
 ) -> Iterator[Edit]:
     file = context.file
     edits = sorted(Edit(*file.span(each.call), each.code) for each in calls)
-    start = file.line_starts[min(each.call.lineno for each in calls) - 1]
-    end = file.text.find("\n", edits[-1].end)
-    lines = _edited(file.text, start, len(file.text) if end < 0 else end, edits).split("\n")
-    if max(map(len, lines)) + shift <= context.line_length:
-        yield from edits
-        return
+    long = [each for each in calls if _width(context, each.call, edits) > _limit(context, shift)]
     first, last = file.span(statement)
-    indent = indentation(file, statement)
-    indent = indent[: len(indent) + shift]
-    if isinstance(statement, _SIMPLE) and context.is_alone(statement):
-        if "\n" not in file.text[first:last]:
-            code = _edited(file.text, first, last, edits)
-            made = formatted(code, max(context.line_length - len(indent), 40)).rstrip("\n")
-            yield Edit(first, last, made.replace("\n", newline(file) + indent))
-            return
+    on_one_line = "\n" not in file.text[first:last] and context.is_alone(statement)
+    if long and on_one_line and isinstance(statement, _SIMPLE):
+        indent = indentation(file, statement)
+        indent = indent[: len(indent) + shift]
+        code = _edited(file.text, first, last, edits)
+        made = formatted(code, _limit(context, len(indent))).rstrip("\n")
+        yield Edit(first, last, made.replace("\n", newline(file) + indent))
+        return
     for each in calls:
-        yield Edit(*file.span(each.call), _exploded(context, each, shift))
+        code = _exploded(context, each, shift) if each in long else each.code
+        yield Edit(*file.span(each.call), code)
 
 
 _SIMPLE = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return
 
 
+def _limit(context: Context, taken: int) -> int:
+    return max(context.line_length - taken, 40)
+
+
+def _width(context: Context, call: ast.Call, edits: Sequence[Edit]) -> int:
+    """The length of the longest line of a call after edits."""
+    file = context.file
+    start, end = file.line_starts[call.lineno - 1], file.text.find("\n", file.span(call)[1])
+    lines = _edited(file.text, start, len(file.text) if end < 0 else end, edits)
+    return max(len(line.rstrip("\r")) for line in lines.split("\n"))
+
+
 def _edited(text: str, start: int, end: int, edits: Sequence[Edit]) -> str:
-    """A part of a text after edits."""
+    """A part of a text after the edits that are in it."""
     for edit in reversed(edits):
-        text = text[: edit.start] + edit.text + text[edit.end :]
-        end += len(edit.text) - (edit.end - edit.start)
+        if start <= edit.start and edit.end <= end:
+            text = text[: edit.start] + edit.text + text[edit.end :]
+            end += len(edit.text) - (edit.end - edit.start)
     return text[start:end]
 
 

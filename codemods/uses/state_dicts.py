@@ -103,7 +103,7 @@ def _decided(context: Context, attribute: ast.Attribute, call: ast.Call) -> _Pla
     if isinstance(item, ast.withitem) and isinstance(statement, ast.With) and model is not None:
         body = body_of(context, statement, model)
     is_local = kind_of(context, call) == "Local"
-    if is_local and (body is None or body.reason or body.calls):
+    if is_local and (body is None or body.reason or body.calls or body.to_load):
         return state_dict_local.raises(call)
     try:
         if not context.plain or _is_silenced(context, call):
@@ -147,6 +147,9 @@ def _replacements(context: Context, body: Body, asked: Settings) -> Iterator[Rep
         raise Unknown(body.reason)
     if body.loads and asked.kind == "Full":
         raise Unknown("set_model_state_dict would pass over missing keys")
+    # The runtime's takes whole states and shards, whatever the type. Only `rank0_only` changes what it does.
+    if body.to_load and (asked.optimizer[1] or _is_set(context)):
+        raise Unknown("optim_state_dict_to_load goes by rank0_only")
     if body.calls and has_other_names(context):
         raise Unknown("names of the state dict may be the program's own")
     for call in body.saves:
@@ -165,6 +168,11 @@ def _replacements(context: Context, body: Body, asked: Settings) -> Iterator[Rep
         made = replacement(context, call)
         if isinstance(made, Replacement):
             yield made
+
+
+def _is_set(context: Context) -> bool:
+    """Whether a file of the run sets a type for good."""
+    return any("set_state_dict_type" in file.attributes for file in context.program.files)
 
 
 def _options(context: Context, options: str | None) -> str:

@@ -158,6 +158,19 @@ GOES = {
         state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
         """,
     ),
+    "states to load": (
+        """\
+        with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+            model.load_state_dict(state)
+            states = FSDP.optim_state_dict_to_load(model, optimizer, trainer.states)
+            optimizer.load_state_dict(states)
+        """,
+        """\
+        set_model_state_dict(model, state)
+        states = FSDP.optim_state_dict_to_load(model, optimizer, trainer.states)
+        optimizer.load_state_dict(states)
+        """,
+    ),
     "called on the model": (
         """\
         with model.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
@@ -227,8 +240,8 @@ STAYS = {
         "states = FSDP.optim_state_dict(model, optimizer)",
         "no option says",
     ),
-    "states to load": (
-        "states = FSDP.optim_state_dict_to_load(model, optimizer, states)",
+    "another context": (
+        "with FSDP.state_dict_type(model, trainer.type): pass",
         "`model` is handed on",
     ),
     "a comment that has no other place": (
@@ -245,7 +258,7 @@ def test_context_stays(name: str) -> None:
     text = in_function(f"with {FULL}:\n    {body}\n")
     report, after = migrated(text)
     assert after == text.replace("torch.distributed.fsdp", "fsdp_migrate.runtime")
-    (found,) = (f for f in report.findings if f.code == "FSDP331")
+    found = next(f for f in report.findings if f.code == "FSDP331")
     assert found.action.value == "runtime"
     assert reason in found.message
 
@@ -335,6 +348,18 @@ def test_another_file_of_the_run_has_a_say(name: str, tmp_path: Path) -> None:
         assert not report.errors
         (after,) = (c.after.decode() for c in report.changes if c.path == first)
         assert ("with FSDP.state_dict_type" in after) is stays
+
+
+@pytest.mark.parametrize("rank0_only", [False, True])
+def test_states_of_rank_0_are_loaded_in_the_context(rank0_only: bool) -> None:
+    text = in_function(
+        f"""\
+        config = FullOptimStateDictConfig(rank0_only={rank0_only})
+        with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, None, config):
+            states = FSDP.optim_state_dict_to_load(model, optimizer, trainer.states)
+        """
+    ).replace("    FullStateDictConfig,\n", "    FullOptimStateDictConfig,\n")
+    assert ("with FSDP.state_dict_type" in migrated(text)[1]) is rank0_only
 
 
 def test_a_name_of_the_program_is_not_taken() -> None:
