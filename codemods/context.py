@@ -88,6 +88,12 @@ class Context:
 
         `FSDP.state_dict_type` is a reference `FSDP`; `fsdp.wrap.wrap` is one reference as a whole.
         """
+        known = self.models.references  # several contexts may look at one file
+        if self.file not in known:
+            known[self.file] = self._references()
+        return known[self.file]
+
+    def _references(self) -> dict[ast.expr, str]:
         found: dict[ast.expr, str] = {}
         for node in (*self.file.of(ast.Attribute), *self.file.of(ast.Name)):
             if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):

@@ -36,10 +36,15 @@ _SAME = frozenset(
 
 
 class Models:
-    """The models of one program."""
+    """The models of one program.
+
+    Attributes:
+        references: what `Context.references` found in each file.
+    """
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        self.references: dict[File, dict[ast.expr, str]] = {}
         self._answers: dict[ast.AST, bool] = {}
 
     def constructors(self, file: File) -> list[ast.Call]:

@@ -174,28 +174,44 @@ class Constructions:
 
     def kind(self, call: ast.Call) -> str | None:
         """What a call is, or None if it makes no units."""
-        context = self.context
-        if isinstance(call.func, ast.Name | ast.Attribute):
-            name = context.fsdp1(call.func)
-            if name == CLASS:
-                return DIRECT
-            if name == "wrap":
-                return WRAP
-            if self._is_own(call.func):
-                return SUBCLASS
-            if "functools.partial" in context.dotted(call.func):
-                first = call.args[0] if call.args else None
-                is_class = first is not None and context.models.is_class(first, context.file)
-                return PARTIAL if is_class else None
-            if context.models.is_constructor(call, context.file):
-                return WRAP  # a call of a `partial` of the class
-        if any(self._is_wrapper_class(keyword) for keyword in call.keywords):
+        name = self.context.references.get(call.func)
+        if name == CLASS:
+            return DIRECT
+        if name == "wrap":
+            return WRAP
+        if call.args and self._is_class(call.args[0]):
+            if "functools.partial" in self.context.dotted(call.func):
+                return PARTIAL
+        if any(k.arg == "wrapper_cls" and self._is_class(k.value) for k in call.keywords):
             return ENABLE_WRAP
+        if self._is_own(call.func):
+            return SUBCLASS
+        if isinstance(call.func, ast.Name) and "partial" in self.context.file.text:
+            is_made_by_partial = self.context.models.is_constructor(call, self.context.file)
+            return WRAP if is_made_by_partial else None
         return None
+
+    def _is_class(self, expression: ast.expr) -> bool:
+        if self.context.references.get(expression) == CLASS:
+            return True
+        return self._subclasses and self.context.models.is_class(expression, self.context.file)
+
+    @cached_property
+    def _subclasses(self) -> bool:
+        """Whether the program has subclasses of FSDP1's."""
+        program, models = self.context.program, self.context.models
+        return any(
+            models.is_subclass(Definition(file, node))
+            for file in program.files
+            for node in file.of(ast.ClassDef)
+            if node.bases
+        )
 
     def _is_own(self, function: ast.expr) -> bool:
         """Whether a function is a subclass of FSDP1's in the program, or `super().__init__` inside of one."""
         context = self.context
+        if not self._subclasses:
+            return False
         if isinstance(function, ast.Attribute) and function.attr == "__init__":
             above = function.value
             cls = context.file.enclosing_class(function)
@@ -205,11 +221,7 @@ class Constructions:
                 and cls is not None
                 and context.models.is_subclass(Definition(context.file, cls))
             )
-        return any(
+        return isinstance(function, ast.Name | ast.Attribute) and any(
             isinstance(meaning, Definition) and context.models.is_subclass(meaning)
             for meaning in context.program.meanings(function, context.file)
         )
-
-    def _is_wrapper_class(self, keyword: ast.keyword) -> bool:
-        is_class = self.context.models.is_class
-        return keyword.arg == "wrapper_cls" and is_class(keyword.value, self.context.file)

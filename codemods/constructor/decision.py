@@ -85,6 +85,7 @@ class Decisions:
         self._made: dict[str, Decision] = {}
         self._contexts: dict[str, Context] = {}
         self._components: Components | None = None
+        self._hopeful: bool | None = None
         self._constructions: dict[str, list[Construction]] = {}
 
     def of(self, context: Context) -> Decision:
@@ -109,12 +110,9 @@ class Decisions:
         return self._constructions[path]
 
     def _decide(self, context: Context) -> None:
-        own = self.constructions(context)
-        try:
-            for construction in own:
-                parts_of(construction)  # most stay for their arguments: no other file is read
-        except Stays as stays:
-            self._made[str(context.file.path)] = Decision(reason=str(stays))
+        if not self._any_could_be_plain(
+            context
+        ):  # most stay for their arguments: no other file is read
             return
         if self._components is None:
             self._components = Components(self.models.program)
@@ -122,6 +120,14 @@ class Decisions:
         decision = self._of_files(context, paths)
         for path in (*paths, str(context.file.path)):
             self._made[path] = decision
+
+    def _any_could_be_plain(self, context: Context) -> bool:
+        """Whether some constructor of the run, and every one of this file, could be plain by its arguments."""
+        if self._hopeful is None:
+            files = (self._context(file, context) for file in self.models.program.files)
+            every = [each for other in files for each in self.constructions(other)]
+            self._hopeful = any(not why_not(each) for each in every)
+        return self._hopeful and not any(map(why_not, self.constructions(context)))
 
     def _of_files(self, context: Context, paths: list[str]) -> Decision:
         mentioned = {str(file.path): file for file in self.models.program.files}
@@ -180,6 +186,15 @@ def parts_of(construction: Construction) -> dict[str, Plain]:
     for module in (sharding, wrapping, training, precision):
         parts.update(module.plain(construction))
     return parts
+
+
+def why_not(construction: Construction) -> str:
+    """What in its own arguments keeps a constructor on the bridge; "" for nothing."""
+    try:
+        parts_of(construction)
+    except Stays as stays:
+        return str(stays)
+    return ""
 
 
 def _form(construction: Construction, every: list[Construction]) -> PlainForm:

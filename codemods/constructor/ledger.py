@@ -15,8 +15,8 @@ from fsdp_migrate.codemods.constructor.construction import (
     Argument,
     Construction,
 )
-from fsdp_migrate.codemods.constructor.decision import Decision, PlainForm, decisions, parts_of
-from fsdp_migrate.codemods.constructor.plain import Said, Stays
+from fsdp_migrate.codemods.constructor.decision import Decision, PlainForm, decisions, why_not
+from fsdp_migrate.codemods.constructor.plain import Said
 from fsdp_migrate.codemods.constructor.rules import CONSTRUCTOR, UNKNOWN, UNPACKED
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.rule import Found, Rule
@@ -77,7 +77,7 @@ def _constructor(
     if form is None:
         message = "stays on the bridge"
         if decision is not None:
-            message += f": {_reason(construction, decision)}"
+            message += f": {why_not(construction) or decision.reason}"
         return Found(CONSTRUCTOR, call, Action.RUNTIME, message, construct)
     message = "becomes fully_shard(...): the model is sharded in place and stays the same object"
     if form.whole.classes:
@@ -94,15 +94,6 @@ def _constructor(
         imports=form.imports,
         removed=form.removed,
     )
-
-
-def _reason(construction: Construction, decision: Decision) -> str:
-    """What keeps a constructor on the bridge: an argument of its own, or something else of its program."""
-    try:
-        parts_of(construction)
-    except Stays as stays:
-        return str(stays)
-    return decision.reason
 
 
 def _argument(construction: Construction, argument: Argument, form: PlainForm | None) -> Found:

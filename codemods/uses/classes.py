@@ -95,6 +95,8 @@ RULES = (RULE,)
 
 def find(context: Context) -> Iterator[Found]:
     """The class in tests and annotations, where the models are plain; elsewhere it goes on meaning the runtime's."""
+    if CLASS not in context.references.values():
+        return
     forms = decisions(context).plain_forms(context)
     if forms is not None:
         yield from plain(context, forms)

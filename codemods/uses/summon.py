@@ -115,11 +115,12 @@ _RULES = {"summon_full_params": SUMMON, "fsdp_modules": UNITS}
 
 def find(context: Context) -> Iterator[Found]:
     """The two functions of the class."""
-    forms = decisions(context).plain_forms(context)
+    uses = list(_uses(context))
+    forms = decisions(context).plain_forms(context) if uses else None
     if forms is not None:
         yield from plain(context, forms)
         return
-    for attribute in _uses(context):
+    for attribute in uses:
         message = f"{attribute.attr} works on the bridge as it did"
         yield Found(_RULES[attribute.attr], attribute, Action.RUNTIME, message)
 

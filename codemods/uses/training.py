@@ -187,11 +187,12 @@ _TORCH = "torch.nn.utils.clip_grad_norm_"
 
 def find(context: Context) -> Iterator[Found]:
     """The two methods of expressions that can hold a model."""
-    forms = decisions(context).plain_forms(context)
+    uses = list(_uses(context))
+    forms = decisions(context).plain_forms(context) if uses else None
     if forms is not None:
         yield from plain(context, forms)
         return
-    for attribute, _ in _uses(context):
+    for attribute, _ in uses:
         rule = _RULES[attribute.attr]
         message = f"{attribute.attr} works on the bridge as it did"
         yield Found(rule, attribute, Action.RUNTIME, message)

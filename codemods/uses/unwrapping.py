@@ -91,6 +91,8 @@ RULES = (RULE,)
 
 def find(context: Context) -> Iterator[Found]:
     """`.module` of plain models; on the bridge it is what it was."""
+    if "module" not in context.file.attributes:
+        return
     forms = decisions(context).plain_forms(context)
     if forms is not None:
         yield from plain(context, forms)
