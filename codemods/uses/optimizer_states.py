@@ -217,7 +217,7 @@ def replacement(context: Context, call: ast.Call) -> Replacement | str | None:
     options, _ = _BECOMES[function.attr]
     if options == ON_RANK_0 and not first_is_rank_0(context.models):
         return _OTHER_GROUP
-    if has_other_names(context):
+    if has_other_names(context.models):
         return "the runtime's stays: names of the states may be the program's own"
     made = get_optimizer_state_dict(context, call, given, options)
     if not are_editable(context, [made]):
@@ -269,17 +269,28 @@ def _has_groups(models: Models, file: File) -> bool:
     if _HYBRID.search(file.text):
         return True
     for call in file.of(ast.Call):
-        values = [*call.args, *(given.value for given in call.keywords)]
-        if not models.is_constructor(call, file) and not any(
-            models.program.fsdp1(value, file) == CLASS for value in values
-        ):
-            continue
-        if any(isinstance(value, ast.Starred) for value in call.args) or any(
-            given.arg is None and any(group in file.text for group in _GROUPS)
-            for given in call.keywords
+        if _gives(call, file) and (
+            models.is_constructor(call, file) or _is_given_the_class(models, call, file)
         ):
             return True
-        groups = [keyword(call, "process_group", 1), keyword(call, "device_mesh", 15)]
-        if any(g is not None and ast.unparse(g) != "None" for g in groups):
+        if len(call.args) > 1 and models.is_constructor(call, file):
+            starred = any(isinstance(value, ast.Starred) for value in call.args)
+            if starred or ast.unparse(call.args[1]) != "None" or len(call.args) > 15:
+                return True
+    return False
+
+
+def _gives(call: ast.Call, file: File) -> bool:
+    """Whether the keywords of a call may hold a process group or a mesh."""
+    for given in call.keywords:
+        if given.arg in _GROUPS and ast.unparse(given.value) != "None":
+            return True
+        if given.arg is None and any(group in file.text for group in _GROUPS):
             return True
     return False
+
+
+def _is_given_the_class(models: Models, call: ast.Call, file: File) -> bool:
+    """`partial(FSDP, ...)` and `enable_wrap(wrapper_cls=FSDP, ...)`."""
+    values = (*call.args, *(given.value for given in call.keywords))
+    return any(models.program.fsdp1(value, file) == CLASS for value in values)

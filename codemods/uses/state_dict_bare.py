@@ -111,7 +111,7 @@ def find(context: Context) -> Iterator[Found]:
         if not isinstance(call, ast.Call) or call.func is not attribute or call.args:
             continue
         constructor = _constructor(context, call, model) if not call.keywords else None
-        if constructor is None or _has_type(context, call) or has_other_names(context):
+        if constructor is None or _has_type(context, call) or has_other_names(context.models):
             continue
         made = Replacement(
             call,

@@ -9,8 +9,10 @@ from __future__ import annotations
 import ast
 import builtins
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from fsdp_migrate.codemods.context import Context, shortened
+from fsdp_migrate.codemods.models import Models
 from fsdp_migrate.codemods.uses.state_dict_settings import MODULE
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import CLASS
@@ -22,7 +24,7 @@ _TO_LOAD = frozenset(
     {"shard_full_optim_state_dict", "scatter_full_optim_state_dict"}
     | {"flatten_sharded_optim_state_dict", "rekey_optim_state_dict"}
 )
-_ASK = frozenset({"isinstance", "id", "len", "type", "hasattr"})
+_ASK = frozenset({"hasattr", "id", "isinstance", "len", "print", "type"})
 _ATTRIBUTES = frozenset({"config", "device", "dtype", "training"})
 _METHODS = frozenset(
     {"eval", "train", "modules", "named_modules", "parameters", "named_parameters", "buffers"}
@@ -79,7 +81,7 @@ class _Reader:
         self.nodes = [node for part in statement.body for node in ast.walk(part)]
         self.inside = set(self.nodes)
         self.model = ast.unparse(model)
-        self.root = self.model.partition(".")[0]
+        self.parts = set(self.model.split("."))
         self.known: set[ast.AST] = set()
         self.body = Body()
 
@@ -100,7 +102,8 @@ class _Reader:
 
     def is_mention(self, node: ast.Name | ast.Attribute) -> bool:
         """Whether a node is the model, or an object that holds it and is not just looked into."""
-        if isinstance(node, ast.Name) and node.id != self.root:
+        name = node.id if isinstance(node, ast.Name) else node.attr
+        if name not in self.parts:
             return False
         text = ast.unparse(node)
         if text == self.model:
@@ -229,18 +232,21 @@ def is_no_model(receiver: ast.expr) -> bool:
     return any(word in last for word in _OTHERS)
 
 
-def has_other_names(context: Context) -> bool:
+@lru_cache(maxsize=1)
+def has_other_names(models: Models) -> bool:
     """Whether modules of the program may give their state dicts names that torch's functions do not find.
 
     torch.compile around a model puts `_orig_mod.` in front of them, which those functions take away.
     """
-    program = context.program
-    for file in program.files:
+    for file in models.program.files:
         if any(hook in file.attributes for hook in _RENAMED):
             return True
-        for call in file.of(ast.Call):
-            if "torch.compile" in program.dotted(call.func, file) and any(
-                context.models.can_hold(value, file) for value in call.args
+        for function in (*file.attributes.get("compile", ()), *file.loads.get("compile", ())):
+            call = file.parents[function]
+            if (
+                isinstance(call, ast.Call)
+                and "torch.compile" in models.program.dotted(function, file)
+                and any(models.can_hold(value, file) for value in call.args)
             ):
                 return True
     return False

@@ -120,8 +120,8 @@ def _decided(context: Context, attribute: ast.Attribute, call: ast.Call) -> _Pla
     except Unknown as reason:
         if is_local:
             return state_dict_local.raises(call)
-        because = f" ({reason})" if str(reason) else ""
-        message = f"the runtime's gives the model's state dict its type{because}"
+        because = f" and stays: {reason}" if str(reason) else ""
+        message = f"the runtime's context sets the type{because}"
         return Found(CONTEXT, call, Action.RUNTIME, message)
 
 
@@ -150,7 +150,7 @@ def _replacements(context: Context, body: Body, asked: Settings) -> Iterator[Rep
     # The runtime's takes whole states and shards, whatever the type. Only `rank0_only` changes what it does.
     if body.to_load and (asked.optimizer[1] or _is_set(context)):
         raise Unknown("optim_state_dict_to_load goes by rank0_only")
-    if body.calls and has_other_names(context):
+    if body.calls and has_other_names(context.models):
         raise Unknown("names of the state dict may be the program's own")
     for call in body.saves:
         assert isinstance(call.func, ast.Attribute)

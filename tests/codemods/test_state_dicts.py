@@ -330,6 +330,12 @@ ELSEWHERE = {
 }
 
 
+HARMLESS = """\
+net = FSDP(net, None, fsdp.ShardingStrategy.FULL_SHARD, device_mesh=None)
+assert isinstance(net, FSDP)
+"""
+
+
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_another_file_of_the_run_has_a_say(name: str, tmp_path: Path) -> None:
     text = in_function(
@@ -342,7 +348,7 @@ def test_another_file_of_the_run_has_a_say(name: str, tmp_path: Path) -> None:
     imports = "import torch.distributed.fsdp as fsdp\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
     first, second = tmp_path / "save.py", tmp_path / "build.py"
     first.write_text(text)
-    for other, stays in ((f"{imports}{ELSEWHERE[name]}\n", True), (f"{imports}FSDP(net)\n", False)):
+    for other, stays in ((f"{imports}{ELSEWHERE[name]}\n", True), (f"{imports}{HARMLESS}", False)):
         second.write_text(other)
         report = analyse([first, second], Options())
         assert not report.errors
