@@ -76,9 +76,7 @@ def is_summed_over_ranks(context: Context, node: ast.expr) -> bool:
             continue
         if _adds_ranks(context, call):
             return True
-        around = file.statement(call)
-        if isinstance(around, ast.Assign) and around.value is call:
-            names |= _bound_by(around)
+        names |= _bound_by(file.statement(call))
     return any(
         isinstance(product.op, ast.Mult)
         and file.scope_of(product) is scope
@@ -100,8 +98,12 @@ def _adds_ranks(context: Context, node: ast.AST) -> bool:
 
 
 def _bound_by(statement: ast.stmt) -> set[str]:
+    """The names that a statement gives a value to, or appends one to."""
     targets: list[ast.expr] = []
-    if isinstance(statement, ast.Assign):
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "append":
+        targets = [getattr(call.func, "value", call)]
+    elif isinstance(statement, ast.Assign):
         targets = statement.targets
     elif isinstance(statement, ast.AugAssign | ast.AnnAssign):
         targets = [statement.target]

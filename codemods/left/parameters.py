@@ -98,6 +98,42 @@ whole = torch.cat([local_shard(p.grad).detach().view(-1) for p in model.paramete
             message="this rank's shard",
         ),
         Example(
+            "norms that an optimizer takes of its parameters",
+            """\
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+class Optimizer(torch.optim.AdamW):
+    def grad_norm(self, module: FSDP):
+        norms = []
+        for group in self.param_groups:
+            for p in group["params"]:
+                norms.append(torch.linalg.vector_norm(p.grad))
+        total = torch.stack(norms) ** 2.0
+        dist.all_reduce(total, group=module.process_group)
+        return total.sum() ** 0.5
+""",
+            """\
+import torch
+import torch.distributed as dist
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, local_shard
+
+
+class Optimizer(torch.optim.AdamW):
+    def grad_norm(self, module: FSDP):
+        norms = []
+        for group in self.param_groups:
+            for p in group["params"]:
+                norms.append(torch.linalg.vector_norm(local_shard(p.grad)))
+        total = torch.stack(norms) ** 2.0
+        dist.all_reduce(total, group=module.process_group)
+        return total.sum() ** 0.5
+""",
+            message="this rank's shard",
+        ),
+        Example(
             "a count that is summed over ranks",
             """\
 import torch

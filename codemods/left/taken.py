@@ -12,14 +12,17 @@ from functools import lru_cache
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.models import Models
 from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.names import CLASS, fsdp1_name
 from fsdp_migrate.facts.order import reaching
-from fsdp_migrate.facts.scopes import Assigned, Parameter
+from fsdp_migrate.facts.scopes import Assigned, Imported, Parameter
 
 # Where in each item of an iteration the parameter is: (1,) in `for name, p in model.named_parameters()`.
 Path = tuple[int, ...]
 
 _PARTS = frozenset({"data", "grad", "main_grad"})
-_COPIES = frozenset({"clone", "contiguous", "cpu", "cuda", "detach", "double", "float", "to"})
+_COPIES = frozenset(
+    {"abs", "clone", "contiguous", "cpu", "cuda", "detach", "double", "float", "square", "to"}
+)
 _SEQUENCES = frozenset({"filter", "iter", "list", "reversed", "set", "sorted", "tuple"})
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 
@@ -79,6 +82,10 @@ class Taken:
             return self._element(iterable.value, path, file)
         if isinstance(iterable, ast.ListComp | ast.SetComp | ast.GeneratorExp):
             return self._element(iterable.elt, path, file)
+        if isinstance(iterable, ast.List | ast.Tuple):
+            return not path and any(self.is_parameter(each, file) for each in iterable.elts)
+        if isinstance(iterable, ast.Subscript):
+            return not path and self._are_an_optimizers(iterable, file)
         if isinstance(iterable, ast.Attribute):
             return any(
                 self.are_parameters(value, file, path) for value in self._stored(iterable, file)
@@ -133,6 +140,19 @@ class Taken:
         return method is not None and any(
             isinstance(call.func, ast.Attribute) and self.models.can_hold(call.func.value, other)
             for other, call in self.models.calls.get(method.name, ())
+        )
+
+    def _are_an_optimizers(self, group: ast.Subscript, file: File) -> bool:
+        """`group["params"]` of `optimizer.param_groups`, in a file that speaks of FSDP1's class."""
+        if not (isinstance(group.slice, ast.Constant) and group.slice.value == "params"):
+            return False
+        loop = loop_of(file, group.value) if isinstance(group.value, ast.Name) else None
+        is_one = loop is not None and getattr(loop[1], "attr", "") == "param_groups"
+        return is_one and any(
+            isinstance(binding, Imported)
+            and fsdp1_name(f"{binding.module}.{binding.member}") == CLASS
+            for bindings in file.scope.bindings.values()
+            for binding in bindings
         )
 
     def _values(self, name: ast.Name, file: File) -> Iterator[tuple[ast.expr, File]]:

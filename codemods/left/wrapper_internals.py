@@ -107,6 +107,24 @@ inner = model._fsdp_wrapped_module if hasattr(model, "_fsdp_wrapped_module") els
             quiet=True,
         ),
         Example(
+            "where hasattr asks first",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+if hasattr(model, "_exec_order_data"):
+    model._exec_order_data._forward_prefetch_limit = 2
+""",
+            """\
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+if hasattr(model, "_exec_order_data"):
+    model._exec_order_data._forward_prefetch_limit = 2
+""",
+            quiet=True,
+        ),
+        Example(
             "a handle of something else",
             """\
 from torch.distributed.fsdp import ShardingStrategy
@@ -219,7 +237,9 @@ def _attribute(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
     speaks = bool(context.references) or "distributed.fsdp._" in context.file.text
     likely = name in _UNMISTAKABLE or (name in _LIKELY and speaks)
     is_self = isinstance(owner, ast.Name) and owner.id == "self"
-    if context.can_be_model(owner) or (likely and not is_self):
+    if (context.can_be_model(owner) or (likely and not is_self)) and not _is_guarded(
+        context, attribute
+    ):
         yield Found(ATTRIBUTE, attribute, Action.MANUAL, ATTRIBUTES[name], f".{name}")
 
 
@@ -234,6 +254,15 @@ def _reshard(context: Context, attribute: ast.Attribute) -> ast.Call | None:
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
     frees = len(given) == 1 and isinstance(given[0], ast.Constant) and given[0].value is True
     return call if frees else None
+
+
+def _is_guarded(context: Context, attribute: ast.Attribute) -> bool:
+    """Whether `hasattr` decides on an attribute, which answers False of the bridge's models."""
+    question = f"hasattr({ast.unparse(attribute.value)}, {attribute.attr!r})"
+    return any(
+        isinstance(parent, ast.If | ast.IfExp | ast.BoolOp) and question in ast.unparse(parent)
+        for parent in context.file.ancestors(attribute)
+    )
 
 
 def _flat_names(context: Context) -> Iterator[Found]:

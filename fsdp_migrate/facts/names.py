@@ -89,7 +89,11 @@ def in_runtime(module: str) -> str:
 
 def is_private(dotted: str) -> bool:
     """Whether a dotted path leads to what only torch's FSDP1 has: its private modules and `FlatParameter`."""
-    if not dotted.startswith(f"{TORCH}.") or dotted in _PATHS:
+    if (
+        not dotted.startswith(f"{TORCH}.")
+        or dotted in _PATHS
+        or dotted.rpartition(".")[0] in _PATHS
+    ):
         return False
     first, _, rest = dotted[len(TORCH) + 1 :].partition(".")
     if first in {"_fully_shard", "_common_utils"} and not rest:
