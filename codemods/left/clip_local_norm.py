@@ -131,6 +131,32 @@ else:
             quiet=True,
         ),
         Example(
+            "two branches that are about something else",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model, **options)
+if scaler is not None:
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+else:
+    model.clip_grad_norm_(1.0)
+""",
+            """\
+import torch
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+
+model = FSDP(model, **options)
+if scaler is not None:
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+else:
+    model.clip_grad_norm_(1.0)
+""",
+            message="by the norm over all ranks",
+        ),
+        Example(
             "a trainer whose subclass shards, and clips in its own way",
             """\
 import torch
@@ -201,6 +227,7 @@ RULES = (RULE,)
 _NAME = "clip_grad_norm_"
 _TORCH = frozenset({f"torch.nn.utils.{_NAME}", f"torch.nn.utils.clip_grad.{_NAME}"})
 _MESSAGE = "clips by the norm over all ranks now; under FSDP1 each rank clipped by the norm of its own shards"
+_KINDS = ("isinstance", "hasattr", "fsdp", "shard", "distributed", "strategy", "clip_grad_norm_")
 _ENDING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
@@ -256,16 +283,23 @@ def _is_for_others(context: Context, call: ast.Call) -> bool:
 
 
 def _other_ways(parent: ast.AST, child: ast.AST) -> Iterator[ast.AST]:
-    """What runs in place of a node: the other branch, or one above that ends the block."""
-    if isinstance(parent, ast.IfExp):
-        yield parent.orelse if child is parent.body else parent.body
-    elif isinstance(parent, ast.If):
-        yield from parent.orelse if child in parent.body else parent.body
+    """What runs in place of a node for another kind of model: the other branch, or one above that ends the block."""
+    if isinstance(parent, ast.If | ast.IfExp) and _asks_for_the_kind(parent.test):
+        branches = (parent.body, parent.orelse)
+        for branch in (each if isinstance(each, list) else [each] for each in branches):
+            if child not in branch:
+                yield from branch
     for block in (getattr(parent, "body", None), getattr(parent, "orelse", None)):
         if isinstance(block, list) and child in block:
             for above in block[: block.index(child)]:
                 if isinstance(above, ast.If) and isinstance(above.body[-1], _ENDING):
-                    yield from above.body
+                    yield from above.body if _asks_for_the_kind(above.test) else ()
+
+
+def _asks_for_the_kind(test: ast.expr) -> bool:
+    """Whether a test asks what kind of model there is: its class, a method of it, or a setting that says so."""
+    words = ast.unparse(test).lower()
+    return any(word in words for word in _KINDS)
 
 
 def _clips(context: Context, node: ast.AST) -> bool:
