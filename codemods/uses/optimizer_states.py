@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Collection, Iterator
-from functools import lru_cache, partial
+from functools import partial
 
 from fsdp_migrate.codemods.context import Context, keyword
-from fsdp_migrate.codemods.models import Models
 from fsdp_migrate.codemods.rule import Example, Found, Rule
-from fsdp_migrate.codemods.uses.state_dict_bodies import has_other_names
 from fsdp_migrate.codemods.uses.state_dict_edits import Replacement, are_editable, call_edits
+from fsdp_migrate.codemods.uses.state_dict_run import first_is_rank_0, has_other_names
 from fsdp_migrate.codemods.uses.state_dict_settings import ON_RANK_0, ON_THE_CPU
-from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.findings import Action
 
@@ -176,10 +173,6 @@ _BECOMES = {
     ),
 }
 
-# Strategies with replicas, and strategies that are looked up by a name.
-_HYBRID = re.compile(r"HYBRID|ShardingStrategy\s*[\[(]|getattr\(\s*ShardingStrategy")
-_GROUPS = ("process_group", "device_mesh")
-
 
 def find(context: Context, settled: Collection[ast.AST]) -> Iterator[Found]:
     """FSDP1's functions for optimizer states, but for the calls that a context's rewrite takes away."""
@@ -257,40 +250,3 @@ def get_optimizer_state_dict(
     if options:
         arguments.append(f"options={options}")
     return Replacement(call, "get_optimizer_state_dict", arguments)
-
-
-@lru_cache(maxsize=1)
-def first_is_rank_0(models: Models) -> bool:
-    """Whether rank 0 of each model's process group is rank 0 of all ranks, by the constructors of the run."""
-    return not any(_has_groups(models, file) for file in models.program.files)
-
-
-def _has_groups(models: Models, file: File) -> bool:
-    if _HYBRID.search(file.text):
-        return True
-    for call in file.of(ast.Call):
-        if _gives(call, file) and (
-            models.is_constructor(call, file) or _is_given_the_class(models, call, file)
-        ):
-            return True
-        if len(call.args) > 1 and models.is_constructor(call, file):
-            starred = any(isinstance(value, ast.Starred) for value in call.args)
-            if starred or ast.unparse(call.args[1]) != "None" or len(call.args) > 15:
-                return True
-    return False
-
-
-def _gives(call: ast.Call, file: File) -> bool:
-    """Whether the keywords of a call may hold a process group or a mesh."""
-    for given in call.keywords:
-        if given.arg in _GROUPS and ast.unparse(given.value) != "None":
-            return True
-        if given.arg is None and any(group in file.text for group in _GROUPS):
-            return True
-    return False
-
-
-def _is_given_the_class(models: Models, call: ast.Call, file: File) -> bool:
-    """`partial(FSDP, ...)` and `enable_wrap(wrapper_cls=FSDP, ...)`."""
-    values = (*call.args, *(given.value for given in call.keywords))
-    return any(models.program.fsdp1(value, file) == CLASS for value in values)

@@ -8,8 +8,8 @@ from functools import partial
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Example, Found, Rule
-from fsdp_migrate.codemods.uses.state_dict_bodies import has_other_names
 from fsdp_migrate.codemods.uses.state_dict_edits import Replacement, are_editable, call_edits
+from fsdp_migrate.codemods.uses.state_dict_run import has_other_names, is_set
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.scopes import Assigned, Parameter
 from fsdp_migrate.findings import Action
@@ -152,11 +152,7 @@ def _constructor(context: Context, call: ast.Call, model: ast.expr) -> ast.Call 
 def _has_type(context: Context, call: ast.Call) -> bool:
     """Whether a type other than the default may be in force at a call, or parameters be whole."""
     items = [i for n in context.file.ancestors(call) if isinstance(n, ast.With) for i in n.items]
-    if any(getattr(getattr(i.context_expr, "func", None), "attr", "") in _SCOPED for i in items):
-        return True
-    for file in context.program.files:
-        calls = [file.parents[a] for a in file.attributes.get("state_dict_type", ())]
-        kept = (c for c in calls if not isinstance(file.parents[c], ast.withitem))
-        if "set_state_dict_type" in file.attributes or any(isinstance(c, ast.Call) for c in kept):
-            return True
-    return False
+    scoped = any(
+        getattr(getattr(i.context_expr, "func", None), "attr", "") in _SCOPED for i in items
+    )
+    return scoped or is_set(context.models)

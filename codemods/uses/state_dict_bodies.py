@@ -9,10 +9,9 @@ from __future__ import annotations
 import ast
 import builtins
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from fsdp_migrate.codemods.context import Context, shortened
-from fsdp_migrate.codemods.models import Models
+from fsdp_migrate.codemods.uses.optimizer_states import model_and_optimizer
 from fsdp_migrate.codemods.uses.state_dict_settings import MODULE
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import CLASS
@@ -40,7 +39,6 @@ _HARMLESS = frozenset(
     | {"upper", "values", "wait_for_everyone", "warning", "write"}
 )
 _OTHERS = ("optim", "opt", "sched", "scaler", "loader", "sampler", "dataset", "tokenizer")
-_RENAMED = ("register_state_dict_post_hook", "_register_state_dict_hook")
 _SAVES = ("state_dict", "save_model", "save_pretrained", "save_state", "save_checkpoint")
 
 
@@ -147,7 +145,7 @@ class _Reader:
             return True
         if self.is_of_fsdp1(call):
             assert isinstance(call.func, ast.Attribute)
-            if call.func.attr == "optim_state_dict" and is_plain(call):
+            if call.func.attr == "optim_state_dict" and model_and_optimizer(call):
                 self.body.optimizers.append(call)
                 return True
             if call.func.attr in _GATHER:
@@ -203,13 +201,6 @@ class _Reader:
         )
 
 
-def is_plain(call: ast.Call) -> bool:
-    """Whether a call gives a model and an optimizer, and nothing else."""
-    names = [*("model", "optim")[: len(call.args)], *(k.arg for k in call.keywords)]
-    starred = any(isinstance(argument, ast.Starred) for argument in call.args)
-    return not starred and len(call.args) <= 2 and sorted(map(str, names)) == ["model", "optim"]
-
-
 def _loads(call: ast.Call) -> bool:
     """Whether `load_state_dict` is given a state dict and nothing else but `strict`."""
     names = [*("state_dict", "strict")[: len(call.args)], *(k.arg for k in call.keywords)]
@@ -230,23 +221,3 @@ def is_no_model(receiver: ast.expr) -> bool:
     """Whether a name says that what has the state dict is an optimizer, a scheduler or the like."""
     last = ast.unparse(receiver).rpartition(".")[2].lower()
     return any(word in last for word in _OTHERS)
-
-
-@lru_cache(maxsize=1)
-def has_other_names(models: Models) -> bool:
-    """Whether modules of the program may give their state dicts names that torch's functions do not find.
-
-    torch.compile around a model puts `_orig_mod.` in front of them, which those functions take away.
-    """
-    for file in models.program.files:
-        if any(hook in file.attributes for hook in _RENAMED):
-            return True
-        for function in (*file.attributes.get("compile", ()), *file.loads.get("compile", ())):
-            call = file.parents[function]
-            if (
-                isinstance(call, ast.Call)
-                and "torch.compile" in models.program.dotted(function, file)
-                and any(models.can_hold(value, file) for value in call.args)
-            ):
-                return True
-    return False

@@ -11,14 +11,14 @@ from fsdp_migrate.codemods.context import Context, keyword, shortened
 from fsdp_migrate.codemods.rule import Edit, Found
 from fsdp_migrate.codemods.uses import optimizer_states, state_dict_bare, state_dict_local
 from fsdp_migrate.codemods.uses.optimizer_states import (
-    first_is_rank_0,
     get_optimizer_state_dict,
     model_and_optimizer,
     replacement,
 )
-from fsdp_migrate.codemods.uses.state_dict_bodies import Body, body_of, has_other_names
+from fsdp_migrate.codemods.uses.state_dict_bodies import Body, body_of
 from fsdp_migrate.codemods.uses.state_dict_edits import Replacement, are_editable, unwrapped
 from fsdp_migrate.codemods.uses.state_dict_rules import CONTEXT, SET_TYPE
+from fsdp_migrate.codemods.uses.state_dict_run import first_is_rank_0, has_other_names, is_set
 from fsdp_migrate.codemods.uses.state_dict_settings import (
     ON_RANK_0,
     Settings,
@@ -148,7 +148,7 @@ def _replacements(context: Context, body: Body, asked: Settings) -> Iterator[Rep
     if body.loads and asked.kind == "Full":
         raise Unknown("set_model_state_dict would pass over missing keys")
     # The runtime's takes whole states and shards, whatever the type. Only `rank0_only` changes what it does.
-    if body.to_load and (asked.optimizer[1] or _is_set(context)):
+    if body.to_load and (asked.optimizer[1] or is_set(context.models)):
         raise Unknown("optim_state_dict_to_load goes by rank0_only")
     if body.calls and has_other_names(context.models):
         raise Unknown("names of the state dict may be the program's own")
@@ -168,11 +168,6 @@ def _replacements(context: Context, body: Body, asked: Settings) -> Iterator[Rep
         made = replacement(context, call)
         if isinstance(made, Replacement):
             yield made
-
-
-def _is_set(context: Context) -> bool:
-    """Whether a file of the run sets a type for good."""
-    return any("set_state_dict_type" in file.attributes for file in context.program.files)
 
 
 def _options(context: Context, options: str | None) -> str:
