@@ -18,6 +18,7 @@ from .accumulate import discard_unsynced_gradients, no_sync
 from .api import BackwardPrefetch, CPUOffload, MixedPrecision, ShardingStrategy, TrainingState
 from .clip import clip_grad_norm_
 from .data import assign_data
+from .frozen import check_frozen
 from .ignored import resolve_ignored
 from .materialize import own_modules
 from .mesh import compute_device
@@ -295,7 +296,7 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
     def _assert_idle(self) -> None:
         if self.training_state != TrainingState.IDLE:
             raise ValueError(
-                f"expected to be in states [{TrainingState.IDLE}] but current state is "
+                f"expected to be in states {[TrainingState.IDLE]} but current state is "
                 f"{self.training_state}"
             )
 
@@ -432,10 +433,10 @@ def _wrap_children(module: nn.Module, policy: Any, arguments: Arguments, common:
         containers=True,
     )
     _check_ties(module, [unit.module for unit in units], common)
+    if hasattr(policy, "_run_policy"):  # FSDP1 does not check what a function selects
+        check_frozen(module, units[:-1], common.ignored.parameters, arguments.use_orig_params)
     if arguments.precision is not None:
-        for submodule in module.modules():
-            if isinstance(submodule, tuple(arguments.precision._module_classes_to_ignore)):
-                run_in_full_precision(submodule)
+        _exempt(module, tuple(arguments.precision._module_classes_to_ignore))
     places: dict[nn.Module, list[tuple[nn.Module, str]]] = {}
     for parent in module.modules():
         for name, child in parent._modules.items():
@@ -447,6 +448,20 @@ def _wrap_children(module: nn.Module, policy: Any, arguments: Arguments, common:
         wrapper._wrap(unit.module, arguments.for_unit(unit.name, unit.kwargs), common)
         for parent, name in places[unit.module]:
             setattr(parent, name, wrapper)
+
+
+def _exempt(root: nn.Module, classes: tuple[type[nn.Module], ...]) -> None:
+    """Lets modules of ``classes``, units of their own, run without mixed precision."""
+    exempt = [module for module in root.modules() if isinstance(module, classes)]
+    for module in exempt:
+        run_in_full_precision(module)
+    if exempt:
+        warnings.warn(
+            "Both mixed precision and an auto_wrap_policy were specified to FSDP, where the wrapped "
+            f"module has submodules of type:\n{ {type(module) for module in exempt} }\nThese modules "
+            "will be wrapped as separate FSDP instacnes with mixed precision disabled.",
+            stacklevel=4,
+        )
 
 
 def _check_ties(root: nn.Module, units: list[nn.Module], common: Common) -> None:

@@ -51,13 +51,15 @@ def save_states(
 
     # In the same order on all ranks, as they gather together.
     state = {name(key): each for key, each in states["state"].items()}
-    saved: StateDict = {"state": {}, "param_groups": []}
+    saved: StateDict = {"state": {}}
     for key in sorted(state):
         converted = _mapped(state[key], convert)
         if keep:
             saved["state"][key] = converted
     if not keep:
         return {}
+    if "param_groups" in states:
+        saved["param_groups"] = []
     for group in states.get("param_groups", []):
         own = {key: copy.deepcopy(value) for key, value in group.items() if key != "params"}
         saved["param_groups"].append({**own, "params": [name(key) for key in group["params"]]})

@@ -6,6 +6,7 @@ a type is set.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +24,7 @@ from .api import (
     OptimStateDictConfig,
     ShardedOptimStateDictConfig,
     ShardedStateDictConfig,
+    ShardingStrategy,
     StateDictConfig,
     StateDictSettings,
     StateDictType,
@@ -181,6 +183,11 @@ def _save(unit: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: An
     settings = _in_force.get(unit)
     if settings is None or torch_asks_for_state():
         return
+    if getattr(unit, "sharding_strategy", None) is ShardingStrategy.NO_SHARD:
+        warnings.warn(
+            "When using ``NO_SHARD`` for ``ShardingStrategy``, full_state_dict will be returned.",
+            stacklevel=4,
+        )
     full = settings.state_dict_type == StateDictType.FULL_STATE_DICT
     offload = settings.state_dict_config.offload_to_cpu
     keep = not getattr(settings.state_dict_config, "rank0_only", False) or _is_first(unit)

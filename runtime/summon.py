@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from .api import ShardingStrategy
 from .gather import gather, shard
 from .materialize import own_modules
 from .still_fsdp1 import or_fsdp1s
@@ -54,8 +55,8 @@ def summon_full_params(
 
     Raises:
         NotImplementedError: for what FSDP1 refuses as well (``_unshard_param_utils.py``):
-            ``rank0_only`` with ``writeback``, and ``with_grads`` with ``offload_to_cpu`` or without
-            ``use_orig_params``.
+            ``rank0_only`` with ``writeback``, ``with_grads`` with ``offload_to_cpu`` or without
+            ``use_orig_params``, and on the bridge ``offload_to_cpu`` with NO_SHARD.
         AssertionError: inside a forward, a backward or another context.
     """
     units = [unit for unit in units_of(module) if recurse or id(unit) == id(module)]
@@ -108,6 +109,8 @@ def _check(
             f"with_grads={with_grads}, use_orig_params={original}, offload_to_cpu={offload_to_cpu} "
             "is not supported yet"
         )
+    if offload_to_cpu and getattr(unit, "sharding_strategy", None) is ShardingStrategy.NO_SHARD:
+        raise NotImplementedError("offload_to_cpu=True and NO_SHARD is not supported yet")
     if writeback and rank0_only:
         raise NotImplementedError("writeback=True and rank0_only=True is not supported yet")
     if offload_to_cpu and not rank0_only:
