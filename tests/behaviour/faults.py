@@ -34,6 +34,12 @@ class Fault:
 FAULTS: dict[str, Fault] = {}
 
 
+def change(owner: Any, name: str, value: Any) -> None:
+    """Sets what the bridge must have by this name: a fault that changes nothing proves nothing."""
+    assert hasattr(owner, name), name
+    setattr(owner, name, value)
+
+
 def found_by(name: str) -> Callable[[Plant], Plant]:
     def register(plant: Plant) -> Plant:
         FAULTS[plant.__name__] = Fault(BEHAVIOURS[name], plant)
@@ -44,24 +50,24 @@ def found_by(name: str) -> Callable[[Plant], Plant]:
 
 @found_by("state_dicts.keys_and_values")
 def another_default_type() -> None:
-    state_dict_types._default = lambda: StateDictSettings(
-        StateDictType.SHARDED_STATE_DICT, ShardedStateDictConfig(), ShardedOptimStateDictConfig()
-    )
+    kind = StateDictType.SHARDED_STATE_DICT
+    settings = StateDictSettings(kind, ShardedStateDictConfig(), ShardedOptimStateDictConfig())
+    change(state_dict_types, "default_settings", lambda: settings)
 
 
 @found_by("training.unused_parameters_of_used_units")
 def no_gradients_of_zero() -> None:
-    gradients._reduce = lambda group, reduce: reduce()
+    change(gradients, "_reduce", lambda group, reduce: reduce())
 
 
 @found_by("accumulation.left_over_gradients_are_dropped")
 def unreduced_gradients_come_back() -> None:
-    gradients._is_cleared = lambda parameter: False
+    change(gradients, "_is_cleared", lambda parameter: False)
 
 
 @found_by("optimizers.built_before_wrapping")
 def older_optimizers_are_left() -> None:
-    units.replace_parameters = lambda successors: None
+    change(units, "replace_parameters", lambda successors: None)
 
 
 @found_by("wrapping.module_wrap_policy")
@@ -70,7 +76,7 @@ def a_unit_too_many() -> None:
         name, child = next(iter(root.named_children()))
         return [Unit(name, child, {}), *plan_units(root, *args, **kwargs)]
 
-    bridge.plan_units = plan
+    change(bridge, "plan_units", plan)
 
 
 @found_by("whole_parameters.changes_are_written_back")

@@ -663,14 +663,3 @@ def distributed_checkpoints(api: Any) -> Any:
         shutil.rmtree(place[0])
     assert close(full(api, model), full(api, again))
     return full(api, again)
-
-
-@holds()
-def half_precision(api: Any) -> Any:
-    """A model in float16 saves and loads in float16."""
-    model, again = in_blocks(api).half(), other(api).half()
-    model(batches(1)[0].half()).sum().backward()
-    state = model.state_dict()
-    assert {t.dtype for t in state.values()} == {torch.float16}
-    again.load_state_dict(state)
-    return full(api, again)
