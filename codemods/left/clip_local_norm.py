@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.left.measured import last_name
-from fsdp_migrate.codemods.left.taken import is_known_as_whole, taken
+from fsdp_migrate.codemods.left.taken import is_for_other_models, is_known_as_whole, taken
 from fsdp_migrate.codemods.rule import Example, Found, Import, Rule
 from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.findings import Action
@@ -157,46 +157,42 @@ else:
             message="by the norm over all ranks",
         ),
         Example(
-            "a trainer whose subclass shards, and clips in its own way",
+            "a base class whose subclass for FSDP clips in its own way",
             """\
 import torch
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 
-class Trainer:
-    def __init__(self, model):
-        self.model = model
-
-    def clip(self, limit):
-        return torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+class Strategy:
+    def clip(self, model, limit):
+        return torch.nn.utils.clip_grad_norm_(model.parameters(), limit)
 
 
-class ShardingTrainer(Trainer):
-    def __init__(self, model):
-        self.model = FSDP(model, **options)
+class FSDPStrategy(Strategy):
+    def clip(self, model, limit):
+        return model.clip_grad_norm_(limit)
 
-    def clip(self, limit):
-        return self.model.clip_grad_norm_(limit)
+
+model = FSDP(model, **options)
+strategy.clip(model, 1.0)
 """,
             """\
 import torch
 from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 
 
-class Trainer:
-    def __init__(self, model):
-        self.model = model
-
-    def clip(self, limit):
-        return torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+class Strategy:
+    def clip(self, model, limit):
+        return torch.nn.utils.clip_grad_norm_(model.parameters(), limit)
 
 
-class ShardingTrainer(Trainer):
-    def __init__(self, model):
-        self.model = FSDP(model, **options)
+class FSDPStrategy(Strategy):
+    def clip(self, model, limit):
+        return model.clip_grad_norm_(limit)
 
-    def clip(self, limit):
-        return self.model.clip_grad_norm_(limit)
+
+model = FSDP(model, **options)
+strategy.clip(model, 1.0)
 """,
             quiet=True,
         ),
@@ -256,9 +252,8 @@ def find(context: Context) -> Iterator[Found]:
 
 def _are_sharded(context: Context, given: ast.expr) -> bool:
     from_models, file = taken(context), context.file
-    return (
-        from_models.are_parameters(given, file) or from_models.is_parameter(given, file)
-    ) and not is_known_as_whole(file, given)
+    sharded = from_models.are_parameters(given, file) or from_models.is_parameter(given, file)
+    return sharded and not (is_known_as_whole(file, given) or is_for_other_models(context, given))
 
 
 def _can_move(context: Context, call: ast.Call) -> bool:

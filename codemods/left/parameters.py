@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.left.measured import is_measured, is_summed_over_ranks, last_name
-from fsdp_migrate.codemods.left.taken import is_known_as_whole, taken
+from fsdp_migrate.codemods.left.taken import is_for_other_models, is_known_as_whole, taken
 from fsdp_migrate.codemods.rule import Example, Found, Import, Rule
 from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.findings import Action
@@ -362,8 +362,8 @@ def find(context: Context) -> Iterator[Found]:
 
 
 def _is_sharded(context: Context, node: ast.expr) -> bool:
-    return taken(context).is_parameter(node, context.file) and not is_known_as_whole(
-        context.file, node
+    return taken(context).is_parameter(node, context.file) and not (
+        is_known_as_whole(context.file, node) or is_for_other_models(context, node)
     )
 
 

@@ -208,6 +208,20 @@ def is_known_as_whole(file: File, node: ast.AST) -> bool:
     return False
 
 
+def is_for_other_models(context: Context, node: ast.AST) -> bool:
+    """Whether a node is in a method that the subclass for FSDP replaces: it never runs on a sharded model."""
+    method, cls = context.file.function(node), context.file.enclosing_class(node)
+    if method is None or cls is None:
+        return False
+    return any(
+        cls.name in {getattr(base, "attr", getattr(base, "id", "")) for base in other.bases}
+        and "fsdp" in file.source(other).lower()
+        and any(getattr(each, "name", "") == method.name for each in other.body)
+        for file in context.program.files
+        for other in file.of(ast.ClassDef)
+    )
+
+
 def loop_of(file: File, name: ast.Name) -> tuple[ast.expr, ast.expr] | None:
     """The target and the iterable of the innermost loop that binds a name where it is read."""
     for parent in file.ancestors(name):
