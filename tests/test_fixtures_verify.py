@@ -126,8 +126,7 @@ def test_a_planted_fault_is_found(tmp_path: Path) -> None:
     )
     program.script.write_text(text.replace(right, wrong + right), "utf-8")
     verdict = main.verify(script, program.script, launcher=Launcher.TORCHRUN, device="cpu")
-    assert not verdict.equal
-    assert verdict.causes[0].name == "averaging"
+    assert str(verdict.first).startswith("gradient norm differs first at step 1:")
 
 
 @pytest.mark.thorough

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,59 +18,24 @@ from ..forkserver import ForkServer
 
 torch = pytest.importorskip("torch")
 
-FIXTURES = Path(__file__).parents[2] / "fixtures"
+CASE = Path(__file__).parents[1] / "cases" / "programs" / "00" / "train.py"
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA")
 
 
-def without_a_way_out(case: str, version: str, target: Path) -> Path:
-    """A fixture that takes CUDA for granted: it no longer asks whether there is any."""
-    folder = target / version
-    shutil.copytree(FIXTURES / case / version, folder)
-    asked = 0
-    for path in folder.rglob("*.py"):
-        text = path.read_text("utf-8")
-        asked += text.count("torch.cuda.is_available()")
-        path.write_text(text.replace("torch.cuda.is_available()", "True"), "utf-8")
-    assert asked
-    return folder
-
-
 @pytest.mark.ranks
 @pytest.mark.usefixtures("forked")
-@pytest.mark.parametrize(
-    ("case", "entry", "launcher", "arguments"),
-    [
-        ("mnist", "mnist.py", "python", ["--nproc", "2", "--epochs", "1", "--train-size", "256"]),
-        pytest.param(
-            *("transformer", "train.py", "torchrun", ["--steps", "3"]), marks=pytest.mark.thorough
-        ),
-        pytest.param(
-            *("finetune", "finetuning.py", "torchrun", ["--num_epochs", "1"]),
-            marks=pytest.mark.thorough,
-        ),
-    ],
-)
-def test_programs_for_cuda_alone_are_verified_without(
-    case: str, entry: str, launcher: str, arguments: list[str], tmp_path: Path
-) -> None:
-    original, migrated = (without_a_way_out(case, v, tmp_path) for v in ("original", "migrated"))
-    verdict = main.verify(
-        original / entry,
-        migrated / entry,
-        arguments=arguments,
-        launcher=Launcher(launcher),
-        device="cpu",
-        tolerance=0,
-    )
+def test_a_program_for_cuda_alone_is_verified_without(tmp_path: Path) -> None:
+    verdict = main.verify(CASE, launcher=Launcher.TORCHRUN, device="cpu", tolerance=0)
     assert verdict.emulated
     assert verdict.backend == "gloo"
     assert verdict.equal, verdict.line()
     assert verdict.bitwise
     assert verdict.max_abs_param_diff == 0
-    assert verdict.losses >= 4
-    if launcher == "torchrun":
-        assert all(run.ranks[0].output.strip() for run in (verdict.original, verdict.migrated))
+    assert verdict.losses == 5
+    assert all(
+        run.ranks[0].output.startswith("R 0 ") for run in (verdict.original, verdict.migrated)
+    )
 
 
 Emulated = Callable[..., tuple[int, str]]

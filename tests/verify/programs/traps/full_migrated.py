@@ -1,0 +1,37 @@
+"""The same with FSDP2."""
+
+import torch
+import torch.distributed as dist
+from parts import Model, arguments, batch, launch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+
+def main() -> None:
+    args = arguments()
+    dist.init_process_group("gloo")
+    torch.manual_seed(dist.get_rank())  # only the first rank's weights count
+    model = Model()
+    for tensor in (*model.parameters(), *model.buffers()):
+        dist.broadcast(tensor.detach(), src=0)
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    generator = torch.Generator().manual_seed(100 + dist.get_rank())
+    for _ in range(args.steps):
+        optimizer.zero_grad()
+        for micro in range(args.accumulate):
+            last = micro == args.accumulate - 1
+            model.set_requires_gradient_sync(last)
+            x, target = batch(generator)
+            loss = nn.functional.cross_entropy(model(x), target) / args.accumulate
+            loss.backward()
+        if args.clip:
+            nn.utils.clip_grad_norm_(model.parameters(), args.clip)
+        optimizer.step()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    launch(main)

@@ -1,0 +1,37 @@
+"""The same with FSDP2."""
+
+import torch
+import torch.distributed as dist
+from parts import Block, Model, arguments, batch, launch
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+
+def main() -> None:
+    args = arguments()
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = Model(batch_norm=args.batch_norm)
+    buffer_dtype = torch.bfloat16
+    model.scale = model.scale.to(buffer_dtype)
+    low = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    full = MixedPrecisionPolicy(param_dtype=torch.float32, output_dtype=torch.bfloat16)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            fully_shard(module, mp_policy=full)
+        elif isinstance(module, Block):
+            fully_shard(module, mp_policy=low)
+    fully_shard(model, mp_policy=low)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    generator = torch.Generator().manual_seed(100 + dist.get_rank())
+    for _ in range(args.steps):
+        optimizer.zero_grad()
+        x, target = batch(generator)
+        loss = nn.functional.cross_entropy(model(x).float(), target)
+        loss.backward()
+        optimizer.step()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    launch(main)
