@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
+from .gradients import show_unreduced
 from .torch_private import (
     drop_unreduced_gradient,
     keeps_unsharded_after_forward,
@@ -25,11 +26,11 @@ def no_sync(model: nn.Module) -> Iterator[None]:
     backward too, which saves an all-gather for each unit and micro-batch (``_runtime_utils.py``,
     ``_should_free_in_backward``).
 
-    Accumulated gradients are whole, not sharded, and are kept by FSDP2: ``param.grad`` does not
-    show them and ``zero_grad()`` does not drop them. Where micro-batches are left over, say at the
-    end of an epoch, and FSDP1 relied on ``zero_grad()``, call :func:`discard_unsynced_gradients`
-    beside it. FSDP2 accumulates in ``reduce_dtype`` where FSDP1 did in ``param_dtype``: with
-    float32 over bfloat16 the sum is more precise, the other way round it is less.
+    Accumulated gradients are whole, not sharded, and are kept by FSDP2. ``zero_grad()`` drops them as
+    under FSDP1, say those of micro-batches that are left over at the end of an epoch: until they are
+    reduced, ``param.grad`` is a placeholder for them, and an optimizer that meets it raises. FSDP2
+    accumulates in ``reduce_dtype`` where FSDP1 did in ``param_dtype``: with float32 over bfloat16 the
+    sum is more precise, the other way round it is less.
 
     A module with a ``no_sync`` of its own, such as DistributedDataParallel, gets that one. Raises
     TypeError for a module that is not sharded.
@@ -48,6 +49,7 @@ def no_sync(model: nn.Module) -> Iterator[None]:
     before = [(unit, syncs_gradients(unit), keeps_unsharded_after_forward(unit)) for unit in units]
     try:
         for unit, _, keep_unsharded in before:
+            show_unreduced(unit)
             unit.set_requires_gradient_sync(False, recurse=False)
             if keep_unsharded:
                 unit.set_reshard_after_backward(False, recurse=False)

@@ -1,4 +1,4 @@
-"""``parameter.data = x`` of a sharded parameter."""
+"""``parameter.data = x`` of a sharded parameter or gradient."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from .gather import sharded_as
 
 
 @torch.no_grad()
-def assign_data(parameter: DTensor, value: torch.Tensor) -> None:
-    """Copies ``value``, whole or a DTensor, into the shards of ``parameter``.
+def assign_data(tensor: DTensor, value: torch.Tensor) -> None:
+    """Copies ``value``, whole or a DTensor, into the shards of ``tensor``.
 
     Raises RuntimeError for another shape, dtype or kind of device: FSDP2 keeps the memory of a shard.
     """
-    if value.shape != parameter.shape or value.dtype != parameter.dtype:
+    if value.shape != tensor.shape or value.dtype != tensor.dtype:
         raise RuntimeError(
-            f"a sharded parameter of shape {tuple(parameter.shape)} and {parameter.dtype} cannot take "
+            f"a sharded tensor of shape {tuple(tensor.shape)} and {tensor.dtype} cannot take "
             f"data of shape {tuple(value.shape)} and {value.dtype}"
         )
-    shard = sharded_as(value, parameter)
+    shard = sharded_as(value, tensor)
     assert isinstance(shard, DTensor)
-    parameter.to_local().copy_(shard.to_local())
+    tensor.to_local().copy_(shard.to_local())

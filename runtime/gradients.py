@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -18,6 +19,9 @@ from .torch_private import (
     units_of,
 )
 
+# The units whose gradients are in `p.grad` before they are reduced.
+_showing: WeakSet[FSDPModule] = WeakSet()
+
 
 def reduce_as_fsdp1(unit: FSDPModule) -> None:
     """Makes the backward of ``unit`` give the gradients that FSDP1's gives.
@@ -28,7 +32,27 @@ def reduce_as_fsdp1(unit: FSDPModule) -> None:
     - A gradient that is not reduced yet (``no_sync``) is in ``p.grad``, and gone where the program sets that to
       None or to zero. FSDP2 keeps it to itself. A placeholder shows whether that happened.
     """
+    _showing.add(unit)
     around_backward(unit, _drop_what_was_cleared, _reduce)
+
+
+def show_unreduced(unit: FSDPModule) -> None:
+    """Lets ``zero_grad()`` drop gradients of ``unit`` that are not reduced yet, as FSDP1's does.
+
+    For units of ``fully_shard``; those of the bridge do so anyway.
+    """
+    if unit not in _showing:
+        _showing.add(unit)
+        around_backward(unit, _drop_what_was_cleared, _show)
+
+
+def _show(group: Any, reduce: Callable[[], None]) -> None:
+    used = any(has_unreduced_gradient(parameter) for parameter in group.fsdp_params)
+    if group.reduce_grads:
+        _hide(group)
+    reduce()
+    if used and not group.reduce_grads:
+        _show_unreduced(group)
 
 
 def _drop_what_was_cleared(group: Any) -> None:
@@ -45,10 +69,7 @@ def _reduce(group: Any, reduce: Callable[[], None]) -> None:
         if used:
             _show_unreduced(group)
         return
-    for parameter in group.fsdp_params:
-        parameter._was_unreduced = False
-        if is_unreduced(parameter.sharded_param.grad):
-            parameter.sharded_param.grad = None
+    _hide(group)
     if hasattr(group, "reduce_scatter_unused_params"):  # torch >= 2.13
         group.reduce_scatter_unused_params = used
     reduce()
@@ -91,6 +112,15 @@ def _show_unreduced(group: Any) -> None:
             placeholder = parameter.to_sharded_dtensor(one.expand(sharded.to_local().shape))
             placeholder._is_unreduced = True
             sharded.grad = placeholder
+        parameter._shown_version = sharded.grad.to_local()._version
+
+
+def _hide(group: Any) -> None:
+    """Takes the placeholders away: the gradients are about to be reduced."""
+    for parameter in group.fsdp_params:
+        parameter._was_unreduced = False
+        if is_unreduced(parameter.sharded_param.grad):
+            parameter.sharded_param.grad = None
 
 
 def is_unreduced(gradient: torch.Tensor | None) -> bool:
@@ -103,8 +133,12 @@ def _is_cleared(parameter: Any) -> bool:
     if not getattr(parameter, "_was_unreduced", False):
         return False
     gradient = parameter.sharded_param.grad
-    # `zero_grad(set_to_none=False)` writes to it; nothing else can, as its elements share memory.
-    return gradient is None or (is_unreduced(gradient) and gradient._version > 0)
+    if gradient is None:
+        return True
+    # `zero_grad(set_to_none=False)` writes to it. Nothing else can write to a placeholder, whose elements share memory.
+    local = gradient.to_local()
+    was_written = local._version != parameter._shown_version
+    return was_written and (is_unreduced(gradient) or not bool(local.any()))
 
 
 def require_reduced(parameters: list[torch.Tensor]) -> None:

@@ -12,6 +12,7 @@ a result are the same memory. A model that is FSDP1's still is given to FSDP1's 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -67,6 +68,7 @@ def full_optim_state_dict(
 
     ``optim_input`` was FSDP1's way to number parameters; the optimizer says so itself.
     """
+    _warn("full_optim_state_dict", "optim_state_dict", optim_input)
     keep = not rank0_only or dist.get_rank(group) == 0
     return save_states(model, optim, optim.state_dict(), full=True, offload=True, keep=keep)
 
@@ -76,6 +78,7 @@ def sharded_optim_state_dict(
     model: nn.Module, optim: torch.optim.Optimizer, group: dist.ProcessGroup | None = None
 ) -> StateDict:
     """The state of ``optim`` as DTensors on the CPU, for ``torch.distributed.checkpoint``."""
+    _warn("sharded_optim_state_dict", "optim_state_dict")
     return save_states(model, optim, optim.state_dict(), full=False, offload=True, keep=True)
 
 
@@ -130,6 +133,7 @@ def shard_full_optim_state_dict(
     ``optim_input`` is what the optimizer was made of; with neither it nor ``optim`` that is
     ``model.parameters()``.
     """
+    _warn("shard_full_optim_state_dict", "optim_state_dict_to_load", optim_input)
     return load_states(model, grouped_parameters(model, optim, optim_input), full_optim_state_dict)
 
 
@@ -142,6 +146,7 @@ def scatter_full_optim_state_dict(
     group: dist.ProcessGroup | None = None,
 ) -> StateDict:
     """:func:`shard_full_optim_state_dict` where only the first rank of ``group`` has it."""
+    _warn("scatter_full_optim_state_dict", "optim_state_dict_to_load", optim_input)
     groups = grouped_parameters(model, optim, optim_input)
     return load_states(model, groups, full_optim_state_dict or {}, FromRank0(group))
 
@@ -151,7 +156,26 @@ def flatten_sharded_optim_state_dict(
     sharded_optim_state_dict: StateDict, model: nn.Module, optim: torch.optim.Optimizer
 ) -> StateDict:
     """:func:`optim_state_dict_to_load` of what :func:`sharded_optim_state_dict` gives."""
+    _warn("flatten_sharded_optim_state_dict", "optim_state_dict_to_load")
     return load_states(model, grouped_parameters(model, optim), sharded_optim_state_dict)
+
+
+def _warn(name: str, instead: str, optim_input: object = None) -> None:
+    """FSDP1's own advice on its older functions, and on an argument of theirs."""
+    warnings.warn(
+        f"``FullyShardedDataParallel.{name}``is being deprecated and is replaced by "
+        f"``FullyShardedDataParallel.{instead}``. ``FullyShardedDataParallel.{name}`` may be removed "
+        "after PyTorch 2.2.",
+        FutureWarning,
+        stacklevel=4,
+    )
+    if optim_input is not None:
+        warnings.warn(
+            "The `optim_input` argument is deprecated and will be removed after PyTorch 1.13. You may "
+            "remove it from your code without changing its functionality.",
+            FutureWarning,
+            stacklevel=4,
+        )
 
 
 def _rank0_only(model: nn.Module) -> bool:

@@ -272,10 +272,10 @@ def before_param_group(prepare: Callable[[Optimizer, dict[str, Any]], None]) -> 
 
 
 def make_data_settable(assign: Callable[[DTensor, torch.Tensor], None]) -> None:
-    """``parameter.data = x`` of a DTensor calls ``assign(parameter, x)``; torch's own does nothing.
+    """``parameter.data = x`` of a DTensor calls ``assign(parameter, x)``; also of its gradient.
 
-    torch replaces the metadata of the outer tensor and leaves its shard as it is. What is read is
-    ``parameter.detach()``, so that changes of it in place are seen by :func:`show_sharded`.
+    torch replaces the metadata of the outer tensor and leaves its shard as it is, without an error. What is
+    read of a parameter is ``parameter.detach()``, so that :func:`show_sharded` sees changes of it in place.
     """
     own: Any = torch.Tensor.data
 
@@ -283,10 +283,4 @@ def make_data_settable(assign: Callable[[DTensor, torch.Tensor], None]) -> None:
         data: torch.Tensor = self.detach() if isinstance(self, nn.Parameter) else own.__get__(self)
         return data
 
-    def set_data(self: DTensor, value: torch.Tensor) -> None:
-        if isinstance(self, nn.Parameter):
-            assign(self, value)
-        else:
-            own.__set__(self, value)
-
-    DTensor.data = property(get_data, set_data)  # type: ignore[assignment]
+    DTensor.data = property(get_data, assign)  # type: ignore[assignment]

@@ -178,7 +178,8 @@ def shard_unit(
     if arguments.prefetch is None:
         disable_backward_prefetch(unit)
     if arguments.use_orig_params:
-        replace_parameters({p: m._parameters[name] for (m, name), p in places.items()})  # type: ignore[misc]
+        now = {p: m._parameters[name] for (m, name), p in places.items()}
+        replace_parameters({p: new for p, new in now.items() if new is not None and new is not p})
 
 
 def _precision_policy(mixed_precision: MixedPrecision | None) -> MixedPrecisionPolicy:
