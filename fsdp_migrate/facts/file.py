@@ -9,7 +9,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from fsdp_migrate.facts.scopes import SCOPES, Binder, FunctionNode, Scope, bind_parameters, outside
+from fsdp_migrate.facts.scopes import (
+    SCOPES,
+    Assigned,
+    Binder,
+    FunctionNode,
+    Imported,
+    Scope,
+    bind_parameters,
+    outside,
+)
 
 Node = TypeVar("Node", bound=ast.AST)
 
@@ -102,6 +111,25 @@ class File:
         for node in self.of(ast.Attribute):
             found.setdefault(node.attr, []).append(node)
         return found
+
+    @cached_property
+    def folder(self) -> str:
+        """The folder that it is in."""
+        return str(self.path.parent)
+
+    @cached_property
+    def aliases(self) -> set[str]:
+        """The names that some scope binds to something of another name: by an import, or as `name = other.name`."""
+        return {
+            name
+            for scope in self._scopes.values()
+            for name, bindings in scope.bindings.items()
+            if any(
+                isinstance(b, Imported)
+                or (isinstance(b, Assigned) and isinstance(b.value, ast.Name | ast.Attribute))
+                for b in bindings
+            )
+        }
 
     @property
     def scopes(self) -> list[Scope]:

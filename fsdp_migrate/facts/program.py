@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from fsdp_migrate.facts.file import File
-from fsdp_migrate.facts.names import fsdp1_name
+from fsdp_migrate.facts.names import NAMES, fsdp1_name
 from fsdp_migrate.facts.scopes import Assigned, Binding, Defined, Imported, Opaque, Scope
 
 Read = Callable[[Path], File | None]
@@ -69,8 +69,10 @@ class Program:
         self._read = read
         self._loaded: dict[str, File | None] = {str(file.path): file for file in self.files}
         self.paths = list(dict.fromkeys([*self._loaded, *(str(path) for path in paths)]))
-        self._found: dict[tuple[str, str], File | None] = {}
-        self._known: dict[tuple[int, str], tuple[Meaning, ...]] = {}
+        self._mentioning = frozenset(self._loaded)
+        self._located: dict[tuple[str, str], str | None] = {}
+        self._known: dict[tuple[int, str, bool], tuple[Meaning, ...]] = {}
+        self._dotted: dict[ast.expr, frozenset[str]] = {}
 
     @cached_property
     def _by_last(self) -> dict[str, list[str]]:
@@ -85,13 +87,18 @@ class Program:
         return found
 
     def find(self, dotted: str, importer: File) -> File | None:
-        """The file that `import dotted` inside `importer` means; None if it is not part of the run.
+        """The file that `import dotted` inside `importer` means; None if it is not part of the run."""
+        path = self._locate(dotted, importer)
+        return None if path is None else self.load(path)
+
+    def _locate(self, dotted: str, importer: File) -> str | None:
+        """The path of that file.
 
         Several files may claim one name (`utils.py` in two example folders): the one nearest to the importer is meant.
         """
-        folder = str(importer.path.parent)
+        folder = importer.folder
         key = dotted, folder
-        if key not in self._found:
+        if key not in self._located:
             tail = dotted.replace(".", os.sep)
             suffixes = (f"{os.sep}{tail}.py", f"{os.sep}{tail}{os.sep}__init__.py")
             candidates = [
@@ -99,18 +106,17 @@ class Program:
                 for path in self._by_last.get(dotted.rpartition(".")[2], ())
                 if path.endswith(suffixes) and self._importable(path, tail, folder)
             ]
-            best = max(
+            self._located[key] = max(
                 candidates, key=lambda path: len(os.path.commonpath([path, folder])), default=None
             )
-            self._found[key] = None if best is None else self.load(best)
-        return self._found[key]
+        return self._located[key]
 
     def _importable(self, path: str, tail: str, folder: str) -> bool:
-        """Whether a module can be reached by a name of one part: beside the importer or above it, not anywhere."""
-        if os.sep in tail:
+        """Whether a file is beside the importer or above it: a name of one part, or a copy of torch, is meant nowhere else."""
+        if os.sep in tail and not tail.startswith(f"torch{os.sep}"):
             return True
-        root = os.path.dirname(path.removesuffix(f"{os.sep}__init__.py"))
-        return folder == root or folder.startswith(root + os.sep)
+        root = path.removesuffix(f"{os.sep}__init__.py").removesuffix(".py").removesuffix(tail)
+        return os.path.join(folder, "").startswith(root)
 
     def load(self, path: str) -> File | None:
         """A file of the run, parsed; None if that fails."""
@@ -120,18 +126,39 @@ class Program:
 
     def fsdp1(self, expression: ast.expr, file: File) -> str | None:
         """The FSDP1 name that an expression can mean, of torch or of the runtime."""
+        if isinstance(expression, ast.Attribute) and expression.attr not in self._fsdp1_words:
+            return None
         names = (fsdp1_name(dotted) for dotted in self.dotted(expression, file))
         return next((name for name in names if name is not None), None)
+
+    @cached_property
+    def _fsdp1_words(self) -> set[str]:
+        """The names by which FSDP1's names can be reached as attributes: their own, and those that files bind them to."""
+        words = set(NAMES)
+        for file in self.files:
+            for name, bindings in file.scope.bindings.items():
+                if name not in words and name in file.aliases:
+                    meanings = self._bound(name, file, file.scope, bindings, False)
+                    if any(isinstance(m, External) and fsdp1_name(m.dotted) for m in meanings):
+                        words.add(name)
+        return words
 
     def dotted(self, expression: ast.expr, file: File) -> frozenset[str]:
         """The dotted paths outside the program that an expression can mean.
 
-        Two where a name is imported under `try` or `if`; none if it is the program's own or not known.
+        Two where a name is imported under `try` or `if`; none if it is the program's own, or not known: a name is followed
+        through files that mention FSDP, and through no other.
         """
-        if not isinstance(expression, ast.Name | ast.Attribute | ast.Constant):
+        if isinstance(expression, ast.Name):
+            if expression.id not in file.aliases and not file.stars:
+                return frozenset()
+        elif not isinstance(expression, ast.Attribute | ast.Constant):
             return frozenset()
-        meanings = self.meanings(expression, file)
-        return frozenset(m.dotted for m in meanings if isinstance(m, External))
+        if expression not in self._dotted:
+            found = self._meanings(expression, file, file.scope_of(expression), False)
+            paths = frozenset(m.dotted for m in found if isinstance(m, External))
+            self._dotted[expression] = paths
+        return self._dotted[expression]
 
     def is_only(self, expression: ast.expr, file: File) -> bool:
         """Whether an expression has one meaning, and that is known."""
@@ -146,7 +173,8 @@ class Program:
 
     def meanings(self, expression: ast.expr, file: File) -> tuple[Meaning, ...]:
         """All that an expression can mean; a fallback (`FSDP = None`) is no meaning of its own."""
-        return tuple(dict.fromkeys(self._meanings(expression, file, file.scope_of(expression))))
+        found = self._meanings(expression, file, file.scope_of(expression), True)
+        return tuple(dict.fromkeys(found))
 
     def classes_above(self, cls: Definition) -> Iterator[Meaning]:
         """All classes above a class, nearest first, as far as they are known."""
@@ -164,101 +192,122 @@ class Program:
 
     def imports_of(self, file: File, name: str) -> list[File]:
         """The files that mention FSDP and import a name of a file, by itself or with a star."""
-        found = []
-        for other in self.files:
-            stars = any(self.find(source, other) is file for source, _ in other.stars)
-            bindings = (b for scope in other.scopes for b in scope.bindings.get(name, ()))
-            if other is not file and (
-                stars
-                or any(
-                    isinstance(b, Imported)
-                    and b.member == name
-                    and self.find(b.module, other) is file
-                    for b in bindings
-                )
-            ):
-                found.append(other)
+        path = str(file.path)
+        found = (*self._importers.get((path, name), ()), *self._importers.get((path, "*"), ()))
+        return [other for other in dict.fromkeys(found) if other is not file]
+
+    @cached_property
+    def _importers(self) -> dict[tuple[str, str], list[File]]:
+        """The files that mention FSDP by the path and the name that they import."""
+        found: dict[tuple[str, str], list[File]] = {}
+        for file in self.files:
+            names = [
+                (binding.module, binding.member)
+                for scope in file.scopes
+                for bindings in scope.bindings.values()
+                for binding in bindings
+                if isinstance(binding, Imported) and binding.member is not None
+            ]
+            for module, name in (*names, *((module, "*") for module, _ in file.stars)):
+                path = self._locate(module, file)
+                if path is not None:
+                    found.setdefault((path, name), []).append(file)
         return found
 
-    def _meanings(self, expression: ast.expr, file: File, scope: Scope) -> Iterator[Meaning]:
+    # What a name means, through every file of the run or only through those that mention FSDP.
+
+    def _meanings(
+        self, expression: ast.expr, file: File, scope: Scope, everywhere: bool
+    ) -> Iterator[Meaning]:
         if isinstance(expression, ast.Name):
             found = scope.lookup(expression.id)
             if found is None:
-                yield from self._top_level(expression.id, file)
+                yield from self._top_level(expression.id, file, everywhere)
             else:
-                yield from self._bound(expression.id, file, *found)
+                yield from self._bound(expression.id, file, *found, everywhere)
         elif isinstance(expression, ast.Attribute):
-            for owner in self._meanings(expression.value, file, scope):
-                yield from self._member(owner, expression.attr)
+            for owner in self._meanings(expression.value, file, scope, everywhere):
+                yield from self._member(owner, expression.attr, everywhere)
         elif isinstance(expression, ast.Constant) and isinstance(expression.value, str):
             quoted = _quoted(expression.value)
             if quoted is not None:
-                yield from self._meanings(quoted, file, scope)
+                yield from self._meanings(quoted, file, scope, everywhere)
         else:
             yield UNKNOWN
 
-    def _top_level(self, name: str, file: File) -> Iterator[Meaning]:
+    def _top_level(self, name: str, file: File, everywhere: bool) -> Iterator[Meaning]:
         """What a top-level name of a file means to those who import it."""
         if name in file.scope.bindings:
-            yield from self._bound(name, file, file.scope, file.scope.bindings[name])
+            yield from self._bound(name, file, file.scope, file.scope.bindings[name], everywhere)
             return
-        child = self.find(f"{file.name}.{name}", file) if file.is_package else None
-        if child is not None:
-            yield Inner(child)
-            return
+        if file.is_package:
+            child = self._module(f"{file.name}.{name}", file, everywhere)
+            if not isinstance(child, External):
+                yield child
+                return
         for source, _ in file.stars:
-            inner = self.find(source, file)
-            if inner is None:
-                known = fsdp1_name(f"{source}.{name}")
-                if known is not None:
+            inner = self._module(source, file, everywhere)
+            if isinstance(inner, External):
+                if fsdp1_name(f"{source}.{name}") is not None:
                     yield External(f"{source}.{name}")
-            elif inner is not file:
-                yield from self._top_level(name, inner)
+            elif isinstance(inner, Inner) and inner.file is not file:
+                yield from self._top_level(name, inner.file, everywhere)
 
     def _bound(
-        self, name: str, file: File, scope: Scope, bindings: list[Binding]
+        self, name: str, file: File, scope: Scope, bindings: list[Binding], everywhere: bool
     ) -> tuple[Meaning, ...]:
-        key = id(scope), name
+        key = id(scope), name, everywhere
         if key not in self._known:
             self._known[key] = ()  # a name that leads back to itself adds nothing
-            found = (meaning for b in bindings for meaning in self._binding(b, file, scope))
+            found = (m for b in bindings for m in self._binding(b, file, scope, everywhere))
             self._known[key] = tuple(dict.fromkeys(found))
         return self._known[key]
 
-    def _binding(self, binding: Binding, file: File, scope: Scope) -> Iterator[Meaning]:
+    def _binding(
+        self, binding: Binding, file: File, scope: Scope, everywhere: bool
+    ) -> Iterator[Meaning]:
         if isinstance(binding, Imported):
-            yield from self._imported(binding, file)
+            yield from self._imported(binding, file, everywhere)
         elif isinstance(binding, Defined):
             yield Definition(file, binding.node)
         elif isinstance(binding, Assigned) and not binding.path:
             if isinstance(binding.value, ast.Name | ast.Attribute):
-                yield from self._meanings(binding.value, file, scope)
+                yield from self._meanings(binding.value, file, scope, everywhere)
             elif not is_fallback(binding.value):
                 yield UNKNOWN
         elif not (isinstance(binding, Opaque) and isinstance(binding.node, ast.Delete)):
             yield UNKNOWN
 
-    def _imported(self, binding: Imported, file: File) -> Iterator[Meaning]:
+    def _imported(self, binding: Imported, file: File, everywhere: bool) -> Iterator[Meaning]:
+        module = self._module(binding.module, file, everywhere)
         if binding.member is None:
-            inner = self.find(binding.module, file)
-            yield Inner(inner) if inner else External(binding.module)
+            yield module
             return
-        inner = self.find(binding.module, file)
-        if inner is not None and inner is not file:
-            members = list(self._member(Inner(inner), binding.member))
+        if isinstance(module, Inner) and module.file is not file:
+            members = list(self._member(module, binding.member, everywhere))
             if members:
                 yield from members
                 return
-        child = self.find(f"{binding.module}.{binding.member}", file)
-        yield Inner(child) if child else External(f"{binding.module}.{binding.member}")
+        child = self._module(f"{binding.module}.{binding.member}", file, everywhere)
+        yield UNKNOWN if isinstance(child, External) and module is UNKNOWN else child
 
-    def _member(self, owner: Meaning, attribute: str) -> Iterator[Meaning]:
+    def _member(self, owner: Meaning, attribute: str, everywhere: bool) -> Iterator[Meaning]:
         if isinstance(owner, External):
             yield External(f"{owner.dotted}.{attribute}")
         elif isinstance(owner, Inner):
-            yield from self._top_level(attribute, owner.file)
+            yield from self._top_level(attribute, owner.file, everywhere)
         else:
             yield UNKNOWN
+
+    def _module(self, dotted: str, importer: File, everywhere: bool) -> Meaning:
+        """A module of the program or of another package."""
+        path = self._locate(dotted, importer)
+        if path is None:
+            return External(dotted)
+        if not everywhere and path not in self._mentioning:
+            return UNKNOWN
+        file = self.load(path)
+        return External(dotted) if file is None else Inner(file)
 
 
 def is_fallback(value: ast.expr) -> bool:
