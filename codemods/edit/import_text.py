@@ -87,7 +87,13 @@ def insert_import_text(
     if named:
         end = _end_of_head(file)
         head = NEWLINE.sub("\n", file.text[:end])
-        made = insert_imports(cst.parse_module(head), named, line_length).code
+        module = cst.parse_module(head)
+        if module.body:
+            made = insert_imports(module, named, line_length).code
+        else:  # comments on the file, or nothing at all
+            lines = insert_imports(cst.parse_module(""), named, line_length).code
+            apart = file.text[end:] and not file.text[end:].startswith(("\n", "\r"))
+            made = head + "\n" * bool(head) + lines + "\n" * (2 if apart else 1)
         edits += _difference(head, made, newline(file))
     return edits
 
@@ -144,5 +150,15 @@ def _end_of_head(file: File) -> int:
         if not guarded:
             last = statement
     if last is None:
-        return 0
+        return _end_of_header(file)
     return file.lines(last)[1]
+
+
+def _end_of_header(file: File) -> int:
+    """Where the comments on a file end that begins with no statement: its first lines, set off by an empty one."""
+    first = file.tree.body[0].lineno if file.tree.body else len(file.line_starts)
+    lines = file.text[: file.line_starts[first - 1]].splitlines()
+    blank = [number for number, line in enumerate(lines) if not line.strip()]
+    special = [n for n, line in enumerate(lines[:2]) if line.startswith("#!") or "coding" in line]
+    count = blank[0] if blank else len(special)
+    return file.line_starts[count]

@@ -1,0 +1,270 @@
+"""What no bridge reaches, found across functions, classes and files, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fsdp_migrate.codemods.left import wrapper_internals
+from fsdp_migrate.findings import Action
+from fsdp_migrate.runtime.refusals import PRIVATE_PARTS
+
+from .programs import analysed
+
+HEAD = """\
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+"""
+SHARDED = f"{HEAD}model = FSDP(build(), **options)\n"
+
+
+def codes(folder: Path, code: str, part: str) -> set[str]:
+    return analysed(folder, code).codes(part)
+
+
+def test_every_private_part_that_the_bridge_refuses_is_found_before_it_runs() -> None:
+    assert set(PRIVATE_PARTS) <= set(wrapper_internals.ATTRIBUTES)
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [
+        "for p in model.parameters():",
+        "for name, p in model.named_parameters():",
+        "for i, p in enumerate(model.parameters()):",
+        "for p, q in zip(model.parameters(), other):",
+        "for i, (name, p) in enumerate(model.named_parameters()):",
+        "for p in list(filter(lambda p: p.requires_grad, model.parameters())):",
+        "for name, p in dict(model.named_parameters()).items():",
+        "for p in {n: q for n, q in model.named_parameters()}.values():",
+        "for p in [q for q in model.parameters() if q.requires_grad]:",
+        "for p in sorted(model.parameters(), key=id):",
+    ],
+)
+def test_parameters_are_known_however_they_are_taken(taken: str, tmp_path: Path) -> None:
+    program = f"{SHARDED}{taken}\n    total += p.grad.norm()\n"
+    assert codes(tmp_path, program, "total") == {"FSDP507"}
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [
+        "for p in critic.parameters():",
+        "for name, p in critic.named_parameters():",
+        "for q, p in zip(model.parameters(), critic.parameters()):",
+        "for p in model.buffers():",
+        "for p in [loss, metric]:",
+    ],
+)
+def test_other_tensors_are_left_alone(taken: str, tmp_path: Path) -> None:
+    program = f"{SHARDED}{taken}\n    total += p.grad.norm()\n"
+    assert codes(tmp_path, program, "total") == set()
+
+
+def test_a_model_is_known_in_another_file(tmp_path: Path) -> None:
+    program = analysed(
+        tmp_path,
+        {
+            "train.py": HEAD
+            + "from norms import norm_of\n\nmodel = FSDP(build())\nprint(norm_of(model))\n",
+            "norms.py": """\
+            # for FSDP
+
+            def norm_of(model):
+                return sum(p.grad.norm() ** 2 for p in model.parameters())
+            """,
+        },
+    )
+    assert program.codes("norm() **", "norms.py") == {"FSDP507"}
+    assert "sum(local_shard(p.grad).norm() ** 2" in program.after["norms.py"]
+    assert "from fsdp_migrate.runtime import local_shard\n" in program.after["norms.py"]
+
+
+def test_a_function_that_is_given_the_model_before_it_is_sharded_is_left_alone(
+    tmp_path: Path,
+) -> None:
+    program = f"""{HEAD}
+def count(model, world_size):
+    return sum(p.numel() for p in model.parameters()) * world_size
+
+
+def main():
+    model = build()
+    print(count(model, dist.get_world_size()))
+    model = FSDP(model)
+    return model
+"""
+    assert codes(tmp_path, program, "numel") == set()
+    after_sharding = program.replace("    return model\n", "    return count(model, 2)\n")
+    assert codes(tmp_path, after_sharding, "numel") == {"FSDP507"}
+
+
+def test_the_model_of_the_other_branch_is_left_alone(tmp_path: Path) -> None:
+    program = f"""{HEAD}
+if sharded:
+    model = FSDP(build())
+else:
+    model = build()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
+"""
+    found = analysed(tmp_path, program)
+    assert found.codes("1.0") == set()
+    assert found.codes("2.0") == {"FSDP302"}
+
+
+def test_a_loop_runs_the_lines_above_the_constructor_again(tmp_path: Path) -> None:
+    program = f"""{HEAD}
+model = None
+for stage in stages:
+    if model is not None:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    model = FSDP(build(stage))
+"""
+    assert codes(tmp_path, program, "1.0") == {"FSDP302"}
+
+
+def test_a_method_that_is_called_on_a_sharded_model_sees_its_parameters(tmp_path: Path) -> None:
+    program = f"""{HEAD}
+class GPT(nn.Module):
+    def configure_optimizers(self):
+        named = {{n: p for n, p in self.named_parameters() if p.requires_grad}}
+        return [p for n, p in named.items() if p.dim() >= 2]
+
+    def count(self):
+        return [p for p in self.parameters() if p.dim() >= 2]
+
+
+model = FSDP(GPT())
+groups = model.configure_optimizers()
+"""
+    found = analysed(tmp_path, program)
+    assert found.codes("named.items()") == {"FSDP507"}
+    assert found.codes("self.parameters()") == set()
+
+
+def test_lists_that_are_kept_or_filled_are_followed(tmp_path: Path) -> None:
+    program = f"""{HEAD}
+class Trainer:
+    def __init__(self, model, critic):
+        self.model = FSDP(model, **options)
+        self.trained = [p for p in self.model.parameters() if p.requires_grad]
+        self.others = list(critic.parameters())
+
+    def step(self):
+        grads = []
+        for p in self.trained:
+            grads.append(p.grad)
+        norms = [torch.norm(g) for g in grads]
+        torch.nn.utils.clip_grad_norm_(self.trained, 1.0)
+        torch.nn.utils.clip_grad_norm_(self.others, 2.0)
+"""
+    found = analysed(tmp_path, program)
+    assert found.codes("norms =") == {"FSDP507"}
+    assert found.codes("1.0") == {"FSDP302"}
+    assert found.codes("2.0") == set()
+
+
+def test_a_clipped_norm_that_is_used_becomes_a_plain_tensor(tmp_path: Path) -> None:
+    program = f"{SHARDED}norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)\n"
+    after = analysed(tmp_path, program).after["train.py"]
+    assert "norm = clip_grad_norm_(model.parameters(), max_norm=1.0)" in after
+    ours = program.replace(
+        "import torch\n", "import torch\nfrom torch.nn.utils import clip_grad_norm_\n", 1
+    )
+    taken = analysed(tmp_path, ours.replace("= torch.nn.utils.clip", "= clip"))
+    assert taken.codes("norm =") == {"FSDP302"}
+    assert taken.is_kept("norm =")
+
+
+@pytest.mark.parametrize("form", ["auto", "bridge"])
+def test_with_the_bridge_alone_only_imports_change(form: str, tmp_path: Path) -> None:
+    program = f"{SHARDED}model._handle.reshard(True)\nnorm = sum(p.grad.norm() for p in model.parameters())\n"
+    found = analysed(tmp_path, program, form)
+    kept = form == "bridge"
+    assert found.is_kept("reshard") == kept
+    assert found.is_kept("norm =") == kept
+    actions = {f.action for f in found.findings if f.code in {"FSDP366", "FSDP507"}}
+    assert (Action.MANUAL in actions) == kept
+
+
+def test_a_programs_own_copy_of_torchs_files_is_reported_where_it_is_called(tmp_path: Path) -> None:
+    copy = """\
+    from torch.distributed.fsdp._common_utils import _get_module_fsdp_state_if_fully_sharded_module
+
+
+    def get_model_state_dict(model):
+        return _get_module_fsdp_state_if_fully_sharded_module(model)
+    """
+    path = "third_party/torch/distributed/checkpoint/state_dict.py"
+    imported = (
+        "from third_party.torch.distributed.checkpoint.state_dict import get_model_state_dict"
+    )
+    found = analysed(
+        tmp_path,
+        {
+            path: copy,
+            "train.py": f"{HEAD}{imported}\n\nmodel = FSDP(build())\n"
+            "own = get_model_state_dict(model)\nother = get_model_state_dict(critic)\n",
+        },
+    )
+    assert found.codes("own =") == {"FSDP014"}
+    assert found.codes("other =") == set()
+    assert not [
+        f for f in found.findings if f.path.endswith("state_dict.py") and f.code == "FSDP014"
+    ]
+
+
+def test_private_names_in_branches_that_the_target_never_takes_are_left_alone(
+    tmp_path: Path,
+) -> None:
+    program = """\
+    import torch
+    from packaging import version
+
+    if version.parse(torch.__version__) < version.parse("2.3"):
+        from torch.distributed.fsdp._runtime_utils import _lazy_init
+
+        _lazy_init(model, model)
+    """
+    assert analysed(tmp_path, program).findings == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "self._handle.kill()",
+        "server._handle.kill()",
+        "loop.params",
+        "optimizer._lazy_init()",
+    ],
+)
+def test_other_objects_have_attributes_of_such_names(line: str, tmp_path: Path) -> None:
+    program = f"from enum import Enum  # no FSDP\n\n\ndef stop(self, server, loop, optimizer):\n    {line}\n"
+    assert codes(tmp_path, program, line) == set()
+
+
+def test_units_in_a_loop_are_models(tmp_path: Path) -> None:
+    program = f"{SHARDED}for unit in FSDP.fsdp_modules(model):\n    unit._unshard_event = None\n"
+    assert codes(tmp_path, program, "_unshard_event") == {"FSDP366"}
+
+
+@pytest.mark.parametrize(
+    ("hook", "codes_of"),
+    [
+        ("model.register_comm_hook(state, hook)", {"FSDP361"}),
+        ("ddp.register_comm_hook(state, hook)", set()),
+        ("[p.register_hook(print) for p in model.parameters()]", {"FSDP506"}),
+        ("model(batch).register_hook(print)", set()),
+        ("model.register_forward_hook(print)", set()),
+    ],
+)
+def test_hooks(hook: str, codes_of: set[str], tmp_path: Path) -> None:
+    assert (
+        codes(tmp_path, f"{SHARDED}ddp = nn.parallel.DistributedDataParallel(net)\n{hook}\n", hook)
+        == codes_of
+    )
