@@ -202,9 +202,10 @@ def _rewritten(context: Context, each: _Plain) -> Iterator[Found]:
     rule = state_dict_local.LOCAL if each.settings.kind == "Local" else CONTEXT
     yield Found(
         rule,
-        each.call,
+        each.statement,
         Action.REWRITE,
         message,
+        shortened(context.source(each.call)),
         edits=lambda: unwrapped(context, each.statement, each.replacements),
         imports=tuple(dict.fromkeys(imports)),
         removed=(each.call, *functions),
