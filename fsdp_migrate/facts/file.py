@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from fsdp_migrate.facts.scopes import (
-    SCOPES,
+    OUTSIDE,
     Assigned,
     Binder,
+    Defined,
     FunctionNode,
     Imported,
     Scope,
@@ -21,6 +22,18 @@ from fsdp_migrate.facts.scopes import (
 )
 
 Node = TypeVar("Node", bound=ast.AST)
+
+
+class _Children(dict[type[ast.AST], tuple[str, ...]]):
+    """The fields that hold nodes, by type, last first; but contexts and operators, which are one object for all nodes."""
+
+    def __missing__(self, kind: type[ast.AST]) -> tuple[str, ...]:
+        leaves = {"ctx", "op", "ops"}
+        self[kind] = tuple(name for name in reversed(kind._fields) if name not in leaves)
+        return self[kind]
+
+
+_CHILDREN = _Children()
 
 # What ends a line for Python's tokenizer; `str.splitlines` knows more.
 NEWLINE = re.compile(r"\r\n|\r|\n")
@@ -48,6 +61,7 @@ class File:
         self.parents: dict[ast.AST, ast.AST] = {}
         self.scope = Scope(self.tree, None)
         self._scopes: dict[ast.AST, Scope] = {self.tree: self.scope}
+        self._scope_of_name: dict[ast.AST, Scope] = {}
         self._nodes: dict[type[ast.AST], list[ast.AST]] = {}
         self._is_ascii = text.isascii()
         binder = Binder(self.name, self.is_package)
@@ -55,8 +69,8 @@ class File:
         self.stars = binder.stars
 
     def _walk(self, binder: Binder) -> None:
-        stack: list[tuple[ast.AST, Scope]] = [(self.tree, self.scope)]
         nodes, parents = self._nodes, self.parents
+        stack: list[tuple[ast.AST, Scope]] = [(self.tree, self.scope)]
         while stack:  # a stack, not recursion: generated code nests deeply
             node, scope = stack.pop()
             kind = type(node)
@@ -64,26 +78,23 @@ class File:
                 nodes[kind].append(node)
             else:
                 nodes[kind] = [node]
+            if kind is ast.Name:
+                self._scope_of_name[node] = scope
+                continue
             binder.enter(node, scope)
-            inner = self._inner(node, scope) if isinstance(node, SCOPES) else scope
-            children: list[tuple[ast.AST, Scope]] = []
-            for name in node._fields:
+            outer = OUTSIDE.get(kind)
+            inner = scope if outer is None else self._inner(node, scope)
+            for name in _CHILDREN[kind]:  # last first, as they are taken from the end
                 value = getattr(node, name, None)
-                for child in value if isinstance(value, list) else (value,):
+                around = scope if outer is not None and name in outer else inner
+                for child in reversed(value) if isinstance(value, list) else (value,):
                     if isinstance(child, ast.AST):
                         parents[child] = node
-                        own = inner is not scope and outside(node, child)
-                        children.append((child, scope if own else inner))
-            children.reverse()
-            stack += children
+                        stack.append((child, around))
         binder.finish(self.scope)
 
     def _inner(self, node: ast.AST, scope: Scope) -> Scope:
-        if isinstance(node, ast.Module):
-            return scope
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            from fsdp_migrate.facts.scopes import Defined
-
             scope.bind(node.name, Defined(node))
         assert isinstance(node, ast.ClassDef | FunctionNode)
         inner = self._scopes[node] = Scope(node, scope)
@@ -138,6 +149,11 @@ class File:
 
     def scope_of(self, node: ast.AST) -> Scope:
         """The scope in which a node is evaluated; of a function or class, the one around it."""
+        child = node
+        while isinstance(child, ast.Attribute):
+            child = child.value
+        if child in self._scope_of_name:
+            return self._scope_of_name[child]
         child = node
         for parent in self.ancestors(node):
             if parent in self._scopes and not outside(parent, child):

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 ScopeNode = ast.Module | ast.ClassDef | FunctionNode
-SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,13 +166,23 @@ _RECORDERS = {
 }
 
 
+# What of a function or class is evaluated outside it, by its fields.
+_OF_FUNCTIONS = frozenset({"decorator_list", "args", "returns"})
+OUTSIDE: dict[type[ast.AST], frozenset[str]] = {
+    ast.FunctionDef: _OF_FUNCTIONS,
+    ast.AsyncFunctionDef: _OF_FUNCTIONS,
+    ast.Lambda: frozenset({"args"}),
+    ast.ClassDef: frozenset({"bases", "keywords", "decorator_list"}),
+}
+
+
 def outside(scope_node: ast.AST, child: ast.AST) -> bool:
     """Whether a child of a function or class is evaluated outside it: decorators, defaults, bases, annotations."""
-    if isinstance(scope_node, ast.ClassDef):
-        return child not in scope_node.body
-    if isinstance(scope_node, ast.FunctionDef | ast.AsyncFunctionDef):
-        return child in scope_node.decorator_list or child in (scope_node.args, scope_node.returns)
-    return isinstance(scope_node, ast.Lambda) and child is scope_node.args
+    for name in OUTSIDE.get(type(scope_node), ()):
+        value = getattr(scope_node, name)
+        if child is value or (isinstance(value, list) and any(each is child for each in value)):
+            return True
+    return False
 
 
 def bind_parameters(node: FunctionNode, scope: Scope) -> None:
