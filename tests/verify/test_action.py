@@ -19,8 +19,6 @@ ACTION: Any = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
 TOOL = Path(sys.executable).parent
 STEPS: dict[str, Any] = {step["name"]: step for step in ACTION["runs"]["steps"] if "run" in step}
 
-pytestmark = pytest.mark.ranks
-
 
 def git(folder: Path, *arguments: str) -> None:
     identity = ("-c", "user.name=n", "-c", "user.email=e@x")
@@ -58,6 +56,7 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 def test_a_migrated_repository_passes_and_a_fault_in_it_does_not(
     repository: Path, tmp_path: Path
 ) -> None:

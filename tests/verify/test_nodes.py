@@ -43,7 +43,7 @@ def test_several_nodes_need_a_place_to_meet(tmp_path: Path) -> None:
     assert "--nnodes needs --node-rank, --rdzv-endpoint and --records" in done.output
 
 
-@pytest.mark.ranks
+@pytest.mark.thorough
 def test_two_nodes_end_to_end(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

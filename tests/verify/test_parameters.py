@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,66 @@ def test_a_tensor_is_put_together_from_parts() -> None:
         assert problem == ""
         assert torch.equal(whole["w"], expected)
     assert "do not make a whole" in parameters.whole(flat[:1])[1]
+
+
+def keeping(folder: Path, name: str, **values: float) -> Run:
+    path = folder / f"{name}.pt"
+    whole = {"shape": [3], "offsets": [0], "flat": False}
+    kept = [
+        {"name": key, "value": torch.full((3,), value), **whole} for key, value in values.items()
+    ]
+    torch.save({"parameters": [], "kept": kept, "buffers": {}}, path)
+    return Run([Rank(0, [], [], [], [], parameters=path)], 1.0)
+
+
+def test_a_model_without_an_optimizer_may_be_as_far_apart_as_what_is_trained(
+    tmp_path: Path,
+) -> None:
+    one = keeping(tmp_path, "one", mean=1.0, teacher=2.0)
+    other = keeping(tmp_path, "other", mean=1.25, teacher=2.0)
+    assert parameters.kept_difference(one, one, 0, 0) == (None, "")
+    found, _ = parameters.kept_difference(one, other, 1e-6, 0.125)
+    assert str(found) == "model without an optimizer differs first at the start: mean by up to 0.25"
+    assert parameters.kept_difference(one, other, 1e-6, 0.25) == (None, "")
+    assert parameters.kept_difference(one, other, 0.5, 0) == (None, "")
+    found, _ = parameters.kept_difference(one, other, 0, 0.25)
+    assert found is not None, "a tolerance of 0 asks for the same bits"
+    fewer = keeping(tmp_path, "fewer", mean=1.0)
+    note = "only one program keeps teacher (1 such names)"
+    assert parameters.kept_difference(one, fewer, 0, 0) == (None, note)
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What the recorder knows of the models that are made in a test."""
+    from fsdp_migrate.runtime.record.kept import Kept
+
+    for name in ("__init__", "__setstate__"):
+        monkeypatch.setattr(torch.nn.Module, name, getattr(torch.nn.Module, name))
+    return Kept()
+
+
+def test_models_are_kept_in_the_order_in_which_they_were_made(kept: Any) -> None:
+    from fsdp_migrate.runtime.record.census import Census
+
+    trained = torch.nn.Linear(2, 2)
+    mean, teacher = copy.deepcopy(trained), torch.nn.Sequential(torch.nn.Linear(2, 1, bias=False))
+    again = copy.deepcopy(trained)
+    census = Census()
+    census.look(trained.parameters(), 0, 1)
+    kept.look()
+    names = [name for name, _ in kept.census(census, 0, 1).parts]
+    expected = ["Linear.weight", "Linear.bias", "Sequential.0.weight"]
+    assert names == [*expected, "Linear 2.weight", "Linear 2.bias"]
+    del mean, again
+    assert [name for name, _ in kept.census(census, 0, 1).parts] == names, "they are held"
+    late = torch.nn.Linear(2, 2)
+    kept.look()
+    names = [name for name, _ in kept.census(census, 0, 1).parts]
+    assert names == ["Sequential.0.weight", "Linear.weight", "Linear.bias"], (
+        "what was dropped is let go"
+    )
+    assert (len(teacher), late.in_features) == (1, 2), "they are still used here"
 
 
 def test_models_with_the_same_names_are_told_apart() -> None:

@@ -137,6 +137,7 @@ def test_more_ranks_than_devices_name_the_way_out(repository: Path) -> None:
 
 
 @pytest.mark.ranks
+@pytest.mark.usefixtures("forked")
 def test_a_repository_end_to_end(repository: Path, tmp_path: Path) -> None:
     text = (TRAPS / "full.py").read_text()
     reads = 'from pathlib import Path\n\nassert Path("data/train.txt").read_text() == "42"\n'
@@ -163,5 +164,7 @@ def test_a_repository_end_to_end(repository: Path, tmp_path: Path) -> None:
     assert names(repository) == before
     assert "same: 2 losses on 2 ranks bitwise equal" in done.output
     assert json.loads(result.read_text())["environment"]["arguments"] == "--steps 2"
-    assert "-    model = FSDP(" in page.read_text()
+    assert (
+        "-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP" in page.read_text()
+    )
     assert summary.read_text().startswith("### ✅ fsdp-migrate verify: `train.py`")
