@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,7 +79,10 @@ def resharded(model: nn.Module) -> dict[int, torch.Tensor]:
     """
     found: dict[int, torch.Tensor] = {}
     for module in model.modules():
-        state = module._get_fsdp_state() if hasattr(module, "_get_fsdp_state") else None
+        ask: Any = getattr(module, "_get_fsdp_state", lambda: None)
+        state = None
+        with contextlib.suppress(AssertionError):  # a copy of a unit has none
+            state = ask()
         groups = getattr(state, "_fsdp_param_groups", [getattr(state, "_fsdp_param_group", None)])
         for parameter in (p for group in groups if group for p in group.fsdp_params):
             whole = getattr(parameter, "_unsharded_param", None)
