@@ -368,6 +368,14 @@ def test_states_of_rank_0_are_loaded_in_the_context(rank0_only: bool) -> None:
     assert ("with FSDP.state_dict_type" in migrated(text)[1]) is rank0_only
 
 
+@pytest.mark.parametrize("name", ["state_dict_type", "set_state_dict_type"])
+def test_local_state_dict_is_for_a_person_once(name: str) -> None:
+    call = f"FSDP.{name}(model, state_dict_type=StateDictType.LOCAL_STATE_DICT)"
+    report, _ = migrated(in_function(f"trainer.enter({call})\n"))
+    found = [f for f in report.findings if f.code.startswith("FSDP33")]
+    assert [(f.code, f.action.value) for f in found] == [("FSDP334", "manual")]
+
+
 def test_a_name_of_the_program_is_not_taken() -> None:
     text = in_function(f"with {FULL}:\n    state = model.state_dict()\n")
     text += "\n\ndef get_model_state_dict(model):\n    return {}\n"
