@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from fsdp_migrate.facts.file import File
-from fsdp_migrate.facts.names import CLASS, fsdp1_name
+from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.order import reaches, reaching
-from fsdp_migrate.facts.program import Definition, External, Program
+from fsdp_migrate.facts.program import Definition, Program
 from fsdp_migrate.facts.scopes import Assigned, Opaque, Parameter
 from fsdp_migrate.facts.values import element
 
@@ -59,19 +59,38 @@ class Models:
         """Whether an expression can be FSDP1's class, a subclass of it in the program, or a `partial` of one."""
         if not isinstance(expression, ast.Name | ast.Attribute):
             return False
-        for meaning in self.program.meanings(expression, file):
-            if isinstance(meaning, External) and fsdp1_name(meaning.dotted) == CLASS:
-                return True
-            if isinstance(meaning, Definition) and self.is_subclass(meaning):
-                return True
-        return self._is_partial(expression, file)
+        if self.program.fsdp1(expression, file) == CLASS:
+            return True
+        return bool(self.subclasses and self._subclass(expression, file)) or self._is_partial(
+            expression, file
+        )
 
     def is_subclass(self, definition: Definition) -> bool:
         """Whether a class of the program has FSDP1's among its bases."""
-        return isinstance(definition.node, ast.ClassDef) and any(
-            isinstance(base, External) and fsdp1_name(base.dotted) == CLASS
-            for base in self.program.classes_above(definition)
-        )
+        return definition.node in self.subclasses
+
+    @cached_property
+    def subclasses(self) -> set[ast.AST]:
+        """The classes of the program that have FSDP1's among their bases."""
+        found: set[ast.AST] = set()
+        heirs: dict[ast.AST, list[ast.ClassDef]] = {}
+        for file in self.program.files:
+            for cls in file.of(ast.ClassDef):
+                for base in cls.bases:
+                    if self.program.fsdp1(base, file) == CLASS:
+                        found.add(cls)
+                    for above in self.program.definitions(base, file):
+                        heirs.setdefault(above.node, []).append(cls)
+        pending = list(found)
+        while pending:
+            below = [cls for cls in heirs.get(pending.pop(), ()) if cls not in found]
+            found.update(below)
+            pending += below
+        return found
+
+    def _subclass(self, expression: ast.expr, file: File) -> bool:
+        definitions = self.program.definitions(expression, file)
+        return any(definition.node in self.subclasses for definition in definitions)
 
     def _is_partial(self, expression: ast.expr, file: File) -> bool:
         if not isinstance(expression, ast.Name):

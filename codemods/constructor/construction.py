@@ -196,16 +196,10 @@ class Constructions:
             return True
         return self._subclasses and self.context.models.is_class(expression, self.context.file)
 
-    @cached_property
+    @property
     def _subclasses(self) -> bool:
         """Whether the program has subclasses of FSDP1's."""
-        program, models = self.context.program, self.context.models
-        return any(
-            models.is_subclass(Definition(file, node))
-            for file in program.files
-            for node in file.of(ast.ClassDef)
-            if node.bases
-        )
+        return bool(self.context.models.subclasses)
 
     def _is_own(self, function: ast.expr) -> bool:
         """Whether a function is a subclass of FSDP1's in the program, or `super().__init__` inside of one."""
@@ -222,6 +216,6 @@ class Constructions:
                 and context.models.is_subclass(Definition(context.file, cls))
             )
         return isinstance(function, ast.Name | ast.Attribute) and any(
-            isinstance(meaning, Definition) and context.models.is_subclass(meaning)
-            for meaning in context.program.meanings(function, context.file)
+            context.models.is_subclass(meaning)
+            for meaning in context.program.definitions(function, context.file)
         )

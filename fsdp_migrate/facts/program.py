@@ -160,6 +160,13 @@ class Program:
             self._dotted[expression] = paths
         return self._dotted[expression]
 
+    def definitions(self, expression: ast.expr, file: File) -> list[Definition]:
+        """The functions and classes that an expression can mean, of the files that mention FSDP."""
+        if not isinstance(expression, ast.Name | ast.Attribute):
+            return []
+        found = self._meanings(expression, file, file.scope_of(expression), False)
+        return [meaning for meaning in found if isinstance(meaning, Definition)]
+
     def is_only(self, expression: ast.expr, file: File) -> bool:
         """Whether an expression has one meaning, and that is known."""
         found = self.meanings(expression, file)
