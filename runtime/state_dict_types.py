@@ -39,6 +39,15 @@ from .torch_private import torch_asks_for_state, units_of
 _in_force: WeakKeyDictionary[nn.Module, StateDictSettings | None] = WeakKeyDictionary()
 
 
+_DEPRECATED = (
+    "FSDP.state_dict_type() and FSDP.set_state_dict_type() are being deprecated. Please use APIs, "
+    "get_state_dict() and set_state_dict(), which can support different parallelisms, FSDP1, FSDP2, DDP. "
+    "API doc: https://pytorch.org/docs/stable/distributed.checkpoint.html"
+    "#torch.distributed.checkpoint.state_dict.get_state_dict ."
+    "Tutorial: https://pytorch.org/tutorials/recipes/distributed_checkpoint_recipe.html ."
+)
+
+
 @or_fsdp1s
 @contextmanager
 def state_dict_type(
@@ -92,6 +101,7 @@ def set_state_dict_type(
         UnsupportedInFSDP2: for ``LOCAL_STATE_DICT``, FSDP1's flat parameters.
         RuntimeError: for a configuration of another type.
     """
+    warnings.warn(_DEPRECATED, FutureWarning, stacklevel=3)
     found = _settings_of(module)
     if any(each.state_dict_type != found[0].state_dict_type for each in found):
         raise AssertionError("All FSDP modules should have the same state_dict_type.")
