@@ -183,7 +183,8 @@ def ignoring_everything(api: Any) -> Any:
     wanted = [text for text in texts if "ignore the top-level module" in text]
     assert len(wanted) == 1
     assert model.head.weight.shape == (3, 6)
-    return wanted, tree(api, built[0]), train(built[0])
+    # FSDP1 names the last module that it looked at, not the one that was passed.
+    return wanted[0].partition(": ")[0], tree(api, built[0]), train(built[0])
 
 
 @holds()

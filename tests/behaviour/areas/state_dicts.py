@@ -522,9 +522,10 @@ def torchs_state_dict_functions(api: Any) -> Any:
     options = StateDictOptions(full_state_dict=True)
     state = get_model_state_dict(model, options=options)
     assert list(state) == list(net().state_dict())
-    set_model_state_dict(again, state, options=options)
+    saved = {n: t.clone() for n, t in state.items()}
+    set_model_state_dict(again, state, options=options)  # of FSDP2 it changes what it is given
     assert close(full(api, model), full(api, again))
-    return {n: t.clone() for n, t in state.items()}
+    return saved
 
 
 @holds()
@@ -584,7 +585,7 @@ def deprecation(api: Any) -> Any:
     model, types = in_blocks(api), api.StateDictType
     FSDP = api.FullyShardedDataParallel
     texts = said(lambda: FSDP.set_state_dict_type(model, types.FULL_STATE_DICT))
-    return [text.split(":")[0] for text in texts]
+    return texts
 
 
 @holds()
