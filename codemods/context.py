@@ -95,9 +95,11 @@ class Context:
 
     def _references(self) -> dict[ast.expr, str]:
         found: dict[ast.expr, str] = {}
-        for node in (*self.file.of(ast.Attribute), *self.file.of(ast.Name)):
-            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-                continue
+        words = self.program.fsdp1_words
+        names = words | self.file.aliases if self.file.stars else self.file.aliases
+        members = (node for word in words for node in self.file.attributes.get(word, ()))
+        loads = (node for each in names for node in self.file.loads.get(each, ()))
+        for node in (*members, *loads):
             name = self.fsdp1(node)
             if name is not None and not self.is_dead(node):
                 found[node] = name

@@ -7,17 +7,20 @@ folder is walked and its .gitignore files are read. Files that are named are alw
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-
-import pathspec
+from typing import TYPE_CHECKING
 
 from fsdp_migrate import git
 from fsdp_migrate.findings import Problem
 from fsdp_migrate.source import shown_path
 
-# Other people's code, wherever it stands.
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
+# Other people's code, wherever it is.
 _FOREIGN = frozenset({".venv", "node_modules", "site-packages", "__pycache__"})
 # Without git's list, also what is rarely a source folder.
 _BUILT = frozenset({"build", "dist", "venv"})
@@ -47,7 +50,7 @@ def mentions_fsdp(data: bytes) -> bool:
 
 def discover(
     paths: Sequence[Path],
-    exclude: Iterable[str] = (),
+    exclude: Sequence[str] = (),
     root: Path | None = None,
 ) -> Discovered:
     """All Python files that `paths` mean.
@@ -59,89 +62,104 @@ def discover(
     """
     found = Discovered()
     excluded = _Excluded(exclude, root or Path.cwd())
-    seen: dict[str, Path] = {}
+    seen: dict[str, str] = {}
     named: set[str] = set()
-    for path in paths:
-        if path.is_dir():
-            for file, real in _below(path):
+    for path in map(os.fspath, paths):
+        if os.path.isdir(path):
+            for file, real in _below(os.path.abspath(path)):
                 if not excluded(file):
                     _add(seen, file, real)
         elif problem := _named_problem(path):
             found.problems.append(problem)
         else:
-            _add(seen, path, real := os.path.realpath(path))
+            _add(seen, os.path.abspath(path), real := os.path.realpath(path))
             named.add(real)
-    found.files = sorted(seen.values())
-    found.named = sorted(seen[real] for real in named)
+    found.files = sorted(map(Path, seen.values()))
+    found.named = sorted(Path(seen[real]) for real in named)
     return found
 
 
 class _Excluded:
     """Whether the user's patterns leave a file out."""
 
-    def __init__(self, patterns: Iterable[str], root: Path) -> None:
-        self._spec = pathspec.GitIgnoreSpec.from_lines(patterns)
+    def __init__(self, patterns: Sequence[str], root: Path) -> None:
+        self._spec = _patterns(patterns) if patterns else None
         self._root = os.path.abspath(root)
 
-    def __call__(self, file: Path) -> bool:
-        if not len(self._spec):
+    def __call__(self, file: str) -> bool:
+        if self._spec is None:
             return False
-        relative = os.path.relpath(os.path.abspath(file), self._root)
+        relative = os.path.relpath(file, self._root)
         return self._spec.match_file(PurePath(relative).as_posix())
 
 
-def _add(seen: dict[str, Path], file: Path, real: str) -> None:
+def _patterns(lines: Iterable[str]) -> GitIgnoreSpec:
+    import pathspec  # takes longer to import than many a tree to list
+
+    return pathspec.GitIgnoreSpec.from_lines(lines)
+
+
+def _add(seen: dict[str, str], file: str, real: str) -> None:
     """Takes a file once, under its own name rather than under that of a link to it."""
-    absolute = os.path.abspath(file)
-    if real not in seen or absolute == real:
-        seen[real] = Path(absolute)
+    if real not in seen or file == real:
+        seen[real] = file
 
 
-def _named_problem(path: Path) -> Problem | None:
+def _named_problem(path: str) -> Problem | None:
     try:
-        path.stat()
+        mode = os.stat(path).st_mode
     except FileNotFoundError:
-        return Problem(shown_path(path), 0, "does not exist")
+        return Problem(shown_path(Path(path)), 0, "does not exist")
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        return Problem(shown_path(path), 0, f"cannot be read: {getattr(error, 'strerror', error)}")
-    if not path.is_file():
-        return Problem(shown_path(path), 0, "is not a regular file")
+        reason = getattr(error, "strerror", error)
+        return Problem(shown_path(Path(path)), 0, f"cannot be read: {reason}")
+    if not stat.S_ISREG(mode):
+        return Problem(shown_path(Path(path)), 0, "is not a regular file")
     return None
 
 
-def _below(folder: Path) -> Iterator[tuple[Path, str]]:
+def _below(folder: str) -> Iterator[tuple[str, str]]:
     """The Python files below a folder, each with its real path, without links that leave it."""
     listed = git.listed_files(folder)
     real_folder = os.path.join(os.path.realpath(folder), "")
     for name in _walk(folder) if listed is None else _from_git(folder, listed):
-        file = folder / name
-        real = os.path.realpath(file) if file.is_symlink() else real_folder + name
-        if real.startswith(real_folder) and file.is_file():
+        file = os.path.join(folder, name)
+        real = real_folder + name
+        try:
+            mode = os.lstat(file).st_mode
+            if stat.S_ISLNK(mode):
+                real = os.path.realpath(file)
+                mode = os.stat(file).st_mode
+        except OSError:  # removed, but not from git's list
+            continue
+        if stat.S_ISREG(mode) and real.startswith(real_folder):
             yield file, real
 
 
-def _from_git(folder: Path, listed: list[str]) -> Iterator[str]:
+def _from_git(folder: str, listed: list[str]) -> Iterator[str]:
     for name in listed:
         if not _FOREIGN.isdisjoint(name.split("/")):
             continue
-        if not os.path.isdir(folder / name):
-            if name.endswith(".py"):
-                yield name
-            continue
-        nested = folder / name
-        if (nested / ".git").exists():  # a submodule, or a clone inside the repository
-            yield from (os.path.join(name, file.relative_to(nested)) for file, _ in _below(nested))
+        if name.endswith(".py") and not os.path.isdir(os.path.join(folder, name)):
+            yield name
+        elif name.endswith("/") or os.path.isdir(os.path.join(folder, name)):
+            nested = os.path.join(folder, name)
+            if os.path.exists(
+                os.path.join(nested, ".git")
+            ):  # a submodule, or a clone inside the repository
+                for file, _ in _below(nested):
+                    yield os.path.join(name, os.path.relpath(file, nested))
 
 
-def _walk(folder: Path) -> Iterator[str]:
+def _walk(folder: str) -> Iterator[str]:
     """Python files below `folder`, relative to it, without those that its .gitignore files name."""
-    rules: dict[str, pathspec.GitIgnoreSpec] = {}
+    rules: dict[str, GitIgnoreSpec] = {}
     for current, folders, files in os.walk(folder):
         relative = os.path.relpath(current, folder)
         here = "" if relative == os.curdir else relative
         if ".gitignore" in files:
             lines = Path(current, ".gitignore").read_text("utf-8", "replace").splitlines()
-            rules[here] = pathspec.GitIgnoreSpec.from_lines(lines)
+            rules[here] = _patterns(lines)
         folders[:] = sorted(
             name
             for name in folders
@@ -155,8 +173,10 @@ def _walk(folder: Path) -> Iterator[str]:
                 yield os.path.join(here, name)
 
 
-def _ignored(rules: dict[str, pathspec.GitIgnoreSpec], name: str, is_folder: bool = False) -> bool:
+def _ignored(rules: dict[str, GitIgnoreSpec], name: str, is_folder: bool = False) -> bool:
     """What the nearest .gitignore with a word on `name` says, as git does."""
+    if not rules:
+        return False
     for parent in PurePath(name).parents:
         spec = rules.get("" if str(parent) == os.curdir else str(parent))
         if spec is None:

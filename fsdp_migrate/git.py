@@ -11,16 +11,16 @@ from pathlib import Path
 _HOOK_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX")
 
 
-def toplevel(folder: Path) -> Path | None:
+def toplevel(folder: str | Path) -> Path | None:
     """The root of the repository that `folder` lies in, if any."""
     answer = _git(folder, "rev-parse", "--show-toplevel")
     return Path(os.fsdecode(answer.rstrip(b"\r\n"))) if answer else None
 
 
-def listed_files(folder: Path) -> list[str] | None:
+def listed_files(folder: str | Path) -> list[str] | None:
     """Tracked files below `folder`, and untracked ones that are not ignored, relative to it.
 
-    A nested repository stands as one entry, its folder. None where there is no git or no
+    A nested repository is one entry, its folder. None where there is no git or no
     repository, or if `folder` itself is ignored: git has no list of it.
     """
     answer = _git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
@@ -42,7 +42,7 @@ def uncommitted(files: Iterable[Path]) -> list[Path]:
     ]
 
 
-def _git(folder: Path, *arguments: str) -> bytes | None:
+def _git(folder: str | Path, *arguments: str) -> bytes | None:
     environment = {key: value for key, value in os.environ.items() if key not in _HOOK_VARIABLES}
     command: Sequence[str] = ("git", "-C", os.fspath(folder), *arguments)
     try:

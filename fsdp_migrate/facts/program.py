@@ -126,13 +126,13 @@ class Program:
 
     def fsdp1(self, expression: ast.expr, file: File) -> str | None:
         """The FSDP1 name that an expression can mean, of torch or of the runtime."""
-        if isinstance(expression, ast.Attribute) and expression.attr not in self._fsdp1_words:
+        if isinstance(expression, ast.Attribute) and expression.attr not in self.fsdp1_words:
             return None
         names = (fsdp1_name(dotted) for dotted in self.dotted(expression, file))
         return next((name for name in names if name is not None), None)
 
     @cached_property
-    def _fsdp1_words(self) -> set[str]:
+    def fsdp1_words(self) -> set[str]:
         """The names by which FSDP1's names can be reached as attributes: their own, and those that files bind them to."""
         words = set(NAMES)
         for file in self.files:
