@@ -20,9 +20,12 @@ RULE = Rule(
     "full_optim_state_dict becomes get_optimizer_state_dict; what loads states is the runtime's",
     """`get_optimizer_state_dict` returns an optimizer's states by parameter name, for both versions of FSDP:
 `full_optim_state_dict` gathers them on the CPU of rank 0, which is `full_state_dict=True, cpu_offload=True`, and
-`sharded_optim_state_dict` gives each rank its own. FSDP1's are gone from torch 2.14 (pytorch#191398). Where FSDP1's rank 0 is
-that of a process group, and not of all ranks, the runtime's stays: torch's option means the first of all. `optim_state_dict`
-follows the type that is in force and stays unless a context gives it.
+`sharded_optim_state_dict` gives each rank its own; the names come in another order. FSDP1's functions are gone from torch 2.14
+(pytorch#191398). Where FSDP1's rank 0 is that of a process group, and not of all ranks, the runtime's stays: torch's option
+means the first of all. `optim_state_dict` follows the type that is in force and stays unless a context gives it.
+
+Before an optimizer's first step FSDP1 saves no states, and torch makes them by a step with learning rate 0
+(`_init_optim_state` in torch/distributed/checkpoint/state_dict.py): a program that saves before it trains finds `step` at 1.
 
 What loads states stays: FSDP1 writes one `step` tensor for all parameters of a flat parameter, and torch's
 `set_optimizer_state_dict` counts it once for each of them without an error. It also fails for optimizers without states, such

@@ -11,7 +11,8 @@ CONTEXT = Rule(
     """With FULL_STATE_DICT FSDP1 gathers the whole state dict inside the context. `get_model_state_dict` with
 `full_state_dict=True` does so without a context; `cpu_offload=True` in addition is FSDP1's
 `offload_to_cpu=True, rank0_only=True`: rank 0 gets the tensors on the CPU, the others an empty dict. With SHARDED_STATE_DICT
-every rank has its shards, as DTensors. All of this is collective, as it was: all ranks must call it.
+every rank has its shards, as DTensors; where nothing is sharded (NO_SHARD, one rank) the values are DTensors as well, which
+torch.distributed.checkpoint writes as it writes tensors. All of this is collective, as it was: all ranks must call it.
 
 The context goes where its type and configuration are known and its body holds nothing but calls that take the type as an
 option and calls that have no way to the model. A context stays where its model is given to a function, where `rank0_only` would
