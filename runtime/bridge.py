@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 
 from . import optimizer_keys, optimizer_state, state_dict_types, torch_private
-from .accumulate import discard_unsynced_gradients, no_sync
+from .accumulate import no_sync
 from .api import BackwardPrefetch, CPUOffload, MixedPrecision, ShardingStrategy, TrainingState
 from .clip import clip_grad_norm_
 from .data import assign_data
@@ -244,11 +244,7 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
 
     @torch_private.run_eagerly()
     def _after_forward(self, args: tuple[Any, ...], output: Any) -> Any:
-        output = torch_private.post_forward(self, args, output)
-        if self._is_root and not torch.is_grad_enabled():
-            for unit in units_of(self):
-                torch_private.show_sharded(unit)
-        return output
+        return torch_private.post_forward(self, args, output)
 
     def _prepare(self) -> None:
         """What FSDP1 does at the first use of a root (``_runtime_utils.py``, ``_lazy_init``).
@@ -335,10 +331,6 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
             )
         return norm
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        discard_unsynced_gradients(self)
-        super().zero_grad(set_to_none)
-
     def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
         """Raises :class:`UnsupportedInFSDP2`: FSDP2 reduces gradients itself."""
         raise comm_hook()
@@ -368,14 +360,10 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
-        """The sharded parameters, also between forward and backward.
-
-        Their names have FSDP1's prefixes, except inside ``summon_full_params``.
-        """
-        sharded = torch_private.sharded_for_unsharded(self)
+        """As ``nn.Module``'s, with clean names inside ``summon_full_params``."""
         summoned = is_summoned(self)
         for name, parameter in super().named_parameters(prefix, recurse, remove_duplicate):
-            yield name.replace(_PREFIX, "") if summoned else name, sharded.get(parameter, parameter)
+            yield name.replace(_PREFIX, "") if summoned else name, parameter
 
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True

@@ -76,13 +76,25 @@ def pre_forward(
     unit: FSDPModule, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Gathers the parameters of ``unit``; the inputs, moved and cast."""
-    _show_unsharded(unit)
+    for group in parameter_groups(unit):
+        if _show_unsharded(group):
+            group._to_sharded()  # what is gathered is out of date
     return unit._get_fsdp_state()._pre_forward(cast(nn.Module, unit), args, kwargs)
 
 
 def post_forward(unit: FSDPModule, args: tuple[Any, ...], output: Any) -> Any:
-    """Frees the parameters of ``unit`` if its strategy says so; the output, ready for backward."""
-    return unit._get_fsdp_state()._post_forward(cast(nn.Module, unit), args, output)
+    """Frees the parameters of ``unit`` if its strategy says so; the output, ready for backward.
+
+    When the outermost unit is done, every module shows its sharded parameters.
+    """
+    state = unit._get_fsdp_state()
+    recomputed = state._training_state.name == "PRE_BACKWARD"
+    output = state._post_forward(cast(nn.Module, unit), args, output)
+    if not recomputed and state._state_ctx.iter_forward_root is None:
+        for below in units_of(cast(nn.Module, unit)):
+            for group in parameter_groups(below):
+                _show_sharded(group)
+    return output
 
 
 def is_root(unit: FSDPModule) -> bool | None:
@@ -137,21 +149,6 @@ def run_eagerly(inside: bool = True) -> Callable[[Function], Function]:
 
 # Which parameters a unit's modules show #
 
-
-def show_sharded(unit: FSDPModule) -> None:
-    """Registers the sharded parameters of a unit that stays gathered, so that programs see those.
-
-    FSDP2 leaves the gathered ones registered, which an optimizer or a moving average would take for
-    the model's. Gathered memory is kept for the next forward, as FSDP1 keeps it, unless the
-    parameters change before that.
-    """
-    for group in parameter_groups(unit):
-        if group.is_unsharded:
-            for parameter in group.fsdp_params:
-                parameter._setattr_on_modules(parameter.sharded_param)
-                parameter._gathered_version = _version(parameter)
-
-
 _steps = 0
 
 
@@ -161,36 +158,32 @@ def note_step() -> None:
     _steps += 1
 
 
-def _show_unsharded(unit: FSDPModule) -> None:
-    """Takes :func:`show_sharded` back, or gathers anew what was changed in the meantime."""
-    for group in parameter_groups(unit):
-        hidden = [p for p in group.fsdp_params if hasattr(p, "_gathered_version")]
-        if not group.is_unsharded or not hidden:
-            continue
-        changed = any(p._gathered_version != _version(p) for p in hidden)
-        for parameter in hidden:
-            del parameter._gathered_version
-            parameter._setattr_on_modules(parameter.unsharded_param)
-        if changed:
-            group._to_sharded()
+def _show_sharded(group: Any) -> None:
+    """Registers the sharded parameters of a unit that stays gathered after forward.
+
+    FSDP2 leaves the gathered ones registered, which an optimizer, ``zero_grad()`` or a moving average
+    would take for the model's. What is gathered is kept for backward or the next forward, as in FSDP1.
+    """
+    if group.is_unsharded:
+        for parameter in group.fsdp_params:
+            parameter._setattr_on_modules(parameter.sharded_param)
+        group._hidden = [_version(parameter) for parameter in group.fsdp_params]
+
+
+def _show_unsharded(group: Any) -> bool:
+    """Takes :func:`_show_sharded` back; whether the parameters have changed since."""
+    before = group.__dict__.pop("_hidden", None)
+    if before is None or not group.is_unsharded:
+        return False
+    for parameter in group.fsdp_params:
+        parameter._setattr_on_modules(parameter.unsharded_param)
+    return bool(before != [_version(parameter) for parameter in group.fsdp_params])
 
 
 def _version(parameter: Any) -> tuple[int, int, int]:
     """What differs after a change in place."""
     sharded = parameter.sharded_param
     return sharded._version, sharded._local_tensor._version, _steps
-
-
-def sharded_for_unsharded(module: nn.Module) -> dict[nn.Parameter, nn.Parameter]:
-    """The sharded parameters of units that stay gathered from forward to backward."""
-    return {
-        parameter.unsharded_param: parameter.sharded_param
-        for unit in units_of(module)
-        if not is_running(unit)
-        for group in parameter_groups(unit)
-        if group.is_unsharded
-        for parameter in group.fsdp_params
-    }
 
 
 # Backward #
@@ -203,6 +196,8 @@ def around_backward(
 ) -> None:
     """Calls ``before(group)`` when the backward of the unit starts, and ``after(group, reduce)``
     in place of ``reduce()``, which frees its parameters and reduces its gradients.
+
+    The modules show what is gathered, as activation checkpointing runs their forward again.
     """
     for group in parameter_groups(unit):
         group.pre_backward = _preceded(group.pre_backward, before, group)
@@ -212,6 +207,7 @@ def around_backward(
 def _preceded(function: Callable[..., None], first: Callable[[Any], None], group: Any) -> Any:
     def call(*args: Any) -> None:
         first(group)
+        _show_unsharded(group)
         function(*args)
 
     return call
@@ -220,7 +216,11 @@ def _preceded(function: Callable[..., None], first: Callable[[Any], None], group
 def _replaced(
     function: Callable[..., None], other: Callable[[Any, Callable[[], None]], None], group: Any
 ) -> Any:
-    return lambda *args: other(group, function)
+    def call(*args: Any) -> None:
+        other(group, function)
+        _show_sharded(group)
+
+    return call
 
 
 def has_unreduced_gradient(parameter: Any) -> bool:
@@ -275,7 +275,7 @@ def make_data_settable(assign: Callable[[DTensor, torch.Tensor], None]) -> None:
     """``parameter.data = x`` of a DTensor calls ``assign(parameter, x)``; also of its gradient.
 
     torch replaces the metadata of the outer tensor and leaves its shard as it is, without an error. What is
-    read of a parameter is ``parameter.detach()``, so that :func:`show_sharded` sees changes of it in place.
+    read of a parameter is ``parameter.detach()``, so that :func:`_show_sharded` sees changes of it in place.
     """
     own: Any = torch.Tensor.data
 
