@@ -112,7 +112,7 @@ def _show_unreduced(group: Any) -> None:
             placeholder = parameter.to_sharded_dtensor(one.expand(sharded.to_local().shape))
             placeholder._is_unreduced = True
             sharded.grad = placeholder
-        parameter._shown_version = sharded.grad.to_local()._version
+        parameter._shown_version = sharded.grad._version
 
 
 def _hide(group: Any) -> None:
@@ -136,9 +136,8 @@ def _is_cleared(parameter: Any) -> bool:
     if gradient is None:
         return True
     # `zero_grad(set_to_none=False)` writes to it. Nothing else can write to a placeholder, whose elements share memory.
-    local = gradient.to_local()
-    was_written = local._version != parameter._shown_version
-    return was_written and (is_unreduced(gradient) or not bool(local.any()))
+    was_written = gradient._version != parameter._shown_version
+    return was_written and (is_unreduced(gradient) or not bool(gradient.to_local().any()))
 
 
 def require_reduced(parameters: list[torch.Tensor]) -> None:
