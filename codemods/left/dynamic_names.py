@@ -102,17 +102,17 @@ _PATCHING = frozenset({"patch", "resolve_name"})
 
 def find(context: Context) -> Iterator[Found]:
     """Strings in calls that name FSDP1 by its path, and `getattr` of torch's module."""
-    if TORCH not in context.file.text:
+    if TORCH not in context.file.text and RUNTIME not in context.file.text:
         return
     for constant in context.file.of(ast.Constant):
         path, call = constant.value, context.file.parents[constant]
         if not isinstance(path, str) or not isinstance(call, ast.Call):
             continue
         name, function = fsdp1_name(path), last_name(call)
-        imported = is_module(path) and function in _IMPORTING
-        if path.startswith(TORCH) and (imported or (name and function in _PATCHING)):
+        imported = is_module(path.replace(RUNTIME, TORCH, 1)) and function in _IMPORTING
+        if imported or (name and function in _PATCHING):
             yield _moved(context, constant, path)
-        elif path.startswith(TORCH) and name and call.func is not constant:
+        elif name and path.startswith(TORCH):
             yield Found(RULE, call, Action.MANUAL, _instead(name))
     for load in context.file.loads.get("getattr", ()):
         call = context.file.parents[load]
@@ -121,10 +121,9 @@ def find(context: Context) -> Iterator[Found]:
 
 
 def _moved(context: Context, constant: ast.Constant, path: str) -> Found:
-    target = path.replace(TORCH, RUNTIME, 1)
-    code = context.source(constant).replace(path, target)
+    code = context.source(constant).replace(TORCH, RUNTIME)
     message = f"comes from {RUNTIME}"
-    edits = lambda: [context.replace(constant, code)]  # noqa: E731
+    edits = (lambda: [context.replace(constant, code)]) if path.startswith(TORCH) else None
     return Found(RULE, constant, Action.RUNTIME, message, edits=edits)
 
 

@@ -268,3 +268,29 @@ def test_hooks(hook: str, codes_of: set[str], tmp_path: Path) -> None:
         codes(tmp_path, f"{SHARDED}ddp = nn.parallel.DistributedDataParallel(net)\n{hook}\n", hook)
         == codes_of
     )
+
+
+def test_a_handle_of_an_argument_is_found_in_a_file_that_speaks_of_fsdp1(tmp_path: Path) -> None:
+    program = (
+        f"{HEAD}\ndef free(unit):\n    if isinstance(unit, FSDP):\n        unit._handles.clear()\n"
+    )
+    assert codes(tmp_path, program, "_handles") == {"FSDP366"}
+    others = program.replace(HEAD, "# FSDP\n").replace("isinstance(unit, FSDP)", "unit")
+    assert codes(tmp_path, others, "_handles") == set()
+
+
+def test_a_function_returns_what_this_call_gave_it(tmp_path: Path) -> None:
+    program = f"""{HEAD}
+def prepared(model):
+    model.eval()
+    return model
+
+
+net = prepared(build())
+torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+model = prepared(FSDP(build()))
+torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
+"""
+    found = analysed(tmp_path, program)
+    assert found.codes("1.0") == set()
+    assert found.codes("2.0") == {"FSDP302"}
