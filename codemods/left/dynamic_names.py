@@ -129,7 +129,9 @@ def _moved(context: Context, constant: ast.Constant, path: str) -> Found:
 
 def _asked(context: Context, call: ast.Call, name: ast.expr) -> Iterator[Found]:
     """`getattr(torch.distributed.fsdp, "FullyShardedDataParallel")`."""
-    if not isinstance(name, ast.Constant) or TORCH not in context.dotted(call.args[0]):
+    if not isinstance(name, ast.Constant) or not isinstance(name.value, str):
+        return
+    if TORCH not in context.dotted(call.args[0]):
         return
     known = fsdp1_name(f"{TORCH}.{name.value}")
     imported = isinstance(call.args[0], ast.Name)  # then the import moves, and with it the module
