@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import partial
 
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.left.measured import last_name
 from fsdp_migrate.codemods.left.taken import is_for_other_models, is_known_as_whole, taken
-from fsdp_migrate.codemods.rule import Example, Found, Import, Rule
+from fsdp_migrate.codemods.rule import Edit, Example, Found, Import, Rule
 from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.findings import Action
 
@@ -243,11 +244,15 @@ def find(context: Context) -> Iterator[Found]:
                 Action.MANUAL,
                 _MESSAGE,
                 construct,
-                edits=lambda call=call: [context.replace(call.func, _NAME)],
+                edits=partial(_renamed, context, call),
                 imports=(Import(RUNTIME, _NAME),),
             )
         else:
             yield Found(RULE, call, Action.MANUAL, _MESSAGE, construct)
+
+
+def _renamed(context: Context, call: ast.Call) -> list[Edit]:
+    return [context.replace(call.func, _NAME)]
 
 
 def _are_sharded(context: Context, given: ast.expr) -> bool:
