@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .gather import sharded_as
 from .gradients import require_reduced
-from .torch_private import before_param_group, note_step
+from .torch_private import before_param_group
 
 _optimizers: WeakSet[Optimizer] = WeakSet()
 
@@ -87,7 +87,6 @@ def _current(given: Any) -> Any:
 
 
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    note_step()
     for group in optimizer.param_groups:
         require_reduced(group["params"])
         _step_one_by_one_if_mixed(group)

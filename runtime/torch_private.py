@@ -77,8 +77,7 @@ def pre_forward(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Gathers the parameters of ``unit``; the inputs, moved and cast."""
     for group in parameter_groups(unit):
-        if _show_unsharded(group):
-            group._to_sharded()  # what is gathered is out of date
+        _show_unsharded(group)
     return unit._get_fsdp_state()._pre_forward(cast(nn.Module, unit), args, kwargs)
 
 
@@ -149,41 +148,24 @@ def run_eagerly(inside: bool = True) -> Callable[[Function], Function]:
 
 # Which parameters a unit's modules show #
 
-_steps = 0
-
-
-def note_step() -> None:
-    """Notes that an optimizer steps: those that step many tensors at once leave no other trace."""
-    global _steps
-    _steps += 1
-
 
 def _show_sharded(group: Any) -> None:
     """Registers the sharded parameters of a unit that stays gathered after forward.
 
     FSDP2 leaves the gathered ones registered, which an optimizer, ``zero_grad()`` or a moving average
-    would take for the model's. What is gathered is kept for backward or the next forward, as in FSDP1.
+    would take for the model's. What is gathered is kept for backward or the next forward, as in FSDP1,
+    which does not see changes in between either (``_runtime_utils.py``, ``_post_forward_reshard``).
     """
     if group.is_unsharded:
         for parameter in group.fsdp_params:
             parameter._setattr_on_modules(parameter.sharded_param)
-        group._hidden = [_version(parameter) for parameter in group.fsdp_params]
 
 
-def _show_unsharded(group: Any) -> bool:
-    """Takes :func:`_show_sharded` back; whether the parameters have changed since."""
-    before = group.__dict__.pop("_hidden", None)
-    if before is None or not group.is_unsharded:
-        return False
-    for parameter in group.fsdp_params:
-        parameter._setattr_on_modules(parameter.unsharded_param)
-    return bool(before != [_version(parameter) for parameter in group.fsdp_params])
-
-
-def _version(parameter: Any) -> tuple[int, int, int]:
-    """What differs after a change in place."""
-    sharded = parameter.sharded_param
-    return sharded._version, sharded._local_tensor._version, _steps
+def _show_unsharded(group: Any) -> None:
+    """Takes :func:`_show_sharded` back."""
+    if group.is_unsharded:
+        for parameter in group.fsdp_params:
+            parameter._setattr_on_modules(parameter.unsharded_param)
 
 
 # Backward #
@@ -274,13 +256,7 @@ def before_param_group(prepare: Callable[[Optimizer, dict[str, Any]], None]) -> 
 def make_data_settable(assign: Callable[[DTensor, torch.Tensor], None]) -> None:
     """``parameter.data = x`` of a DTensor calls ``assign(parameter, x)``; also of its gradient.
 
-    torch replaces the metadata of the outer tensor and leaves its shard as it is, without an error. What is
-    read of a parameter is ``parameter.detach()``, so that :func:`_show_sharded` sees changes of it in place.
+    torch replaces the metadata of the outer tensor and leaves its shard as it is, without an error.
     """
     own: Any = torch.Tensor.data
-
-    def get_data(self: DTensor) -> torch.Tensor:
-        data: torch.Tensor = self.detach() if isinstance(self, nn.Parameter) else own.__get__(self)
-        return data
-
-    DTensor.data = property(get_data, assign)  # type: ignore[assignment]
+    DTensor.data = property(own.__get__, assign)  # type: ignore[assignment]
