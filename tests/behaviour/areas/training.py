@@ -564,9 +564,7 @@ def moving_averages(api: Any) -> Any:
     return losses, found, average(*batches(1)).detach()
 
 
-@cannot(
-    "the bridge computes with the new values, FSDP1 goes on with what it had gathered for the root"
-)
+@holds()
 def changed_after_an_evaluation(api: Any) -> Any:
     """Changes of the root's parameters right after an evaluation do not show in the next one."""
     model, (x,) = in_blocks(api), batches(1)
