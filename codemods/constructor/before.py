@@ -26,7 +26,9 @@ class Before:
             around = [n for n in file.ancestors(each.call) if isinstance(n, _LOOPS)]
             line = 0 if around else each.call.lineno
             self._first[function] = min(line, self._first.get(function, line))
-            self._wrapped.add(root_name(each.module))
+            statement = file.statement(each.call)
+            targets = statement.targets if isinstance(statement, ast.Assign) else []
+            self._wrapped |= {root_name(each.module), *map(root_name, targets)}
 
     def covers(self, node: ast.AST) -> bool:
         """Whether a node is above every constructor of its function, or in `__init__` of a module."""
@@ -36,6 +38,24 @@ class Before:
             above = (getattr(node, "end_lineno", 0) or 0) < first
             return above and not self._is_of_another_model(node)
         return self._builds_module(function)
+
+    def is_fresh(self, node: ast.AST) -> bool:
+        """Whether a node is behind a constructor in its function, and nothing between them can run the model."""
+        file = self.context.file
+        function = file.function(node)
+        first = self._first.get(function)
+        if first is None or any(isinstance(n, _LOOPS) for n in file.ancestors(node)):
+            return False
+        return not any(
+            self._runs_model(call)
+            for call in file.of(ast.Call)
+            if file.function(call) is function and first < call.lineno < getattr(node, "lineno", 0)
+        )
+
+    def _runs_model(self, call: ast.Call) -> bool:
+        """Whether a call is one of the model, or gets it as an argument."""
+        given = [call.func, *call.args, *(keyword.value for keyword in call.keywords)]
+        return any(isinstance(each, ast.Name) and each.id in self._wrapped for each in given)
 
     def _is_of_another_model(self, node: ast.AST) -> bool:
         """Whether a node is about a model that is wrapped elsewhere, perhaps before."""

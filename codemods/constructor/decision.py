@@ -25,7 +25,13 @@ from fsdp_migrate.codemods.constructor.origin import (
     is_of_another_class,
     runs_once,
 )
-from fsdp_migrate.codemods.constructor.plain import Plain, Stays, merged, unneeded_imports
+from fsdp_migrate.codemods.constructor.plain import (
+    Plain,
+    Stays,
+    merged,
+    unneeded_imports,
+    without_import,
+)
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import Refused, overlap
 from fsdp_migrate.codemods.models import Models
@@ -48,7 +54,12 @@ class PlainForm:
         """The edits that make it plain."""
         made = edits(self.construction, self.whole, self.shape, skip_root=self.skip_root)
         context = self.construction.context
-        return [*made, *unneeded_imports(context, self.removed)]
+        return [*made, *(without_import(context, each) for each in self.unneeded_imports)]
+
+    @property
+    def unneeded_imports(self) -> list[ast.stmt]:
+        """The imports of functools that only the code needs that goes."""
+        return list(unneeded_imports(self.construction.context, self.removed))
 
     @property
     def imports(self) -> tuple[Import, ...]:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection, Iterator
 
 from fsdp_migrate.codemods.constructor.before import Before
+from fsdp_migrate.codemods.constructor.origin import is_looked_at
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import CLASS, is_private
@@ -53,6 +54,7 @@ _MODEL = re.compile(
     r"model|net$|module|fsdp|ema|actor|critic|encoder|decoder|teacher|student|backbone|unet|transformer"
 )
 _NAMED = ("named_parameters", "named_modules", "named_children", "named_buffers")
+_TAKES_SHARDED = re.compile(r"clip_grad|[Oo]ptim|Adam|SGD|Lion|RMSprop|Adagrad|Muon")
 _WRAPS = {"apply_activation_checkpointing", "checkpoint_wrapper"}
 _ON_META = {"init_empty_weights", "init_on_device", "deferred_init", "skip_init", "no_init_weights"}
 
@@ -105,7 +107,8 @@ class _Search:
         return self.context.can_be_model(expression) or bool(_MODEL.search(last.lower()))
 
     def references(self) -> Iterator[Dependence]:
-        for node, name in {**self.context.references, **self.context.quoted}.items():
+        named = (*self.context.references.items(), *self.context.quoted.items())
+        for node, name in named:
             if name == CLASS and node not in self.handled and not self.context.is_dead(node):
                 yield node, "uses FSDP1's class"
         for scope in self.file.scopes:
@@ -252,6 +255,12 @@ class _Search:
         for call in self.calls("deepcopy"):
             if call.args and self.may_be_model(call.args[0]):
                 yield call, "copies a sharded model"
+        for node in self.attributes("parameters", "buffers"):
+            if self.may_be_model(node.value) and not self._takes_sharded(node):
+                yield (
+                    node,
+                    "may read parameters while they are gathered, as they are after an evaluation",
+                )
         for call in self.calls(*_WRAPS):
             yield call, "may wrap parts of the model after it is sharded"
         for node in self.attributes("data"):
@@ -262,6 +271,19 @@ class _Search:
                 if node.value.id != "self" and not self.before.covers(node):
                     if self.context.can_be_model(node.value):
                         yield node, "sets an attribute, which FSDP1 kept at the wrapper"
+
+    def _takes_sharded(self, node: ast.Attribute) -> bool:
+        """Whether parameters are read where they are sharded: for an optimizer, for clipping, or before any forward."""
+        if is_looked_at(self.file, node) or self.before.is_fresh(node):
+            return True
+        function = self.file.function(node)
+        around = [] if function is None else [function.name]
+        for parent in self.file.ancestors(node):
+            if isinstance(parent, ast.stmt):
+                break
+            if isinstance(parent, ast.Call):
+                around.append(ast.unparse(parent.func))
+        return any(_TAKES_SHARDED.search(name) for name in around)
 
 
 def asks_first(file: File, node: ast.Attribute) -> bool:

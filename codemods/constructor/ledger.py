@@ -57,10 +57,15 @@ def find(context: Context) -> Iterator[Found]:
     for construction in constructions:
         form = decision.forms.get(construction.call) if decision else None
         yield _constructor(construction, form, decision)
+        for statement in form.unneeded_imports if form else ():
+            message = "nothing uses it any more"
+            yield Found(CONSTRUCTOR, statement, Action.REWRITE, message, context.source(statement))
         for argument in construction.arguments:
             if argument.name != "module" and argument.node not in spoken:
                 spoken.add(argument.node)  # a dictionary may be unpacked into several calls
                 yield _argument(construction, argument, form)
+                if form is not None:
+                    yield from _elsewhere(construction, argument, form)
         for keyword in construction.unknown:
             message = f"`{keyword.arg}` is no argument of FSDP1: the call raises TypeError"
             yield Found(UNKNOWN, keyword, Action.MANUAL, message, f"{keyword.arg}=")
@@ -103,3 +108,14 @@ def _argument(construction: Construction, argument: Argument, form: PlainForm | 
         return Found(rule, argument.node, said.action, said.message, construct)
     message = form.parts[argument.name].message or said.message
     return Found(rule, argument.node, Action.REWRITE, message, construct)
+
+
+def _elsewhere(construction: Construction, argument: Argument, form: PlainForm) -> Iterator[Found]:
+    """What the value of an argument becomes where it is made, above the call."""
+    context, part = construction.context, form.parts[argument.name]
+    rule, _ = _SAY.get(argument.name, training.say)(construction, argument)
+    for made in part.removed:
+        statement = context.file.statement(made)
+        if statement is not context.file.statement(construction.call):
+            construct = shortened(context.source(statement))
+            yield Found(rule, statement, Action.REWRITE, part.message, construct)

@@ -231,13 +231,13 @@ def _reads_before(file: File, call: ast.AST, function: ast.AST | None) -> bool:
     return any(
         file.function(attribute) is function
         and (attribute.lineno < line or loop)
-        and not _is_looked_at(file, attribute)
+        and not is_looked_at(file, attribute)
         for name in _READERS[:2]
         for attribute in file.attributes.get(name, ())
     )
 
 
-def _is_looked_at(file: File, attribute: ast.Attribute) -> bool:
+def is_looked_at(file: File, attribute: ast.Attribute) -> bool:
     """Whether parameters are only asked something: `sum(p.numel() for p in model.parameters())`."""
     call = file.parents[attribute]
     user = file.parents.get(call)
@@ -259,39 +259,30 @@ def _is_looked_at(file: File, attribute: ast.Attribute) -> bool:
 def model_classes(construction: Construction) -> list[Definition] | None:
     """The program's classes that the model can be an instance of; None if there may be others."""
     context, model = construction.context, construction.module
-    if model is None:
+    if isinstance(model, ast.Call):
+        values: list[ast.expr | None] = [model]
+    elif isinstance(model, ast.Name):
+        found = context.file.scope_of(model).lookup(model.id)
+        bindings = found[1] if found else []
+        others = [b for b in bindings if not _is_same_model(b, model.id, construction.call)]
+        values = [getattr(binding, "value", None) for binding in others]
+    else:
         return None
-    made = [model] if isinstance(model, ast.Call) else _calls_behind(construction, model)
-    found: list[Definition] = []
-    for call in made:
-        while isinstance(call.func, ast.Attribute) and call.func.attr in _SAME:
-            inner = call.func.value
-            if isinstance(inner, ast.Name) and isinstance(model, ast.Name) and inner.id == model.id:
-                call = (
-                    None  # `model = model.to(device)`: its class is that of the other assignments
-                )
-                break
-            if not isinstance(inner, ast.Call):
-                return None
-            call = inner
-        if call is None:
-            continue
-        if not isinstance(call.func, ast.Name | ast.Attribute):
-            return None
-        definition = context.program.definition(call.func, context.file)
-        if definition is None or not isinstance(definition.node, ast.ClassDef):
-            return None
-        found.append(definition)
-    return found or None
+    classes = [_class_made(construction, value) for value in values]
+    known = [cls for cls in classes if cls is not None]
+    return known if known and len(known) == len(classes) else None
 
 
-def _calls_behind(construction: Construction, model: ast.expr) -> list[ast.Call]:
-    """The calls whose results a name is bound to, the constructor's own aside."""
-    file = construction.context.file
-    found = file.scope_of(model).lookup(model.id) if isinstance(model, ast.Name) else None
-    values = [getattr(binding, "value", None) for binding in found[1]] if found else []
-    calls = [v for v in values if isinstance(v, ast.Call) and v is not construction.call]
-    return calls if len(calls) + (construction.call in values) == len(values) else []
+def _class_made(construction: Construction, value: ast.expr | None) -> Definition | None:
+    """The class of the program that a call makes an instance of: `Net()`, `Net().to(device)`."""
+    while isinstance(value, ast.Call) and getattr(value.func, "attr", "") in _SAME:
+        assert isinstance(value.func, ast.Attribute)
+        value = value.func.value
+    if not isinstance(value, ast.Call):
+        return None
+    context = construction.context
+    made = context.program.definition(value.func, context.file)
+    return made if made is not None and isinstance(made.node, ast.ClassDef) else None
 
 
 def is_of_another_class(construction: Construction, classes: list[ast.expr]) -> bool:
@@ -299,11 +290,12 @@ def is_of_another_class(construction: Construction, classes: list[ast.expr]) -> 
     context = construction.context
     wanted = {m for cls in classes for m in context.program.meanings(cls, context.file)}
     wanted_nodes = {meaning.node for meaning in wanted if isinstance(meaning, Definition)}
-    for cls in model_classes(construction) or [None]:
-        if cls is None or cls.node in wanted_nodes:
+    roots = model_classes(construction)
+    for cls in roots or ():
+        if cls.node in wanted_nodes:
             return False
         for above in context.program.classes_above(cls):
             known = above == External("torch.nn.Module") or isinstance(above, Definition)
             if not known or getattr(above, "node", None) in wanted_nodes:
                 return False
-    return True
+    return bool(roots)

@@ -125,7 +125,7 @@ def _only_makes(context: Context, function: ast.expr) -> bool:
     )
 
 
-def unneeded_imports(context: Context, removed: Iterable[ast.AST]) -> Iterator[Edit]:
+def unneeded_imports(context: Context, removed: Iterable[ast.AST]) -> Iterator[ast.stmt]:
     """`import functools` and `from functools import partial`, if nothing but code that goes uses them."""
     gone = {node for region in removed for node in ast.walk(region)}
     for name in ("functools", "partial"):
@@ -135,10 +135,10 @@ def unneeded_imports(context: Context, removed: Iterable[ast.AST]) -> Iterator[E
         if loads and statement is not None and gone.issuperset(loads):
             source = getattr(statement, "module", "functools")
             if source == "functools" and len(statement.names) == 1 and context.is_alone(statement):
-                yield _without(context, statement)
+                yield statement
 
 
-def _without(context: Context, statement: ast.stmt) -> Edit:
+def without_import(context: Context, statement: ast.stmt) -> Edit:
     """The edit that takes an import away, with the blank line behind it if it had its group to itself."""
     edit, text = context.remove(statement), context.file.text
     alone = edit.start == 0 or text[: edit.start].endswith("\n\n")

@@ -110,21 +110,6 @@ lists (`set_modules_to_forward_prefetch`); the runtime records it in the first f
 number.""",
     (
         Example(
-            "off, the default",
-            """\
-from model import Net
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(Net(), forward_prefetch=False)
-""",
-            """\
-from model import Net
-from torch.distributed.fsdp import fully_shard
-
-model = fully_shard(Net())
-""",
-        ),
-        Example(
             "on",
             """\
 from model import Net
@@ -326,21 +311,6 @@ from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 model = FSDP(Net(), sync_module_states=config.low_memory)
 """,
             message="broadcasts",
-        ),
-        Example(
-            "none",
-            """\
-from model import Net
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(Net(), sync_module_states=False)
-""",
-            """\
-from model import Net
-from torch.distributed.fsdp import fully_shard
-
-model = fully_shard(Net())
-""",
         ),
     ),
 )

@@ -126,8 +126,8 @@ def find(context: Context) -> Iterator[Found]:
     for reference in references:
         call = calls.get(reference)
         reason = _reason(context, call) if len(calls) == len(references) else "its class is used"
-        if call is None or reason:
-            message = f"the runtime's ShardedGradScaler stays: {reason}"
+        if call is None or reason or not context.plain:
+            message = "the runtime's ShardedGradScaler stays" + (f": {reason}" if reason else "")
             yield Found(RULE, reference, Action.RUNTIME, message, _NAME)
         else:
             yield _plain(context, reference, call)
