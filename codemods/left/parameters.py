@@ -156,26 +156,6 @@ dist.all_reduce(count)
             message="on every rank",
         ),
         Example(
-            "gradients reduced by hand",
-            """\
-import torch.distributed as dist
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-for p in model.parameters():
-    dist.all_reduce(p.grad, group=tensor_parallel)
-""",
-            """\
-import torch.distributed as dist
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, local_shard
-
-model = FSDP(model)
-for p in model.parameters():
-    dist.all_reduce(local_shard(p.grad), group=tensor_parallel)
-""",
-            message="this rank's shard",
-        ),
-        Example(
             "weight decay by shape",
             """\
 import torch

@@ -294,3 +294,9 @@ torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
     found = analysed(tmp_path, program)
     assert found.codes("1.0") == set()
     assert found.codes("2.0") == {"FSDP302"}
+
+
+def test_gradients_that_are_reduced_by_hand_stay_this_ranks(tmp_path: Path) -> None:
+    program = f"{SHARDED}for p in model.parameters():\n    dist.all_reduce(p.grad, group=tensor)\n"
+    after = analysed(tmp_path, program).after["train.py"]
+    assert "dist.all_reduce(local_shard(p.grad), group=tensor)" in after
