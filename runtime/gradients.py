@@ -16,6 +16,7 @@ from .torch_private import (
     drop_unreduced_gradient,
     has_unreduced_gradient,
     parameters_of,
+    show_sharded,
     units_of,
 )
 
@@ -66,6 +67,7 @@ def _reduce(group: Any, reduce: Callable[[], None]) -> None:
     used = any(has_unreduced_gradient(parameter) for parameter in group.fsdp_params)
     if not group.reduce_grads:
         reduce()
+        show_sharded(group)
         if used:
             _show_unreduced(group)
         return

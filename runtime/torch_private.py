@@ -92,7 +92,7 @@ def post_forward(unit: FSDPModule, args: tuple[Any, ...], output: Any) -> Any:
     if not recomputed and state._state_ctx.iter_forward_root is None:
         for below in units_of(cast(nn.Module, unit)):
             for group in parameter_groups(below):
-                _show_sharded(group)
+                show_sharded(group)
     return output
 
 
@@ -149,7 +149,7 @@ def run_eagerly(inside: bool = True) -> Callable[[Function], Function]:
 # Which parameters a unit's modules show #
 
 
-def _show_sharded(group: Any) -> None:
+def show_sharded(group: Any) -> None:
     """Registers the sharded parameters of a unit that stays gathered after forward.
 
     FSDP2 leaves the gathered ones registered, which an optimizer, ``zero_grad()`` or a moving average
@@ -162,7 +162,7 @@ def _show_sharded(group: Any) -> None:
 
 
 def _show_unsharded(group: Any) -> None:
-    """Takes :func:`_show_sharded` back."""
+    """Takes :func:`show_sharded` back."""
     if group.is_unsharded:
         for parameter in group.fsdp_params:
             parameter._setattr_on_modules(parameter.unsharded_param)
@@ -198,11 +198,7 @@ def _preceded(function: Callable[..., None], first: Callable[[Any], None], group
 def _replaced(
     function: Callable[..., None], other: Callable[[Any, Callable[[], None]], None], group: Any
 ) -> Any:
-    def call(*args: Any) -> None:
-        other(group, function)
-        _show_sharded(group)
-
-    return call
+    return lambda *args: other(group, function)
 
 
 def has_unreduced_gradient(parameter: Any) -> bool:

@@ -25,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime import FullyShardedDataParallel, sync
+from fsdp_migrate.runtime.gradients import is_unreduced
 
 from .models import Block, ConvNet, Tied, Transformer
 from .train import TORCH, fsdp1_on_cpu
@@ -197,20 +198,21 @@ def no_sync_reaches_units_of_a_plain_module() -> None:
     fully_shard(model.a)
     with runtime.no_sync(model):
         model(torch.randn(5, 4)).sum().backward()
-    assert model.a.weight.grad is None
+    assert is_unreduced(model.a.weight.grad)
     model(torch.randn(5, 4)).sum().backward()
-    assert model.a.weight.grad is not None
+    assert not is_unreduced(model.a.weight.grad)
 
 
-def leftovers(policy: MixedPrecisionPolicy, discard: bool, leave: bool) -> list[torch.Tensor]:
+def leftovers(policy: MixedPrecisionPolicy, left: str) -> list[torch.Tensor]:
     """The gradients of one step after a micro-batch that was left over, or not."""
     model = fully_shard(tiny(), mp_policy=policy)
-    if leave:
+    if left != "nothing":
         with runtime.no_sync(model):
             model(torch.full((5, 4), 3.0)).float().sum().backward()
+    if left == "cleared":
         model.zero_grad()
-        if discard:
-            runtime.discard_unsynced_gradients(model)
+    elif left == "discarded":
+        runtime.discard_unsynced_gradients(model)
     model(torch.ones(5, 4)).float().sum().backward()
     return [p.grad.full_tensor().clone() for p in model.parameters()]
 
@@ -219,11 +221,10 @@ def leftovers(policy: MixedPrecisionPolicy, discard: bool, leave: bool) -> list[
 def left_over_gradients_are_discarded() -> None:
     low = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for policy in (MixedPrecisionPolicy(), low):
-        clean = leftovers(policy, discard=False, leave=False)
-        kept = leftovers(policy, discard=False, leave=True)
-        dropped = leftovers(policy, discard=True, leave=True)
-        assert all(map(torch.equal, clean, dropped))
-        assert not all(map(torch.equal, clean, kept)), "zero_grad() does it: not needed any more"
+        clean = leftovers(policy, "nothing")
+        assert all(map(torch.equal, clean, leftovers(policy, "cleared")))
+        assert all(map(torch.equal, clean, leftovers(policy, "discarded")))
+        assert not all(map(torch.equal, clean, leftovers(policy, "kept")))
 
 
 @check(2)

@@ -212,8 +212,7 @@ ROWS = (
         f"model = FSDP(model)\n{_SGD}with model.no_sync():\n"
         "    model(torch.ones(2, 6)).sum().backward()\n"
         f"{_ZEROED}{_TRAINED.removeprefix('return ')}",
-        (SHARDED, ("with model.no_sync():", "with no_sync(model):")),
-        head="from fsdp_migrate.runtime import discard_unsynced_gradients, no_sync\n",
+        (SHARDED, ("with model.no_sync():", _FLAG)),
     ),
     Row(
         "unused-parameters-under-weight-decay",
