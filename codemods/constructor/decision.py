@@ -103,7 +103,7 @@ class Decisions:
         """The decision that holds for a file."""
         path = str(context.file.path)
         if path not in self._made:
-            self._made[path] = Decision(reason="")  # what asks for it while it is made
+            self._made[path] = Decision(reason="another constructor of this file stays there")
             self._contexts[path] = context
             self._decide(context)
         return self._made[path]

@@ -143,8 +143,14 @@ def _arguments(given: dict[str, str]) -> str:
 
 
 def _enclosed(source: str) -> str:
-    """An expression in parentheses if it is written over several lines and may need them."""
-    return f"({source})" if "\n" in source and not source.endswith((")", "]", "}")) else source
+    """An expression in parentheses if it is written over several lines and needs them."""
+    if "\n" not in source:
+        return source
+    try:
+        ast.parse(source)
+    except SyntaxError:
+        return f"({source})"
+    return source
 
 
 def _kept_comments(construction: Construction, code: str) -> list[str]:

@@ -1,0 +1,226 @@
+"""One decision for the files that can share a model: all constructors become plain, or all stay on the bridge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fsdp_migrate.engine import analyse
+from fsdp_migrate.report import Report
+from fsdp_migrate.settings import Options
+
+TRAIN = """\
+import torch
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def main():
+    model = Net()
+    model = FSDP(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    train(model, optimizer)
+"""
+MODEL = """\
+import torch.nn as nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 8)
+"""
+
+# What makes the models of a run depend on FSDP1's interface or structure, in a function of the same file.
+DEPENDENT = {
+    "a method of FSDP1": "def f(model):\n    return model.check_is_root()",
+    "no_sync of a model of an unknown origin": "def f(m):\n    with m.no_sync():\n        pass",
+    "clipping by an unknown object": "def f(engine):\n    engine.clip_grad_norm_(1.0)",
+    "the inner module": "def f(model):\n    return model.module",
+    "the inner module behind a test of the class": "def f(m):\n    return m.module if isinstance(m, (DDP, FSDP)) else m",
+    "a bare state dict": "def f(model):\n    return model.state_dict()",
+    "loading into a model": "def f(model, state):\n    model.load_state_dict(state)",
+    "a method by its name": 'def f(model):\n    return getattr(model, "no_sync")()',
+    "a prefix in names": 'def f(names):\n    return [n for n in names if n.startswith("_fsdp_wrapped_module")]',
+    "a name by position": (
+        "def f(model):\n    for name, p in model.named_parameters():\n"
+        '        if name.split(".")[0] == "head":\n            p.requires_grad = False'
+    ),
+    "a whole name": 'def f(model):\n    return [p for n, p in model.named_parameters() if n == "head.weight"]',
+    "a part of a name over two modules": (
+        'def f(model):\n    return [p for n, p in model.named_parameters() if "head.weight" in n]'
+    ),
+    "names as keys": "def f(model):\n    return dict(model.named_parameters())",
+    "the class of a module": "def f(model):\n    return [m for m in model.modules() if type(m) is Net]",
+    "the class of a module by its name": 'def f(m):\n    return m.__class__.__name__ == "Net"',
+    "the class of the model": "def f():\n    model = FSDP(Net())\n    return isinstance(model, Net)",
+    "the class in a table": "TABLE = {'fsdp': FSDP}",
+    "a subclass": "class Own(FSDP):\n    pass",
+    "a private part": "from torch.distributed.fsdp._runtime_utils import _lazy_init",
+    "a forward that is called directly": "def f(model, x):\n    return model.forward(x)",
+    "apply": "def f(model, g):\n    model.apply(g)",
+    "a copy": "import copy\n\n\ndef f(model):\n    return copy.deepcopy(model)",
+    "data of a parameter": "def f(p, x):\n    p.data = x",
+    "a model on the meta device": 'def f():\n    with torch.device("meta"):\n        return Net()',
+    "parameters of an average": (
+        "def f(model, ema):\n    for p, e in zip(model.parameters(), ema.parameters()):\n        e.lerp_(p, 0.1)"
+    ),
+    "another constructor that stays": "def f(options):\n    return FSDP(Net(), **options)",
+    "checkpointing afterwards": "def f(model):\n    apply_activation_checkpointing(model)",
+}
+# What looks like it and is not.
+INDEPENDENT = {
+    "a state dict of an optimizer": "def f(optimizer):\n    return optimizer.state_dict()",
+    "torch's clipping": "def f(model):\n    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+    "asking for the inner module": 'def f(m):\n    return m.module if hasattr(m, "module") else m',
+    "a word in a name": 'def f(model):\n    return [p for n, p in model.named_parameters() if "bias" in n]',
+    "a prefix that is taken off": 'def f(name):\n    return name.replace("_fsdp_wrapped_module.", "")',
+    "a class that no module has": "def f(x):\n    return type(x) is dict",
+    "a class in a message": 'def f(m):\n    raise ValueError(f"{type(m).__name__} is not known")',
+    "a count": "def f(model):\n    return sum(p.numel() for p in model.parameters())",
+    "a state dict of the bare model": (
+        "def f():\n    model = Net()\n    model.load_state_dict(old)\n    model = FSDP(model)\n    return model"
+    ),
+}
+
+
+def migrated(
+    folder: Path, files: dict[str, str], form: str = "auto"
+) -> tuple[dict[str, str], Report]:
+    """What becomes of a program of several files, by name."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    report = analyse([folder / name for name in files], Options(form))
+    assert not report.errors
+    changed = {
+        change.path.relative_to(folder).as_posix(): change.after.decode()
+        for change in report.changes
+    }
+    return {**files, **changed}, report
+
+
+def is_plain(after: str) -> bool:
+    return "fully_shard(" in after and "FullyShardedDataParallel" not in after
+
+
+def test_a_program_becomes_plain(tmp_path: Path) -> None:
+    after, _ = migrated(tmp_path, {"train.py": TRAIN, "model.py": MODEL})
+    assert is_plain(after["train.py"])
+    assert after["model.py"] == MODEL
+
+
+@pytest.mark.parametrize("use", DEPENDENT)
+def test_stays_on_the_bridge(tmp_path: Path, use: str) -> None:
+    text = f"{TRAIN}\n\n{DEPENDENT[use]}\n"
+    after, report = migrated(tmp_path, {"train.py": text, "model.py": MODEL})
+    assert "fully_shard(" not in after["train.py"]
+    assert "model = FSDP(model)" in after["train.py"]
+    reasons = [f.message for f in report.findings if f.code == "FSDP002"]
+    known = ("train.py:", "another constructor", "some arguments are unpacked")
+    assert all(any(words in reason for words in known) for reason in reasons), reasons
+
+
+@pytest.mark.parametrize("use", INDEPENDENT)
+def test_does_not_keep_it_there(tmp_path: Path, use: str) -> None:
+    text = f"{TRAIN}\n\n{INDEPENDENT[use]}\n"
+    after, report = migrated(tmp_path, {"train.py": text, "model.py": MODEL})
+    assert is_plain(after["train.py"]), [f.message for f in report.findings]
+
+
+@pytest.mark.parametrize("form", ["from helper import save", "import helper"])
+def test_a_file_without_fsdp_counts(tmp_path: Path, form: str) -> None:
+    helper = "def save(model):\n    return model.module.state_dict()\n"
+    files = {"train.py": f"{form}\n{TRAIN}", "model.py": MODEL, "helper.py": helper}
+    after, report = migrated(tmp_path, files)
+    assert not is_plain(after["train.py"])
+    assert any("helper.py:2" in finding.message for finding in report.findings)
+
+
+def test_a_file_that_nothing_connects_does_not(tmp_path: Path) -> None:
+    other = "def save(model):\n    return model.module.state_dict()\n"
+    files = {"a/train.py": TRAIN, "a/model.py": MODEL, "b/other.py": other}
+    assert is_plain(migrated(tmp_path, files)[0]["a/train.py"])
+
+
+def test_programs_are_decided_each_by_itself(tmp_path: Path) -> None:
+    dynamic = TRAIN.replace("FSDP(model)", "FSDP(model, sharding_strategy=config.strategy)")
+    files = {"a/train.py": TRAIN, "a/model.py": MODEL, "b/train.py": dynamic, "b/model.py": MODEL}
+    after, _ = migrated(tmp_path, files)
+    assert is_plain(after["a/train.py"])
+    assert not is_plain(after["b/train.py"])
+
+
+def test_a_dynamic_import_connects_everything(tmp_path: Path) -> None:
+    other = "def save(model):\n    return model.module\n"
+    start = f"import importlib\n{TRAIN}\nplugin = importlib.import_module(name)\n"
+    files = {"a/train.py": start, "a/model.py": MODEL, "b/other.py": other}
+    assert not is_plain(migrated(tmp_path, files)[0]["a/train.py"])
+
+
+def test_uses_change_with_their_constructor(tmp_path: Path) -> None:
+    uses = """\
+
+
+def train(model: FSDP, optimizer):
+    assert isinstance(model, FSDP)
+    with model.no_sync():
+        model(1).backward()
+    model.clip_grad_norm_(1.0)
+    with FSDP.summon_full_params(model):
+        print(model)
+"""
+    after, _ = migrated(tmp_path, {"train.py": TRAIN + uses, "model.py": MODEL})
+    assert after["train.py"].endswith("""\
+
+
+def train(model: FSDPModule, optimizer):
+    assert isinstance(model, FSDPModule)
+    with no_sync(model):
+        model(1).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    with summon_full_params(model):
+        print(model)
+""")
+    stays = TRAIN.replace("FSDP(model)", "FSDP(model, **options)") + uses
+    (tmp_path / "again").mkdir()
+    after, _ = migrated(tmp_path / "again", {"train.py": stays, "model.py": MODEL})
+    assert after["train.py"].endswith(uses)
+
+
+def test_the_bridge_form_changes_imports_only(tmp_path: Path) -> None:
+    after, _ = migrated(tmp_path, {"train.py": TRAIN, "model.py": MODEL}, "bridge")
+    changed = set(after["train.py"].splitlines()) ^ set(TRAIN.splitlines())
+    assert all("import" in line for line in changed)
+
+
+ORIGINS = {
+    "an optimizer before": (
+        "def main():\n    model = Net()\n    optimizer = torch.optim.SGD(model.parameters())\n    model = FSDP(model)\n"
+    ),
+    "an optimizer before the call of a helper": (
+        "def wrap(model):\n    return FSDP(model)\n\n\ndef main():\n    model = Net()\n"
+        "    optimizer = torch.optim.SGD(model.parameters())\n    model = wrap(model)\n"
+    ),
+    "a helper that nothing calls": "def wrap(model):\n    return FSDP(model)\n",
+    "an attribute that is made elsewhere": (
+        "class Trainer:\n    def wrap(self):\n        self.model = FSDP(self.model)\n"
+    ),
+    "a name that nothing binds": "model = FSDP(model)\n",
+}
+
+
+@pytest.mark.parametrize("origin", ORIGINS)
+def test_an_optimizer_may_be_older(tmp_path: Path, origin: str) -> None:
+    head = TRAIN[: TRAIN.index("def main")]
+    after, _ = migrated(tmp_path, {"train.py": head + ORIGINS[origin], "model.py": MODEL})
+    assert not is_plain(after["train.py"])
+
+
+def test_a_helper_whose_callers_are_known(tmp_path: Path) -> None:
+    body = "def wrap(model):\n    return FSDP(model)\n\n\ndef main():\n    model = wrap(Net())\n"
+    head = TRAIN[: TRAIN.index("def main")]
+    after, _ = migrated(tmp_path, {"train.py": head + body, "model.py": MODEL})
+    assert "    return fully_shard(model)\n" in after["train.py"]
