@@ -6,11 +6,12 @@ Runs last: it knows which names the other edits took away, and which they need.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.import_change import ImportChange
+from fsdp_migrate.codemods.needed_imports import hand_out, root_of, sees
 from fsdp_migrate.codemods.rule import Edit, Edits, Example, Found, Import, Rule
 from fsdp_migrate.facts.names import RUNTIME, TORCH, fsdp1_name, in_runtime, is_module
 from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
@@ -156,7 +157,7 @@ def swap(
     }
     targets = dict.fromkeys(target for _, target in written_out if not _covered(target, imported))
     needed = [*needed, *(Import(target, "") for target in targets)]
-    insert = _hand_out(context, statements, needed)
+    insert = hand_out(context, statements, needed)
     found = [each for statement in statements for each in _say(statement)]
     found += [
         Found(RULE, node, Action.RUNTIME, f"comes from {target}") for node, target in written_out
@@ -217,8 +218,8 @@ def _leads_to_fsdp1(context: Context, node: ast.AST, local: str, gone: Collectio
     """Whether an FSDP1 name is reached through a module, here or by a file that imports the module from here."""
     scope = context.file.scope_of(node)
     name = local.split(".")[0]
-    roots = (_root(each) for each in context.references if each not in gone)
-    if any(r is not None and r.id == name and _sees(context, r, scope, name) for r in roots):
+    roots = (root_of(each) for each in context.references if each not in gone)
+    if any(r is not None and r.id == name and sees(context, r, scope, name) for r in roots):
         return True
     return scope is context.file.scope and bool(context.program.imports_of(context.file, name))
 
@@ -236,7 +237,7 @@ def _is_spent(context: Context, node: ast.AST, local: str, gone: Collection[ast.
     """Whether edits took away every use of a name, and no other file imports it from here."""
     file = context.file
     scope = file.scope_of(node)
-    loads = [load for load in file.loads.get(local, ()) if _sees(context, load, scope, local)]
+    loads = [load for load in file.loads.get(local, ()) if sees(context, load, scope, local)]
     if not loads or not all(load in gone for load in loads):
         return False
     if scope is not file.scope:
@@ -246,11 +247,6 @@ def _is_spent(context: Context, node: ast.AST, local: str, gone: Collection[ast.
         for c in file.of(ast.Constant)
     )
     return not (file.is_package or exported or context.program.imports_of(file, local))
-
-
-def _sees(context: Context, load: ast.Name, scope: object, local: str) -> bool:
-    found = context.file.scope_of(load).lookup(local)
-    return found is not None and found[0] is scope
 
 
 def _in_all(context: Context, constant: ast.Constant) -> bool:
@@ -270,7 +266,7 @@ def _written_out(context: Context) -> Iterator[tuple[ast.Attribute, str]]:
     for node in context.references:
         if not isinstance(node, ast.Attribute):
             continue
-        root = _root(node)
+        root = root_of(node)
         bindings = _bindings(context, root) if root is not None else []
         path: ast.expr = node
         if len(bindings) == 1 and isinstance(bindings[0], Assigned):
@@ -299,86 +295,6 @@ def _is_other_package(binding: Binding) -> bool:
 def _covered(target: str, imported: Collection[str]) -> bool:
     """Whether an `import a.b` of the file already makes `a` known, as far as the name needs it."""
     return any(each == target or each.startswith(f"{target}.") for each in imported)
-
-
-def _root(node: ast.expr) -> ast.Name | None:
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return node if isinstance(node, ast.Name) else None
-
-
-def _hand_out(
-    context: Context, statements: list[ImportChange], needed: Iterable[Import]
-) -> list[tuple[str, str]]:
-    """Gives each needed name to an import statement; returns those for which there is none."""
-    insert: list[tuple[str, str]] = []
-    for need in dict.fromkeys(needed):
-        if _is_imported(context, need):
-            continue
-        statement = None
-        if need.name:
-            statement = _importing(context, statements, need) or _statement_for(
-                context, statements, need
-            )
-        if statement is None:
-            insert.append((need.module, need.name))
-        else:
-            statement.add.append((need.module, need.name))
-    return list(dict.fromkeys(insert))
-
-
-def _importing(
-    context: Context, statements: list[ImportChange], need: Import
-) -> ImportChange | None:
-    """The statement among the file's leading imports that imports from the same module of another package."""
-    if need.module.startswith((TORCH, RUNTIME)):
-        return None
-    for node in context.file.tree.body:
-        if isinstance(node, ast.ImportFrom) and node.module == need.module and not node.level:
-            known = [statement for statement in statements if statement.node is node]
-            if not known and node.names[0].name != "*":
-                known = [ImportChange(node)]
-                statements += known
-            return known[0] if known else None
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            return None  # what is defined here may run before a later import
-    return None
-
-
-def _is_imported(context: Context, need: Import) -> bool:
-    """Whether the top of the file imports the name already."""
-    name, _, local = need.name.partition(" as ")
-    wanted = local or name or need.module.split(".")[0]
-    member = name or None
-    for binding in context.file.scope.bindings.get(wanted, ()):
-        if isinstance(binding, Imported) and binding.member == member:
-            source = binding.module if member else binding.alias.name
-            if source == need.module and binding.statement in context.file.tree.body:
-                return True
-    return False
-
-
-def _statement_for(
-    context: Context, statements: list[ImportChange], need: Import
-) -> ImportChange | None:
-    """The statement that imported what the name replaces, else one at the top of the file that imports from FSDP1."""
-    from_torch = [
-        s for s in statements if isinstance(s.node, ast.ImportFrom) and "*" not in s.locals
-    ]
-    if isinstance(need.at, ast.expr):
-        root = _root(need.at)
-        for statement in from_torch:
-            if root is not None and root.id in statement.locals:
-                if _sees(context, root, context.file.scope_of(statement.node), root.id):
-                    return statement
-    at_top = [s for s in from_torch if context.file.parents[s.node] is context.file.tree]
-    same = [
-        s for s in at_top if isinstance(s.node, ast.ImportFrom) and s.node.module == need.module
-    ]
-    if same:
-        return same[0]
-    related = need.module.startswith((TORCH, RUNTIME))
-    return at_top[0] if at_top and related else None
 
 
 def _say(statement: ImportChange) -> Iterator[Found]:
