@@ -15,26 +15,27 @@ from torch.distributed.fsdp import FSDPModule
 
 from . import optimizer_keys, optimizer_state, state_dict_types, torch_private
 from .accumulate import no_sync
-from .api import BackwardPrefetch, CPUOffload, MixedPrecision, ShardingStrategy, TrainingState
+from .api import (
+    BackwardPrefetch,
+    CPUOffload,
+    MixedPrecision,
+    TrainingState,
+    as_mixed_precision,
+)
+from .auto_wrap import check_ties_between, wrap_children
 from .clip import clip_grad_norm_
 from .data import assign_data
-from .frozen import check_frozen
 from .ignored import resolve_ignored
 from .materialize import own_modules
 from .mesh import compute_device
-from .optimizer_keys import as_saved
-from .plan import plan_units
-from .precision import cast_own_buffers, run_in_full_precision
+from .precision import cast_own_buffers
 from .prefetch import prefetch_in_forward_order
+from .prefix import PREFIX, WRAPPED, leave_out_of_state_dicts
 from .refusals import PRIVATE_PARTS, comm_hook, private_part
 from .still_fsdp1 import is_fsdp1, or_fsdp1s
 from .summon import is_summoned, summon_full_params, whole_parameters
-from .ties import check_ties
 from .torch_private import units_of
-from .units import Arguments, Common, groups_of, is_unit, shard_unit
-
-_WRAPPED = "_fsdp_wrapped_module"
-_PREFIX = f"{_WRAPPED}."
+from .units import Arguments, Common, groups_of, shard_unit, strategy_over
 
 torch_private.make_data_settable(assign_data)
 
@@ -152,19 +153,13 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
         own = (p for p in module.parameters() if p not in ignored.parameters)
         common = Common(ignored, compute_device(own, device_id, device_mesh))
         if auto_wrap_policy is not None:
-            _wrap_children(module, auto_wrap_policy, arguments, common)
+            wrap_children(module, auto_wrap_policy, arguments, common, _unit)
         else:
-            _check_ties(module, [module], common)
+            check_ties_between(module, [module], common)
         self._wrap(module, arguments, common)
 
     def _wrap(self, module: nn.Module, arguments: Arguments, common: Common) -> None:
         """Makes this a unit around ``module``, whose own units are there already."""
-        if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
-            warnings.warn(
-                "FSDP will not all-gather parameters for containers that do not implement forward: "
-                f"{module}",
-                stacklevel=3,
-            )
         mesh = common.mesh(arguments)
         self._fsdp_wrapped_module = module
         shard_unit(self, module, arguments, common, mesh)
@@ -172,15 +167,7 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
         self.rank = self.process_group.rank()
         self.world_size = self.process_group.size()
         self.compute_device = common.device
-        self.sharding_strategy = arguments.strategy
-        if self.world_size == 1 and not self.sharding_strategy.is_hybrid:
-            if self.sharding_strategy is not ShardingStrategy.NO_SHARD:
-                warnings.warn(
-                    f"FSDP is switching to use `NO_SHARD` instead of {self.sharding_strategy} since "
-                    "the world size is 1.",
-                    stacklevel=3,
-                )
-            self.sharding_strategy = ShardingStrategy.NO_SHARD
+        self.sharding_strategy = strategy_over(self.world_size, arguments.strategy)
         self.mixed_precision = arguments.mixed_precision or MixedPrecision()
         self.cpu_offload = arguments.cpu_offload or CPUOffload()
         self.backward_prefetch = arguments.backward_prefetch
@@ -190,9 +177,7 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
         self._device_mesh = arguments.device_mesh
         self._ignored_modules, self._ignored_params = common.ignored
         self._is_prepared = False
-        self.register_state_dict_post_hook(_without_prefix)  # type: ignore[no-untyped-call]
-        self.register_load_state_dict_pre_hook(_with_prefix)  # type: ignore[no-untyped-call]
-        self.register_load_state_dict_post_hook(_clean_keys)  # type: ignore[no-untyped-call]
+        leave_out_of_state_dicts(self)
         state_dict_types.follow_default_type(self)
 
     # What it wraps #
@@ -208,7 +193,7 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name == _WRAPPED:
+            if name == WRAPPED:
                 raise
         try:
             return getattr(self._fsdp_wrapped_module, name)
@@ -261,7 +246,7 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
                 raise ValueError(f"Expects one homogeneous value for {name} but got {values}")
         for unit in units:
             unit._is_prepared = True
-            precision = unit.mixed_precision
+            precision = as_mixed_precision(unit.mixed_precision) or MixedPrecision()
             cast = bool(precision.cast_forward_inputs and torch_private.parameter_groups(unit))
             cast |= bool(unit is self and self._is_root and precision.cast_root_forward_inputs)
             torch_private.set_cast_forward_inputs(unit, cast)
@@ -363,7 +348,7 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
         """As ``nn.Module``'s, with clean names inside ``summon_full_params``."""
         summoned = is_summoned(self)
         for name, parameter in super().named_parameters(prefix, recurse, remove_duplicate):
-            yield name.replace(_PREFIX, "") if summoned else name, parameter
+            yield name.replace(PREFIX, "") if summoned else name, parameter
 
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
@@ -371,12 +356,12 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
         """As ``nn.Module``'s, with clean names inside ``summon_full_params``."""
         summoned = is_summoned(self)
         for name, buffer in super().named_buffers(prefix, recurse, remove_duplicate):
-            yield name.replace(_PREFIX, "") if summoned else name, buffer
+            yield name.replace(PREFIX, "") if summoned else name, buffer
 
     def _fqn_modifiers(self) -> dict[str, str]:
         """Tells torch's state dict functions that the wrapper is in no name of a state dict."""
         inner = self._fsdp_wrapped_module
-        return dict.fromkeys((*inner._modules, *inner._parameters, *inner._buffers), _WRAPPED)
+        return dict.fromkeys((*inner._modules, *inner._parameters, *inner._buffers), WRAPPED)
 
     @staticmethod
     @or_fsdp1s
@@ -404,74 +389,9 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
     rekey_optim_state_dict = staticmethod(optimizer_keys.rekey_optim_state_dict)
 
 
-def _wrap_children(module: nn.Module, policy: Any, arguments: Arguments, common: Common) -> None:
-    """Puts the units that ``policy`` selects in the place of the modules that they wrap."""
-    for name, submodule in module.named_modules():
-        if is_unit(submodule):
-            raise ValueError(
-                "FSDP auto wrapping requires modules to not already have FSDP applied but found "
-                f"{name} in\n{module}"
-            )
-    units = plan_units(
-        module,
-        policy,
-        ignored_modules=common.ignored.modules,
-        ignored_parameters=common.ignored.parameters,
-        mixed_precision=arguments.precision,
-        containers=True,
-    )
-    _check_ties(module, [unit.module for unit in units], common)
-    if hasattr(policy, "_run_policy"):  # FSDP1 does not check what a function selects
-        check_frozen(module, units[:-1], common.ignored.parameters, arguments.use_orig_params)
-    if arguments.precision is not None:
-        _exempt(module, tuple(arguments.precision._module_classes_to_ignore))
-    places: dict[nn.Module, list[tuple[nn.Module, str]]] = {}
-    for parent in module.modules():
-        for name, child in parent._modules.items():
-            if child is not None:
-                places.setdefault(child, []).append((parent, name))
-    for unit in units[:-1]:
-        wrapper = FullyShardedDataParallel.__new__(FullyShardedDataParallel)
-        nn.Module.__init__(wrapper)
-        wrapper._wrap(unit.module, arguments.for_unit(unit.name, unit.kwargs), common)
-        for parent, name in places[unit.module]:
-            setattr(parent, name, wrapper)
-
-
-def _exempt(root: nn.Module, classes: tuple[type[nn.Module], ...]) -> None:
-    """Lets modules of ``classes``, units of their own, run without mixed precision."""
-    exempt = [module for module in root.modules() if isinstance(module, classes)]
-    for module in exempt:
-        run_in_full_precision(module)
-    if exempt:
-        warnings.warn(
-            "Both mixed precision and an auto_wrap_policy were specified to FSDP, where the wrapped "
-            f"module has submodules of type:\n{ {type(module) for module in exempt} }\nThese modules "
-            "will be wrapped as separate FSDP instacnes with mixed precision disabled.",
-            stacklevel=4,
-        )
-
-
-def _check_ties(root: nn.Module, units: list[nn.Module], common: Common) -> None:
-    boundaries = set(units) | common.ignored.modules
-    owned = (own_modules(unit, boundaries) for unit in units if not is_unit(unit))
-    check_ties(root, owned, common.ignored.parameters)
-
-
-def _without_prefix(module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
-    """State dicts have the names of the model without wrappers."""
-    _rename(state, prefix + _PREFIX, prefix)
-
-
-def _with_prefix(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    _rename(state, prefix, prefix + _PREFIX)
-
-
-def _clean_keys(module: nn.Module, incompatible: Any) -> None:
-    for keys in incompatible:
-        keys[:] = [as_saved(key) for key in keys]
-
-
-def _rename(state: dict[str, Any], old: str, new: str) -> None:
-    for key in [key for key in state if key.startswith(old)]:
-        state[new + key.removeprefix(old)] = state.pop(key)
+def _unit(module: nn.Module, arguments: Arguments, common: Common) -> FullyShardedDataParallel:
+    """A unit that a constructor makes below its own."""
+    unit = FullyShardedDataParallel.__new__(FullyShardedDataParallel)
+    nn.Module.__init__(unit)
+    unit._wrap(module, arguments, common)
+    return unit

@@ -133,6 +133,18 @@ def groups_of(mesh: DeviceMesh, arguments: Arguments) -> tuple[dist.ProcessGroup
     return world, None
 
 
+def strategy_over(world_size: int, strategy: ShardingStrategy) -> ShardingStrategy:
+    """What FSDP1 calls ``strategy`` where there is one rank to shard over."""
+    if world_size > 1 or strategy.is_hybrid:
+        return strategy
+    if strategy is not ShardingStrategy.NO_SHARD:
+        warnings.warn(
+            f"FSDP is switching to use `NO_SHARD` instead of {strategy} since the world size is 1.",
+            stacklevel=4,
+        )
+    return ShardingStrategy.NO_SHARD
+
+
 def shard_unit(
     unit: Any, module: nn.Module, arguments: Arguments, common: Common, mesh: DeviceMesh
 ) -> None:
@@ -140,6 +152,12 @@ def shard_unit(
 
     That is every parameter that is not ignored and in no unit below.
     """
+    if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+        warnings.warn(
+            "FSDP will not all-gather parameters for containers that do not implement forward: "
+            f"{module}",
+            stacklevel=3,
+        )
     ignored = common.ignored
     own = [] if is_unit(module) else own_modules(module, ignored.modules)
     materialize(own, common.device, arguments.param_init_fn, ignored.parameters)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from fsdp_migrate.runtime import StateDictType, api, bridge, gradients, state_dict_types, units
+from fsdp_migrate.runtime import StateDictType, api, auto_wrap, gradients, state_dict_types, units
 from fsdp_migrate.runtime.plan import Unit, plan_units
 
 from .cases import strategy
@@ -66,7 +66,7 @@ FAULTS: dict[str, tuple[Any, str, Any, Callable[[], None]]] = {
         row("unsynchronized-gradients-left-over"),
     ),
     "optimizer-not-re-pointed": (units, "replace_parameters", nothing, row("optimizer-first")),
-    "one-unit-too-many": (bridge, "plan_units", one_unit_more, units_are_fsdp1s),
+    "one-unit-too-many": (auto_wrap, "plan_units", one_unit_more, units_are_fsdp1s),
 }
 
 
