@@ -1,6 +1,8 @@
 # make demo   shows a migration and proves that the program still trains the same
-# make test   everything that needs no GPU
-# make gpu    the tests that need one
+# make test   what continuous integration runs
+# make thorough  more of the same: ranks, programs, random examples, an installation by pip
+# make gpu    the tests that need a GPU
+# make lines  how long the code is, and what it may be
 # make dev    an editable install, and the commit hooks
 # make clean  removes what was built
 
@@ -10,7 +12,7 @@ STAMP := .venv/.installed
 SOURCES := $(shell find fsdp_migrate codemods runtime -name '*.py') pyproject.toml constraints.txt README.md
 EXAMPLE := fixtures/transformer/original
 
-.PHONY: demo test lint types units ranks thorough gpu dev clean
+.PHONY: demo test lint types lines units ranks thorough gpu dev clean
 .DELETE_ON_ERROR:
 
 # Not editable: mypy and the tests see what a user installs. Stale modules of an earlier build must not come along.
@@ -39,17 +41,23 @@ lint: $(STAMP)
 types: $(STAMP)
 	cd .venv && bin/mypy --config-file ../pyproject.toml -p fsdp_migrate
 
+# Lines of code with comments and examples, by folder: a rule that needs more than there is room for belongs on the bridge.
+lines:
+	@$(PYTHON) benchmarks/lines.py
+
 units: $(STAMP)
-	$(BIN)/pytest -n 2 -m "not gpu and not ranks"
+	$(BIN)/pytest -n 2 -m "not gpu and not ranks and not slow and not thorough"
 
 # Each of these tests starts processes of its own and waits for them: two at a time keep two cores busy. What the tests of
 # one file share is made once (tests/conftest.py).
 ranks: $(STAMP)
 	$(BIN)/pytest -n 2 --dist loadscope -m "ranks and not gpu and not thorough"
 
-# More ranks and more runs of the bundled programs, which `test` leaves out.
+# What `test` leaves out: more ranks, more runs of the bundled programs, more random examples, an installation by pip.
 thorough: $(STAMP)
-	$(BIN)/pytest -n 2 -m thorough
+	$(BIN)/pytest -n 2 -m "thorough and not gpu"
+	$(BIN)/pytest -n 2 -m slow
+	$(BIN)/pytest -n 2 -m "not gpu and not ranks and not thorough and not slow" --hypothesis-profile=thorough tests/hostile tests/codemods
 
 gpu: $(STAMP)
 	$(BIN)/pytest -m gpu

@@ -220,7 +220,7 @@ def main() -> None:
 
 
 def exit_code(arguments: Sequence[str]) -> int:
-    """Runs a command line. An error of the tool itself is a 2, since 1 stands for findings."""
+    """Runs a command line. An error of the tool itself is a 2, since 1 means findings."""
     try:
         with cli.make_context("fsdp-migrate", list(arguments)) as context:
             cli.invoke(context)

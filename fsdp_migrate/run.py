@@ -191,18 +191,20 @@ def _show(request: Request, report: Report, original: bytes, written: bool) -> N
         write_bytes(report.changes[0].after if report.changes else original)
     # Where standard output holds a patch or a program, the words go elsewhere.
     on_stdout = request.writes or (request.check and not request.diff)
-    stream: Stream = "stdout" if on_stdout else "stderr"
+    _say(request, report, written, "stdout" if on_stdout else "stderr")
+
+
+def _say(request: Request, report: Report, written: bool, stream: Stream) -> None:
+    """The report in words: what was rewritten, the findings, the sum of them, and what to do next."""
+    lines = text.render_changes(report) if request.writes and written else []
     findings = report.findings if request.check else text.remaining(report.findings)
-    if request.writes and written:
-        for line in text.render_changes(report):
-            write_text(line)
-    for line in text.render_findings(findings, stream):
-        write_text(line, stream)
+    lines += text.render_findings(findings, stream)
     if written:
-        write_text(text.summary(report), stream)
+        lines.append(text.summary(report))
         step = text.next_step(report, request.paths, wrote=request.writes)
-        if step:
-            write_text(step, stream)
+        lines += [step] if step else []
+    for line in lines:
+        write_text(line, stream)
 
 
 def _save(file: Path, report: Report) -> None:

@@ -43,7 +43,7 @@ def _aligned_at(call: cst.Call) -> int | None:
         return None
     (width,) = widths
     in_front = width - len(function) - len("(")
-    # What stands in front of an aligned call is nothing or at least `x = `.
+    # In front of an aligned call is nothing or at least `x = `.
     aligned = in_front == 0 or in_front >= 4
     return width if aligned and width not in _HANGING else None
 

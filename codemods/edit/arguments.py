@@ -27,7 +27,7 @@ from fsdp_migrate.codemods.edit.separated import (
 
 @dataclass(frozen=True)
 class ArgumentEdits:
-    """What becomes of the arguments of a call.
+    """What is changed in the arguments of a call.
 
     The caller sees to it that no keyword appears twice. Positional arguments that would end up
     behind a keyword are put in front of the first one, since Python takes them nowhere else.

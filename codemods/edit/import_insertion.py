@@ -14,7 +14,7 @@ _BLANK = cst.EmptyLine(indent=False)
 
 _FUTURE, _STANDARD, _OTHER, _LOCAL = range(4)  # isort's sections, in order
 
-# Where a new import stands: alone, behind another import, or in front of one.
+# Where a new import goes: alone, behind another import, or in front of one.
 _NONE, _LAST, _NEXT = "alone", "behind", "in front"
 
 

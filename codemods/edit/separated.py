@@ -24,7 +24,7 @@ INDENT = "    "
 
 @dataclass(frozen=True)
 class Gap:
-    """What stands behind an item: whitespace, a comma (or none), whitespace."""
+    """What follows an item: whitespace, a comma (or none), whitespace."""
 
     before: Whitespace
     comma: bool
@@ -54,7 +54,7 @@ class Gap:
 class Listing:
     """The whitespace of a list: behind the opening bracket, and behind each item.
 
-    The last gap stands in front of the closing bracket; its comma is the trailing comma.
+    The last gap is in front of the closing bracket; its comma is the trailing comma.
     """
 
     opening: Whitespace

@@ -20,10 +20,10 @@ def pages(rules: Sequence[Rule]) -> dict[str, str]:
     index = [
         "# Rules",
         "",
-        "What the tool knows of FSDP1, by construct, and from FSDP701 on of FSDP2's contract (`check --fsdp2`).",
+        "What the tool does with each construct of FSDP1. What no rule speaks of works on the bridge as it is.",
         "The pages are generated from the rules, whose examples are run as tests.",
         "",
-        "| code | name | what becomes of it |",
+        "| code | name | what is done |",
         "|---|---|---|",
         *(
             f"| [{rule.code}]({rule.code}.md) | {rule.name} | {_cell(rule.summary)} |"

@@ -34,7 +34,7 @@ def paint(text: str, stream: Stream, **style: bool | str) -> str:
 
 
 def printable(text: str) -> str:
-    """A file's name on one line: control characters and bytes that are no text stand escaped."""
+    """A file's name on one line: control characters and bytes that are no text are escaped."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
