@@ -2,6 +2,7 @@
 # make test   what continuous integration runs
 # make thorough  more of the same: ranks, programs, random examples, an installation by pip
 # make gpu    the tests that need a GPU
+# make fixtures  the bundled programs, migrated anew
 # make lines  how long the code is, and what it may be
 # make dev    an editable install, and the commit hooks
 # make clean  removes what was built
@@ -12,7 +13,7 @@ STAMP := .venv/.installed
 SOURCES := $(shell find fsdp_migrate codemods runtime -name '*.py') pyproject.toml constraints.txt README.md
 EXAMPLE := fixtures/transformer/original
 
-.PHONY: demo test lint types lines units ranks thorough gpu dev clean
+.PHONY: demo test lint types lines units ranks thorough fixtures gpu dev clean
 .DELETE_ON_ERROR:
 
 # Not editable: mypy and the tests see what a user installs. Stale modules of an earlier build must not come along.
@@ -58,6 +59,13 @@ thorough: $(STAMP)
 	$(BIN)/pytest -n 2 -m "thorough and not gpu"
 	$(BIN)/pytest -n 2 -m slow
 	$(BIN)/pytest -n 2 -m "not gpu and not ranks and not thorough and not slow" --hypothesis-profile=thorough tests/hostile tests/codemods
+
+# What the tool makes of the bundled programs, written anew: read the difference before it is committed.
+fixtures: $(STAMP)
+	for case in fixtures/*/; do \
+	    rm -rf $$case/migrated && cp -r $$case/original $$case/migrated && \
+	    $(BIN)/fsdp-migrate $$case/migrated --allow-dirty || exit 1; \
+	done
 
 gpu: $(STAMP)
 	$(BIN)/pytest -m gpu

@@ -49,7 +49,7 @@ def edit_import_line(
         return lines
     kept = line.with_changes(body=[_collapsed(result.kept, line, line_length)])
     kept = _with_comments(_fitted(kept, line_length, _width(before)), result.comments)
-    return _sorted_in(kept, lines, result.kept) if may_lead else [kept, *lines]
+    return _sorted_in(kept, lines, before) if may_lead else [kept, *lines]
 
 
 def _sorted_in(
@@ -57,7 +57,10 @@ def _sorted_in(
     lines: list[cst.SimpleStatementLine],
     statement: cst.BaseSmallStatement,
 ) -> list[cst.SimpleStatementLine]:
-    """The new lines in front of the kept one where they sort there, unless a comment of its own is above it."""
+    """The new lines in front of the kept one where they sort there, unless a comment of its own is above it.
+
+    The statement is the one before the edit: a module that moved to the runtime is where the old one sorted.
+    """
     first = 0
     if isinstance(statement, cst.ImportFrom) and not any(
         line.comment for line in kept.leading_lines
