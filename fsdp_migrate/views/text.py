@@ -60,7 +60,8 @@ def next_step(report: Report, paths: Sequence[str], *, wrote: bool) -> str:
             f"Next: {first}`fsdp-migrate verify SCRIPT` compares its training with the original's."
         )
     if not wrote and len(report.findings) > len(manual):
-        return f"Next: `fsdp-migrate {shlex.join(map(printable, paths))}` migrates them."
+        own = shlex.join(map(printable, paths))
+        return f"Next: `fsdp-migrate verify SCRIPT` tries it on a copy, `fsdp-migrate {own}` writes it."
     if manual:
         return f"Next: `fsdp-migrate explain {manual[0].code}` says what to do."
     return ""

@@ -38,8 +38,8 @@ def test_in_place(cli: Cli, folder: Path) -> None:
         "rewrote c.py (2 constructs)",
         "c.py:3:9 FSDP002 `FSDP`: FSDP becomes FSDP2 [by hand]",
         "Found 5 constructs in 2 files: 4 made plain, 0 served by the runtime, 1 by hand.",
-        "Next: look at the 1 finding by hand, then `fsdp-migrate verify SCRIPT` compares its training "
-        "with the original's.",
+        "Next: look at the 1 finding by hand, then `fsdp-migrate verify ORIGINAL --migrated SCRIPT` "
+        "compares what both train.",
     ]
 
 
@@ -75,7 +75,7 @@ def test_check_lists_all_and_writes_nothing(
         "",
         "b.py:1:9 FSDP002 `FSDP`: FSDP becomes FSDP2",
         "Found 3 constructs in 2 files: 3 made plain, 0 served by the runtime, 0 by hand.",
-        "Next: `fsdp-migrate .` migrates them.",
+        "Next: `fsdp-migrate verify SCRIPT` tries it on a copy, `fsdp-migrate .` writes it.",
     ]
     assert cli(*command, "b.py", "--exclude", "x").code == 1
 

@@ -86,13 +86,13 @@ def test_summary() -> None:
 def test_the_next_step_is_named() -> None:
     manual, change = [FINDINGS[0]], Change(Path("a.py"), b"1", b"2")
     assert next_step(Report(FINDINGS), ["a b", "c"], wrote=False) == (
-        "Next: `fsdp-migrate 'a b' c` migrates them."
+        "Next: `fsdp-migrate verify SCRIPT` tries it on a copy, `fsdp-migrate 'a b' c` writes it."
     )
     assert "explain FSDP002" in next_step(Report(manual), ["."], wrote=False)
     assert "explain FSDP002" in next_step(Report(manual), ["."], wrote=True)
     wrote = next_step(Report(FINDINGS, changes=[change]), ["."], wrote=True)
     assert "1 finding by hand" in wrote
-    assert "verify SCRIPT" in wrote
+    assert "verify ORIGINAL" in wrote
     assert "by hand" not in next_step(Report(FINDINGS[1:], changes=[change]), ["."], wrote=True)
     assert next_step(Report(), ["."], wrote=False) == ""
 
