@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterable, Iterator
+from itertools import chain
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Example, Found, Rule
@@ -49,7 +50,8 @@ CLASS_USE = Rule(
     "the FSDP class in a table, an alias, a test or an annotation is the runtime's",
     """The runtime's `FullyShardedDataParallel` is a class like FSDP1's: it can be assigned, passed on, put into a table or a
 tuple of classes, subclassed and named in an annotation. `isinstance(m, FSDP)` is true for its units, and for models of FSDP1
-that another library wrapped; it is false for modules of `fully_shard`, so that code for both versions goes on telling them apart.""",
+that another library wrapped; it is false for modules of `fully_shard`, so that code for both versions goes on to tell them
+apart.""",
     (
         Example(
             "the class in a table",
@@ -92,8 +94,7 @@ def find(context: Context, found: Iterable[Found], removed: Collection[ast.AST])
     """The references that no other rule speaks of, one finding a line."""
     gone = {node for region in removed for node in ast.walk(region)}
     spoken = {line for each in found for line in _lines(each.node)}
-    references = {**context.references, **context.quoted}
-    for reference, name in references.items():
+    for reference, name in chain(context.references.items(), context.quoted.items()):
         line = reference.lineno
         if reference in gone or line in spoken:
             continue

@@ -174,7 +174,8 @@ def _is_of_torch(statement: ImportChange) -> bool:
 
 def _statements(context: Context) -> Iterator[ImportChange]:
     file = context.file
-    for node in sorted((*file.of(ast.Import), *file.of(ast.ImportFrom)), key=lambda n: n.lineno):
+    imports: list[ast.Import | ast.ImportFrom] = [*file.of(ast.Import), *file.of(ast.ImportFrom)]
+    for node in sorted(imports, key=lambda each: each.lineno):
         if not context.is_dead(node) and any(
             _binds_fsdp(node, alias, context) for alias in node.names
         ):

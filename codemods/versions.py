@@ -26,7 +26,8 @@ def dead_code(context: Context) -> set[ast.AST]:
     Only tests whose answer is the same for the target and all later releases count: `< 2.1` is never true from 2.8 on.
     """
     dead: set[ast.AST] = set()
-    for node in (*context.file.of(ast.If), *context.file.of(ast.IfExp)):
+    tests: list[ast.If | ast.IfExp] = [*context.file.of(ast.If), *context.file.of(ast.IfExp)]
+    for node in tests:
         answer = _answer(context, node.test)
         if answer is None:
             continue

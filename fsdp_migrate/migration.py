@@ -99,7 +99,7 @@ class _File:
         applied = [each for each in found if self.is_on(each.rule, each.node)]
         removed = [node for each in applied for node in each.removed]
         needed = [need for each in applied for need in each.imports]
-        found += names.find(self.context, found, removed)
+        found += list(names.find(self.context, found, removed))
         imports = swap(self.context, removed, needed, self.is_on)
         of_torch = imports.of_torch if imports.of_torch or self.context.references else None
         shown = [each for each in found if self.is_on(each.rule, each.node)] + imports.found

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 ScopeNode = ast.Module | ast.ClassDef | FunctionNode
@@ -146,7 +147,7 @@ class Binder:
         self._declared.append((node, scope))
 
 
-_RECORDERS = {
+_RECORDERS: dict[type[ast.AST], Callable[[Binder, Any, Scope], None]] = {
     ast.Import: Binder._import,
     ast.ImportFrom: Binder._import_from,
     ast.Assign: Binder._assign,

@@ -56,9 +56,7 @@ def next_step(report: Report, paths: Sequence[str], *, wrote: bool) -> str:
     manual = remaining(report.findings)
     if wrote and report.changes:
         first = f"look at the {_number(len(manual), 'finding')} by hand, then " if manual else ""
-        return (
-            f"Next: {first}`fsdp-migrate verify SCRIPT` compares its training with the original's."
-        )
+        return f"Next: {first}`fsdp-migrate verify ORIGINAL --migrated SCRIPT` compares what both train."
     if not wrote and len(report.findings) > len(manual):
         own = shlex.join(map(printable, paths))
         return f"Next: `fsdp-migrate verify SCRIPT` tries it on a copy, `fsdp-migrate {own}` writes it."
