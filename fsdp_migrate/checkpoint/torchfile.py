@@ -94,50 +94,61 @@ def read_torch(view: View, trust: bool = False) -> Any:
 
 
 def _read_zip(view: View, trust: bool) -> Any:
-    try:
-        archive = zipfile.ZipFile(view)
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, struct.error):
-        raise Unreadable("is damaged or cut off: a zip archive without its end") from None
-    entries = {info.filename: info for info in archive.infolist()}
-    pickled = [name for name in entries if name.endswith("/data.pkl") and name.count("/") == 1]
-    if len(pickled) != 1:
-        raise Unreadable("is a zip archive that torch.save did not write")
-    folder = pickled[0][: -len("data.pkl")]
-    if any(name.startswith(f"{folder}code/") for name in entries):
-        raise Unreadable("is a TorchScript program, not a state dict")
+    return _Zip(view).read(trust)
 
-    def place(name: str, least: int = 0) -> tuple[int, int]:
-        info = entries.get(name)
+
+class _Zip:
+    """The archive that torch.save writes: a pickle, and each storage as a record of its own."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        try:
+            archive = zipfile.ZipFile(view)
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, struct.error):
+            raise Unreadable("is damaged or cut off: a zip archive without its end") from None
+        self.entries = {info.filename: info for info in archive.infolist()}
+        pickled = [n for n in self.entries if n.endswith("/data.pkl") and n.count("/") == 1]
+        if len(pickled) != 1:
+            raise Unreadable("is a zip archive that torch.save did not write")
+        self.folder = pickled[0][: -len("data.pkl")]
+        if any(name.startswith(f"{self.folder}code/") for name in self.entries):
+            raise Unreadable("is a TorchScript program, not a state dict")
+        self._storages: dict[str, Storage] = {}
+
+    def read(self, trust: bool) -> Any:
+        """What was saved."""
+        order = f"{self.folder}byteorder"
+        if order in self.entries and self._content(order) != b"little":
+            raise Unreadable("was written on a machine of the other byte order")
+        pickled = io.BytesIO(self._content(f"{self.folder}data.pkl"))
+        return read_pickle(pickled, self._storage, trust)
+
+    def _storage(self, key: str, nbytes: int) -> Storage:
+        if key not in self._storages:
+            start, size = self._place(f"{self.folder}data/{key}", nbytes)
+            self._storages[key] = Storage(self.view.path, size, self.view.start + start)
+        return self._storages[key]
+
+    def _content(self, name: str) -> bytes:
+        start, size = self._place(name)
+        self.view.seek(start)
+        return bytes(self.view.read(size) or b"")
+
+    def _place(self, name: str, least: int = 0) -> tuple[int, int]:
+        """Where a record begins, and its size: the header in front of it has names of any length."""
+        info = self.entries.get(name)
         if info is None:
             raise Unreadable(f"is damaged: its record {name} is missing")
-        view.seek(info.header_offset)
-        header = view.read(_LOCAL_HEADER.size) or b""
+        self.view.seek(info.header_offset)
+        header = self.view.read(_LOCAL_HEADER.size) or b""
         if len(header) < _LOCAL_HEADER.size:
             raise Unreadable("is damaged: an entry lies outside of the file")
         start = info.header_offset + _LOCAL_HEADER.size + sum(_LOCAL_HEADER.unpack(header))
         size = info.file_size
-        if info.compress_type != zipfile.ZIP_STORED or start + size > view.length or size < least:
+        is_cut = start + size > self.view.length or size < least
+        if info.compress_type != zipfile.ZIP_STORED or is_cut:
             raise Unreadable(f"is damaged: its record {name} is not as torch.save writes it")
         return start, size
-
-    def content(name: str) -> bytes:
-        start, size = place(name)
-        view.seek(start)
-        data = view.read(size)
-        return bytes(data or b"")
-
-    order = f"{folder}byteorder"
-    if order in entries and content(order) != b"little":
-        raise Unreadable("was written on a machine of the other byte order")
-    storages: dict[str, Storage] = {}
-
-    def find(key: str, nbytes: int) -> Storage:
-        if key not in storages:
-            start, size = place(f"{folder}data/{key}", nbytes)
-            storages[key] = Storage(view.path, size, view.start + start)
-        return storages[key]
-
-    return read_pickle(io.BytesIO(content(pickled[0])), find, trust)
 
 
 def _read_legacy(view: View, trust: bool) -> Any:
