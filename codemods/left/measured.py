@@ -86,6 +86,17 @@ def is_summed_over_ranks(context: Context, node: ast.expr) -> bool:
     )
 
 
+def reduces_over_ranks(context: Context, node: ast.AST) -> bool:
+    """Whether the function around a node, or its file at the top level, adds something up over ranks."""
+    function = context.file.function(node)
+    return any(
+        "reduce" in last_name(call)
+        and context.file.function(call) is function
+        and _is_torchs(context, call)
+        for call in context.file.of(ast.Call)
+    )
+
+
 def _adds_ranks(context: Context, node: ast.AST) -> bool:
     """`dist.all_reduce(...)`, `... * world_size`."""
     if isinstance(node, ast.Call):

@@ -9,8 +9,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.left.measured import is_measured, is_summed_over_ranks, last_name
+from fsdp_migrate.codemods.context import Context, shortened
+from fsdp_migrate.codemods.left.measured import (
+    is_measured,
+    is_summed_over_ranks,
+    last_name,
+    reduces_over_ranks,
+)
 from fsdp_migrate.codemods.left.taken import is_for_other_models, is_known_as_whole, taken
 from fsdp_migrate.codemods.rule import Example, Found, Import, Rule
 from fsdp_migrate.facts.names import RUNTIME
@@ -28,7 +33,8 @@ the shape), empty on some ranks. FSDP2's are DTensors of the whole shape. Measur
 - `p.ndim >= 2` was false for every shard, so that a group without weight decay got them all. Now it does what it says, and
   **training changes**. To keep the old groups, decide by something else.
 - `p.grad.norm()` is a DTensor: `item()` gives the shard's norm, a sum of several the whole norm, and `all_reduce` fails. With
-  `local_shard(p.grad)` a norm that is written by hand, with its own all-reduce, gives what it gave.
+  `local_shard(p.grad)` a norm that is written by hand, with its own all-reduce, gives what it gave. A norm that ranks do not
+  add up, such as the trust ratio of a layer, was the shard's and is the layer's now: **training changes**.
 - `numpy()`, `tolist()`, `storage()` fail, and `data_ptr()` is 0. `p.full_tensor()` is the whole parameter, `p.to_local()`
   this rank's shard. `parameters_to_vector` gives the whole vector, as a DTensor.
 
@@ -79,21 +85,25 @@ norm = norm_of(model)
             "a list of gradients, and torch's functions",
             """\
 import torch
+import torch.distributed as dist
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 model = FSDP(model)
 grads = [p.grad for p in model.parameters() if p.grad is not None]
 norms = [torch.norm(g.detach(), 2.0) for g in grads]
-whole = torch.cat([p.grad.detach().view(-1) for p in model.parameters()]).norm()
+total = torch.stack(norms).square().sum()
+dist.all_reduce(total)
 """,
             """\
 import torch
+import torch.distributed as dist
 from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, local_shard
 
 model = FSDP(model)
 grads = [p.grad for p in model.parameters() if p.grad is not None]
 norms = [torch.norm(local_shard(g).detach(), 2.0) for g in grads]
-whole = torch.cat([local_shard(p.grad).detach().view(-1) for p in model.parameters()]).norm()
+total = torch.stack(norms).square().sum()
+dist.all_reduce(total)
 """,
             message="this rank's shard",
         ),
@@ -162,8 +172,7 @@ import torch
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 model = FSDP(model, use_orig_params=True)
-named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-decay = [p for name, p in named.items() if p.dim() >= 2]
+decay = [p for name, p in model.named_parameters() if p.dim() >= 2]
 optimizer = torch.optim.AdamW([{"params": decay}])
 """,
             """\
@@ -171,27 +180,10 @@ import torch
 from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 
 model = FSDP(model, use_orig_params=True)
-named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-decay = [p for name, p in named.items() if p.dim() >= 2]
+decay = [p for name, p in model.named_parameters() if p.dim() >= 2]
 optimizer = torch.optim.AdamW([{"params": decay}])
 """,
             message="training changes",
-        ),
-        Example(
-            "an address",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-unique = {p.data_ptr(): p for p in model.parameters()}
-""",
-            """\
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-unique = {p.data_ptr(): p for p in model.parameters()}
-""",
-            message="data_ptr() of a DTensor is 0",
         ),
         Example(
             "taken before the model is sharded",
@@ -199,21 +191,17 @@ unique = {p.data_ptr(): p for p in model.parameters()}
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 
-def build(model, world_size):
-    total = sum(p.numel() for p in model.parameters()) / world_size
+def build(model):
     large = [name for name, p in model.named_parameters() if p.ndim >= 2]
-    model = FSDP(model)
-    return model, total, large
+    return FSDP(model), large
 """,
             """\
 from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 
 
-def build(model, world_size):
-    total = sum(p.numel() for p in model.parameters()) / world_size
+def build(model):
     large = [name for name, p in model.named_parameters() if p.ndim >= 2]
-    model = FSDP(model)
-    return model, total, large
+    return FSDP(model), large
 """,
             quiet=True,
         ),
@@ -276,24 +264,22 @@ for p, average in zip(model.parameters(), ema.parameters()):
             quiet=True,
         ),
         Example(
-            "code that knows DTensors",
+            "norms that ranks do not add up",
             """\
+import torch
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.tensor import DTensor
 
 model = FSDP(model)
-for p in model.parameters():
-    norm = p.grad.full_tensor().norm() if isinstance(p.grad, DTensor) else p.grad.norm()
+ratios = [torch.norm(p) / torch.norm(p.grad) for p in model.parameters()]
 """,
             """\
+import torch
 from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-from torch.distributed.tensor import DTensor
 
 model = FSDP(model)
-for p in model.parameters():
-    norm = p.grad.full_tensor().norm() if isinstance(p.grad, DTensor) else p.grad.norm()
+ratios = [torch.norm(p) / torch.norm(p.grad) for p in model.parameters()]
 """,
-            quiet=True,
+            message="the numbers change",
         ),
     ),
 )
@@ -302,6 +288,7 @@ RULES = (RULE,)
 _SHARD = "local_shard gives this rank's shard, which FSDP1's parameters and gradients were"
 _COUNT = "a DTensor counts the whole parameter, on every rank: local_shard counts this rank's share, as FSDP1 did"
 _SHAPE = "the whole parameter's shape decides now, and FSDP1's shards had one dimension: training changes"
+_WHOLE = "of the whole parameter now, and FSDP1 had this rank's shard: the numbers change where ranks do not add them up"
 _FAILS = (
     "fails on a DTensor: p.to_local() is this rank's shard, p.full_tensor() the whole parameter"
 )
@@ -332,9 +319,11 @@ def find(context: Context) -> Iterator[Found]:
         for attribute in attributes.get(name, ()):
             if _is_called(context, attribute) and _is_sharded(context, attribute.value):
                 yield Found(RULE, attribute, Action.MANUAL, message)
-    for node in _measured(context):
+    for node in (*_measured(context), *_asked_for_none(context)):
         if _is_sharded(context, node):
-            yield _localized(context, node, _SHARD)
+            # Shards are cut otherwise than FSDP1's: only what ranks add up is the same.
+            reduced = reduces_over_ranks(context, node)
+            yield _localized(context, node, _SHARD) if reduced else _whole(context, node)
     for call in context.file.of(ast.Call):
         if last_name(call) == "parameters_to_vector" and call.args:
             if taken(context).are_parameters(call.args[0], context.file):
@@ -374,12 +363,28 @@ def _measured(context: Context) -> Iterator[ast.expr]:
             yield node
 
 
+def _asked_for_none(context: Context) -> Iterator[ast.expr]:
+    """The parameters of which `p.numel() > 0` or `p.shape.numel() > 0` asks whether this rank has a part."""
+    for attribute in context.file.attributes.get("numel", ()):
+        around = context.file.parents[context.file.parents[attribute]]
+        if isinstance(around, ast.Compare) and getattr(around.comparators[0], "value", 1) == 0:
+            value = attribute.value
+            is_shape = isinstance(value, ast.Attribute) and value.attr == "shape"
+            yield value.value if is_shape and isinstance(value, ast.Attribute) else value
+
+
+def _whole(context: Context, node: ast.expr) -> Found:
+    return Found(RULE, node, Action.MANUAL, _WHOLE, shortened(_use(context, node)))
+
+
+def _use(context: Context, node: ast.expr) -> str:
+    around = context.file.parents[node]
+    return context.source(around if isinstance(around, ast.Attribute) else node)
+
+
 def _localized(context: Context, node: ast.expr, message: str) -> Found:
     """The parameter goes through `local_shard`."""
-    around = context.file.parents[node]
-    construct = (
-        context.source(around) if isinstance(around, ast.Attribute) else context.source(node)
-    )
+    construct = shortened(_use(context, node))
     name = "local_shard"
     if not context.plain or not context.means(name, node, f"{RUNTIME}.{name}"):
         return Found(RULE, node, Action.MANUAL, message, construct)

@@ -55,7 +55,9 @@ class Taken:
 
     def _is_one(self, expression: ast.expr, file: File) -> bool:
         if isinstance(expression, ast.Attribute):
-            return expression.attr in _PARTS and self.is_parameter(expression.value, file)
+            if expression.attr in _PARTS:
+                return self.is_parameter(expression.value, file)
+            return self.models.can_hold(expression.value, file)  # `model.logit_scale`
         if isinstance(expression, ast.Call):
             function = expression.func
             return (

@@ -74,8 +74,13 @@ def test_a_model_is_known_in_another_file(tmp_path: Path) -> None:
             "norms.py": """\
             # for FSDP
 
+            import torch.distributed as dist
+
+
             def norm_of(model):
-                return sum(p.grad.norm() ** 2 for p in model.parameters())
+                total = sum(p.grad.norm() ** 2 for p in model.parameters())
+                dist.all_reduce(total)
+                return total
             """,
         },
     )
@@ -183,7 +188,8 @@ def test_a_clipped_norm_that_is_used_becomes_a_plain_tensor(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("form", ["auto", "bridge"])
 def test_with_the_bridge_alone_only_imports_change(form: str, tmp_path: Path) -> None:
-    program = f"{SHARDED}model._handle.reshard(True)\nnorm = sum(p.grad.norm() for p in model.parameters())\n"
+    norm = "norm = sum(p.grad.norm() for p in model.parameters())\ndist.all_reduce(norm)\n"
+    program = f"{SHARDED}model._handle.reshard(True)\n{norm}"
     found = analysed(tmp_path, program, form)
     kept = form == "bridge"
     assert found.is_kept("reshard") == kept
@@ -300,3 +306,21 @@ def test_gradients_that_are_reduced_by_hand_stay_this_ranks(tmp_path: Path) -> N
     program = f"{SHARDED}for p in model.parameters():\n    dist.all_reduce(p.grad, group=tensor)\n"
     after = analysed(tmp_path, program).after["train.py"]
     assert "dist.all_reduce(local_shard(p.grad), group=tensor)" in after
+
+
+@pytest.mark.parametrize(
+    ("use", "expected"),
+    [
+        ("unique = {p.data_ptr(): p for p in model.parameters()}", {"FSDP507"}),
+        ("empty = model.scale.shape.numel() == 0", {"FSDP507"}),
+        ("vector = nn.utils.parameters_to_vector(model.parameters())", {"FSDP507"}),
+        (
+            "ranks = [p.full_tensor() if isinstance(p, DTensor) else p.sum() for p in model.parameters()]",
+            set(),
+        ),
+        ("shapes = {n: p.shape for n, p in model.named_parameters()}", set()),
+        ("frozen = [p for p in model.parameters() if not p.requires_grad]", set()),
+    ],
+)
+def test_uses_of_parameters(use: str, expected: set[str], tmp_path: Path) -> None:
+    assert codes(tmp_path, f"{SHARDED}{use}\n", use) == expected
