@@ -19,7 +19,7 @@ from fsdp_migrate.codemods.constructor.component import Components
 from fsdp_migrate.codemods.constructor.construction import DIRECT, Construction, Constructions
 from fsdp_migrate.codemods.constructor.dependence import WORDS, dependences
 from fsdp_migrate.codemods.constructor.layout import Shape, edits, shape_of
-from fsdp_migrate.codemods.constructor.makeup import BATCH_NORM, BUFFERS, may_hold
+from fsdp_migrate.codemods.constructor.makeup import BATCH_NORM, BUFFERS, may_hold, unused_part
 from fsdp_migrate.codemods.constructor.origin import (
     check_origin,
     is_of_another_class,
@@ -225,6 +225,10 @@ def _form(construction: Construction, every: list[Construction]) -> PlainForm:
     if casts:
         parts["mixed_precision"] = _for_model(construction, precise)
     check_origin(construction)
+    if part := unused_part(construction):
+        raise Stays(
+            f"{part} may take no part in a forward: FSDP1 gives its parameters zero gradients"
+        )
     whole = merged(parts.values())
     shape = shape_of(construction, whole)
     for need in (Import(TORCH, "fully_shard"), *whole.imports):

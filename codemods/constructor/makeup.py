@@ -35,6 +35,73 @@ def may_hold(construction: Construction, words: Iterable[str]) -> bool:
     return any(word in text for word in words for text in texts)
 
 
+def unused_part(construction: Construction) -> str:
+    """A part of the model that some forward may not use, as `Net.extra`; "" if this program shows none.
+
+    It has a gradient of zeros under FSDP1, on which weight decay and momentum act, and none under `fully_shard`.
+    """
+    program = construction.context.program
+    modules = [
+        each
+        for each in _reached(program, model_classes(construction) or [])
+        if isinstance(each.node, ast.ClassDef) and _is_module(program, each)
+    ]
+    used = {name for each in modules for name in _always_read(each)}
+    for each in modules:
+        for name in _parts(program, each):
+            if name not in used:
+                return f"{each.node.name}.{name}"
+    return ""
+
+
+def _is_module(program: Program, cls: Definition) -> bool:
+    return any(
+        isinstance(above, External) and above.dotted.startswith("torch.nn.")
+        for above in program.classes_above(cls)
+    )
+
+
+def _parts(program: Program, cls: Definition) -> Iterator[str]:
+    """The attributes that a class gives itself by calls of torch.nn or of the program's classes."""
+    for node in ast.walk(cls.node):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            target = node.targets[0]
+            own = isinstance(target, ast.Attribute) and getattr(target.value, "id", "") == "self"
+            made = program.meanings(node.value.func, cls.file)
+            if own and any(
+                (isinstance(meaning, Definition)
+                and isinstance(meaning.node, ast.ClassDef))
+                or (isinstance(meaning, External)
+                and meaning.dotted.startswith("torch.nn."))
+                for meaning in made
+            ):
+                assert isinstance(target, ast.Attribute)
+                yield target.attr
+
+
+def _always_read(cls: Definition) -> Iterator[str]:
+    """The attributes that the methods of a class read in no branch, the one that builds it aside."""
+    assert isinstance(cls.node, ast.ClassDef)
+    for method in cls.node.body:
+        if isinstance(method, ast.FunctionDef) and method.name != "__init__":
+            for node in ast.walk(method):
+                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                    if _always_runs(cls.file, node):
+                        yield node.attr
+
+
+def _always_runs(file: File, node: ast.AST) -> bool:
+    """Whether a node is in no branch of its function."""
+    child = node
+    for parent in file.ancestors(node):
+        if isinstance(parent, ast.FunctionDef):
+            return True
+        if isinstance(parent, ast.If | ast.IfExp | ast.While) and child is not parent.test:
+            return False
+        child = parent
+    return True
+
+
 def _own_text(file: File, around: ast.AST) -> str:
     """The source of the statements around a constructor; of a module, those that define nothing."""
     body = getattr(around, "body", [])

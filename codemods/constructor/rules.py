@@ -17,7 +17,9 @@ module, so nothing may depend on the wrapper any more. That is decided once for 
   itself) can be rewritten with it;
 - no code depends on names of parameters with the wrapper in them, or on the class of a unit;
 - the model is made in the same program, and its parameters are not read before it is wrapped: an optimizer that was built
-  earlier would train nothing.
+  earlier would train nothing;
+- every part of the model that this program shows takes part in its forward: FSDP1 gave unused parameters zero gradients,
+  on which weight decay and momentum act, and FSDP2 gives them none. A model of another package is taken to use all.
 
 In doubt all of them stay on the bridge, and the finding names the first fact that keeps them there. Positional arguments are
 bound to FSDP1's signature, the same from torch 2.2 to 2.13. Each argument has a rule of its own.""",

@@ -27,6 +27,9 @@ class Seen(nn.Module):
         super().__init__()
         self.a = nn.Sequential(nn.Linear(8, 8))
 
+    def forward(self, x):
+        return self.a(x)
+
 
 model = Net()
 """
@@ -57,7 +60,7 @@ STAYS = {
     "broadcast beside another constructor": "a = FSDP(model, sync_module_states=True)\nb = FSDP(Net())\n",
     "mixed precision in a loop": f"for m in models:\n    m = FSDP(m, {BF16})\n",
     "mixed precision beside another constructor": f"model.a = FSDP(model.a, {BF16})\nmodel = FSDP(model, {BF16})\n",
-    "mixed precision in a function called twice": f"def wrap(m):\n    return FSDP(m, {BF16})\na, b = wrap(Net()), wrap(Net())\n",
+    "mixed precision, two calls": f"def wrap(m):\n    return FSDP(m, {BF16})\na, b = wrap(Net()), wrap(Net())\n",
     "mixed precision in a function handed on": f"def wrap(m):\n    return FSDP(m, {BF16})\nmodels = map(wrap, models)\n",
     "mixed precision and a model of another package": f"model = FSDP(model, {BY_BLOCK}, {BF16})\n",
     "BatchNorm in the model's function": (

@@ -31,6 +31,9 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.head = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.head(x)
 """
 
 # What makes the models of a run depend on FSDP1's interface or structure, in a function of the same file.
@@ -194,6 +197,14 @@ def test_the_bridge_form_changes_imports_only(tmp_path: Path) -> None:
     after, _ = migrated(tmp_path, {"train.py": TRAIN, "model.py": MODEL}, "bridge")
     changed = set(after["train.py"].splitlines()) ^ set(TRAIN.splitlines())
     assert all("import" in line for line in changed)
+
+
+@pytest.mark.parametrize("forward", ["return x", "return self.head(x) if x.any() else x"])
+def test_a_part_that_a_forward_may_not_use(tmp_path: Path, forward: str) -> None:
+    model = MODEL.replace("return self.head(x)", forward)
+    after, report = migrated(tmp_path, {"train.py": TRAIN, "model.py": model})
+    assert not is_plain(after["train.py"])
+    assert any("Net.head may take no part" in finding.message for finding in report.findings)
 
 
 ORIGINS = {
