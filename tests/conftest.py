@@ -23,7 +23,13 @@ for profile, examples in (("quick", 25), ("thorough", 300)):
 settings.load_profile("quick")
 
 # Their tests share runs of programs, which one worker makes once; others go one by one, wherever there is room.
-SHARING = ("tests/equivalence/", "tests/verify/", "tests/checkpoints/", "tests/checkpoint_tool/")
+SHARING = (
+    "tests/equivalence/",
+    "tests/behaviour/",
+    "tests/verify/",
+    "tests/checkpoints/",
+    "tests/checkpoint_tool/",
+)
 # Both forms of a program share a run of the original: `test[program-form]`.
 FORMS = ("tests/cases/test_cases.py", "tests/test_fixtures_verify.py")
 

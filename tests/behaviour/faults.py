@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from fsdp_migrate.runtime import bridge, gradients, state_dict_types, units
+from fsdp_migrate.runtime import auto_wrap, bridge, gradients, state_dict_types, units
 from fsdp_migrate.runtime.api import (
     ShardedOptimStateDictConfig,
     ShardedStateDictConfig,
@@ -76,7 +76,7 @@ def a_unit_too_many() -> None:
         name, child = next(iter(root.named_children()))
         return [Unit(name, child, {}), *plan_units(root, *args, **kwargs)]
 
-    change(bridge, "plan_units", plan)
+    change(auto_wrap, "plan_units", plan)
 
 
 @found_by("whole_parameters.changes_are_written_back")

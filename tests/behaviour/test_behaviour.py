@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -16,8 +17,13 @@ Run = Callable[[int], Results]
 EVERY = list(BEHAVIOURS.values())
 
 
-@pytest.mark.ranks
-@pytest.mark.parametrize("behaviour", [b for b in EVERY if not b.cannot], ids=lambda b: b.name)
+def parameters(behaviours: list[Behaviour]) -> list[Any]:
+    """More than two ranks on two cores take their time: they are for ``make thorough``."""
+    marks = {2: [pytest.mark.ranks], 4: [pytest.mark.thorough]}
+    return [pytest.param(b, id=b.name, marks=marks[b.ranks]) for b in behaviours]
+
+
+@pytest.mark.parametrize("behaviour", parameters([b for b in EVERY if not b.cannot]))
 def test_holds(results: Run, behaviour: Behaviour) -> None:
     found = results(behaviour.ranks).get(behaviour.name, [])
     assert len(found) == behaviour.ranks, "not every rank finished"
@@ -27,8 +33,7 @@ def test_holds(results: Run, behaviour: Behaviour) -> None:
         assert result["differences"] == []
 
 
-@pytest.mark.ranks
-@pytest.mark.parametrize("behaviour", [b for b in EVERY if b.cannot], ids=lambda b: b.name)
+@pytest.mark.parametrize("behaviour", parameters([b for b in EVERY if b.cannot]))
 def test_cannot_hold(results: Run, behaviour: Behaviour) -> None:
     found = results(behaviour.ranks).get(behaviour.name, [])
     assert len(found) == behaviour.ranks, "not every rank finished"

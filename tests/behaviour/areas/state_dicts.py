@@ -584,8 +584,7 @@ def deprecation(api: Any) -> Any:
     """`state_dict_type` and `set_state_dict_type` warn that they are deprecated."""
     model, types = in_blocks(api), api.StateDictType
     FSDP = api.FullyShardedDataParallel
-    texts = said(lambda: FSDP.set_state_dict_type(model, types.FULL_STATE_DICT))
-    return texts
+    return said(lambda: FSDP.set_state_dict_type(model, types.FULL_STATE_DICT))
 
 
 @holds()
