@@ -1,4 +1,4 @@
-"""Trains in float16 under FSDP1 with its scaler, and under shard_model with torch's: run by torchrun.
+"""Trains in float16 under FSDP1 with its scaler, and on the bridge with torch's: run by torchrun.
 
 The device is the first argument. Prints the scales of both runs, and how far apart the losses are.
 """
@@ -64,7 +64,7 @@ def main(kind: str) -> None:
         use_orig_params=True,
     )
     expected = train(theirs, ShardedGradScaler(kind, **start), device)
-    ours = runtime.shard_model(
+    ours = runtime.FullyShardedDataParallel(
         build().to(device),
         auto_wrap_policy=runtime.ModuleWrapPolicy({nn.Sequential}),
         mixed_precision=runtime.MixedPrecision(low, low),

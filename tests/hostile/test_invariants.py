@@ -152,7 +152,7 @@ model = FSDP(  # open
         f"{CTX}from torch.distributed.checkpoint import load_state_dict\ndcp = 1\nmodel = FSDP(m)\nload_state_dict(s, r)\n"
     ),
     # names of ours that the program has already
-    "own shard_model": f"{FSDP}def shard_model(m, c):\n    return FSDP(m, sharding_strategy=c)\n",
+    "own build_mesh": f"{FSDP}def build_mesh(m, c):\n    return FSDP(m, sharding_strategy=c)\n",
     "own fully_shard": f"{FSDP}def fully_shard(m):\n    return FSDP(m)\n",
     "parameter fully_shard": f"{FSDP}def f(m, fully_shard=True):\n    if fully_shard:\n        m = FSDP(m)\n    return m\n",
     "own no_sync": f"{FSDP}def no_sync(m):\n    return m.no_sync()\nmodel = FSDP(m)\nwith no_sync(model):\n    pass\n",
