@@ -260,6 +260,8 @@ def test_the_runtime_has_what_torch_has(module: str) -> None:
     wanted = {name for name in NAMES | FSDP2_NAMES if hasattr(theirs, name)}
     assert wanted, "torch has moved its names"
     assert {name for name in wanted if not hasattr(ours, name)} == set()
+    swapped = wanted & NAMES
+    assert {n for n in swapped if getattr(ours, n) is getattr(theirs, n)} == set()
 
 
 def test_names_that_other_files_import_stay(tmp_path: Path) -> None:
