@@ -39,6 +39,10 @@ from fsdp_migrate.codemods.rule import Edit, Import
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import TORCH
 
+# Where more files than these would have to be searched for a dependence on FSDP1, its model stays on the bridge: one of them
+# has it, and reading them all takes longer than the rest of the run.
+MOST_FILES = 200
+
 
 @dataclass(frozen=True, eq=False)
 class PlainForm:
@@ -147,15 +151,18 @@ class Decisions:
         if not every:
             return Decision(reason="no constructor is among these files")
         assert self._components is not None
+        texts = self._components.texts
+        rest = [p for p in paths if p not in mentioned and WORDS.search(texts[p].encode())]
+        if len(rest) > MOST_FILES:
+            return Decision(reason=f"{len(rest)} other files can share the model")
         try:
             forms = {each.call: _form(each, every) for each in every}
             for other in contexts:
                 _check_file(other, list(forms.values()))
-            for path in paths:
-                if path not in mentioned and WORDS.search(self._components.texts[path].encode()):
-                    file = self.models.program.load(path)
-                    if file is not None:
-                        _check_rest(self._context(file, context), (), ())
+            for path in rest:
+                file = self.models.program.load(path)
+                if file is not None:
+                    _check_rest(self._context(file, context), (), ())
         except Stays as stays:
             return Decision(reason=str(stays))
         return Decision(forms)

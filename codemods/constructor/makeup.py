@@ -69,10 +69,8 @@ def _parts(program: Program, cls: Definition) -> Iterator[str]:
             own = isinstance(target, ast.Attribute) and getattr(target.value, "id", "") == "self"
             made = program.meanings(node.value.func, cls.file)
             if own and any(
-                (isinstance(meaning, Definition)
-                and isinstance(meaning.node, ast.ClassDef))
-                or (isinstance(meaning, External)
-                and meaning.dotted.startswith("torch.nn."))
+                (isinstance(meaning, Definition) and isinstance(meaning.node, ast.ClassDef))
+                or (isinstance(meaning, External) and meaning.dotted.startswith("torch.nn."))
                 for meaning in made
             ):
                 assert isinstance(target, ast.Attribute)
