@@ -571,7 +571,18 @@ def changed_after_an_evaluation(api: Any) -> Any:
         model(x)
         for parameter in model.parameters():
             parameter.mul_(0.5)
-        return model(x), full(api, model)
+        return model(x)
+
+
+@cannot("the bridge shows the stored parameters, FSDP1 what it had gathered for the root")
+def summoned_after_an_evaluation(api: Any) -> Any:
+    """Changes of the root's parameters right after an evaluation do not show in `summon_full_params`."""
+    model = in_blocks(api)
+    with torch.no_grad():
+        model(*batches(1))
+        for parameter in model.parameters():
+            parameter.mul_(0.5)
+    return full(api, model)
 
 
 @holds()
