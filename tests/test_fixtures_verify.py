@@ -27,6 +27,9 @@ pytestmark = [pytest.mark.ranks, pytest.mark.usefixtures("forked")]
 Settings = dict[str, Any]
 Trained = Callable[[str, Settings, bool, str], Verdict]
 
+# The longest ones, cut short.
+SHORTER = {"finetune": ["--num_epochs", "1"], "mnist": ["--epochs", "1", "--train-size", "256"]}
+
 # On CUDA, which is emulated, the others show again what these and the runs without CUDA show.
 EMULATED = {"precision", "resume"}
 
@@ -47,9 +50,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
             migration.migrate(program.root, form)
         ranks, launcher = settings["ranks"], Launcher(settings["launcher"])
         how = Recording(canonical=True, emulate=ranks if cuda else 0, align="drawn", start=begun)
-        return main.run_program(
-            program, launcher, ranks, settings["arguments"], "cpu", 120, folder, how
-        )
+        arguments = [*settings["arguments"], *SHORTER.get(case, ())]
+        return main.run_program(program, launcher, ranks, arguments, "cpu", 120, folder, how)
 
     def do(case: str, settings: Settings, cuda: bool, form: str) -> Verdict:
         key = f"{case} {settings['arguments']} {cuda}"
@@ -103,7 +105,7 @@ def test_twins_for_cuda_train_the_same(
 def assert_the_same(verdict: Verdict, settings: Settings) -> None:
     assert verdict.equal, verdict.line()
     assert verdict.ranks == settings["ranks"]
-    assert verdict.losses >= 8
+    assert verdict.losses >= 4
     assert all(len(set(rank.losses)) > 1 for rank in verdict.original.ranks), "the loss moves"
     if settings["tolerance"] == 0:
         assert verdict.bitwise, verdict.line()
