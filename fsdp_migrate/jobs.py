@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-ENOUGH = 8  # items for a process: for fewer, it costs more to start than it saves
+ENOUGH = 8  # items for a process: for fewer, it costs more than it saves
 
 
 def in_processes(work: Callable[[Item], Result], items: Sequence[Item], jobs: int) -> list[Result]:
@@ -32,16 +33,15 @@ def in_processes(work: Callable[[Item], Result], items: Sequence[Item], jobs: in
         return [work(item) for item in items]
     context = multiprocessing.get_context("fork")
 
-    def share(first: int, answer: Connection) -> None:
-        answer.send([work(item) for item in items[first::jobs]])
+    def share(first: int, last: int, answer: Connection) -> None:
+        answer.send([work(item) for item in items[first:last]])
 
+    # Neighbours stay together: files of one folder look into the same others.
+    bounds = [len(items) * number // jobs for number in range(jobs + 1)]
     answers = []
-    for first in range(jobs):
+    for first, last in pairwise(bounds):
         mine, theirs = context.Pipe(duplex=False)
-        context.Process(target=share, args=(first, theirs), daemon=True).start()
+        context.Process(target=share, args=(first, last, theirs), daemon=True).start()
         theirs.close()
         answers.append(mine)
-    results: dict[int, Result] = {}
-    for first, answer in enumerate(answers):
-        results.update(zip(range(first, len(items), jobs), answer.recv(), strict=True))
-    return [results[position] for position in range(len(items))]
+    return [result for answer in answers for result in answer.recv()]
