@@ -247,7 +247,7 @@ def _is_spent(context: Context, node: ast.AST, local: str, gone: Collection[ast.
         isinstance(c.value, str) and c.value == local and _in_all(context, c)
         for c in file.of(ast.Constant)
     )
-    return not (file.is_package or exported or context.program.imports_of(file, local))
+    return not (file.is_package or exported or context.program.is_imported(file, local))
 
 
 def _in_all(context: Context, constant: ast.Constant) -> bool:

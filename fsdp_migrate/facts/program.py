@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -196,6 +197,25 @@ class Program:
                         if meaning.node not in seen:
                             seen.add(meaning.node)
                             pending.append(meaning)
+
+    def is_imported(self, file: File, name: str) -> bool:
+        """Whether another file of the run may import a name of a file; those that do not mention FSDP by a text search."""
+        if self.imports_of(file, name):
+            return True
+        module = file.name.rpartition(".")[2].encode()
+        source = re.compile(
+            rb"\b%b[ \t]+import\b[^#]*?(\*|\b%b\b)" % (re.escape(module), re.escape(name.encode()))
+        )
+        known = {str(each.path) for each in self.files}
+        for path in self.paths:
+            if path not in known:
+                try:
+                    data = Path(path).read_bytes()
+                except OSError:
+                    continue
+                if module in data and source.search(data):
+                    return True
+        return False
 
     def imports_of(self, file: File, name: str) -> list[File]:
         """The files that mention FSDP and import a name of a file, by itself or with a star."""
