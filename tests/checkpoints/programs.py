@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..equivalence import models
-from ..swapped import imports, swap
+from ..equivalence.swapped import imports, swap
 
 _TEMPLATE = """\
 {imports}

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from swapped import imports
-
 from . import models
+from .swapped import imports
 from .train import Case
 
 

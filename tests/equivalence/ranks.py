@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from forked import record, run_ranks
-from swapped import swap
 
 from . import faults, loop, silent, summon, surroundings  # noqa: F401  (they register their checks)
 from .cases import COMPARISONS, FAULTS
 from .checks import CHECKS
 from .programs import PROGRAMS, Program
+from .swapped import swap
 from .train import (
     Case,
     compare,

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from swapped import swap
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
@@ -21,6 +20,7 @@ from torch.distributed.tensor import DTensor
 from fsdp_migrate.runtime.torch_private import parameters_of, units_of
 
 from .checks import CHECKS, check
+from .swapped import swap
 from .train import fsdp1_on_cpu, full_fsdp1, full_fsdp2
 
 _FORWARD = "        x = (self.second if second else self.first)(x)\n"

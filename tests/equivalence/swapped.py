@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
+from pathlib import Path
 
 import torch.distributed.fsdp as fsdp
 from torch.distributed.fsdp import wrap
+
+import fsdp_migrate.migration  # noqa: F401  (imported once, before ranks are forked)
+from fsdp_migrate.engine import analyse_source
+from fsdp_migrate.settings import Options
+from fsdp_migrate.source import Source
 
 PACKAGE = "torch.distributed.fsdp"
 _OTHERS = {
@@ -19,9 +26,17 @@ _OTHERS = {
 }
 
 
+@cache
 def swap(source: str) -> str:
-    """``source`` with FSDP1's names from the runtime."""
-    return source.replace(PACKAGE, "fsdp_migrate.runtime")
+    """What ``--form bridge`` makes of a program: imports change, and no other line does."""
+    file = Source(Path("program.py"), "program.py", source.encode())
+    report = analyse_source(file, Options(form="bridge"))
+    assert not report.errors, report.errors
+    (change,) = report.changes
+    after = change.after.decode()
+    lines = zip(source.splitlines(), after.splitlines(), strict=True)
+    assert all("import" in old for old, new in lines if old != new)
+    return after
 
 
 def imports(code: str) -> list[str]:
