@@ -94,27 +94,34 @@ def load_states(
     owners = {name: p for name, p in named(model).items() if p in keys}
     states = {}
     for name in sorted(saved["state"], key=str):
-        parameter = _owner(name, owners)
+        owner = _owner(name, owners)
 
-        def convert(value: torch.Tensor, name: str = name, owner: Any = parameter) -> torch.Tensor:
-            if value.dim() == 0:
-                return value.clone()  # such as `step`, which the parameters of FSDP1's unit share
-            if source is not None:
-                value = source.fetch(value, owner)
-            if value.dim() == owner.dim() and value.shape != owner.shape:
-                raise ValueError(
-                    f"a state of {name!r} has the shape {tuple(value.shape)} and the parameter "
-                    f"{tuple(owner.shape)}: was it saved of one rank's shard?"
-                )
-            if isinstance(owner, DTensor):
-                return apart_from(sharded_as(value, owner), value)
-            return apart_from(value.to(owner.device), value)
+        def convert(value: torch.Tensor, name: str = name, owner: Any = owner) -> torch.Tensor:
+            return _as_held(value, name, owner, source)
 
-        states[keys[parameter]] = _mapped(saved["state"][name], convert)
+        states[keys[owner]] = _mapped(saved["state"][name], convert)
     loaded: StateDict = {"state": states}
     if "param_groups" in saved:
         loaded["param_groups"] = _groups_to_load(saved["param_groups"], groups, owners, keys)
     return loaded
+
+
+def _as_held(
+    value: torch.Tensor, name: str, owner: nn.Parameter, source: FromRank0 | None
+) -> torch.Tensor:
+    """A saved state as the optimizer holds it: sharded as its parameter is."""
+    if value.dim() == 0:
+        return value.clone()  # such as `step`, which the parameters of FSDP1's unit share
+    if source is not None:
+        value = source.fetch(value, owner)
+    if value.dim() == owner.dim() and value.shape != owner.shape:
+        raise ValueError(
+            f"a state of {name!r} has the shape {tuple(value.shape)} and the parameter "
+            f"{tuple(owner.shape)}: was it saved of one rank's shard?"
+        )
+    if isinstance(owner, DTensor):
+        return apart_from(sharded_as(value, owner), value)
+    return apart_from(value.to(owner.device), value)
 
 
 def _owner(name: Any, owners: dict[str, nn.Parameter]) -> nn.Parameter:

@@ -77,7 +77,9 @@ def dependences(
     yield from search.strings()
     yield from search.names()
     yield from search.classes()
-    yield from search.modules()
+    yield from search.calls_of_model()
+    yield from search.parameters()
+    yield from search.changes()
 
 
 class _Search:
@@ -246,8 +248,7 @@ class _Search:
             isinstance(cls, ast.Name) and not self.file.scope_of(cls).lookup(cls.id) for cls in each
         )
 
-    def modules(self) -> Iterator[Dependence]:
-        """What does something to the model as a module that the wrapper took part in."""
+    def calls_of_model(self) -> Iterator[Dependence]:
         for node in self.attributes("forward", "apply"):
             call = self.file.parents[node]
             if isinstance(call, ast.Call) and call.func is node and self.may_be_model(node.value):
@@ -255,12 +256,16 @@ class _Search:
         for call in self.calls("deepcopy"):
             if call.args and self.may_be_model(call.args[0]):
                 yield call, "copies a sharded model"
+
+    def parameters(self) -> Iterator[Dependence]:
         for node in self.attributes("parameters", "buffers"):
             if self.may_be_model(node.value) and not self._takes_sharded(node):
                 yield (
                     node,
                     "may read parameters while they are gathered, as they are after an evaluation",
                 )
+
+    def changes(self) -> Iterator[Dependence]:
         for call in self.calls(*_WRAPS):
             yield call, "may wrap parts of the model after it is sharded"
         for node in self.attributes("data"):

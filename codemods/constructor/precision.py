@@ -292,7 +292,7 @@ def _policy(construction: Construction, value: ast.expr) -> _Policy | None:
         return None
     names = [*_FIELDS[: len(call.args)], *(keyword.arg for keyword in call.keywords)]
     values = [*call.args, *(keyword.value for keyword in call.keywords)]
-    known = all(name in _FIELDS for name in names)
+    known = len({*names} & {*_FIELDS}) == len(values)
     if not known or any(isinstance(each, ast.Starred) for each in call.args):
         return None
     return _Policy(call, dict(zip(names, values, strict=True)))  # type: ignore[arg-type]
@@ -336,7 +336,7 @@ def _plain(
             return Plain(
                 message, shared=shared, above=above, imports=imports, removed=(policy.call,)
             )
-    name, edits = _named(construction, policy, code, statements)
+    name, edits = _named(construction, policy, statements)
     if not statements:
         above = (*above, f"{name} = {code}")
     child = name
@@ -355,7 +355,7 @@ def _plain(
 
 
 def _named(
-    construction: Construction, policy: _Policy, code: str, statements: tuple[ast.stmt, ...]
+    construction: Construction, policy: _Policy, statements: tuple[ast.stmt, ...]
 ) -> tuple[str, tuple[Edits, ...]]:
     """The name that the policy has at the constructor, and the edit of the assignment that gives it one."""
     context = construction.context
@@ -365,32 +365,29 @@ def _named(
         raise Stays("mixed_precision has several names")
     value = construction.value("mixed_precision")
     assert isinstance(value, ast.Name)
-    return value.id, (lambda: _renamed(construction, policy, statements[0], code),)
+    return value.id, (lambda: _renamed(construction, policy, statements[0]),)
 
 
-def _renamed(
-    construction: Construction, policy: _Policy, statement: ast.stmt, code: str
-) -> list[Edit]:
+def _renamed(construction: Construction, policy: _Policy, statement: ast.stmt) -> list[Edit]:
     """`bf16 = MixedPrecision(...)` becomes `bf16 = MixedPrecisionPolicy(...)` in the same layout, comments kept."""
-    import libcst as cst
-
-    from fsdp_migrate.codemods.edit.arguments import ArgumentEdits, edit_call
-
-    context = construction.context
-    call = policy.call
-    names = [*_FIELDS[: len(call.args)], *(keyword.arg for keyword in call.keywords)]
-    kept = set(policy.dtypes("param_dtype", "reduce_dtype"))
-    edits = ArgumentEdits(
-        drop=frozenset(index for index, name in enumerate(names) if name not in kept),
-        rename={index: name for index, name in enumerate(names) if name in kept},
-        add=(("cast_forward_inputs", cst.Name("False")),) if "cast_forward_inputs" in code else (),
-    )
-    parsed = cst.parse_expression(context.source(call))
-    assert isinstance(parsed, cst.Call)
-    edited = edit_call(parsed, edits, cst.Name("MixedPrecisionPolicy"))
-    made = [context.replace(call, cst.Module([]).code_for_node(edited.call))]
-    start, _ = context.file.lines(statement)
-    indent = text.indentation(context.file, statement)
-    end_of_line = text.newline(context.file)
-    lost = "".join(f"{indent}{comment}{end_of_line}" for comment in edited.orphans)
-    return [Edit(start, start, lost), *made] if lost else made
+    context, file, call = construction.context, construction.context.file, policy.call
+    new = {name: name for name in policy.dtypes("param_dtype", "reduce_dtype")}
+    if not (
+        policy.flag("cast_forward_inputs", False) or policy.flag("cast_root_forward_inputs", True)
+    ):
+        new["cast_root_forward_inputs"] = "cast_forward_inputs"
+    spans = [file.span(each) for each in (*call.args, *call.keywords)]
+    edits = [context.replace(call.func, "MixedPrecisionPolicy")]
+    for (start, _), (name, value) in zip(spans, policy.fields.items(), strict=True):
+        here = file.span(value)[0]
+        if name in new and (start == here or new[name] != name):
+            edits.append(Edit(start, here, f"{new[name]}="))
+    dropped = [index for index, name in enumerate(policy.fields) if name not in new]
+    drops = text.drop_items(file, spans, dropped)
+    indent, end_of_line = text.indentation(file, statement), text.newline(file)
+    comments = [
+        each for drop in drops for each in text.comments_between(file, drop.start, drop.end)
+    ]
+    lost = "".join(f"{indent}{comment}{end_of_line}" for comment in comments)
+    above, _ = file.lines(statement)
+    return [*([Edit(above, above, lost)] if lost else []), *edits, *drops]

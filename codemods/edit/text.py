@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import tokenize
 import warnings
 from collections import Counter
@@ -12,6 +13,10 @@ from itertools import pairwise
 
 from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.facts.file import NEWLINE, File
+
+# Around an item with lines of its own: comments and blank lines above it, its comma and the comment at its end.
+_ABOVE = re.compile(r"(?:\r?\n[ \t]*(?:#[^\r\n]*)?)*\r?\n[ \t]*\Z")
+_BEHIND = re.compile(r"[ \t]*,[ \t]*(?:#[^\r\n]*)?(?=\r?\n)")
 
 
 class Refused(Exception):
@@ -108,6 +113,24 @@ def remove_statement(file: File, statement: ast.stmt) -> Edit:
     if len(file.block(statement)) == 1 and not isinstance(file.parents[statement], ast.Module):
         kept.append(f"{indent}pass")
     return Edit(start, end, "".join(line + end_of_line for line in kept))
+
+
+def drop_items(file: File, spans: Sequence[tuple[int, int]], dropped: Sequence[int]) -> list[Edit]:
+    """Takes some of the items between commas away, in order and never all; one with lines of its own goes with them."""
+    edits: list[Edit] = []
+    for index in dropped:
+        start, end = spans[index]
+        before, after = _ABOVE.search(file.text, 0, start), _BEHIND.match(file.text, end)
+        if before and after:
+            start, end = before.start(), after.end()
+        elif all(first in dropped for first in range(index)):
+            end = spans[index + 1][0]
+        else:
+            start = spans[index - 1][1]
+        if edits and start < edits[-1].end:
+            start = edits.pop().start
+        edits.append(Edit(start, end, ""))
+    return edits
 
 
 def comments_between(file: File, start: int, end: int) -> list[str]:

@@ -15,40 +15,40 @@ _ELEMENTWISE = frozenset(
     | {"square", "to"}
 )
 _FLATTENING = frozenset({"flatten", "ravel", "reshape", "view"})
+_KEEPING = _ELEMENTWISE | _FLATTENING | {""}
 _JOINING = frozenset({"cat", "concat", "concatenate", "hstack"})
 
 
 def is_measured(context: Context, node: ast.expr) -> bool:
     """Whether a norm, a sum or a mean is taken of a tensor, it is flattened into one vector, or reduced over ranks."""
-    parents = context.file.parents
     child: ast.AST = node
     flat = False
     for parent in context.file.ancestors(node):
-        if isinstance(parent, ast.Attribute):
-            if parent.attr in _REDUCING:
-                return isinstance(parents[parent], ast.Call)
-            flat = flat or parent.attr in _FLATTENING
-            if parent.attr not in _ELEMENTWISE | _FLATTENING:
-                return False
-        elif isinstance(parent, ast.Call) and child is not parent.func:
-            if child not in parent.args[:1]:
-                return False
-            name = last_name(parent)
-            if name in _REDUCING or (flat and name in _JOINING) or name == "all_reduce":
-                return _is_torchs(context, parent)
-            flat = flat or name in _FLATTENING
-            if name not in _ELEMENTWISE | _FLATTENING:
-                return False
-        elif isinstance(parent, ast.BinOp):
-            if not isinstance(parent.op, ast.Pow) or child is not parent.left:
-                return False
-        elif isinstance(parent, ast.ListComp | ast.GeneratorExp | ast.List | ast.Tuple):
-            if not flat:
-                return False
-        elif not isinstance(parent, ast.Call):
+        name = _done_to(child, parent)
+        if name is None:
+            return False
+        if name in _REDUCING and isinstance(parent, ast.Attribute):
+            return isinstance(context.file.parents[parent], ast.Call)
+        if name in _REDUCING or (flat and name in _JOINING) or name == "all_reduce":
+            return isinstance(parent, ast.Call) and _is_torchs(context, parent)
+        flat = flat or name in _FLATTENING
+        listed = isinstance(parent, ast.ListComp | ast.GeneratorExp | ast.List | ast.Tuple)
+        if not (flat if listed else name in _KEEPING):
             return False
         child = parent
     return False
+
+
+def _done_to(child: ast.AST, parent: ast.AST) -> str | None:
+    """The name of what is done to a tensor one step up, empty for a step of syntax; None if that is none of it."""
+    if isinstance(parent, ast.Attribute):
+        return parent.attr
+    if isinstance(parent, ast.Call) and child is not parent.func:
+        return (last_name(parent) or None) if child in parent.args[:1] else None
+    if isinstance(parent, ast.BinOp):
+        return "" if isinstance(parent.op, ast.Pow) and child is parent.left else None
+    of_syntax = ast.Call | ast.ListComp | ast.GeneratorExp | ast.List | ast.Tuple
+    return "" if isinstance(parent, of_syntax) else None
 
 
 def last_name(call: ast.Call) -> str:

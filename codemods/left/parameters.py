@@ -7,7 +7,7 @@ shape. What must stay the shard's goes through `local_shard` of the runtime.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.left.measured import (
@@ -306,19 +306,12 @@ _FAILING = {
 
 def find(context: Context) -> Iterator[Found]:
     """Uses of sharded parameters as tensors."""
-    attributes = context.file.attributes
-    for name in ("numel", "nelement"):
-        for attribute in attributes.get(name, ()):
-            if is_summed_over_ranks(context, attribute) and _is_sharded(context, attribute.value):
-                yield _localized(context, attribute.value, _COUNT)
-    for name in ("ndim", "dim"):
-        for attribute in attributes.get(name, ()):
-            if _decides(context, attribute) and _is_sharded(context, attribute.value):
-                yield Found(RULE, attribute, Action.MANUAL, _SHAPE)
-    for name, message in _FAILING.items():
-        for attribute in attributes.get(name, ()):
-            if _is_called(context, attribute) and _is_sharded(context, attribute.value):
-                yield Found(RULE, attribute, Action.MANUAL, message)
+    for attribute in _used(context, is_summed_over_ranks, "numel", "nelement"):
+        yield _localized(context, attribute.value, _COUNT)
+    for attribute in _used(context, _decides, "ndim", "dim"):
+        yield Found(RULE, attribute, Action.MANUAL, _SHAPE)
+    for attribute in _used(context, _is_called, *_FAILING):
+        yield Found(RULE, attribute, Action.MANUAL, _FAILING[attribute.attr])
     for node in (*_measured(context), *_asked_for_none(context)):
         if _is_sharded(context, node):
             # Shards are cut otherwise than FSDP1's: only what ranks add up is the same.
@@ -328,6 +321,16 @@ def find(context: Context) -> Iterator[Found]:
         if last_name(call) == "parameters_to_vector" and call.args:
             if taken(context).are_parameters(call.args[0], context.file):
                 yield Found(RULE, call, Action.MANUAL, _VECTOR)
+
+
+def _used(
+    context: Context, asked: Callable[[Context, ast.Attribute], bool], *names: str
+) -> Iterator[ast.Attribute]:
+    """The attributes of sharded parameters among some names, used in the way that is asked for."""
+    for name in names:
+        for attribute in context.file.attributes.get(name, ()):
+            if asked(context, attribute) and _is_sharded(context, attribute.value):
+                yield attribute
 
 
 def _is_sharded(context: Context, node: ast.expr) -> bool:
