@@ -256,9 +256,8 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
         if any(unit.forward_prefetch for unit in units):
             prefetch_in_forward_order(self, units)
 
-    @property
-    def _is_root(self) -> bool | None:
-        return torch_private.is_root(self)
+    # Programs set it to False where a unit was used by itself, as FSDP1's error tells them.
+    _is_root = property(torch_private.is_root, torch_private.set_root)
 
     def check_is_root(self) -> bool:
         """Whether this is the outermost unit; settles that if no forward has."""

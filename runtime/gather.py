@@ -13,13 +13,15 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 def gather(tensor: DTensor, offload_to_cpu: bool = False) -> torch.Tensor:
     """The whole tensor; gathered on the mesh's device, as the backend may know no other.
 
-    Must be called by all ranks of the mesh. Where nothing is sharded the result may be the memory
-    of ``tensor`` itself: see :func:`apart_from`.
+    Must be called by all ranks of the mesh. Where nothing is sharded the result is the memory of
+    ``tensor`` itself, if that is on the mesh's device: see :func:`apart_from`.
     """
     mesh, local = tensor.device_mesh, tensor.to_local()
     if local.device.type != mesh.device_type:
-        tensor = _with_local(local.to(device_of(mesh)), tensor)
-    whole = tensor.full_tensor()
+        local = local.to(device_of(mesh))
+        tensor = _with_local(local, tensor)
+    # Over one rank torch 2.8's full_tensor() is a copy, where a change would be lost.
+    whole = tensor.full_tensor() if is_sharded(tensor) else local
     return whole.cpu() if offload_to_cpu else whole
 
 

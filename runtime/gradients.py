@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from .torch_private import (
     around_backward,
+    complete_gradients,
     drop_unreduced_gradient,
     has_unreduced_gradient,
     parameters_of,
@@ -72,8 +73,8 @@ def _reduce(group: Any, reduce: Callable[[], None]) -> None:
             _show_unreduced(group)
         return
     _hide(group)
-    if hasattr(group, "reduce_scatter_unused_params"):  # torch >= 2.13
-        group.reduce_scatter_unused_params = used
+    if used:
+        complete_gradients(group)
     reduce()
     if used:
         _fill_unused([parameter.sharded_param for parameter in group.fsdp_params])
@@ -87,7 +88,8 @@ def fill_unused_gradients(model: nn.Module) -> None:
     and clipping or the step.
 
     All ranks must have used the same parameters: where they differ, FSDP2's reduction fails or
-    hangs before (from torch 2.13 on ``model.set_reduce_scatter_unused_params(True)`` prevents that).
+    hangs before, or adds up gradients of different parameters that have the same shape (from torch 2.13
+    on ``model.set_reduce_scatter_unused_params(True)`` prevents that).
     """
     for unit in units_of(model):
         parameters = [parameter.sharded_param for parameter in parameters_of(unit)]

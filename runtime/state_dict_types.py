@@ -21,6 +21,8 @@ from torch.distributed.tensor import DTensor
 from .api import (
     FullOptimStateDictConfig,
     FullStateDictConfig,
+    LocalOptimStateDictConfig,
+    LocalStateDictConfig,
     OptimStateDictConfig,
     ShardedOptimStateDictConfig,
     ShardedStateDictConfig,
@@ -80,7 +82,9 @@ def set_state_dict_type(
     - ``FULL_STATE_DICT``: whole tensors, gathered one by one; all ranks must call. With
       ``rank0_only`` the first rank of each shard group has them, the others an empty dict.
     - ``SHARDED_STATE_DICT``: DTensors. Where nothing is sharded (NO_SHARD, one rank) whole tensors.
-    - ``load_state_dict()`` takes whole tensors and DTensors in both, and ``assign=True``; each rank
+    - ``LOCAL_STATE_DICT``, FSDP1's flat parameters: may be set, but ``state_dict()`` and
+      ``load_state_dict()`` raise UnsupportedInFSDP2 under it, unless nothing is sharded.
+    - ``load_state_dict()`` takes whole tensors and DTensors in the others, and ``assign=True``; each rank
       must have them.
 
     The functions of ``torch.distributed.checkpoint.state_dict`` give what their options say, as
@@ -89,7 +93,7 @@ def set_state_dict_type(
 
     Args:
         module: a model, part of one, or what holds one.
-        state_dict_type: one of the two types, this project's or torch's.
+        state_dict_type: one of the types, this project's or torch's.
         state_dict_config: the configuration that goes with the type. None: its defaults.
         optim_state_dict_config: what the optimizer functions follow, such as
             :func:`optim_state_dict`. None: its defaults, which put states on the CPU.
@@ -98,7 +102,6 @@ def set_state_dict_type(
         The settings until now; those of FSDP1 at first, ``FULL_STATE_DICT`` with defaults.
 
     Raises:
-        UnsupportedInFSDP2: for ``LOCAL_STATE_DICT``, FSDP1's flat parameters.
         RuntimeError: for a configuration of another type.
     """
     warnings.warn(_DEPRECATED, FutureWarning, stacklevel=3)
@@ -155,10 +158,10 @@ def _settings_of(module: nn.Module) -> list[StateDictSettings]:
 
 def _settings(kind: Any, config: Any, optim_config: Any) -> StateDictSettings:
     """The settings that arguments ask for, of this project's classes or torch's."""
-    if kind == StateDictType.LOCAL_STATE_DICT:
-        raise local_state_dict()
     if kind == StateDictType.FULL_STATE_DICT:
         defaults: tuple[Any, Any] = FullStateDictConfig(), FullOptimStateDictConfig()
+    elif kind == StateDictType.LOCAL_STATE_DICT:
+        defaults = LocalStateDictConfig(), LocalOptimStateDictConfig()
     elif kind == StateDictType.SHARDED_STATE_DICT:
         defaults = ShardedStateDictConfig(), ShardedOptimStateDictConfig()
     else:
@@ -205,6 +208,7 @@ def _save(unit: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: An
     own = {memory(parameter) for parameter in unit.parameters() if parameter not in ignored}
     for key in [key for key in state_dict if key.startswith(prefix)]:
         value = state_dict[key]
+        _refuse_local(settings, value)
         if isinstance(value, DTensor) and (full or not is_sharded(value)):
             value = gather(value)  # by all ranks, also those that keep nothing
         if not keep:
@@ -221,14 +225,23 @@ def _load(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -
     Module by module, so that a rank never holds more of them than one module's, and after the
     module's own hooks, which may know older names.
     """
-    if _in_force.get(module) is None:
+    settings = _in_force.get(module)
+    if settings is None:
         return
     if isinstance(module, FSDPModule):
         module.reshard()  # a forward may have left parameters gathered
     for name, parameter in module._parameters.items():
         value = state_dict.get(prefix + name)
+        if not torch_asks_for_state():
+            _refuse_local(settings, parameter)
         if isinstance(parameter, DTensor) and isinstance(value, torch.Tensor):
             state_dict[prefix + name] = sharded_as(value, parameter)
+
+
+def _refuse_local(settings: StateDictSettings, value: Any) -> None:
+    is_local = settings.state_dict_type == StateDictType.LOCAL_STATE_DICT
+    if is_local and isinstance(value, DTensor) and is_sharded(value):
+        raise local_state_dict()
 
 
 def _is_first(unit: nn.Module) -> bool:

@@ -1,6 +1,6 @@
 """Everything of torch that has no public name: what is read here, and what is patched.
 
-Run with torch 2.13. The names differ between releases, so an attribute that a release does not
+Run with torch 2.8, 2.11 and 2.13. The names differ between releases, so an attribute that a release does not
 have is coped with here, and nowhere else.
 """
 
@@ -101,6 +101,15 @@ def is_root(unit: FSDPModule) -> bool | None:
     return unit._get_fsdp_state()._is_root
 
 
+def set_root(unit: FSDPModule, value: bool | None) -> None:
+    """Changes what :func:`is_root` says. With False a unit that was used alone may be part of another root."""
+    state: Any = unit._get_fsdp_state()
+    if state._is_root and not value and getattr(state, "_auto_reshard_after_forward", False):
+        for group in parameter_groups(unit):  # a root keeps its parameters after forward
+            group.post_forward_mesh_info = group.mesh_info
+    state._is_root = value
+
+
 def initialize(unit: FSDPModule) -> None:
     """Makes ``unit`` a root, and what is below it part of that, unless that is decided already.
 
@@ -109,7 +118,7 @@ def initialize(unit: FSDPModule) -> None:
     if is_root(unit) is None:
         for below in units_of(cast(nn.Module, unit)):
             if is_root(below) is False:
-                below._get_fsdp_state()._is_root = None
+                set_root(below, None)
     unit._get_fsdp_state()._lazy_init()
 
 
@@ -215,6 +224,25 @@ def drop_unreduced_gradient(parameter: Any) -> None:
     unsharded = getattr(parameter, "_unsharded_param", None)
     if unsharded is not None:
         unsharded.grad = None
+
+
+def complete_gradients(group: Any) -> None:
+    """Gives zeros to the parameters without a gradient, so that every rank reduces the same ones.
+
+    torch reduces those that a rank has gradients of: ranks that used different ones would add up
+    gradients of different parameters. From 2.13 on it can fill in zeros itself
+    (``set_reduce_scatter_unused_params``), but in ``param_dtype``, while accumulated gradients are in
+    ``reduce_dtype``, and all must be of one dtype.
+    """
+    accumulated = any(p.unsharded_accumulated_grad is not None for p in group.fsdp_params)
+    for parameter in group.fsdp_params:
+        unsharded = getattr(parameter, "_unsharded_param", None)
+        if unsharded is None or not unsharded.requires_grad:
+            continue
+        if not has_unreduced_gradient(parameter):
+            unsharded.grad = torch.zeros_like(unsharded)
+        if accumulated and parameter.unsharded_accumulated_grad is None:
+            parameter.to_accumulated_grad_if_needed()
 
 
 # State dicts #

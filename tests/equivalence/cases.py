@@ -19,7 +19,7 @@ from fsdp_migrate import runtime
 from fsdp_migrate.runtime import FullyShardedDataParallel, broadcast_module_states
 
 from .models import Attention, Block, ConvNet, Stack, Tied
-from .train import BRIDGE, TORCH, Case
+from .train import BRIDGE, TORCH, Case, averaging
 
 
 def strategy(name: str, **more: Any) -> Any:
@@ -187,7 +187,7 @@ def broadcast_first(model: nn.Module, **options: Any) -> nn.Module:
     for module in reversed(list(model.modules())):
         if isinstance(module, Block):
             fully_shard(module)
-    return fully_shard(model)
+    return averaging(fully_shard(model))
 
 
 def parts_apart(shard: Any, api: Any) -> Any:

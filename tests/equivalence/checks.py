@@ -28,7 +28,7 @@ from fsdp_migrate.runtime import FullyShardedDataParallel, sync
 from fsdp_migrate.runtime.gradients import is_unreduced
 
 from .models import Block, ConvNet, Tied, Transformer
-from .train import TORCH, fsdp1_on_cpu
+from .train import TORCH, averaging, fsdp1_on_cpu
 
 CHECKS: dict[str, tuple[tuple[int, ...], Callable[[], Any]]] = {}
 
@@ -461,7 +461,7 @@ def remapped(around: bool) -> list[torch.Tensor]:
         for block in model.blocks:
             fully_shard(block)
         fully_shard(model)
-    return trained(model, optimizer)
+    return trained(averaging(model), optimizer)
 
 
 @check(2)

@@ -21,7 +21,7 @@ from fsdp_migrate.runtime.torch_private import parameters_of, units_of
 
 from .checks import CHECKS, check
 from .swapped import swap
-from .train import fsdp1_on_cpu, full_fsdp1, full_fsdp2
+from .train import averaging, fsdp1_on_cpu, full_fsdp1, full_fsdp2
 
 _FORWARD = "        x = (self.second if second else self.first)(x)\n"
 _HEAD = """\
@@ -174,7 +174,8 @@ ROWS = (
         "dist.all_reduce(total)\n"
         "return total.sqrt().round(decimals=4)",
         (("model = FSDP(model, use_orig_params=True)", "fully_shard(model)"),),
-        rule="FSDP507",
+        # In torch 2.8 .item() of a norm is this rank's part of it, as under FSDP1; in 2.11 it is the whole.
+        rule="" if torch.__version__.startswith("2.8.") else "FSDP507",
     ),
     Row(
         "hook-on-a-flat-parameter",
@@ -245,6 +246,7 @@ def offloads(model: nn.Module) -> bool:
 def execute(text: str, whole: Callable[[nn.Module], Any]) -> Any:
     """The result of a program's `run`, with plain tensors of this rank in place of DTensors."""
     names: dict[str, Any] = {
+        "averaging": averaging,
         "offloads": offloads,
         "whole": lambda model: whole(model)[0],
     }
@@ -291,7 +293,10 @@ CLIPPED = Row(
     f"model = FSDP(model)\n{_SGD}"
     "torch.manual_seed(dist.get_rank())\n"
     "model(torch.randn(2, 6)).sum().backward()\n"
-    "return torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)",
+    "norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)\n"
+    # torch 2.8 returns this rank's part of a DTensor's norm, and clips by the whole one
+    'return norm.full_tensor() if hasattr(norm, "full_tensor") else norm',
+    (("model = FSDP(model)", "averaging(fully_shard(model))"),),
 )
 
 

@@ -224,3 +224,16 @@ def local_shards_are_views_of_what_they_are_of() -> None:
     assert (weight.full_tensor() == 3).all()
     tensor = torch.ones(2)
     assert runtime.local_shard(tensor) is tensor
+
+
+@check(2)
+def the_local_type_may_be_set_and_is_refused_where_it_is_used() -> None:
+    model = runtime.FullyShardedDataParallel(nn.Linear(6, 5))
+    whole = model.state_dict()
+    runtime.set_state_dict_type(model, runtime.StateDictType.LOCAL_STATE_DICT)
+    for use in (model.state_dict, lambda: model.load_state_dict(whole)):
+        with pytest.raises(runtime.UnsupportedInFSDP2, match="FSDP334"):
+            use()
+    with runtime.state_dict_type(model, runtime.StateDictType.FULL_STATE_DICT):
+        model.load_state_dict(whole)
+        assert torch.equal(model.state_dict()["weight"], whole["weight"])

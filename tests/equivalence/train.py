@@ -15,12 +15,13 @@ import torch.distributed as dist
 import torch.distributed.fsdp as fsdp
 import torch.distributed.fsdp.wrap as wrap
 from torch import nn
+from torch.distributed.fsdp import FSDPModule, _init_utils
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.fsdp import _init_utils
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fsdp_migrate import runtime
+from fsdp_migrate.runtime.torch_private import units_of
 
 from .models import Block, Transformer
 
@@ -242,6 +243,16 @@ def _name_to_module(model: nn.Module, options: dict[str, Any]) -> None:
             options[key] = [
                 parameters[n] if n in parameters else model.get_submodule(n) for n in options[key]
             ]
+
+
+def averaging(model: FSDPModule) -> Any:
+    """``model`` of ``fully_shard``, whose gradients are means: torch 2.8 with gloo sums them (pytorch#162338).
+
+    The bridge sets the same.
+    """
+    for unit in units_of(model):
+        unit.set_force_sum_reduction_for_comms(True)
+    return model
 
 
 def relative(a: torch.Tensor, b: torch.Tensor) -> float:

@@ -24,6 +24,7 @@ from torch.distributed.tensor import DTensor
 
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+from fsdp_migrate.runtime import torch_private
 from fsdp_migrate.runtime.mesh import compute_device
 
 from ..equivalence.models import Block, Transformer
@@ -196,6 +197,39 @@ def test_roots() -> None:
         pass
 
 
+def test_a_unit_that_was_a_root_may_be_part_of_another() -> None:
+    model = blocks()
+    inner = model.blocks[0]
+    with FSDP.summon_full_params(inner, writeback=False):
+        assert inner._is_root
+        inner._is_root = False
+    run(model).sum().backward()
+    assert model.check_is_root()
+    assert not inner.check_is_root()
+    groups = torch_private.parameter_groups(inner)
+    assert all(
+        group.post_forward_mesh_info is not None for group in groups
+    )  # it frees as any other
+
+
+def test_parameters_used_in_some_micro_batches_are_reduced_together() -> None:
+    class Parts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = nn.ModuleList([nn.Linear(2, 2, bias=False) for _ in range(3)])
+
+        def forward(self, x: torch.Tensor, part: int) -> torch.Tensor:
+            return self.parts[part](x)
+
+    precision = runtime.MixedPrecision(torch.bfloat16, torch.float32)
+    model = FSDP(Parts(), mixed_precision=precision, use_orig_params=True)
+    with model.no_sync():
+        model(torch.ones(1, 2), 0).sum().backward()
+    model(torch.ones(1, 2), 1).sum().backward()
+    gradients = [p.grad.full_tensor() for p in model.parameters()]
+    assert [set(g.flatten().tolist()) for g in gradients] == [{1.0}, {1.0}, {0.0}]
+
+
 def test_what_fsdp2_does_not_have_is_refused_by_name() -> None:
     model = FSDP(nn.Linear(2, 2))
     with pytest.raises(runtime.UnsupportedInFSDP2, match="fsdp-migrate explain FSDP361"):
@@ -205,8 +239,6 @@ def test_what_fsdp2_does_not_have_is_refused_by_name() -> None:
         _ = model._handle
     with pytest.raises(AttributeError, match="has no attribute 'nowhere'"):
         _ = model.nowhere
-    with pytest.raises(runtime.UnsupportedInFSDP2, match="FSDP334"):
-        FSDP.set_state_dict_type(model, runtime.StateDictType.LOCAL_STATE_DICT)
     with pytest.raises(TypeError, match="cannot copy"):
         copy.deepcopy(model)
 

@@ -42,8 +42,6 @@ class TestTypes:
     @pytest.mark.parametrize(
         ("given", "message"),
         [
-            ((StateDictType.LOCAL_STATE_DICT,), "load such a checkpoint with FSDP1"),
-            ((fsdp.StateDictType.LOCAL_STATE_DICT,), "load such a checkpoint with FSDP1"),
             (("FULL",), "state_dict_type='FULL' is not a state dict type"),
             (
                 (FULL, runtime.ShardedStateDictConfig()),
@@ -72,9 +70,9 @@ class TestTypes:
         )
         assert not isinstance(sharded.state_dict()["0.bias"], DTensor)
 
-    def test_one_rank_has_whole_tensors_in_both_types(self) -> None:
+    def test_one_rank_has_whole_tensors_in_every_type(self) -> None:
         sharded = model()
-        for kind in (FULL, SHARDED):
+        for kind in (FULL, SHARDED, StateDictType.LOCAL_STATE_DICT):
             with runtime.state_dict_type(sharded, kind):
                 state = sharded.state_dict()
             assert type(state["0.bias"]) is torch.Tensor

@@ -426,6 +426,17 @@ def sharded_type_without_a_mesh(api: Any) -> Any:
         return {name: type(t).__name__ for name, t in model.state_dict().items()}
 
 
+@holds()
+def local_type_may_be_set(api: Any) -> Any:
+    """A model on which LOCAL_STATE_DICT is set saves in the context of another type."""
+    model, FSDP, types = in_blocks(api), api.FullyShardedDataParallel, api.StateDictType
+    FSDP.set_state_dict_type(model, types.LOCAL_STATE_DICT)
+    with FSDP.state_dict_type(model, types.FULL_STATE_DICT):
+        state = model.state_dict()
+        model.load_state_dict(state)
+    return state, settings(FSDP.get_state_dict_type(model))
+
+
 @cannot(
     "FSDP2 has no flat parameters, of which these state dicts are made",
     refusal="FSDP334",
