@@ -1,6 +1,7 @@
 # make demo   shows a migration and proves that the program still trains the same
 # make test   what continuous integration runs
 # make thorough  more of the same: ranks, programs, random examples, an installation by pip
+# make torches  training as under FSDP1 on older releases of torch
 # make gpu    the tests that need a GPU
 # make fixtures  the bundled programs, migrated anew
 # make lines  how long the code is, and what it may be
@@ -11,10 +12,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 SOURCES := $(shell find fsdp_migrate codemods runtime -name '*.py') pyproject.toml constraints.txt README.md
+TORCHES := 2.8 2.11
 EXAMPLE := fixtures/transformer/original
 
-.PHONY: demo test lint types lines units ranks thorough fixtures gpu dev clean
+.PHONY: demo test lint types lines units ranks thorough torches fixtures gpu dev clean
 .DELETE_ON_ERROR:
+.PRECIOUS: .venv-torch-%/.installed
 
 # Not editable: mypy and the tests see what a user installs. Stale modules of an earlier build must not come along.
 $(STAMP): $(SOURCES) | $(BIN)/python
@@ -55,10 +58,22 @@ ranks: $(STAMP)
 	$(BIN)/pytest -n 2 --dist loadscope -m "ranks and not gpu and not thorough"
 
 # What `test` leaves out: more ranks, more runs of the bundled programs, more random examples, an installation by pip.
-thorough: $(STAMP)
+thorough: $(STAMP) torches
 	$(BIN)/pytest -n 2 -m "thorough and not gpu"
 	$(BIN)/pytest -n 2 -m slow
 	$(BIN)/pytest -n 2 -m "not gpu and not ranks and not thorough and not slow" --hypothesis-profile=thorough tests/hostile tests/codemods
+
+# The runtime reaches into torch's private parts, which differ between releases: the oldest one, and one in between.
+torches: $(TORCHES:%=torch-%)
+
+torch-%: .venv-torch-%/.installed
+	.venv-torch-$*/bin/pytest -m "ranks and not thorough" tests/equivalence
+
+.venv-torch-%/.installed: $(SOURCES)
+	$(PYTHON) -m venv $(@D)
+	rm -rf build
+	$(@D)/bin/python -m pip install --quiet "torch==$*.*" ".[runtime,dev]"
+	@touch $@
 
 # What the tool makes of the bundled programs, written anew: read the difference before it is committed.
 fixtures: $(STAMP)
@@ -76,4 +91,4 @@ dev: | $(BIN)/python
 	$(BIN)/pre-commit install
 
 clean:
-	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-torch-* build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
