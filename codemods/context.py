@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
 from functools import cached_property
 
 from fsdp_migrate.codemods.edit import text
@@ -11,7 +10,7 @@ from fsdp_migrate.codemods.models import Models
 from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.codemods.versions import dead_code
 from fsdp_migrate.facts.file import File
-from fsdp_migrate.facts.names import CLASS, RUNTIME
+from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.scopes import Scope
 from fsdp_migrate.facts.values import Value, value_of
@@ -116,10 +115,6 @@ class Context:
                     found[node] = name
         return found
 
-    def is_bridge(self, reference: ast.expr) -> bool:
-        """Whether a reference means the runtime's name already, not torch's."""
-        return any(dotted.startswith(f"{RUNTIME}.") for dotted in self.dotted(reference))
-
     def replace(self, node: ast.AST, code: str) -> Edit:
         """The edit that puts code in a node's place."""
         return Edit(*self.file.span(node), code)
@@ -195,8 +190,3 @@ def keyword(call: ast.Call, name: str, position: int | None = None) -> ast.expr 
     if position is None or starred or position >= len(call.args):
         return None
     return call.args[position]
-
-
-def unparsed(nodes: Sequence[ast.AST]) -> list[str]:
-    """The normal form of some nodes, to compare them by."""
-    return [ast.unparse(node) for node in nodes]

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Example, Found, Rule
+from fsdp_migrate.codemods.rule import Found, Rule, bridged
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.findings import Action
 
@@ -19,22 +19,12 @@ OPTION = Rule(
 `fsdp_migrate.runtime` with the same members, defaults and comparison, and import nothing from torch's FSDP1. The runtime takes
 torch's own objects as well.""",
     (
-        Example(
+        bridged(
             "a configuration",
             """\
 from dataclasses import dataclass
 
 from torch.distributed.fsdp import ShardingStrategy
-
-
-@dataclass
-class Config:
-    strategy: ShardingStrategy = ShardingStrategy.FULL_SHARD
-""",
-            """\
-from dataclasses import dataclass
-
-from fsdp_migrate.runtime import ShardingStrategy
 
 
 @dataclass
@@ -53,7 +43,7 @@ tuple of classes, subclassed and named in an annotation. `isinstance(m, FSDP)` i
 that another library wrapped; it is false for modules of `fully_shard`, so that code for both versions goes on to tell them
 apart.""",
     (
-        Example(
+        bridged(
             "the class in a table",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -62,24 +52,11 @@ WRAPPERS = {"fsdp": FSDP}
 options = ()
 options += (FSDP,)
 """,
-            """\
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-
-WRAPPERS = {"fsdp": FSDP}
-options = ()
-options += (FSDP,)
-""",
         ),
-        Example(
+        bridged(
             "an isinstance test",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-if isinstance(model, FSDP):
-    print("sharded")
-""",
-            """\
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 
 if isinstance(model, FSDP):
     print("sharded")

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from fsdp_migrate.facts.names import RUNTIME, TORCH
 from fsdp_migrate.findings import Action
 
 
@@ -26,6 +27,12 @@ class Example:
     after: str | None = None
     message: str = ""
     quiet: bool = False
+
+
+def bridged(title: str, before: str, message: str = "", quiet: bool = False) -> Example:
+    """An example of what runs on the bridge: its imports alone change."""
+    after = before.replace(f"from {TORCH} import", f"from {RUNTIME} import")
+    return Example(title, before, after, message, quiet)
 
 
 @dataclass(frozen=True)

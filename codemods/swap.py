@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.import_change import ImportChange
 from fsdp_migrate.codemods.needed_imports import hand_out, root_of, sees
-from fsdp_migrate.codemods.rule import Edit, Edits, Example, Found, Import, Rule
+from fsdp_migrate.codemods.rule import Edit, Edits, Example, Found, Import, Rule, bridged
 from fsdp_migrate.facts.names import RUNTIME, TORCH, fsdp1_name, in_runtime, is_module
 from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
 from fsdp_migrate.findings import Action
@@ -27,7 +27,7 @@ redirected there runs on FSDP2 as it is. Each import is edited where it is: its 
 TYPE_CHECKING), its scope, its layout and its comments stay. FSDP2's own names stay torch's. A name that another edit made
 unnecessary goes.""",
     (
-        Example(
+        bridged(
             "in place, comments kept",
             """\
 from torch.distributed.fsdp import (
@@ -37,26 +37,12 @@ from torch.distributed.fsdp import (
 
 model = FSDP(model, sharding_strategy=ShardingStrategy[config.strategy])
 """,
-            """\
-from fsdp_migrate.runtime import (
-    FullyShardedDataParallel as FSDP,
-    ShardingStrategy,  # see config.yaml
-)
-
-model = FSDP(model, sharding_strategy=ShardingStrategy[config.strategy])
-""",
         ),
-        Example(
+        bridged(
             "a fallback",
             """\
 try:
     from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-except ImportError:
-    FSDP = None
-""",
-            """\
-try:
-    from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 except ImportError:
     FSDP = None
 """,

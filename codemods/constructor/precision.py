@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from fsdp_migrate.codemods.constructor.construction import Argument, Construction
 from fsdp_migrate.codemods.constructor.plain import Plain, Said, Stays, is_given, is_pure, spent
 from fsdp_migrate.codemods.edit import text
-from fsdp_migrate.codemods.rule import Edit, Edits, Example, Import, Rule
+from fsdp_migrate.codemods.rule import Edit, Edits, Example, Import, Rule, bridged
 from fsdp_migrate.facts.names import RUNTIME, TORCH
 from fsdp_migrate.findings import Action
 
@@ -104,22 +104,12 @@ def build():
     return model
 """,
         ),
-        Example(
+        bridged(
             "chosen when the program runs",
             """\
 import torch
 from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
-
-precision = None
-if torch.cuda.is_bf16_supported():
-    precision = MixedPrecision(param_dtype=torch.bfloat16)
-model = FSDP(Net(), mixed_precision=precision)
-""",
-            """\
-import torch
-from model import Net
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, MixedPrecision
 
 precision = None
 if torch.cuda.is_bf16_supported():
@@ -168,21 +158,12 @@ LOW_PRECISION_GRADS = Rule(
     """FSDP2's gradients have the type of the sharded parameters. An optimizer that wants gradients in low precision has to
 cast them itself before its step. The runtime raises ValueError.""",
     (
-        Example(
+        bridged(
             "gradients kept in low precision",
             """\
 import torch
 from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
-
-model = FSDP(
-    Net(), mixed_precision=MixedPrecision(torch.bfloat16, keep_low_precision_grads=True)
-)
-""",
-            """\
-import torch
-from model import Net
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, MixedPrecision
 
 model = FSDP(
     Net(), mixed_precision=MixedPrecision(torch.bfloat16, keep_low_precision_grads=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdp_migrate.codemods.rule import Example, Rule
+from fsdp_migrate.codemods.rule import Example, Rule, bridged
 
 CONSTRUCTOR = Rule(
     "FSDP002",
@@ -66,7 +66,7 @@ model = Net()
 fully_shard(model, reshard_after_forward=False)
 """,
         ),
-        Example(
+        bridged(
             "an optimizer from before",
             """\
 import torch
@@ -77,31 +77,13 @@ model = Net()
 optimizer = torch.optim.AdamW(model.parameters())
 model = FSDP(model, use_orig_params=True)
 """,
-            """\
-import torch
-from model import Net
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-
-model = Net()
-optimizer = torch.optim.AdamW(model.parameters())
-model = FSDP(model, use_orig_params=True)
-""",
             message="an optimizer may hold",
         ),
-        Example(
+        bridged(
             "DDP in the other branch",
             """\
 from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-model = Net()
-model = FSDP(model) if sharded else DDP(model)
-raw_model = model.module
-""",
-            """\
-from model import Net
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 model = Net()
@@ -129,7 +111,7 @@ UNPACKED = Rule(
     """`FSDP(model, **options)` gives arguments that are known where the dictionary is written. The runtime's class has
 FSDP1's signature and binds them. Where this file shows the dictionary, each key has a finding of its own.""",
     (
-        Example(
+        bridged(
             "arguments from elsewhere",
             """\
 from model import Net
@@ -137,28 +119,13 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 model = FSDP(Net(), **options)
 """,
-            """\
-from model import Net
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-
-model = FSDP(Net(), **options)
-""",
             message="when the program runs",
         ),
-        Example(
+        bridged(
             "a dictionary of this file",
             """\
 from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-options = {"use_orig_params": True}
-if args.prefetch:
-    options["forward_prefetch"] = True
-model = FSDP(Net(), **options)
-""",
-            """\
-from model import Net
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 
 options = {"use_orig_params": True}
 if args.prefetch:
@@ -175,17 +142,11 @@ UNKNOWN = Rule(
     "an argument that FSDP1 does not have",
     """The call raises TypeError under FSDP1 as well, or the class is not torch's.""",
     (
-        Example(
+        bridged(
             "an argument of another library",
             """\
 from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(Net(), mesh=mesh)
-""",
-            """\
-from model import Net
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 
 model = FSDP(Net(), mesh=mesh)
 """,

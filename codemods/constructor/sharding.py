@@ -10,7 +10,7 @@ import ast
 
 from fsdp_migrate.codemods.constructor.construction import Argument, Construction
 from fsdp_migrate.codemods.constructor.plain import Plain, Said, Stays, is_given, is_pure
-from fsdp_migrate.codemods.rule import Example, Rule
+from fsdp_migrate.codemods.rule import Example, Rule, bridged
 
 FULL_SHARD = Rule(
     "FSDP101",
@@ -69,17 +69,11 @@ NO_SHARD = Rule(
 states; a two-dimensional mesh whose shard dimension has size 1 does not, and trains bit for bit like FSDP1's NO_SHARD. The
 runtime builds that mesh on the device type that the program runs on.""",
     (
-        Example(
+        bridged(
             "replicas",
             """\
 from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
-
-model = FSDP(Net(), sharding_strategy=ShardingStrategy.NO_SHARD)
-""",
-            """\
-from model import Net
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, ShardingStrategy
 
 model = FSDP(Net(), sharding_strategy=ShardingStrategy.NO_SHARD)
 """,
@@ -115,19 +109,11 @@ mesh = init_device_mesh("cuda", (2, 8), mesh_dim_names=("replicate", "shard"))
 model = fully_shard(Net(), mesh=mesh)
 """,
         ),
-        Example(
+        bridged(
             "groups of one node",
             """\
 from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
-
-model = FSDP(
-    Net(), auto_wrap_policy=policy, sharding_strategy=ShardingStrategy.HYBRID_SHARD
-)
-""",
-            """\
-from model import Net
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, ShardingStrategy
 
 model = FSDP(
     Net(), auto_wrap_policy=policy, sharding_strategy=ShardingStrategy.HYBRID_SHARD
@@ -145,17 +131,11 @@ DYNAMIC = Rule(
 whatever member arrives. `ShardingStrategy` comes from the runtime, too, so that configuration files and comparisons go on
 working after torch removes FSDP1.""",
     (
-        Example(
+        bridged(
             "from a configuration",
             """\
 from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(Net(), sharding_strategy=config.strategy)
-""",
-            """\
-from model import Net
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 
 model = FSDP(Net(), sharding_strategy=config.strategy)
 """,
@@ -170,17 +150,11 @@ GROUP = Rule(
     """`process_group=` has no counterpart in `fully_shard`. The runtime makes a mesh of the very same group
 (`DeviceMesh.from_group`), so collectives run on the same communicator. `dist.group.WORLD` and None are the default mesh.""",
     (
-        Example(
+        bridged(
             "a group of one's own",
             """\
 from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(Net(), process_group=group)
-""",
-            """\
-from model import Net
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 
 model = FSDP(Net(), process_group=group)
 """,
@@ -228,17 +202,11 @@ from torch.distributed.fsdp import fully_shard
 model = fully_shard(Net(), mesh=mesh["dp"])
 """,
         ),
-        Example(
+        bridged(
             "a shape that another function knows",
             """\
 from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(Net(), device_mesh=build_mesh(config))
-""",
-            """\
-from model import Net
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 
 model = FSDP(Net(), device_mesh=build_mesh(config))
 """,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdp_migrate.codemods.rule import Example, Rule
+from fsdp_migrate.codemods.rule import Example, Rule, bridged
 
 CPU_OFFLOAD = Rule(
     "FSDP201",
@@ -42,17 +42,11 @@ from torch.distributed.fsdp import fully_shard
 model = fully_shard(Net())
 """,
         ),
-        Example(
+        bridged(
             "decided when the program runs",
             """\
 from model import Net
 from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel as FSDP
-
-model = FSDP(Net(), cpu_offload=CPUOffload(offload_params=args.offload))
-""",
-            """\
-from model import Net
-from fsdp_migrate.runtime import CPUOffload, FullyShardedDataParallel as FSDP
 
 model = FSDP(Net(), cpu_offload=CPUOffload(offload_params=args.offload))
 """,
@@ -83,17 +77,11 @@ model = fully_shard(Net())
 """,
             message="one unit earlier",
         ),
-        Example(
+        bridged(
             "no prefetch",
             """\
 from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(Net(), backward_prefetch=None)
-""",
-            """\
-from model import Net
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 
 model = FSDP(Net(), backward_prefetch=None)
 """,
@@ -109,17 +97,11 @@ FORWARD_PREFETCH = Rule(
 lists (`set_modules_to_forward_prefetch`); the runtime records it in the first forward. It changes speed only, never a
 number.""",
     (
-        Example(
+        bridged(
             "on",
             """\
 from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(Net(), forward_prefetch=True)
-""",
-            """\
-from model import Net
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 
 model = FSDP(Net(), forward_prefetch=True)
 """,
@@ -150,17 +132,11 @@ model = fully_shard(Net())
 """,
             message="no effect",
         ),
-        Example(
+        bridged(
             "an expression that does more than give a value",
             """\
 from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(Net(), limit_all_gathers=options.pop("limit"))
-""",
-            """\
-from model import Net
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 
 model = FSDP(Net(), limit_all_gathers=options.pop("limit"))
 """,
@@ -248,19 +224,12 @@ torch.cuda.set_device(local_rank)
 fully_shard(model)
 """,
         ),
-        Example(
+        bridged(
             "the CPU, where a machine may have a GPU",
             """\
 import torch
 from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(Net(), device_id=torch.device("cpu"))
-""",
-            """\
-import torch
-from model import Net
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 
 model = FSDP(Net(), device_id=torch.device("cpu"))
 """,
@@ -296,17 +265,11 @@ broadcast_module_states(model)
 fully_shard(model)
 """,
         ),
-        Example(
+        bridged(
             "known only when the program runs",
             """\
 from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(Net(), sync_module_states=config.low_memory)
-""",
-            """\
-from model import Net
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 
 model = FSDP(Net(), sync_module_states=config.low_memory)
 """,
@@ -323,17 +286,11 @@ unit at a time is whole. Initializing after sharding, as guides have it, draws o
 ones for every shard. The runtime keeps FSDP1's order, and the values are FSDP1's bit for bit. A model that may be on the meta
 device stays with the runtime also without this argument.""",
     (
-        Example(
+        bridged(
             "a function",
             """\
 from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(Net(), param_init_fn=init)
-""",
-            """\
-from model import Net
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 
 model = FSDP(Net(), param_init_fn=init)
 """,
@@ -363,17 +320,11 @@ IGNORED = Rule(
     """`fully_shard` takes parameters to ignore, on every call whose modules hold one, where FSDP1 took modules once. The
 runtime finds the parameters and hands them to every unit, and leaves ignored modules out of the wrapping.""",
     (
-        Example(
+        bridged(
             "a value of a configuration",
             """\
 from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(Net(), ignored_modules=config.frozen)
-""",
-            """\
-from model import Net
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 
 model = FSDP(Net(), ignored_modules=config.frozen)
 """,

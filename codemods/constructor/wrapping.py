@@ -12,7 +12,7 @@ import ast
 from fsdp_migrate.codemods.constructor.construction import Argument, Construction
 from fsdp_migrate.codemods.constructor.plain import Plain, Said, Stays, spent
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Example, Rule
+from fsdp_migrate.codemods.rule import Example, Rule, bridged
 from fsdp_migrate.facts.program import Definition, External
 from fsdp_migrate.facts.values import Value
 
@@ -111,17 +111,11 @@ policy = functools.partial(size_based_auto_wrap_policy, min_num_params=100)
 model = FSDP(Net(), auto_wrap_policy=policy)
 """,
         ),
-        Example(
+        bridged(
             "from another function",
             """\
 from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(Net(), auto_wrap_policy=build_policy(config))
-""",
-            """\
-from model import Net
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 
 model = FSDP(Net(), auto_wrap_policy=build_policy(config))
 """,

@@ -9,7 +9,7 @@ from functools import partial
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.left.measured import last_name
 from fsdp_migrate.codemods.left.taken import is_for_other_models, is_known_as_whole, taken
-from fsdp_migrate.codemods.rule import Edit, Example, Found, Import, Rule
+from fsdp_migrate.codemods.rule import Edit, Example, Found, Import, Rule, bridged
 from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.findings import Action
 
@@ -23,18 +23,11 @@ line clips by the norm over all ranks. That is what was meant, and it changes th
 goes to the runtime's function, which returns a plain tensor with the same value on every rank: torch's returns a DTensor, which
 cannot be formatted. Clipping by value is the same under both.""",
     (
-        Example(
+        bridged(
             "the norm is not used",
             """\
 import torch
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model, sharding_strategy=strategy)
-torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-""",
-            """\
-import torch
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 
 model = FSDP(model, sharding_strategy=strategy)
 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -61,7 +54,7 @@ norm = clip_grad_norm_(trained, 1.0)
 """,
             message="by the norm over all ranks",
         ),
-        Example(
+        bridged(
             "a model in a dataclass, an attribute and a wrapper",
             """\
 from dataclasses import dataclass
@@ -84,30 +77,9 @@ class Trainer:
         nn.utils.clip_grad_norm_(self.models.generator.parameters(), limit)
         nn.utils.clip_grad_norm_(self.models.critic.parameters(), limit)
 """,
-            """\
-from dataclasses import dataclass
-
-from torch import nn
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-
-
-@dataclass
-class Models:
-    generator: nn.Module
-    critic: nn.Module
-
-
-class Trainer:
-    def __init__(self, generator, critic):
-        self.models = Models(generator=FSDP(generator, **options), critic=critic)
-
-    def step(self, limit):
-        nn.utils.clip_grad_norm_(self.models.generator.parameters(), limit)
-        nn.utils.clip_grad_norm_(self.models.critic.parameters(), limit)
-""",
             message="clips by the norm over all ranks",
         ),
-        Example(
+        bridged(
             "the branch for other models",
             """\
 import torch
@@ -119,19 +91,9 @@ if isinstance(model, FSDP):
 else:
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 """,
-            """\
-import torch
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-
-model = FSDP(model, **options) if sharded else model
-if isinstance(model, FSDP):
-    model.clip_grad_norm_(1.0)
-else:
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-""",
             quiet=True,
         ),
-        Example(
+        bridged(
             "two branches that are about something else",
             """\
 import torch
@@ -144,20 +106,9 @@ if scaler is not None:
 else:
     model.clip_grad_norm_(1.0)
 """,
-            """\
-import torch
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-
-model = FSDP(model, **options)
-if scaler is not None:
-    scaler.unscale_(optimizer)
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-else:
-    model.clip_grad_norm_(1.0)
-""",
             message="by the norm over all ranks",
         ),
-        Example(
+        bridged(
             "a base class whose subclass for FSDP clips in its own way",
             """\
 import torch
@@ -177,39 +128,13 @@ class FSDPStrategy(Strategy):
 model = FSDP(model, **options)
 strategy.clip(model, 1.0)
 """,
-            """\
-import torch
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-
-
-class Strategy:
-    def clip(self, model, limit):
-        return torch.nn.utils.clip_grad_norm_(model.parameters(), limit)
-
-
-class FSDPStrategy(Strategy):
-    def clip(self, model, limit):
-        return model.clip_grad_norm_(limit)
-
-
-model = FSDP(model, **options)
-strategy.clip(model, 1.0)
-""",
             quiet=True,
         ),
-        Example(
+        bridged(
             "by value, and another model",
             """\
 import torch
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model, **options)
-torch.nn.utils.clip_grad_value_(model.parameters(), 1.0)
-torch.nn.utils.clip_grad_norm_(critic.parameters(), 1.0)
-""",
-            """\
-import torch
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 
 model = FSDP(model, **options)
 torch.nn.utils.clip_grad_value_(model.parameters(), 1.0)

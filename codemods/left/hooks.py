@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.left.taken import is_known_as_whole, taken
-from fsdp_migrate.codemods.rule import Example, Found, Rule
+from fsdp_migrate.codemods.rule import Found, Rule, bridged
 from fsdp_migrate.findings import Action
 
 COMMUNICATION = Rule(
@@ -19,7 +19,7 @@ COMMUNICATION = Rule(
 and cast back: with FSDP2 that is `MixedPrecision(reduce_dtype=...)`. Others can become `set_custom_reduce_scatter` or, for the
 all-reduce of hybrid sharding, `set_all_reduce_hook`.""",
     (
-        Example(
+        bridged(
             "a hook that compresses",
             """\
 from torch.distributed.algorithms._comm_hooks import default_hooks as hooks
@@ -28,29 +28,12 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 model = FSDP(model)
 model.register_comm_hook(state, hooks.bf16_compress_hook)
 """,
-            """\
-from torch.distributed.algorithms._comm_hooks import default_hooks as hooks
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-model.register_comm_hook(state, hooks.bf16_compress_hook)
-""",
             message="MixedPrecision(reduce_dtype=torch.bfloat16) does what this hook did",
         ),
-        Example(
+        bridged(
             "a hook on a model of DDP",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-if sharded:
-    model = FSDP(model)
-else:
-    model = DDP(model)
-    model.register_comm_hook(state, hook)
-""",
-            """\
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 if sharded:
@@ -78,7 +61,7 @@ PARAMETER = Rule(
 A hook that clips or scales gradients of flat parameters is lost without an error. `register_post_accumulate_grad_hook` gets the
 parameter and can change its `grad`, a DTensor that has been reduced.""",
     (
-        Example(
+        bridged(
             "gradients of flat parameters, clamped by a hook",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -87,16 +70,9 @@ model = FSDP(model)
 for p in model.parameters():
     p.register_hook(lambda grad: grad.clamp(-1, 1))
 """,
-            """\
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-for p in model.parameters():
-    p.register_hook(lambda grad: grad.clamp(-1, 1))
-""",
             message="never fires on FSDP2's parameters",
         ),
-        Example(
+        bridged(
             "a hook that fires for each parameter",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -105,27 +81,12 @@ model = FSDP(model, use_orig_params=True)
 for p in model.parameters():
     p.register_post_accumulate_grad_hook(step)
 """,
-            """\
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-
-model = FSDP(model, use_orig_params=True)
-for p in model.parameters():
-    p.register_post_accumulate_grad_hook(step)
-""",
             message="fires for every parameter",
         ),
-        Example(
+        bridged(
             "hooks on outputs, and on modules",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-model.register_forward_hook(print)
-output = model(batch)
-output.register_hook(print)
-""",
-            """\
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 
 model = FSDP(model)
 model.register_forward_hook(print)
@@ -145,7 +106,7 @@ parameter. FSDP1 with `use_orig_params=True` ran it, whether called before or af
 part in the backward, so it never runs, and **the loss stays where it is, without an error** (measured with torch 2.13 on
 two ranks). Step the optimizers in `register_post_accumulate_grad_hook` of the sharded parameters, or after the backward.""",
     (
-        Example(
+        bridged(
             "before wrapping",
             """\
 import torch
@@ -155,29 +116,13 @@ from torch.distributed.optim import _apply_optimizer_in_backward
 _apply_optimizer_in_backward(torch.optim.SGD, model.parameters(), {"lr": 0.1})
 model = FSDP(model, use_orig_params=True)
 """,
-            """\
-import torch
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-from torch.distributed.optim import _apply_optimizer_in_backward
-
-_apply_optimizer_in_backward(torch.optim.SGD, model.parameters(), {"lr": 0.1})
-model = FSDP(model, use_orig_params=True)
-""",
             message="never steps",
         ),
-        Example(
+        bridged(
             "of another model",
             """\
 import torch
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.optim import _apply_optimizer_in_backward
-
-model = FSDP(model, use_orig_params=True)
-_apply_optimizer_in_backward(torch.optim.SGD, teacher.parameters(), {"lr": 0.1})
-""",
-            """\
-import torch
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 from torch.distributed.optim import _apply_optimizer_in_backward
 
 model = FSDP(model, use_orig_params=True)

@@ -17,7 +17,7 @@ from fsdp_migrate.codemods.left.measured import (
     reduces_over_ranks,
 )
 from fsdp_migrate.codemods.left.taken import is_for_other_models, is_known_as_whole, taken
-from fsdp_migrate.codemods.rule import Example, Found, Import, Rule
+from fsdp_migrate.codemods.rule import Example, Found, Import, Rule, bridged
 from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.findings import Action
 
@@ -165,7 +165,7 @@ dist.all_reduce(count)
 """,
             message="on every rank",
         ),
-        Example(
+        bridged(
             "weight decay by shape",
             """\
 import torch
@@ -175,17 +175,9 @@ model = FSDP(model, use_orig_params=True)
 decay = [p for name, p in model.named_parameters() if p.dim() >= 2]
 optimizer = torch.optim.AdamW([{"params": decay}])
 """,
-            """\
-import torch
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-
-model = FSDP(model, use_orig_params=True)
-decay = [p for name, p in model.named_parameters() if p.dim() >= 2]
-optimizer = torch.optim.AdamW([{"params": decay}])
-""",
             message="training changes",
         ),
-        Example(
+        bridged(
             "taken before the model is sharded",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -195,17 +187,9 @@ def build(model):
     large = [name for name, p in model.named_parameters() if p.ndim >= 2]
     return FSDP(model), large
 """,
-            """\
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-
-
-def build(model):
-    large = [name for name, p in model.named_parameters() if p.ndim >= 2]
-    return FSDP(model), large
-""",
             quiet=True,
         ),
-        Example(
+        bridged(
             "a number that is printed, and another model's parameters",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -214,16 +198,9 @@ model = FSDP(model)
 print(sum(p.numel() for p in model.parameters() if p.requires_grad))
 norm = sum(p.grad.norm() for p in critic.parameters())
 """,
-            """\
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-print(sum(p.numel() for p in model.parameters() if p.requires_grad))
-norm = sum(p.grad.norm() for p in critic.parameters())
-""",
             quiet=True,
         ),
-        Example(
+        bridged(
             "whole parameters",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -233,17 +210,9 @@ with FSDP.summon_full_params(model, writeback=False):
     matrices = [p for p in model.parameters() if p.ndim == 2]
     arrays = [p.detach().cpu().numpy() for p in model.parameters()]
 """,
-            """\
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-with FSDP.summon_full_params(model, writeback=False):
-    matrices = [p for p in model.parameters() if p.ndim == 2]
-    arrays = [p.detach().cpu().numpy() for p in model.parameters()]
-""",
             quiet=True,
         ),
-        Example(
+        bridged(
             "arithmetic that is the same",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -253,28 +222,13 @@ for p, average in zip(model.parameters(), ema.parameters()):
     p.grad.mul_(0.5)
     average.data.mul_(0.9).add_(p.data, alpha=0.1)
 """,
-            """\
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-
-model, ema = FSDP(model), FSDP(ema)
-for p, average in zip(model.parameters(), ema.parameters()):
-    p.grad.mul_(0.5)
-    average.data.mul_(0.9).add_(p.data, alpha=0.1)
-""",
             quiet=True,
         ),
-        Example(
+        bridged(
             "norms that ranks do not add up",
             """\
 import torch
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-ratios = [torch.norm(p) / torch.norm(p.grad) for p in model.parameters()]
-""",
-            """\
-import torch
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 
 model = FSDP(model)
 ratios = [torch.norm(p) / torch.norm(p.grad) for p in model.parameters()]

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Example, Found, Rule
+from fsdp_migrate.codemods.rule import Example, Found, Rule, bridged
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.findings import Action
 
@@ -52,7 +52,7 @@ kept for itself (`_handle`, `_flat_param`, `_exec_order_data`) has no counterpar
 code, and `hasattr` answers False. No parameter is called `_flat_param` either: with the bridge names are always those of
 `use_orig_params=True`.""",
     (
-        Example(
+        bridged(
             "a handle",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -61,16 +61,9 @@ model = FSDP(model)
 for handle in model._all_handles:
     handle.flat_param_to("cpu")
 """,
-            """\
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-for handle in model._all_handles:
-    handle.flat_param_to("cpu")
-""",
             message="FSDP2 has no handles",
         ),
-        Example(
+        bridged(
             "the name of flat parameters",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -78,15 +71,9 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 model = FSDP(model)
 flat = [p for name, p in model.named_parameters() if name.endswith("_flat_param")]
 """,
-            """\
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-flat = [p for name, p in model.named_parameters() if name.endswith("_flat_param")]
-""",
             message="no parameter has this name",
         ),
-        Example(
+        bridged(
             "names with the wrapper's prefix, and the module inside",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -96,17 +83,9 @@ names = [name.replace("_fsdp_wrapped_module.", "") for name, _ in model.named_pa
 head = [p for n, p in model.named_parameters() if n.startswith("_fsdp_wrapped_module.head")]
 inner = model._fsdp_wrapped_module if hasattr(model, "_fsdp_wrapped_module") else model
 """,
-            """\
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-names = [name.replace("_fsdp_wrapped_module.", "") for name, _ in model.named_parameters()]
-head = [p for n, p in model.named_parameters() if n.startswith("_fsdp_wrapped_module.head")]
-inner = model._fsdp_wrapped_module if hasattr(model, "_fsdp_wrapped_module") else model
-""",
             quiet=True,
         ),
-        Example(
+        bridged(
             "where hasattr asks first",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -115,30 +94,12 @@ model = FSDP(model)
 if hasattr(model, "_exec_order_data"):
     model._exec_order_data._forward_prefetch_limit = 2
 """,
-            """\
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-if hasattr(model, "_exec_order_data"):
-    model._exec_order_data._forward_prefetch_limit = 2
-""",
             quiet=True,
         ),
-        Example(
+        bridged(
             "a handle of something else",
             """\
 from torch.distributed.fsdp import ShardingStrategy
-
-
-class Server:
-    def __init__(self, handle, strategy: ShardingStrategy):
-        self._handle = handle
-
-    def stop(self):
-        self._handle.kill()
-""",
-            """\
-from fsdp_migrate.runtime import ShardingStrategy
 
 
 class Server:
@@ -188,16 +149,10 @@ if fsdp_version(self.actor) == 1:
     self.actor.reshard()
 """,
         ),
-        Example(
+        bridged(
             "another use of a handle",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-model._handle.unshard()
-""",
-            """\
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 
 model = FSDP(model)
 model._handle.unshard()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from fsdp_migrate.codemods.constructor.decision import PlainForm, decisions
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Example, Found, Import, Rule
+from fsdp_migrate.codemods.rule import Example, Found, Import, Rule, bridged
 from fsdp_migrate.facts.names import CLASS, TORCH
 from fsdp_migrate.findings import Action
 
@@ -70,18 +70,11 @@ def is_wrapped(model):
 print(is_wrapped(fully_shard(Net())))
 """,
         ),
-        Example(
+        bridged(
             "on the bridge",
             """\
 from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(Net(), **options)
-print(isinstance(model, FSDP))
-""",
-            """\
-from model import Net
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 
 model = FSDP(Net(), **options)
 print(isinstance(model, FSDP))

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from functools import partial
 
 from fsdp_migrate.codemods.context import Context, keyword
-from fsdp_migrate.codemods.rule import Example, Found, Rule
+from fsdp_migrate.codemods.rule import Example, Found, Rule, bridged
 from fsdp_migrate.codemods.uses.state_dict_edits import Replacement, are_editable, call_edits
 from fsdp_migrate.codemods.uses.state_dict_run import first_is_rank_0, has_other_names
 from fsdp_migrate.codemods.uses.state_dict_settings import ON_RANK_0, ON_THE_CPU
@@ -82,7 +82,7 @@ state = {
 }
 """,
         ),
-        Example(
+        bridged(
             "rank 0 of a process group",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -90,15 +90,9 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 model = FSDP(model, process_group=group)
 state = FSDP.full_optim_state_dict(model, optimizer)
 """,
-            """\
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-
-model = FSDP(model, process_group=group)
-state = FSDP.full_optim_state_dict(model, optimizer)
-""",
             message="process group",
         ),
-        Example(
+        bridged(
             "loading, and names that live on",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -109,26 +103,12 @@ def load(model, optimizer, full):
     optimizer.load_state_dict(sharded)
     del full, sharded
 """,
-            """\
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-
-
-def load(model, optimizer, full):
-    sharded = FSDP.scatter_full_optim_state_dict(full, model)
-    optimizer.load_state_dict(sharded)
-    del full, sharded
-""",
             message="optimizer.load_state_dict",
         ),
-        Example(
+        bridged(
             "the type in force decides",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-state = FSDP.optim_state_dict(model, optimizer)
-""",
-            """\
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 
 state = FSDP.optim_state_dict(model, optimizer)
 """,

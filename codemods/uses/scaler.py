@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.constructor.plain import has_torch
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Edit, Example, Found, Import, Rule
+from fsdp_migrate.codemods.rule import Edit, Example, Found, Import, Rule, bridged
 from fsdp_migrate.findings import Action
 
 RULE = Rule(
@@ -81,17 +81,11 @@ scaler = ShardedGradScaler()
 """,
             message="float16",
         ),
-        Example(
+        bridged(
             "another scaler",
             """\
 import torch
 from torch.distributed.fsdp import ShardingStrategy
-
-scaler = torch.amp.GradScaler()
-""",
-            """\
-import torch
-from fsdp_migrate.runtime import ShardingStrategy
 
 scaler = torch.amp.GradScaler()
 """,

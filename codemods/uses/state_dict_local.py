@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Example, Found, Rule
+from fsdp_migrate.codemods.rule import Example, Found, Rule, bridged
 from fsdp_migrate.findings import Action
 
 LOCAL = Rule(
@@ -18,7 +18,7 @@ once and save them as FULL_STATE_DICT or SHARDED_STATE_DICT; FSDP2 reads both. T
 asked for. A context around nothing that speaks of the model has no effect and goes; `optimizer.state_dict()` inside of it holds
 a rank's shards as DTensors now, which the same rank can load again, on as many ranks. What FSDP1 wrote cannot be loaded so.""",
     (
-        Example(
+        bridged(
             "shards of a model",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
@@ -26,25 +26,12 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictTy
 with FSDP.state_dict_type(model, StateDictType.LOCAL_STATE_DICT):
     state = model.state_dict()
 """,
-            """\
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, StateDictType
-
-with FSDP.state_dict_type(model, StateDictType.LOCAL_STATE_DICT):
-    state = model.state_dict()
-""",
             message="save them as",
         ),
-        Example(
+        bridged(
             "a default",
             """\
 from torch.distributed.fsdp import StateDictType
-
-
-class Config:
-    checkpoint_type: StateDictType = StateDictType.LOCAL_STATE_DICT
-""",
-            """\
-from fsdp_migrate.runtime import StateDictType
 
 
 class Config:
@@ -77,16 +64,10 @@ def save(model, optimizer, rank):
 """,
             message="nothing inside",
         ),
-        Example(
+        bridged(
             "a comparison",
             """\
 from torch.distributed.fsdp import StateDictType
-
-if config.checkpoint_type == StateDictType.LOCAL_STATE_DICT:
-    raise ValueError("choose another type")
-""",
-            """\
-from fsdp_migrate.runtime import StateDictType
 
 if config.checkpoint_type == StateDictType.LOCAL_STATE_DICT:
     raise ValueError("choose another type")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdp_migrate.codemods.rule import Example, Rule
+from fsdp_migrate.codemods.rule import Example, Rule, bridged
 
 CONTEXT = Rule(
     "FSDP331",
@@ -120,7 +120,7 @@ def load(model, path):
     set_model_state_dict(model, state["model"])
 """,
         ),
-        Example(
+        bridged(
             "a trainer that has the model",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
@@ -128,15 +128,9 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictTy
 with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
     trainer.save_model()
 """,
-            """\
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, StateDictType
-
-with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
-    trainer.save_model()
-""",
             message="trainer.save_model",
         ),
-        Example(
+        bridged(
             "a function that is given the model",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
@@ -144,15 +138,9 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictTy
 with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
     save(model, model.state_dict())
 """,
-            """\
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, StateDictType
-
-with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
-    save(model, model.state_dict())
-""",
             message="handed on",
         ),
-        Example(
+        bridged(
             "a trainer's own state dict",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
@@ -163,18 +151,9 @@ class Trainer:
         with FSDP.state_dict_type(self.model, StateDictType.FULL_STATE_DICT):
             return self.state_dict()
 """,
-            """\
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, StateDictType
-
-
-class Trainer:
-    def save(self):
-        with FSDP.state_dict_type(self.model, StateDictType.FULL_STATE_DICT):
-            return self.state_dict()
-""",
             message="self.state_dict",
         ),
-        Example(
+        bridged(
             "rank 0 of a process group",
             """\
 from torch.distributed.fsdp import (
@@ -188,21 +167,9 @@ policy = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
 with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
     state = model.state_dict()
 """,
-            """\
-from fsdp_migrate.runtime import (
-    FullStateDictConfig,
-    FullyShardedDataParallel as FSDP,
-    StateDictType,
-)
-
-model = FSDP(model, process_group=group)
-policy = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
-with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
-    state = model.state_dict()
-""",
             message="may not be rank 0 of all",
         ),
-        Example(
+        bridged(
             "on the CPU of every rank",
             """\
 from torch.distributed.fsdp import (
@@ -215,20 +182,9 @@ policy = FullStateDictConfig(offload_to_cpu=True)
 with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
     state = model.state_dict()
 """,
-            """\
-from fsdp_migrate.runtime import (
-    FullStateDictConfig,
-    FullyShardedDataParallel as FSDP,
-    StateDictType,
-)
-
-policy = FullStateDictConfig(offload_to_cpu=True)
-with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
-    state = model.state_dict()
-""",
             message="no option says",
         ),
-        Example(
+        bridged(
             "loading a whole state dict",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
@@ -236,15 +192,9 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictTy
 with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
     model.load_state_dict(state)
 """,
-            """\
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, StateDictType
-
-with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
-    model.load_state_dict(state)
-""",
             message="missing keys",
         ),
-        Example(
+        bridged(
             "a type from the configuration",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -252,25 +202,12 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 with FSDP.state_dict_type(model, config.state_dict_type):
     state = model.state_dict()
 """,
-            """\
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-
-with FSDP.state_dict_type(model, config.state_dict_type):
-    state = model.state_dict()
-""",
             message="known only when the program runs",
         ),
-        Example(
+        bridged(
             "a context that is returned",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
-
-
-def full(model):
-    return FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT)
-""",
-            """\
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, StateDictType
 
 
 def full(model):
@@ -299,16 +236,10 @@ SET_TYPE = Rule(
 called. The runtime's class has it, with FSDP1's default: FULL_STATE_DICT. `get_model_state_dict` and its relatives take the
 type as an option instead and go by no type that was set.""",
     (
-        Example(
+        bridged(
             "a type for what follows",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
-
-FSDP.set_state_dict_type(model, StateDictType.SHARDED_STATE_DICT)
-before = FSDP.get_state_dict_type(model)
-""",
-            """\
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, StateDictType
 
 FSDP.set_state_dict_type(model, StateDictType.SHARDED_STATE_DICT)
 before = FSDP.get_state_dict_type(model)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from fsdp_migrate.codemods.constructor.decision import PlainForm, decisions
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Edit, Example, Found, Import, Rule
+from fsdp_migrate.codemods.rule import Edit, Example, Found, Import, Rule, bridged
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
 from fsdp_migrate.findings import Action
 
@@ -40,19 +40,11 @@ with summon_full_params(model, writeback=False):
     weight = model.head.weight.detach().clone()
 """,
         ),
-        Example(
+        bridged(
             "on the bridge",
             """\
 from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(Net(), **options)
-with FSDP.summon_full_params(model):
-    weight = model.head.weight.detach().clone()
-""",
-            """\
-from model import Net
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 
 model = FSDP(Net(), **options)
 with FSDP.summon_full_params(model):
@@ -88,18 +80,11 @@ for unit in [module for module in model.modules() if isinstance(module, FSDPModu
     print(unit)
 """,
         ),
-        Example(
+        bridged(
             "roots only",
             """\
 from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(Net())
-print(len(FSDP.fsdp_modules(model, root_only=True)))
-""",
-            """\
-from model import Net
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 
 model = FSDP(Net())
 print(len(FSDP.fsdp_modules(model, root_only=True)))

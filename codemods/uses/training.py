@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from fsdp_migrate.codemods.constructor.decision import PlainForm, decisions
 from fsdp_migrate.codemods.constructor.plain import has_torch
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Edit, Example, Found, Import, Rule
+from fsdp_migrate.codemods.rule import Edit, Example, Found, Import, Rule, bridged
 from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.findings import Action
 
@@ -61,7 +61,7 @@ model = fully_shard(Net())
 norm = clip_grad_norm_(model.parameters(), max_norm=1.0)
 """,
         ),
-        Example(
+        bridged(
             "on the bridge",
             """\
 from model import Net
@@ -70,32 +70,13 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 model = FSDP(Net(), sharding_strategy=config.strategy)
 model.clip_grad_norm_(1.0)
 """,
-            """\
-from model import Net
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-
-model = FSDP(Net(), sharding_strategy=config.strategy)
-model.clip_grad_norm_(1.0)
-""",
             message="on the bridge",
         ),
-        Example(
+        bridged(
             "a method of the same name of something else",
             """\
 from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-
-class Agent:
-    def clip_grad_norm_(self, limit): ...
-
-
-agent, model = Agent(), FSDP(Net(), **options)
-agent.clip_grad_norm_(1.0)
-""",
-            """\
-from model import Net
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 
 
 class Agent:
@@ -141,7 +122,7 @@ with no_sync(model) if not last else nullcontext():
     model(batch).backward()
 """,
         ),
-        Example(
+        bridged(
             "on the bridge",
             """\
 from model import Net
@@ -151,26 +132,12 @@ model = FSDP(Net(), **options)
 with model.no_sync():
     model(batch).backward()
 """,
-            """\
-from model import Net
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-
-model = FSDP(Net(), **options)
-with model.no_sync():
-    model(batch).backward()
-""",
             message="on the bridge",
         ),
-        Example(
+        bridged(
             "another library's",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-with accelerator.no_sync(other):
-    loss.backward()
-""",
-            """\
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 
 with accelerator.no_sync(other):
     loss.backward()

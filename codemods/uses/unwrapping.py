@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from fsdp_migrate.codemods.constructor.decision import PlainForm, decisions
 from fsdp_migrate.codemods.constructor.dependence import asks_first
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Example, Found, Rule
+from fsdp_migrate.codemods.rule import Example, Found, Rule, bridged
 from fsdp_migrate.facts.scopes import Assigned
 from fsdp_migrate.findings import Action
 
@@ -58,22 +58,11 @@ raw = model.module if hasattr(model, "module") else model
 """,
             quiet=True,
         ),
-        Example(
+        bridged(
             "a model that may be another",
             """\
 from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-
-def config(model):
-    return model.module.config
-
-
-print(config(FSDP(Net())))
-""",
-            """\
-from model import Net
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 
 
 def config(model):

@@ -227,12 +227,6 @@ class File:
         first, last = getattr(node, "lineno", 1), getattr(node, "end_lineno", 1) or 1
         return starts[first - 1], starts[last] if last < len(starts) else len(self.text)
 
-    @cached_property
-    def is_test(self) -> bool:
-        """Whether the file is a test, by its name or folder."""
-        folders = {part.lower() for part in self.shown.split("/")[:-1]}
-        return bool(folders & {"test", "tests"}) or self.path.name.startswith(("test_", "conftest"))
-
 
 def module_name(path: Path) -> str:
     """The dotted form of a file's whole path. Imports are resolved by its end."""
