@@ -145,14 +145,16 @@ _STAYS = {
 }
 _TO_LOAD = "the runtime's returns what optimizer.load_state_dict takes"
 _OTHER_GROUP = "the runtime's stays: rank 0 of the model's process group may not be rank 0 of all"
+# Said in each finding, since no file shows when a program saves.
+FIRST_STEP = "before the optimizer's first step it makes the states, and counts that as a step"
 _BECOMES = {
     "full_optim_state_dict": (
         ON_RANK_0,
-        "get_optimizer_state_dict gathers the states on the CPU of rank 0",
+        f"get_optimizer_state_dict gathers the states on the CPU of rank 0; {FIRST_STEP}",
     ),
     "sharded_optim_state_dict": (
         ON_THE_CPU,
-        "get_optimizer_state_dict gives each rank its states on the CPU",
+        f"get_optimizer_state_dict gives each rank its states on the CPU; {FIRST_STEP}",
     ),
 }
 

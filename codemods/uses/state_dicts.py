@@ -11,6 +11,7 @@ from fsdp_migrate.codemods.context import Context, keyword, shortened
 from fsdp_migrate.codemods.rule import Edit, Found
 from fsdp_migrate.codemods.uses import optimizer_states, state_dict_bare, state_dict_local
 from fsdp_migrate.codemods.uses.optimizer_states import (
+    FIRST_STEP,
     get_optimizer_state_dict,
     model_and_optimizer,
     replacement,
@@ -212,6 +213,8 @@ def _rewritten(context: Context, each: _Plain) -> Iterator[Found]:
     )
     for made in each.replacements:
         message = f"is {made.function}, with the type as an option"
+        if made.function == "get_optimizer_state_dict":
+            message += f"; {FIRST_STEP}"
         yield Found(CONTEXT, made.call, Action.REWRITE, message)
 
 
