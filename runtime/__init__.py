@@ -12,7 +12,7 @@ on a torch without it.
 from typing import Any
 
 from . import api, fully_sharded_data_parallel, sharded_grad_scaler, wrap
-from .accumulate import discard_unsynced_gradients, no_sync
+from .accumulate import no_sync
 from .api import (
     BackwardPrefetch,
     CPUOffload,
@@ -47,11 +47,9 @@ from .optimizer_state import (
     shard_full_optim_state_dict,
     sharded_optim_state_dict,
 )
-from .optimizers import resharded, separate_parameters
 from .plan import Unit, plan_units
 from .precision import cast_buffers
 from .refusals import UnsupportedInFSDP2
-from .remap import remap_optimizer
 from .set_optimizer_state import set_optimizer_state_dict
 from .sharded_grad_scaler import ShardedGradScaler
 from .state_dict_types import get_state_dict_type, set_state_dict_type, state_dict_type
@@ -103,7 +101,6 @@ __all__ = [
     "cast_buffers",
     "clip_grad_norm_",
     "default_auto_wrap_policy",
-    "discard_unsynced_gradients",
     "enable_wrap",
     "fill_unused_gradients",
     "flatten_sharded_optim_state_dict",
@@ -117,10 +114,7 @@ __all__ = [
     "optim_state_dict_to_load",
     "plan_units",
     "rekey_optim_state_dict",
-    "remap_optimizer",
-    "resharded",
     "scatter_full_optim_state_dict",
-    "separate_parameters",
     "set_optimizer_state_dict",
     "set_state_dict_type",
     "shard_full_optim_state_dict",

@@ -9,9 +9,7 @@ from torch import nn
 
 from .gradients import show_unreduced
 from .torch_private import (
-    drop_unreduced_gradient,
     keeps_unsharded_after_forward,
-    parameters_of,
     syncs_gradients,
     units_of,
 )
@@ -59,14 +57,3 @@ def no_sync(model: nn.Module) -> Iterator[None]:
             unit.set_requires_gradient_sync(synced, recurse=False)
             if keep_unsharded:
                 unit.set_reshard_after_backward(synced, recurse=False)
-
-
-def discard_unsynced_gradients(model: nn.Module) -> None:
-    """Drops what was accumulated under :func:`no_sync` and never reduced.
-
-    FSDP1 users get this from ``zero_grad()``, which under ``fully_shard`` reaches the sharded gradients
-    only.
-    """
-    for unit in units_of(model):
-        for parameter in parameters_of(unit):
-            drop_unreduced_gradient(parameter)

@@ -10,7 +10,7 @@ was, to the byte.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import libcst as cst
@@ -97,17 +97,16 @@ def _comments(lines: Sequence[cst.EmptyLine]) -> list[str]:
 
 
 def head_comments(listing: Listing) -> list[str]:
-    """The comment on the opening bracket's line; in an empty list, all there are."""
+    """The comment on the opening bracket's line."""
     opening = listing.opening
-    if not isinstance(opening, cst.ParenthesizedWhitespace):
+    if not isinstance(opening, cst.ParenthesizedWhitespace) or not opening.first_line.comment:
         return []
-    head = [opening.first_line.comment.value] if opening.first_line.comment else []
-    return head if listing.gaps else [*head, *_comments(opening.empty_lines)]
+    return [opening.first_line.comment.value]
 
 
 def tail_comments(listing: Listing) -> list[str]:
     """The comment lines in front of the closing bracket."""
-    return _comments(listing.gaps[-1].lines) if listing.gaps else []
+    return _comments(listing.gaps[-1].lines)
 
 
 def items_of(listing: Listing) -> list[Item]:
@@ -125,26 +124,9 @@ def compose(listing: Listing, items: Sequence[Item]) -> Listing:
     The comment behind the opening bracket and the comment lines in front of the closing one stay
     where they are.
     """
-    if not listing.gaps:
-        first = items[0]
-        items = [replace(first, lead=(*_lines(listing.opening), *first.lead)), *items[1:]]
-        listing = _opened(listing.opening)
     opening = _opening(listing, items[0])
     gaps = [_between(listing, previous, item) for previous, item in pairwise(items)]
     return Listing(opening, (*gaps, _closing(listing, items[-1])))
-
-
-def _opened(opening: Whitespace) -> Listing:
-    """The layout for the first items in an empty pair of brackets."""
-    if not isinstance(opening, cst.ParenthesizedWhitespace):
-        return Listing(NOTHING, (Gap(NOTHING, False, NOTHING),))
-    indents = [line.whitespace.value for line in opening.empty_lines if line.comment]
-    inside = indents[0] if indents else opening.last_line.value + INDENT
-    closing = _broken(opening, _line_end(opening), ())
-    return Listing(
-        opening.with_changes(last_line=cst.SimpleWhitespace(inside)),
-        (Gap(closing, False, NOTHING),),
-    )
 
 
 def _opening(listing: Listing, first: Item) -> Whitespace:

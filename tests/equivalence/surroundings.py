@@ -13,7 +13,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime import FullyShardedDataParallel
@@ -140,74 +139,6 @@ def gradients_are_filled_where_a_unit_has_some() -> None:
     }
     assert not model.unused.weight.grad.full_tensor().any()
     assert model.unused.weight.grad.placements == model.unused.weight.placements
-
-
-@check(2)
-def ignored_parameters_are_stepped_apart() -> None:
-    """With `foreach`, the default on CUDA."""
-
-    def make(parameters: Any) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(parameters, lr=0.1, foreach=True)
-
-    def build() -> nn.Module:
-        torch.manual_seed(0)
-        return Parts()
-
-    with fsdp1_on_cpu():
-        model = build()
-        wrapped = FSDP(model, ignored_modules=[model.head], use_orig_params=True)
-        expected = trained(wrapped, make, None, lambda model: None, full_fsdp1)
-    del wrapped, model
-    gc.collect()
-    mixed = FullyShardedDataParallel(model := build(), ignored_modules=[model.head])
-    with pytest.raises(RuntimeError, match="mixed torch"):
-        trained(mixed, make, None, lambda model: None, full_fsdp2)
-    apart = FullyShardedDataParallel(model := build(), ignored_modules=[model.head])
-    found = trained(
-        apart,
-        lambda parameters: make(runtime.separate_parameters(parameters)),
-        None,
-        lambda model: None,
-        full_fsdp2,
-    )
-    for name in expected:
-        assert torch.equal(expected[name], found[name]), name
-
-
-@check(2)
-def groups_are_split_by_kind_and_keep_their_options() -> None:
-    model = Parts()
-    model = FullyShardedDataParallel(model, ignored_modules=[model.head])
-    groups = runtime.separate_parameters(
-        [
-            {"params": model.parameters(), "lr": 0.5},
-            {"params": model.head.bias, "lr": 0.25},
-        ]
-    )
-    kinds = [{isinstance(p, DTensor) for p in group["params"]} for group in groups]
-    assert kinds == [{True}, {False}, {False}]
-    assert [group["lr"] for group in groups] == [0.5, 0.5, 0.25]
-    assert sum(len(group["params"]) for group in groups) == len(list(model.parameters())) + 1
-    assert runtime.separate_parameters([]) == []
-
-
-@check(2)
-def resharded_frees_every_unit_and_nothing_else() -> None:
-    for keep in (None, False):
-        torch.manual_seed(0)
-        model = Parts()
-        for part in model.parts:
-            fully_shard(part, reshard_after_forward=keep)
-        fully_shard(model, reshard_after_forward=keep)
-        with torch.no_grad():
-            before = model(torch.ones(2, 6), 1)
-        assert not all(isinstance(p, DTensor) for p in model.parameters())
-        assert runtime.resharded(model) is model
-        assert all(isinstance(p, DTensor) for p in model.parameters())
-        with torch.no_grad():
-            assert torch.equal(model(torch.ones(2, 6), 1), before)
-    plain = nn.Linear(2, 2)
-    assert runtime.resharded(plain) is plain
 
 
 @check(2)
