@@ -340,8 +340,9 @@ def a_failing_body_restores_the_type() -> None:
     settings = runtime.get_state_dict_type(model)
     assert settings.state_dict_type == SHARDED
     assert settings.state_dict_config is config
-    with pytest.raises(runtime.UnsupportedInFSDP2, match="LOCAL_STATE_DICT"):
-        runtime.set_state_dict_type(model, StateDictType.LOCAL_STATE_DICT)
+    refused = pytest.raises(runtime.UnsupportedInFSDP2, match="LOCAL_STATE_DICT")
+    with state_dict_type(model, StateDictType.LOCAL_STATE_DICT), refused:
+        model.state_dict()
     assert runtime.get_state_dict_type(model) == settings
     runtime.set_state_dict_type(model.blocks[0], FULL)
     with pytest.raises(AssertionError, match="same state dict settings"):
