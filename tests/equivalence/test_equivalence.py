@@ -6,9 +6,14 @@ They have the same losses, parameters, buffers, norms and number of collectives.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from fsdp_migrate.engine import analyse_source
+from fsdp_migrate.settings import Options
+from fsdp_migrate.source import Source
 
 from . import faults, loop, silent, summon, surroundings  # noqa: F401  (they register their checks)
 from .cases import COMPARISONS, FAULTS
@@ -70,3 +75,13 @@ def test_names_are_unique() -> None:
     names = [case.name for case in COMPARISONS] + list(CHECKS)
     names += [program.name for program in PROGRAMS]
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("row", silent.ROWS, ids=lambda row: row.name)
+def test_what_looks_at_parameters_as_tensors_is_reported(row: silent.Row) -> None:
+    """The rows that give another result on the bridge have a finding with their rule; no other row has one of these."""
+    file = Source(Path("program.py"), "program.py", row.source.encode())
+    codes = {finding.code for finding in analyse_source(file, Options(form="bridge")).findings}
+    assert codes & {"FSDP302", "FSDP506", "FSDP507", "FSDP520"} >= {row.rule} - {""}
+    if not row.rule:
+        assert not codes & {"FSDP506", "FSDP507", "FSDP520"}
