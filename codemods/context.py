@@ -14,6 +14,7 @@ from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.scopes import Scope
 from fsdp_migrate.facts.values import Value, value_of
+from fsdp_migrate.values import Recorded
 
 
 class Context:
@@ -71,6 +72,12 @@ class Context:
     def value(self, expression: ast.expr) -> Value | None:
         """The one expression that gives a name its value, in this file or another; None if that is not known."""
         return value_of(self.program, self.file, expression)
+
+    def recorded(self, call: ast.Call) -> Recorded | None:
+        """What a run gave to a call; None if it was not called, or nothing was recorded."""
+        known = self.program.recorded
+        found = known.get(self.file.path.resolve(), ()) if known else ()
+        return next((each for each in found if each.is_at(call)), None)
 
     @cached_property
     def dead(self) -> set[ast.AST]:

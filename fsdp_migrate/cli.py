@@ -27,7 +27,7 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All commands, those that are imported late among them."""
-        return sorted([*super().list_commands(ctx), "checkpoint", "verify"])
+        return sorted([*super().list_commands(ctx), "checkpoint", "values", "verify"])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name."""
@@ -35,6 +35,10 @@ class Commands(click.Group):
             from fsdp_migrate.verify.command import verify_command
 
             return verify_command
+        if cmd_name == "values":
+            from fsdp_migrate.verify.values_command import values_command
+
+            return values_command
         if cmd_name == "checkpoint":
             from fsdp_migrate.checkpoint.command import checkpoint_command
 
@@ -149,6 +153,12 @@ def _shared(command: F) -> F:
     default="auto",
     show_default=True,
     help="bridge: swap imports and change nothing else. auto: also make plain what is provably the same.",
+)
+@click.option(
+    "--values",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Take what `fsdp-migrate values` recorded for known, and make plain what it gives: for that configuration.",
 )
 @click.option("--allow-dirty", is_flag=True, help="Write files with uncommitted changes, too.")
 @click.pass_context

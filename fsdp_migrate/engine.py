@@ -89,7 +89,11 @@ def _analyse(
         from fsdp_migrate.migration import migrate
 
         files = list(_files(sources, report, progress))
-        models = Models(Program([file for file, _ in files], paths, _parse))
+        program = Program([file for file, _ in files], paths, _parse)
+        if options.values is not None:
+            program.recorded, problems = options.values.of([file.path for file, _ in files])
+            report.errors += problems
+        models = Models(program)
         outcomes = in_processes(lambda each: migrate(*each, models, options), files, options.jobs)
         _collect(outcomes, options, report)
     report.findings.sort()

@@ -17,6 +17,7 @@ from fsdp_migrate.findings import Problem
 from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options, Settings, SettingsError, load_settings, split_codes
 from fsdp_migrate.source import Source, parse_problem, read_source, source_from_bytes
+from fsdp_migrate.values import UnusableValues, Values, read
 from fsdp_migrate.views import text
 from fsdp_migrate.views.terminal import Stream, wants_colour, write_bytes, write_text
 
@@ -41,6 +42,7 @@ class Request:
     jobs: int = 1
     allow_dirty: bool = False
     only_checks: bool = False
+    values: tuple[Path, ...] = ()
 
     @property
     def from_stdin(self) -> bool:
@@ -73,6 +75,7 @@ def _run(request: Request) -> int:
         select=_known_codes(split_codes(request.select) or settings.select),
         ignore=_known_codes(split_codes(request.ignore) | settings.ignore),
         jobs=request.jobs,
+        values=_values(request),
     )
     original = b""
     if request.from_stdin:
@@ -102,6 +105,13 @@ def _settings(request: Request) -> Settings:
     try:
         return load_settings([] if request.from_stdin else [Path(path) for path in request.paths])
     except SettingsError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _values(request: Request) -> Values | None:
+    try:
+        return read(request.values) if request.values else None
+    except UnusableValues as error:
         raise click.ClickException(str(error)) from None
 
 

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fsdp_migrate.values import Values
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -30,6 +32,7 @@ class Options:
         select: report these rule codes only; empty means all.
         ignore: leave these rule codes out.
         jobs: how many processes analyse the files.
+        values: what a run gave to the constructs.
     """
 
     form: str = "auto"
@@ -39,6 +42,7 @@ class Options:
     select: frozenset[str] = frozenset()
     ignore: frozenset[str] = frozenset()
     jobs: int = 1
+    values: Values | None = None
 
 
 @dataclass(frozen=True)

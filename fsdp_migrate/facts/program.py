@@ -16,6 +16,7 @@ from pathlib import Path
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import NAMES, fsdp1_name
 from fsdp_migrate.facts.scopes import Assigned, Binding, Defined, Imported, Opaque, Scope
+from fsdp_migrate.values import Recorded
 
 Read = Callable[[Path], File | None]
 
@@ -61,6 +62,7 @@ class Program:
 
     Attributes:
         paths: the paths of all files, each once.
+        recorded: what a run gave to the FSDP1 constructs of a file, by its resolved path.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Program:
         self._read = read
         self._loaded: dict[str, File | None] = {str(file.path): file for file in self.files}
         self.paths = list(dict.fromkeys([*self._loaded, *(str(path) for path in paths)]))
+        self.recorded: dict[Path, list[Recorded]] = {}
         self._mentioning = frozenset(self._loaded)
         self._located: dict[tuple[str, str], str | None] = {}
         self._known: dict[tuple[int, str, bool], tuple[Meaning, ...]] = {}

@@ -108,6 +108,12 @@ _PROGRAM = click.Path(exists=True, path_type=Path)
     type=click.IntRange(min=0),
     help="Workers of each DataLoader.  [default: the program's own number]",
 )
+@click.option(
+    "--values",
+    "values_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write what each FSDP1 construct is given to this file, and migrate the copy with it.",
+)
 @click.option("--nnodes", type=click.IntRange(min=1), default=1, help="Nodes.  [default: 1]")
 @click.option("--node-rank", type=click.IntRange(min=0), help="This node's number, from 0.")
 @click.option("--rdzv-endpoint", help="host:port where the nodes meet, as torchrun takes it.")
@@ -158,6 +164,7 @@ def verify_command(
     align_init: bool | None,
     emulate: bool | None,
     workers: int | None,
+    values_file: Path | None,
     json_file: Path | None,
     report: Path | None,
     summary: Path | None,
@@ -198,6 +205,7 @@ def verify_command(
                 emulate=emulate,
                 workers=workers,
                 form=form,
+                values_file=values_file,
                 progress=status.update,
             )
     except Unverifiable as error:

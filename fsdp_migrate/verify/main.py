@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fsdp_migrate.values import Values
 from fsdp_migrate.verify import (
     emulation,
     environment,
@@ -21,6 +23,7 @@ from fsdp_migrate.verify import (
     records,
     sources,
     start,
+    values,
 )
 from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
 from fsdp_migrate.verify.folders import Program
@@ -56,6 +59,7 @@ def verify(
     emulate: bool | None = None,
     workers: int | None = None,
     form: str = "auto",
+    values_file: Path | None = None,
     progress: Callable[[str], object] = lambda text: None,
 ) -> Verdict:
     """Run a program before and after its migration and compare what they trained.
@@ -82,6 +86,8 @@ def verify(
         emulate: whether CUDA is emulated on the CPU; if None, where a program asks for it in vain.
         workers: of each DataLoader; None for the program's own number.
         form: what the tool makes of a copy: `bridge` changes imports only, `auto` more where it can.
+        values_file: where to write what the original's FSDP1 constructs were given; the tool's copy is migrated
+            with these values.
         progress: told what is being done, in a few words.
 
     Raises:
@@ -107,12 +113,14 @@ def verify(
         timeout,
         nodes,
         progress,
-        Recording(canonical, ranks if emulate else 0, workers, align),
+        Recording(
+            canonical, ranks if emulate else 0, workers, align, values=values_file is not None
+        ),
         may_emulate=emulate is None and device == "cpu" and nodes is None,
         form=form,
+        values_file=values_file,
     )
-    with tempfile.TemporaryDirectory(prefix="fsdp-migrate-", ignore_cleanup_errors=True) as name:
-        folder = Path(name).resolve()
+    with _temporary_folder() as folder:
         verdict = pair.run(folder / "first")
         if plain and canonical:
             progress("once more, with the backend's own arithmetic")
@@ -124,6 +132,50 @@ def verify(
             except ProgramFailed as failure:
                 verdict.notes.append(f"no plain figures: {failure}")
     return verdict
+
+
+def record_values(
+    original: Path,
+    values_file: Path,
+    *,
+    entry: Path | None = None,
+    root: Path | None = None,
+    links: Sequence[Path] = (),
+    ranks: int = 2,
+    arguments: Sequence[str] = (),
+    launcher: Launcher = Launcher.AUTO,
+    device: str = "auto",
+    timeout: float = TIMEOUT,
+) -> Values:
+    """Run a program once, and write what each FSDP1 construct was given; arguments and errors as for `verify`."""
+    device = _device(device, ranks)
+    pair = _Pair(
+        original,
+        None,
+        entry,
+        root,
+        links,
+        ranks,
+        arguments,
+        launcher,
+        device,
+        TOLERANCE,
+        timeout,
+        None,
+        lambda text: None,
+        Recording(values=True),
+        may_emulate=device == "cpu",
+        form="auto",
+        values_file=values_file,
+    )
+    with _temporary_folder() as folder:
+        return pair.only_record(folder)
+
+
+@contextlib.contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="fsdp-migrate-", ignore_cleanup_errors=True) as name:
+        yield Path(name).resolve()
 
 
 @dataclass(frozen=True)
@@ -146,6 +198,7 @@ class _Pair:
     recording: Recording
     may_emulate: bool
     form: str
+    values_file: Path | None = None
 
     def run(self, folder: Path) -> Verdict:
         """Run both in copies below `folder` and compare them."""
@@ -158,11 +211,13 @@ class _Pair:
             if launcher is not Launcher.TORCHRUN:
                 raise Unverifiable("a program that starts its own processes runs on one node")
         notes += _stray_arguments(before, self.arguments)
+        first = self._run_original(before, folder) if self.values_file else None
+        recorded = self.record(first[0], before) if first else Values()
         if self.migrated is None:
             self.progress("migrating a copy")
-            notes += migration.migrate(after.root, self.form)
+            notes += migration.migrate(after.root, self.form, recorded)
         texts = sources.read(before, after)
-        one, recording = self._run_original(before, folder)
+        one, recording = first or self._run_original(before, folder)
         saved = start.read(one).save(folder / "start.pt")
         other = self._run(after, replace(recording, start=saved), folder)
         self.progress("comparing")
@@ -171,6 +226,18 @@ class _Pair:
         notes += _ranks_started(one, self.ranks * (self.nodes.count if self.nodes else 1))
         where = environment.describe(self.device, launcher.value, self.ranks, self.arguments)
         return replace(verdict, notes=notes, sources=texts, environment=where)
+
+    def record(self, run: records.Run, program: Program) -> Values:
+        """Write what the constructs of a run were given."""
+        found = values.collect(run, program)
+        assert self.values_file is not None
+        values.write(found, self.values_file, program, len(run.ranks), self.arguments)
+        return found
+
+    def only_record(self, folder: Path) -> Values:
+        """Run the original alone and write what its constructs were given."""
+        program = self._copy("original", self.original, folder)
+        return self.record(self._run_original(program, folder)[0], program)
 
     def _copy(self, name: str, path: Path, folder: Path) -> Program:
         target = folder / name / "copy"

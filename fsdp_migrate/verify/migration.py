@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fsdp_migrate.values import Values
 from fsdp_migrate.verify.errors import Unverifiable
 
 
-def migrate(root: Path, form: str = "auto") -> list[str]:
+def migrate(root: Path, form: str = "auto", values: Values | None = None) -> list[str]:
     """Migrate the Python files below `root`, a copy, in place; returns warnings, a line each.
 
     The project's settings hold, as they do for `fsdp-migrate migrate`.
@@ -24,7 +25,7 @@ def migrate(root: Path, form: str = "auto") -> list[str]:
         settings = load_settings([root])
     except SettingsError as error:
         raise Unverifiable(str(error)) from None
-    options = Options(form=form, select=settings.select, ignore=settings.ignore)
+    options = Options(form=form, select=settings.select, ignore=settings.ignore, values=values)
     report = analyse(discover([root], settings.exclude, settings.root), options)
     for change in report.changes:
         change.path.write_bytes(change.after)

@@ -16,6 +16,7 @@ class Recording:
         workers: of each DataLoader; None for the program's own number.
         align: which first values to take from `start`: `all`, `drawn` or, for none, the empty text.
         start: the file with the original's first values, for the migrated program.
+        values: what each FSDP1 construct is given is recorded, too.
     """
 
     canonical: bool = False
@@ -23,6 +24,7 @@ class Recording:
     workers: int | None = None
     align: str = ""
     start: Path | None = None
+    values: bool = False
 
     def variables(self) -> dict[str, str]:
         """The environment variables that say it."""
@@ -38,4 +40,6 @@ class Recording:
         if self.start is not None and self.align:
             values["FSDP_MIGRATE_START"] = str(self.start)
             values["FSDP_MIGRATE_ALIGN"] = self.align
+        if self.values:
+            values["FSDP_MIGRATE_VALUES"] = "1"
         return values

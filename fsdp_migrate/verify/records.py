@@ -25,6 +25,7 @@ class Rank:
         start: the file with its parts of the first values, if it wrote one.
         start_problem: why it did not.
         aligned: the first values that it took over from the other program.
+        constructs: what each FSDP1 construct was given, call by call, if that was asked for.
         output: what it printed, where the launcher parts it from the others.
     """
 
@@ -43,6 +44,7 @@ class Rank:
     start: Path | None = None
     start_problem: str = ""
     aligned: list[str] = field(default_factory=list)
+    constructs: list[dict[str, Any]] = field(default_factory=list)
     output: str = ""
 
 
@@ -131,6 +133,7 @@ def _rank(path: Path, data: dict[str, Any]) -> Rank:
         start=start if start.exists() else None,
         start_problem=data["start_problem"],
         aligned=data["aligned"],
+        constructs=data["constructs"],
     )
 
 

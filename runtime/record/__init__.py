@@ -36,6 +36,9 @@ ALIGN = "FSDP_MIGRATE_ALIGN"
 START = "FSDP_MIGRATE_START"
 """Environment variable: the file with the other program's first values."""
 
+VALUES = "FSDP_MIGRATE_VALUES"
+"""Environment variable: `1` to record what each FSDP1 construct is given (`constructs`)."""
+
 
 def start() -> None:
     """Arrange for the recorder to be installed as soon as the program has imported torch."""

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.optim import optimizer as optimizers
 
-from . import collectives, gradients, losses, memory, parameters
+from . import collectives, constructs, gradients, losses, memory, parameters
 from .census import Census
 from .kept import Kept
 from .leaving import Departure
@@ -37,6 +37,7 @@ class Session:
         self.counts, self.bytes = collectives.install(dist)
         self.start: Start | None = None
         self.kept = Kept()
+        self.constructs = constructs.install()
         self.reset()
 
     def reset(self) -> None:
@@ -54,6 +55,7 @@ class Session:
         self._stepping: int | None = None
         # A forked DataLoader worker has its parent's process group, and is no rank.
         self._inherited = grouped()
+        self.constructs.clear()
         self.counts.clear()
         self.bytes.clear()
 
@@ -122,6 +124,7 @@ class Session:
             "collective_bytes": dict(sorted(self.bytes.items())),
             "aligned": self.start.aligned if self.start else [],
             "start_problem": self.start.problem if self.start else "",
+            "constructs": self.constructs,
             "peak_memory_bytes": memory.peak_bytes(),
             "problems": self.problems + self._write_parameters(f"{path}.pt"),
             "failure": self.departure.failure,

@@ -1,0 +1,177 @@
+"""What a run gave to each FSDP1 construct: a small JSON file that `values` writes and `migrate --values` reads.
+
+    {"version": 1, "program": "train.py --strategy zero2", "ranks": 2, "files": {"train.py": "<sha256>"},
+     "constructs": [{"call": "FullyShardedDataParallel", "file": "train.py", "line": 30, "end_line": 34, "end_column": 6,
+                     "arguments": {"sharding_strategy": "ShardingStrategy.SHARD_GRAD_OP"}, "units": {...}, ...}]}
+
+One entry is one call in the source. What was not the same on all ranks and in all calls is under `differs`, with the
+values that were seen, and counts as unknown; so does what differs between several recordings.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from fsdp_migrate.findings import Problem
+from fsdp_migrate.source import shown_path
+
+VERSION = 1
+NOT_GIVEN = "<not given>"
+CHANGED = "not as it was when its values were recorded: none of them is used; record them again"
+_PLACE = ("call", "file", "line", "end_line", "end_column", "function")
+_NO_FACTS = ("arguments", "differs", "names", "times")
+_MOST_SEEN = 4
+
+Entry = dict[str, Any]
+
+
+class UnusableValues(ValueError):
+    """A file that is no recording; the text says why."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One call in the source, as it ran.
+
+    Attributes:
+        call: `FullyShardedDataParallel`, or a method of it.
+        line, end_line, end_column: of the call, counted from 1, in bytes; no end on Python 3.10.
+        arguments: the Python text of those that were given and the same everywhere.
+        differs: what was not the same, with the texts that were seen.
+        names: plain values that the function could name, as `args.strategy`; keys of dictionaries are written as fields.
+        facts: of a constructor, what was true of its model and its units (`runtime/record/constructs.py`).
+    """
+
+    call: str
+    line: int
+    end_line: int
+    end_column: int
+    arguments: dict[str, str] = field(default_factory=dict)
+    differs: dict[str, list[str]] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def is_at(self, node: ast.Call) -> bool:
+        """Whether a call of the source is this one: no two calls end at the same place."""
+        if self.end_line:
+            return (self.end_line, self.end_column) == (node.end_lineno, (node.end_col_offset or 0) + 1)
+        return self.line == node.lineno
+
+
+@dataclass(frozen=True)
+class Values:
+    """Recordings of one program: entries by file, and each file's hash."""
+
+    entries: tuple[Entry, ...] = ()
+    files: dict[str, str] = field(default_factory=dict)
+
+    def of(self, paths: Iterable[Path]) -> tuple[dict[Path, list[Recorded]], list[Problem]]:
+        """What is known of each file; nothing if one of the recorded files is another now, and a problem that names it."""
+        problems: list[Problem] = []
+        for root in dict.fromkeys(root for path in paths for root in self._roots(path.resolve())):
+            changed = [name for name, digest in self.files.items() if _digest(root / name) != digest]
+            if not changed:
+                places = {name: [e for e in self.entries if e["file"] == name] for name in self.files}
+                return {root / n: [_recorded(e) for e in known] for n, known in places.items()}, []
+            problems.append(Problem(shown_path(root / changed[0]), 0, CHANGED))
+        return {}, problems[:1]
+
+    def _roots(self, path: Path) -> Iterator[Path]:
+        """The folders that a recorded name can be relative to, if it means a path."""
+        for name in self.files:
+            parts = Path(name).parts
+            if path.parts[-len(parts) :] == parts:
+                yield Path(*path.parts[: -len(parts)])
+
+
+def read(paths: Iterable[Path]) -> Values:
+    """The values that several recordings agree on.
+
+    Raises:
+        UnusableValues: if a file is no recording of this version.
+    """
+    runs = [_read(path) for path in paths]
+    files: dict[str, str] = {}
+    for path, run in zip(paths, runs, strict=True):
+        for name, digest in run["files"].items():
+            if files.setdefault(name, digest) != digest:
+                raise UnusableValues(f"{path}: {name} is not the file that the others recorded")
+    return Values(tuple(merged(entry for run in runs for entry in run["constructs"])), files)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        version = data["version"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UnusableValues(f"{path}: no recording of `fsdp-migrate values`: {error}") from None
+    if version != VERSION:
+        raise UnusableValues(f"{path}: version {version}; this release reads version {VERSION}")
+    return dict(data)
+
+
+def merged(entries: Iterable[Entry]) -> list[Entry]:
+    """One entry for each place, with what all calls there agree on."""
+    places: dict[tuple[Any, ...], list[Entry]] = {}
+    for entry in entries:
+        places.setdefault(tuple(entry.get(key) for key in _PLACE), []).append(entry)
+    return [_together(places[place]) for place in sorted(places, key=repr)]
+
+
+def _together(calls: Sequence[Entry]) -> Entry:
+    place = {key: calls[0][key] for key in _PLACE if calls[0].get(key) is not None}
+    differs: dict[str, list[Any]] = {}
+    for call in calls:
+        for name, seen in call.get("differs", {}).items():
+            differs[name] = [*differs.get(name, []), *seen]
+    names = sorted({name for call in calls for name in call["arguments"]})
+    arguments = {n: [call["arguments"].get(n, NOT_GIVEN) for call in calls] for n in names}
+    known = {name: seen[0] for name, seen in arguments.items() if _is_one(seen)}
+    facts = {n: [call.get(n) for call in calls] for call in calls for n in call}
+    facts = {n: s for n, s in facts.items() if n not in _NO_FACTS}
+    for name, seen in (arguments | facts).items():
+        if not _is_one(seen):
+            differs[name] = [*differs.get(name, []), *seen]
+    entry = {**place, "times": sum(call.get("times", 1) for call in calls)}
+    entry["arguments"] = {name: text for name, text in known.items() if name not in differs}
+    entry |= {name: seen[0] for name, seen in facts.items() if name not in differs}
+    first = calls[0].get("names", {})
+    entry["names"] = {n: t for n, t in first.items() if all(c["names"].get(n) == t for c in calls)}
+    if differs:
+        entry["differs"] = {name: _few(seen) for name, seen in differs.items()}
+    return entry
+
+
+def _is_one(seen: Sequence[Any]) -> bool:
+    return all(each == seen[0] for each in seen)
+
+
+def _few(seen: Iterable[Any]) -> list[str]:
+    texts = dict.fromkeys(each if isinstance(each, str) else json.dumps(each) for each in seen)
+    return sorted(texts)[:_MOST_SEEN]
+
+
+def _recorded(entry: Entry) -> Recorded:
+    return Recorded(
+        entry["call"],
+        entry["line"],
+        entry.get("end_line", 0),
+        entry.get("end_column", 0),
+        entry["arguments"],
+        entry.get("differs", {}),
+        entry["names"],
+        {name: value for name, value in entry.items() if name not in (*_PLACE, *_NO_FACTS)},
+    )
+
+
+def _digest(path: Path) -> str:
+    try:
+        return sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""

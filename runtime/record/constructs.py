@@ -1,0 +1,297 @@
+"""What each FSDP1 construct of a program is given: where it is called, its arguments as Python text, the units it makes.
+
+Both torch's class and the runtime's are watched, so that a program can be recorded before its migration and on the bridge.
+Text is what can be compared between ranks and runs, read by a person, and parsed: `ShardingStrategy.FULL_SHARD`. What has
+no text of its own is in angle brackets.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import inspect
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from types import FrameType, ModuleType
+from typing import Any
+
+from . import imports
+
+MODULES = (
+    "torch.distributed.fsdp.fully_sharded_data_parallel",
+    "fsdp_migrate.runtime.bridge",
+)
+_CLASS = "FullyShardedDataParallel"
+_WRAPPED = "_fsdp_wrapped_module"
+_METHODS = (
+    "state_dict_type",
+    "set_state_dict_type",
+    "optim_state_dict",
+    "optim_state_dict_to_load",
+    "full_optim_state_dict",
+    "sharded_optim_state_dict",
+    "summon_full_params",
+    "no_sync",
+    "clip_grad_norm_",
+)
+_OPTIONS = ("sharding_strategy", "mixed_precision", "cpu_offload", "process_group")
+_MODELS = ("self", "module", "model", "optim")
+_MOST_ITEMS, _MOST_NAMES, _LONGEST, _DEEPEST = 20, 300, 100, 3
+
+Entry = dict[str, Any]
+
+
+def install() -> list[Entry]:
+    """Watch the constructs of this process, if asked to; returns the list that they are added to, call by call."""
+    watched = _Watched()
+    for module in MODULES if os.environ.get("FSDP_MIGRATE_VALUES") else ():
+        imports.after(module, lambda found: watched.watch(vars(found)[_CLASS]))
+    return watched.entries
+
+
+class _Watched:
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self._inside = False
+
+    def watch(self, cls: Any) -> None:
+        """Note every call of a class's constructor and of its methods."""
+        cls.__init__ = self._noted(cls.__init__, cls, _CLASS)
+        for name in _METHODS:
+            method = vars(cls).get(name)
+            if isinstance(method, staticmethod):
+                setattr(cls, name, staticmethod(self._noted(method.__func__, cls, name)))
+            elif method is not None:
+                setattr(cls, name, self._noted(method, cls, name))
+
+    def _noted(self, original: Callable[..., Any], cls: Any, name: str) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            if self._inside:  # a unit that the policy makes, or FSDP1's own use of its methods
+                return original(*args, **kwargs)
+            self._inside = True
+            try:
+                given = signature.bind(*args, **kwargs).arguments
+                entry = _entry(name, given)
+                model = _Model(given["module"], cls) if name == _CLASS else None
+                result = original(*args, **kwargs)
+                if model is not None:
+                    entry |= model.facts | model.units(args[0])
+                self.entries.append(entry)
+                return result
+            finally:
+                self._inside = False
+
+        return noted
+
+
+def _entry(name: str, given: dict[str, Any]) -> Entry:
+    """The place of the call that is being made, and its arguments."""
+    arguments = {key: _given(key, value) for key, value in given.items() if key not in _MODELS}
+    frame = _caller(sys._getframe(2))
+    place = {"file": "", "line": 0} if frame is None else _place(frame)
+    return {"call": name, **place, "arguments": arguments, "names": _names(frame) if frame else {}}
+
+
+def _caller(frame: FrameType | None) -> FrameType | None:
+    """The program's frame: the nearest outside of torch and of this package, which `wrap` goes through."""
+    own = [os.path.dirname(__file__), os.path.dirname(sys.modules["torch"].__file__ or "")]
+    passed = (os.path.dirname(os.path.realpath(own[0])), os.path.realpath(own[1]), "<frozen")
+    while frame and os.path.realpath(frame.f_code.co_filename).startswith(passed):
+        frame = frame.f_back
+    return frame
+
+
+def _place(frame: FrameType) -> Entry:
+    code = frame.f_code
+    place: Entry = {"file": os.path.realpath(code.co_filename), "line": frame.f_lineno}
+    place["function"] = getattr(code, "co_qualname", code.co_name)
+    if hasattr(code, "co_positions"):  # Python 3.11
+        line, end, _, column = next(
+            itertools.islice(code.co_positions(), frame.f_lasti // 2, None), (None,) * 4
+        )
+        if line and end and column:
+            place |= {"line": line, "end_line": end, "end_column": column + 1}
+    return place
+
+
+def _names(frame: FrameType) -> dict[str, str]:
+    """The plain values that a function can name: its variables, the globals that it reads, and what is in their fields.
+
+    A key of a dictionary is written as a field, since the two are one to many configurations.
+    """
+    read = {name: frame.f_globals[name] for name in frame.f_code.co_names if name in frame.f_globals}
+    found: dict[str, str] = {}
+    waiting = [(name, value, 0) for name, value in {**read, **frame.f_locals}.items()]
+    while waiting and len(found) < _MOST_NAMES:
+        name, value, depth = waiting.pop(0)
+        if value is None or isinstance(value, bool | int | float | Enum):
+            found[name] = text(value)
+        elif isinstance(value, str):
+            found |= {name: text(value)} if len(value) < _LONGEST else {}
+        elif depth < _DEEPEST:
+            waiting += [(f"{name}.{key}", each, depth + 1) for key, each in _fields(value)]
+    return found
+
+
+def _fields(value: Any) -> list[tuple[str, Any]]:
+    """The fields of a configuration: of a dictionary, or of an object that is no part of a model."""
+    from torch import Tensor, nn
+
+    if isinstance(value, ModuleType | type | Tensor | nn.Module) or callable(value):
+        return []
+    inner = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    return [(key, each) for key, each in [*inner.items()] if isinstance(key, str)]
+
+
+class _Model:
+    """A module that is about to be wrapped: what it is made of, and afterwards the units that were made of it."""
+
+    def __init__(self, module: Any, cls: type) -> None:
+        import torch
+
+        self.cls = cls
+        self.modules = dict(module.named_modules())
+        units = list(self._instances(module))
+        inner = {id(m) for unit in units for m in unit.modules()}
+        own = {name: m for name, m in self.modules.items() if id(m) not in inner}
+        parameters = [p for m in own.values() for p in m._parameters.values() if p is not None]
+        kept = torch.nn.modules.batchnorm._BatchNorm
+        self.facts: Entry = {
+            "model": text(type(module)),
+            "sources": sorted({_source(type(m)) for m in self.modules.values()} - {""}),
+            "meta": any(p.is_meta for p in parameters),
+            "batch_norm": [name for name, m in own.items() if isinstance(m, kept)],
+            "buffers": any(b.is_floating_point() for b in module.buffers()),
+            "wrapped_parts": len(units),
+            "parameters_held": _are_held(parameters, [m._parameters for m in own.values()]),
+        }
+
+    def units(self, root: Any) -> Entry:
+        """The units below the root: by class, and whether they are all the modules of these classes."""
+        names = {id(module): name for name, module in reversed(self.modules.items())}
+        parts = [(u, u._modules[_WRAPPED]) for u in self._instances(root) if u is not root]
+        made = {names[id(part)]: (unit, type(part)) for unit, part in parts if id(part) in names}
+        classes = tuple({cls for _, cls in made.values()})
+        alike = {name for name, m in self.modules.items() if isinstance(m, classes)}
+        grouped: dict[str, list[str]] = {}
+        for name, (_, cls) in made.items():
+            grouped.setdefault(text(cls), []).append(name)
+        return {
+            "units": grouped,
+            "all_of_classes": alike - {""} == set(made),
+            "root_is_alike": "" in alike,
+            "other_options": [
+                n for n, (unit, _) in made.items() if _options(unit) != _options(root)
+            ],
+        }
+
+    def _instances(self, module: Any) -> Iterator[Any]:
+        return (m for m in module.modules() if isinstance(m, self.cls) and _WRAPPED in m._modules)
+
+
+def _are_held(parameters: list[Any], owners: list[Any]) -> bool:
+    """Whether an optimizer, a list or another model holds some of the parameters, which `fully_shard` replaces."""
+    from torch import Tensor
+
+    known = {id(parameters), *map(id, owners)}
+    holders = (holder for holder in gc.get_referrers(*parameters) if id(holder) not in known)
+    return any(not isinstance(holder, FrameType | Tensor) for holder in holders)
+
+
+def _options(unit: Any) -> list[str]:
+    return [text(getattr(unit, name, None)) for name in _OPTIONS]
+
+
+def _source(cls: type) -> str:
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    return os.path.realpath(file) if file else ""
+
+
+def _given(name: str, value: Any) -> str:
+    """The text of an argument; of a device that the program has made current, that it is that one."""
+    if name != "device_id" or value is None:
+        return text(value)
+    import torch
+
+    device = torch.device("cuda", value) if isinstance(value, int) else torch.device(value)
+    if device.type != "cuda":
+        return text(device)
+    current = torch.cuda.current_device() if torch.cuda.is_available() else None
+    if device.index in (None, current):
+        return "torch.cuda.current_device()"
+    is_rank = str(device.index) == os.environ.get("LOCAL_RANK")
+    return 'int(os.environ["LOCAL_RANK"])' if is_rank else text(device)
+
+
+def text(value: Any) -> str:
+    """Python that gives a value, as a program with FSDP1's usual imports could say it; `<type>` where there is none."""
+    import torch
+
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value)
+    if isinstance(value, Enum):
+        return f"{type(value).__name__}.{value.name}"
+    if isinstance(value, torch.dtype):
+        return str(value)
+    if isinstance(value, torch.device):
+        return f"torch.device({str(value)!r})"
+    if isinstance(value, type):
+        return _class(value)
+    if is_dataclass(value):
+        given = {f.name: getattr(value, f.name) for f in fields(value)}
+        changed = {f.name for f in fields(value) if given[f.name] != f.default}
+        items = [f"{name}={text(each)}" for name, each in given.items() if name in changed]
+        return f"{type(value).__name__}({', '.join(items)})"
+    if isinstance(value, functools.partial):
+        items = [text(value.func), *map(text, value.args)]
+        items += [f"{name}={text(each)}" for name, each in value.keywords.items()]
+        return f"partial({', '.join(items)})"
+    if isinstance(value, list | tuple | set | frozenset):
+        return _collection(value)
+    return _torchs(value)
+
+
+def _collection(value: Any) -> str:
+    items = [text(each) for each in itertools.islice(value, _MOST_ITEMS + 1)]
+    if len(items) > _MOST_ITEMS or not items:
+        return f"<{type(value).__name__} of {len(value)}>"
+    opening, closing = {list: "[]", tuple: "()"}.get(type(value), "{}")
+    items = sorted(items) if opening == "{" else items
+    return (
+        f"{opening}{', '.join(items)}{',' if opening == '(' and len(items) == 1 else ''}{closing}"
+    )
+
+
+def _torchs(value: Any) -> str:
+    """The text of a policy, a group or a mesh."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh
+
+    if isinstance(value, DeviceMesh):
+        shape = tuple(value.mesh.shape)
+        names = value.mesh_dim_names
+        return f"init_device_mesh({value.device_type!r}, {shape}, mesh_dim_names={names})"
+    if isinstance(value, dist.ProcessGroup):
+        return "dist.group.WORLD" if value is dist.group.WORLD else f"ProcessGroup({value.size()})"
+    if hasattr(value, "_module_classes"):
+        return f"ModuleWrapPolicy({text(value._module_classes)})"
+    if inspect.isfunction(value):
+        name = getattr(value, "__name__", "")
+        is_torchs = "fsdp" in value.__module__ and not name.startswith("<")
+        return name if is_torchs else f"<function {value.__qualname__}>"
+    return f"<{type(value).__name__}>"
+
+
+def _class(cls: type) -> str:
+    from torch import nn
+
+    if getattr(nn, cls.__name__, None) is cls:
+        return f"torch.nn.{cls.__name__}"
+    return f"{cls.__module__}.{cls.__qualname__}"
