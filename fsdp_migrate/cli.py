@@ -150,6 +150,12 @@ def _shared(command: F) -> F:
     show_default=True,
     help="bridge: swap imports and change nothing else. auto: also make plain what is provably the same.",
 )
+@click.option(
+    "--vendor",
+    metavar="DIR",
+    type=click.Path(file_okay=False, resolve_path=True, path_type=Path),
+    help="Copy what the programs use of the runtime into this folder of theirs, and import it from there.",
+)
 @click.option("--allow-dirty", is_flag=True, help="Write files with uncommitted changes, too.")
 @click.pass_context
 def migrate(ctx: click.Context, /, **arguments: Any) -> None:

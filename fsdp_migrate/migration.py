@@ -30,12 +30,14 @@ class Outcome:
 
     Attributes:
         of_torch: whether it imports, or writes out, an FSDP1 name of torch's; None if it names no FSDP1 at all.
+        after: the program as it is to be.
     """
 
     findings: list[Finding] = field(default_factory=list)
     errors: list[Problem] = field(default_factory=list)
     change: Change | None = None
     of_torch: bool | None = None
+    after: str = ""
 
 
 @dataclass
@@ -75,13 +77,17 @@ def migrate(file: File, source: Source, models: Models, options: Options) -> Out
         outcome.errors.append(
             Problem(file.shown, 0, f"only its imports changed: {_reason(refusals[0])}")
         )
-    outcome.findings = [_finding(file, each) for each in result.found]
+    outcome.findings = [_finding(file, source, each) for each in result.found]
     outcome.of_torch = result.of_torch
-    if result.after is not None and result.after != source.text:
+    if not options.only_checks:
+        outcome.after = source.text if result.after is None else result.after
         try:
-            outcome.change = Change(source.path, source.data, source.encode(result.after))
+            after = source.encode(outcome.after)
         except UnicodeEncodeError as error:
             outcome.errors.append(Problem(file.shown, 0, f"left alone: {error}"))
+        else:
+            changed = after != source.data
+            outcome.change = Change(source.path, source.data, after) if changed else None
     return outcome
 
 
@@ -164,8 +170,8 @@ def _silenced(file: File, line: int) -> frozenset[str] | None:
     return frozenset(code.strip().upper() for code in (found[1] or "").split(",") if code.strip())
 
 
-def _finding(file: File, found: Found) -> Finding:
-    node = found.node
+def _finding(file: File, source: Source, found: Found) -> Finding:
+    node, spelled = found.node, (source.runtime or source.package).spelled
     line, end_line = getattr(node, "lineno", 1), getattr(node, "end_lineno", None)
     end = getattr(node, "end_col_offset", 0) or 0
     return Finding(
@@ -177,6 +183,6 @@ def _finding(file: File, found: Found) -> Finding:
         code=found.rule.code,
         name=found.rule.name,
         action=found.action,
-        message=found.message,
-        construct=found.construct or shortened(file.source(node)),
+        message=spelled(found.message),
+        construct=spelled(found.construct or shortened(file.source(node))),
     )

@@ -17,6 +17,7 @@ from fsdp_migrate.findings import Problem
 from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options, Settings, SettingsError, load_settings, split_codes
 from fsdp_migrate.source import Source, parse_problem, read_source, source_from_bytes
+from fsdp_migrate.vendor import VendorError
 from fsdp_migrate.views import text
 from fsdp_migrate.views.terminal import Stream, wants_colour, write_bytes, write_text
 
@@ -39,6 +40,7 @@ class Request:
     bridge: bool = False
     target_torch: tuple[int, ...] = (2, 8)
     jobs: int = 1
+    vendor: Path | None = None
     allow_dirty: bool = False
     only_checks: bool = False
 
@@ -59,8 +61,13 @@ def run(request: Request) -> int:
         raise click.UsageError("--diff and --format json share standard output: use --report FILE")
     if "-" in request.paths and not request.from_stdin:
         raise click.UsageError("`-` is standard input, one source: it takes no other paths")
+    if request.vendor and request.from_stdin:
+        raise click.UsageError("--vendor needs the files that will import the copy, not `-`")
     with _no_collection():
-        return _run(request)
+        try:
+            return _run(request)
+        except VendorError as error:
+            raise click.UsageError(f"--vendor {error}") from None
 
 
 def _run(request: Request) -> int:
@@ -73,6 +80,7 @@ def _run(request: Request) -> int:
         select=_known_codes(split_codes(request.select) or settings.select),
         ignore=_known_codes(split_codes(request.ignore) | settings.ignore),
         jobs=request.jobs,
+        vendor=request.vendor,
     )
     original = b""
     if request.from_stdin:
@@ -197,12 +205,11 @@ def _show(request: Request, report: Report, original: bytes, written: bool) -> N
 def _say(request: Request, report: Report, written: bool, stream: Stream) -> None:
     """The report in words: what was rewritten, the findings, the sum of them, and what to do next."""
     lines = text.render_changes(report) if request.writes and written else []
-    findings = report.findings if request.check else text.remaining(report.findings)
+    findings = report.findings if request.check else report.manual
     lines += text.render_findings(findings, stream)
     if written:
         lines.append(text.summary(report))
-        step = text.next_step(report, request.paths, wrote=request.writes)
-        lines += [step] if step else []
+        lines += text.render_next(report, request.paths, wrote=request.writes)
     for line in lines:
         write_text(line, stream)
 

@@ -30,6 +30,7 @@ class Options:
         select: report these rule codes only; empty means all.
         ignore: leave these rule codes out.
         jobs: how many processes analyse the files.
+        vendor: the folder that the runtime is copied to, and imported from.
     """
 
     form: str = "auto"
@@ -39,6 +40,7 @@ class Options:
     select: frozenset[str] = frozenset()
     ignore: frozenset[str] = frozenset()
     jobs: int = 1
+    vendor: Path | None = None
 
 
 @dataclass(frozen=True)
