@@ -184,3 +184,14 @@ def test_catalogue(real_cli: Callable[..., Any], code: str) -> None:
     unknown = real_cli("explain", "FSDP00")
     assert unknown.code == 2
     assert unknown.err.startswith("Error: no rule has the code FSDP00; close ones: ")
+
+
+def test_check_passes_what_is_silenced_as_the_readme_says(
+    real_cli: Callable[..., Any], folder: Path
+) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    block = next(b for b in readme.split("```python\n") if "fsdp-migrate: ignore[" in b)
+    (folder / "train.py").write_text(block.partition("```")[0])
+    assert real_cli("check", "train.py").code == 0
+    (folder / "train.py").write_text(block.partition("```")[0].replace("# fsdp-migrate: ", "# "))
+    assert real_cli("check", "train.py").code == 1
