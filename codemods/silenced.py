@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.edit.text import comments
 from fsdp_migrate.codemods.rule import Example, Found, Rule
-from fsdp_migrate.facts.file import NEWLINE, File
+from fsdp_migrate.facts.file import NEWLINE
 from fsdp_migrate.findings import Action
 
 RULE = Rule(
@@ -55,12 +55,12 @@ _COMMENT = re.compile(r"#\s*fsdp-migrate:\s*ignore\b(?:\[([A-Za-z0-9,\s]*)\])?")
 class Silenced:
     """The comments of one file; it notes which of them silence something."""
 
-    def __init__(self, file: File) -> None:
-        self._file = file
+    def __init__(self, text: str) -> None:
+        self._text = text
         self._found: dict[int, re.Match[str]] = {}
         self._used: set[tuple[int, str]] = set()
-        if "fsdp-migrate:" in file.text:
-            for number, line in enumerate(NEWLINE.split(file.text), 1):
+        if "fsdp-migrate:" in text:
+            for number, line in enumerate(NEWLINE.split(text), 1):
                 if comment := _COMMENT.search(line):
                     self._found[number] = comment
 
@@ -76,7 +76,7 @@ class Silenced:
 
     def unused(self) -> Iterator[Found]:
         """A finding for each comment, or code in one, that silenced nothing of what was asked before."""
-        known = set(comments(self._file.text)) if self._found else set()
+        known = set(comments(self._text)) if self._found else set()
         for line, comment in self._found.items():
             if not any(comment[0] in each for each in known):  # words in a string
                 continue

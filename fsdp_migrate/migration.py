@@ -93,7 +93,7 @@ class _File:
     def __init__(self, context: Context, options: Options) -> None:
         self.context = context
         self.options = options
-        self.silenced = Silenced(context.file)
+        self.silenced = Silenced(context.file.text)
 
     def run(self, *, edit: bool) -> _Result:
         found = [each for codemod in CODEMODS for each in codemod.find(self.context)]
