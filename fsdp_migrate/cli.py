@@ -104,7 +104,7 @@ def _shared(command: F) -> F:
         click.option(
             "--format",
             "output",
-            type=click.Choice(["text", "json"]),
+            type=click.Choice(["text", "json", "sarif", "github", "gitlab"]),
             default="text",
             show_default=True,
         ),
@@ -119,7 +119,7 @@ def _shared(command: F) -> F:
         click.option(
             "--report",
             type=click.Path(dir_okay=False, path_type=Path),
-            help="Also write the JSON report to this file.",
+            help="Also write the report to this file: .html, .md, .sarif, or JSON.",
         ),
         click.option(
             "--jobs",
