@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from fsdp_migrate.codemods import names, swap
+from fsdp_migrate.codemods import names, silenced, swap
 from fsdp_migrate.codemods.constructor import ledger
 from fsdp_migrate.codemods.left import (
     clip_local_norm,
@@ -47,7 +47,7 @@ CODEMODS = (
 @cache
 def all_rules() -> list[Rule]:
     """Every rule, in the order of codes."""
-    modules = (*CODEMODS, names, swap)
+    modules = (*CODEMODS, names, silenced, swap)
     return sorted((rule for module in modules for rule in module.RULES), key=lambda rule: rule.code)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.import_change import ImportChange
+from fsdp_migrate.codemods.edit.text import comments_between, newline
 from fsdp_migrate.codemods.needed_imports import hand_out, root_of, sees
 from fsdp_migrate.codemods.rule import Edit, Edits, Example, Found, Import, Rule, bridged
 from fsdp_migrate.facts.names import RUNTIME, TORCH, fsdp1_name, in_runtime, is_module
@@ -308,7 +309,9 @@ def _edits(
     edits = [edit for statement in statements for edit in statement.edits(file, length)]
     for node, target in written_out:
         name = node.attr if node in context.references else ""
-        edits.append(context.replace(node, f"{target}.{name}" if name else target))
+        kept = comments_between(file, *file.span(node))  # only brackets have room for them
+        behind = "".join(f"  {comment}{newline(file)}" for comment in kept)
+        edits.append(context.replace(node, (f"{target}.{name}" if name else target) + behind))
     if insert:
         from fsdp_migrate.codemods.edit.import_text import insert_import_text
 

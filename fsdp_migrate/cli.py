@@ -108,7 +108,7 @@ def _shared(command: F) -> F:
         click.option(
             "--format",
             "output",
-            type=click.Choice(["text", "json"]),
+            type=click.Choice(["text", "json", "sarif", "github", "gitlab"]),
             default="text",
             show_default=True,
         ),
@@ -123,7 +123,7 @@ def _shared(command: F) -> F:
         click.option(
             "--report",
             type=click.Path(dir_okay=False, path_type=Path),
-            help="Also write the JSON report to this file.",
+            help="Also write the report to this file: .html, .md, .sarif, or JSON.",
         ),
         click.option(
             "--jobs",
@@ -159,6 +159,12 @@ def _shared(command: F) -> F:
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Take what `fsdp-migrate values` recorded for known, and make plain what it gives: for that configuration.",
+)
+@click.option(
+    "--vendor",
+    metavar="DIR",
+    type=click.Path(file_okay=False, resolve_path=True, path_type=Path),
+    help="Copy what the programs use of the runtime into this folder of theirs, and import it from there.",
 )
 @click.option("--allow-dirty", is_flag=True, help="Write files with uncommitted changes, too.")
 @click.pass_context

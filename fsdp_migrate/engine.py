@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from fsdp_migrate.source import (
     shown_path,
     source_from_bytes,
 )
+from fsdp_migrate.vendor import MARK, copies, package_at
 
 if TYPE_CHECKING:
     from fsdp_migrate.facts.file import File
@@ -70,7 +72,9 @@ def _source_if_concerned(path: Path) -> Source | Problem | None:
             data = stream.read()
     except OSError:
         return read_source(path)
-    return source_from_bytes(path, shown_path(path), data) if mentions_fsdp(data) else None
+    if not mentions_fsdp(data) or data.startswith(MARK.encode()):
+        return None
+    return source_from_bytes(path, shown_path(path), data)
 
 
 def _analyse(
@@ -88,6 +92,9 @@ def _analyse(
         from fsdp_migrate.jobs import in_processes
         from fsdp_migrate.migration import migrate
 
+        if options.vendor is not None:
+            package = package_at(options.vendor, [source.path for source in sources])
+            sources = [replace(source, runtime=package) for source in sources]
         files = list(_files(sources, report, progress))
         program = Program([file for file, _ in files], paths, _parse)
         if options.values is not None:
@@ -96,6 +103,8 @@ def _analyse(
         models = Models(program)
         outcomes = in_processes(lambda each: migrate(*each, models, options), files, options.jobs)
         _collect(outcomes, options, report)
+        if not options.only_checks:
+            _vendor([source for _, source in files], outcomes, report)
     report.findings.sort()
     report.errors.sort()
 
@@ -113,6 +122,18 @@ def _collect(outcomes: Sequence[Outcome], options: Options, report: Report) -> N
         report.errors += outcome.errors
         if outcome.change is not None:
             report.changes.append(outcome.change)
+
+
+def _vendor(sources: Iterable[Source], outcomes: Iterable[Outcome], report: Report) -> None:
+    """Brings the copies of the runtime up to date that the files import."""
+    programs: dict[Path, list[str]] = {}
+    for source, outcome in zip(sources, outcomes, strict=True):
+        folder = (source.runtime or source.package).folder
+        if folder is not None:
+            programs.setdefault(folder, []).append(outcome.after)
+    for folder, texts in programs.items():
+        report.vendored.append(folder)
+        report.changes += copies(folder, texts)
 
 
 def _files(

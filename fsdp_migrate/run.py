@@ -19,6 +19,8 @@ from fsdp_migrate.settings import Options, Settings, SettingsError, load_setting
 from fsdp_migrate.source import Source, parse_problem, read_source, source_from_bytes
 from fsdp_migrate.values import UnusableValues, Values, read
 from fsdp_migrate.views import text
+from fsdp_migrate.vendor import VendorError
+from fsdp_migrate.views import rendered, text
 from fsdp_migrate.views.terminal import Stream, wants_colour, write_bytes, write_text
 
 EMPTY = "the file is empty: nothing to migrate"
@@ -40,6 +42,7 @@ class Request:
     bridge: bool = False
     target_torch: tuple[int, ...] = (2, 8)
     jobs: int = 1
+    vendor: Path | None = None
     allow_dirty: bool = False
     only_checks: bool = False
     values: tuple[Path, ...] = ()
@@ -57,12 +60,19 @@ class Request:
 
 def run(request: Request) -> int:
     """Does what is asked for and returns the exit code."""
-    if request.diff and request.output == "json":
-        raise click.UsageError("--diff and --format json share standard output: use --report FILE")
+    if request.diff and request.output != "text":
+        raise click.UsageError(
+            f"--diff and --format {request.output} share standard output: use --report FILE"
+        )
     if "-" in request.paths and not request.from_stdin:
         raise click.UsageError("`-` is standard input, one source: it takes no other paths")
+    if request.vendor and request.from_stdin:
+        raise click.UsageError("--vendor needs the files that will import the copy, not `-`")
     with _no_collection():
-        return _run(request)
+        try:
+            return _run(request)
+        except VendorError as error:
+            raise click.UsageError(f"--vendor {error}") from None
 
 
 def _run(request: Request) -> int:
@@ -76,6 +86,7 @@ def _run(request: Request) -> int:
         ignore=_known_codes(split_codes(request.ignore) | settings.ignore),
         jobs=request.jobs,
         values=_values(request),
+        vendor=request.vendor,
     )
     original = b""
     if request.from_stdin:
@@ -85,7 +96,7 @@ def _run(request: Request) -> int:
     written = not request.writes or _write(request, report)
     _show(request, report, original, written)
     if request.report:
-        _save(request.report, report)
+        _save(request, request.report, report)
     if report.errors:
         return USAGE
     return FINDINGS if request.check and not report.is_done else DONE
@@ -188,10 +199,8 @@ def _show(request: Request, report: Report, original: bytes, written: bool) -> N
         write_text(line, "stderr")
     if not written:
         write_text("Nothing was written: the files of a program are migrated together.", "stderr")
-    if request.output == "json":
-        from fsdp_migrate.views.json import render_json
-
-        write_text(render_json(report))
+    if request.output != "text":
+        write_text(rendered(report, request.output))
         return
     if request.diff:
         from fsdp_migrate.views.diff import render_diff
@@ -207,21 +216,21 @@ def _show(request: Request, report: Report, original: bytes, written: bool) -> N
 def _say(request: Request, report: Report, written: bool, stream: Stream) -> None:
     """The report in words: what was rewritten, the findings, the sum of them, and what to do next."""
     lines = text.render_changes(report) if request.writes and written else []
-    findings = report.findings if request.check else text.remaining(report.findings)
+    findings = report.findings if request.check else report.manual
     lines += text.render_findings(findings, stream)
     if written:
         lines.append(text.summary(report))
-        step = text.next_step(report, request.paths, wrote=request.writes)
-        lines += [step] if step else []
+        lines += text.render_next(report, request.paths, wrote=request.writes)
     for line in lines:
         write_text(line, stream)
 
 
-def _save(file: Path, report: Report) -> None:
-    from fsdp_migrate.views.json import render_json
-
+def _save(request: Request, file: Path, report: Report) -> None:
+    kinds = {".html": "html", ".md": "markdown", ".sarif": "sarif"}
+    kind = kinds.get(file.suffix.lower(), "json")
+    content = rendered(report, kind, text.next_steps(report, request.paths, wrote=request.writes))
     try:
-        file.write_text(render_json(report) + "\n", encoding="utf-8")
+        file.write_text(content + "\n", encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise click.ClickException(
             f"{file}: the report cannot be written: {error.strerror}"

@@ -33,6 +33,7 @@ class Options:
         ignore: leave these rule codes out.
         jobs: how many processes analyse the files.
         values: what a run gave to the constructs.
+        vendor: the folder that the runtime is copied to, and imported from.
     """
 
     form: str = "auto"
@@ -43,6 +44,7 @@ class Options:
     ignore: frozenset[str] = frozenset()
     jobs: int = 1
     values: Values | None = None
+    vendor: Path | None = None
 
 
 @dataclass(frozen=True)

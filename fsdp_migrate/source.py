@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path, PurePath
 
 from fsdp_migrate.findings import Problem
+from fsdp_migrate.vendor import INSTALLED, Package, package_of
 
 
 @dataclass(frozen=True)
@@ -26,25 +27,39 @@ class Source:
         path: where it lies.
         shown: its name in findings and messages.
         data: its bytes.
+        runtime: the package that it will import the runtime from; the one that it does import it from, if None.
     """
 
     path: Path
     shown: str
     data: bytes
+    runtime: Package | None = None
 
     @cached_property
     def encoding(self) -> str:
         """The codec that Python uses; `utf-8-sig` where there is a byte-order mark."""
-        return tokenize.detect_encoding(io.BytesIO(self.data).readline)[0]
+        return tokenize.detect_encoding(io.BytesIO(_unix(self.data)).readline)[0]
 
     @cached_property
-    def text(self) -> str:
+    def decoded(self) -> str:
         """The content, without byte-order mark and with its own line endings."""
         return self.data.decode(self.encoding)
 
+    @cached_property
+    def package(self) -> Package:
+        """The package that the file imports the runtime from."""
+        found = package_of(self.path, self.decoded)
+        same = found.spelled(found.unspelled(self.decoded)) == self.decoded
+        return found if same else INSTALLED
+
+    @cached_property
+    def text(self) -> str:
+        """The content as it is analysed: it imports the installed runtime, not a copy of it."""
+        return self.package.unspelled(self.decoded)
+
     def encode(self, text: str) -> bytes:
-        """`text` in this file's encoding and with its byte-order mark: the inverse of `text`."""
-        return text.encode(self.encoding)
+        """The file with another text: in its encoding, with its byte-order mark and its copy of the runtime."""
+        return (self.runtime or self.package).spelled(text).encode(self.encoding)
 
 
 def shown_path(path: Path) -> str:
@@ -72,7 +87,7 @@ def source_from_bytes(path: Path, shown: str, data: bytes) -> Source | Problem:
         line = data.count(b"\n", 0, data.index(b"\0")) + 1
         return Problem(shown, line, "holds a NUL byte: not Python source")
     try:
-        faithful = source.encode(source.text) == data
+        faithful = source.decoded.encode(source.encoding) == data
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         return Problem(shown, line, _undecodable(source.encoding))
@@ -107,6 +122,11 @@ def parse_problem(source: Source) -> Problem | None:
     return parsed if isinstance(parsed, Problem) else None
 
 
+def _unix(data: bytes) -> bytes:
+    """Lines that end as the tokenizer knows them: it takes a file with lone CR for a single line."""
+    return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
 def _undecodable(encoding: str) -> str:
     if encoding in ("utf-8", "utf-8-sig"):
         return "is not UTF-8 and has no coding cookie that says otherwise"
@@ -115,7 +135,7 @@ def _undecodable(encoding: str) -> str:
 
 def _cookie_problem(source: Source, reason: str) -> Problem:
     """`detect_encoding` raises one error for a bad cookie and for bad bytes in the first lines."""
-    head = b"\n".join(source.data.split(b"\n", 2)[:2])
+    head = b"\n".join(_unix(source.data).split(b"\n", 2)[:2])
     try:
         head.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -60,7 +60,10 @@ class Recorded:
     def is_at(self, node: ast.Call) -> bool:
         """Whether a call of the source is this one: no two calls end at the same place."""
         if self.end_line:
-            return (self.end_line, self.end_column) == (node.end_lineno, (node.end_col_offset or 0) + 1)
+            return (self.end_line, self.end_column) == (
+                node.end_lineno,
+                (node.end_col_offset or 0) + 1,
+            )
         return self.line == node.lineno
 
 
@@ -75,9 +78,13 @@ class Values:
         """What is known of each file; nothing if one of the recorded files is another now, and a problem that names it."""
         problems: list[Problem] = []
         for root in dict.fromkeys(root for path in paths for root in self._roots(path.resolve())):
-            changed = [name for name, digest in self.files.items() if _digest(root / name) != digest]
+            changed = [
+                name for name, digest in self.files.items() if _digest(root / name) != digest
+            ]
             if not changed:
-                places = {name: [e for e in self.entries if e["file"] == name] for name in self.files}
+                places = {
+                    name: [e for e in self.entries if e["file"] == name] for name in self.files
+                }
                 return {root / n: [_recorded(e) for e in known] for n, known in places.items()}, []
             problems.append(Problem(shown_path(root / changed[0]), 0, CHANGED))
         return {}, problems[:1]

@@ -58,11 +58,20 @@ def _noted(problems: list[Problem], path: Path) -> Iterator[None]:
 
 
 def _refuse_if_touched(target: str, change: Change) -> None:
+    if change.is_new and not os.path.lexists(target):
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        return
     mode = os.stat(target).st_mode
     if not mode & 0o222 or not os.access(target, os.W_OK):
         raise OSError("it is read-only")
     if Path(target).read_bytes() != change.before:
         raise OSError("it was changed while it was analysed")
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def _stage(target: str, content: bytes) -> str:
@@ -71,7 +80,10 @@ def _stage(target: str, content: bytes) -> str:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-        shutil.copymode(target, temporary)
+        if os.path.exists(target):
+            shutil.copymode(target, temporary)
+        else:
+            os.chmod(temporary, 0o666 & ~_umask())
     except BaseException:
         os.unlink(temporary)
         raise

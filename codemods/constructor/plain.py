@@ -35,6 +35,7 @@ class Plain:
         shared: keyword arguments, as source, of every `fully_shard` call.
         child, root: those of the units below the root, and of the root.
         classes: the modules that are units of their own, as `isinstance` takes them.
+        units: the condition by which `{module}` is a unit of its own, as source; "" where the root alone is one.
         above: statements in front, with `{model}` for the model.
         below: statements behind.
         edits: changes elsewhere in the file.
@@ -47,6 +48,7 @@ class Plain:
     child: dict[str, str] = field(default_factory=dict)
     root: dict[str, str] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
+    units: str = ""
     above: tuple[str, ...] = ()
     below: tuple[str, ...] = ()
     imports: tuple[Import, ...] = ()

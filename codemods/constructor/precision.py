@@ -364,7 +364,7 @@ def _renamed(construction: Construction, policy: _Policy, statement: ast.stmt) -
         if name in new and (start == here or new[name] != name):
             edits.append(Edit(start, here, f"{new[name]}="))
     dropped = [index for index, name in enumerate(policy.fields) if name not in new]
-    drops = text.drop_items(file, spans, dropped)
+    drops = text.drop_items(file.text, spans, dropped)
     indent, end_of_line = text.indentation(file, statement), text.newline(file)
     comments = [
         each for drop in drops for each in text.comments_between(file, drop.start, drop.end)

@@ -174,7 +174,9 @@ class _ByRun:
         return self._named_mesh(code, "build_mesh", RUNTIME)
 
     def _named_mesh(self, code: str, function: str, module: str) -> Plain:
-        if "dist." in code and not self.context.means("dist", self.construction.call, "torch.distributed"):
+        if "dist." in code and not self.context.means(
+            "dist", self.construction.call, "torch.distributed"
+        ):
             raise Stays("sharding_strategy: the mesh needs `import torch.distributed as dist`")
         name = self.context.free("mesh", self.construction.call)
         need = Import(module, function, self.construction.call.func)
@@ -195,7 +197,10 @@ class _ByRun:
 
     def _check_precision(self) -> None:
         facts, name = self.recorded.facts, "mixed_precision"
-        if facts["batch_norm"] and self.recorded.arguments.get("auto_wrap_policy", "None") != "None":
+        if (
+            facts["batch_norm"]
+            and self.recorded.arguments.get("auto_wrap_policy", "None") != "None"
+        ):
             raise Stays(f"{name}: FSDP1 kept {facts['batch_norm'][0]} in full precision")
         if not has_torch(self.context, self.construction.call):
             raise Stays(f"{name}: its types need `import torch`")
@@ -213,7 +218,9 @@ class _ByRun:
             return replace(made, imports=tuple(need for _, need in known if need is not None))
         names = [name for group in facts["units"].values() for name in group]
         if len(names) > _MOST_NAMES:
-            raise Stays("auto_wrap_policy: its units have no classes of their own at the constructor")
+            raise Stays(
+                "auto_wrap_policy: its units have no classes of their own at the constructor"
+            )
         units = self.context.free("units", self.construction.call)
         listed = ", ".join(_member("{model}", name) for name in names)
         return Plain(units=f"{{module}} in {units}", above=(f"{units} = {{{listed}}}",))
@@ -263,13 +270,17 @@ def _parsed(name: str, text: str) -> object:
         given = {keyword.arg: keyword.value for keyword in node.keywords}
         if name == "cpu_offload":
             return bool(given)
-        return {k: v.value if isinstance(v, ast.Constant) else ast.unparse(v) for k, v in given.items()}
+        return {
+            k: v.value if isinstance(v, ast.Constant) else ast.unparse(v) for k, v in given.items()
+        }
     raise Stays(f"{name} was {text}")
 
 
 def _member(model: str, name: str) -> str:
     """A part of a model by its name: `model.layers[3].norm` for `layers.3.norm`."""
-    return model + "".join(f"[{part}]" if part.isdecimal() else f".{part}" for part in name.split("."))
+    return model + "".join(
+        f"[{part}]" if part.isdecimal() else f".{part}" for part in name.split(".")
+    )
 
 
 def _sets(node: ast.AST) -> bool:

@@ -76,6 +76,10 @@ def _path(file: File, node: ast.AST, old: str, new: str) -> Edit:
 
 
 def _binds_torch_elsewhere(file: File, node: ast.Import) -> bool:
-    """Whether `torch` goes on being bound without an `import torch.distributed.fsdp`."""
+    """Whether `torch` is bound without an `import torch.distributed.fsdp` wherever it is used."""
     bindings = file.scope_of(node).bindings.get("torch", ())
-    return any(isinstance(b, Imported) and not is_module(b.alias.name) for b in bindings)
+    used = min((load.lineno for load in file.loads.get("torch", ())), default=node.lineno)
+    return any(
+        isinstance(b, Imported) and not is_module(b.alias.name) and b.alias.lineno <= used
+        for b in bindings
+    )

@@ -99,8 +99,10 @@ def _collapsed(
         ],
         lpar=None,
         rpar=None,
+        whitespace_after_import=SPACE,
     )
-    return flat if _width(flat) <= line_length else statement
+    code = cst.Module([]).code_for_node(flat)  # `a as b` may have lines of its own
+    return flat if "\n" not in code and len(code) <= line_length else statement
 
 
 def _new_line(

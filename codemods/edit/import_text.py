@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import io
 from collections.abc import Sequence
+from itertools import pairwise
 
 import libcst as cst
 
@@ -94,7 +96,7 @@ def insert_import_text(
             lines = insert_imports(cst.parse_module(""), named, line_length).code
             apart = file.text[end:] and not file.text[end:].startswith(("\n", "\r"))
             made = head + "\n" * bool(head) + lines + "\n" * (2 if apart else 1)
-        edits += _difference(head, made, newline(file))
+        edits += _difference(file, end, made)
     return edits
 
 
@@ -119,15 +121,14 @@ def _place_of_modules(file: File) -> tuple[int, str, str]:
     )
 
 
-def _difference(before: str, after: str, end_of_line: str) -> list[Edit]:
-    """Edits of whole lines that make one text of another; places count as in the file, whose lines end otherwise."""
+def _difference(file: File, end: int, after: str) -> list[Edit]:
+    """Edits of whole lines that make another text of the head of a file, which may mix its line ends."""
     import difflib
 
-    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
-    extra = len(end_of_line) - 1
-    starts = [0]
-    for line in old:
-        starts.append(starts[-1] + len(line) + (extra if line.endswith("\n") else 0))
+    starts = [*(start for start in file.line_starts if start < end), end]
+    old = [NEWLINE.sub("\n", file.text[a:b]) for a, b in pairwise(starts)]
+    new = [*io.StringIO(after, newline="\n")]  # `str.splitlines` would end lines at form feeds, too
+    end_of_line = newline(file)
     return [
         Edit(starts[a], starts[b], "".join(new[c:d]).replace("\n", end_of_line))
         for tag, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
@@ -157,7 +158,7 @@ def _end_of_head(file: File) -> int:
 def _end_of_header(file: File) -> int:
     """Where the comments on a file end that begins with no statement: its first lines, set off by an empty one."""
     first = file.tree.body[0].lineno if file.tree.body else len(file.line_starts)
-    lines = file.text[: file.line_starts[first - 1]].splitlines()
+    lines = NEWLINE.split(file.text[: file.line_starts[first - 1]])[:-1]
     blank = [number for number, line in enumerate(lines) if not line.strip()]
     special = [n for n, line in enumerate(lines[:2]) if line.startswith("#!") or "coding" in line]
     count = blank[0] if blank else len(special)

@@ -47,8 +47,12 @@ def overlap(ordered: Sequence[Edit]) -> bool:
 
 
 def comments(text: str) -> list[str]:
-    """The comments of a file, in order."""
-    lines = io.StringIO(NEWLINE.sub("\n", text)).readline  # the tokenizer knows no lone CR
+    """The comments of a file, or of a part that begins and ends with whole tokens, in order."""
+    if "#" not in text:
+        return []
+    # The tokenizer knows no lone CR. In parentheses it does not look at indentation, which a part need not have, and
+    # which it takes for wrong below a line with nothing but a backslash.
+    lines = io.StringIO("(" + NEWLINE.sub("\n", text) + "\n)").readline
     return [t.string for t in tokenize.generate_tokens(lines) if t.type == tokenize.COMMENT]
 
 
@@ -115,12 +119,12 @@ def remove_statement(file: File, statement: ast.stmt) -> Edit:
     return Edit(start, end, "".join(line + end_of_line for line in kept))
 
 
-def drop_items(file: File, spans: Sequence[tuple[int, int]], dropped: Sequence[int]) -> list[Edit]:
+def drop_items(text: str, spans: Sequence[tuple[int, int]], dropped: Sequence[int]) -> list[Edit]:
     """Takes some of the items between commas away, in order and never all; one with lines of its own goes with them."""
     edits: list[Edit] = []
     for index in dropped:
         start, end = spans[index]
-        before, after = _ABOVE.search(file.text, 0, start), _BEHIND.match(file.text, end)
+        before, after = _ABOVE.search(text, 0, start), _BEHIND.match(text, end)
         if before and after:
             start, end = before.start(), after.end()
         elif all(first in dropped for first in range(index)):
@@ -135,13 +139,7 @@ def drop_items(file: File, spans: Sequence[tuple[int, int]], dropped: Sequence[i
 
 def comments_between(file: File, start: int, end: int) -> list[str]:
     """The comments in a part of a file that begins and ends with whole tokens."""
-    text = file.text[start:end].strip()
-    if "#" not in text:
-        return []
-    try:
-        return comments(text)
-    except (tokenize.TokenError, IndentationError):
-        return comments(f"({text})")
+    return comments(file.text[start:end])
 
 
 def dedent_body(file: File, statement: ast.With) -> list[Edit]:

@@ -15,6 +15,7 @@ from fsdp_migrate.values import Values
 from fsdp_migrate.verify import (
     emulation,
     environment,
+    evidence,
     failures,
     folders,
     launch,
@@ -205,6 +206,7 @@ class _Pair:
         notes: list[str] = []
         before = self._copy("original", self.original, folder)
         after = self._copy("migrated", self.migrated or self.original, folder)
+        before, after = replace(before, twin=after.source), replace(after, twin=before.source)
         launcher = launch.choose(self.launcher, before.script)
         if self.nodes is not None:
             self.nodes.check()
@@ -219,8 +221,10 @@ class _Pair:
         texts = sources.read(before, after)
         one, recording = first or self._run_original(before, folder)
         saved = start.read(one).save(folder / "start.pt")
+        evidence.original(one)
         other = self._run(after, replace(recording, start=saved), folder)
         self.progress("comparing")
+        notes += evidence.migrated(other, texts)
         verdict = judge(one, other, self.tolerance, recording)
         notes += verdict.notes
         notes += _ranks_started(one, self.ranks * (self.nodes.count if self.nodes else 1))

@@ -27,6 +27,9 @@ class Rank:
         aligned: the first values that it took over from the other program.
         constructs: what each FSDP1 construct was given, call by call, if that was asked for.
         output: what it printed, where the launcher parts it from the others.
+        files: the files of the copy that it ran, relative to it.
+        fsdp1: where it first built a model of torch's FSDP1, as `file:line`; empty if it did not.
+        sharded: whether it built a unit of FSDP1 or FSDP2.
     """
 
     rank: int
@@ -46,6 +49,9 @@ class Rank:
     aligned: list[str] = field(default_factory=list)
     constructs: list[dict[str, Any]] = field(default_factory=list)
     output: str = ""
+    files: list[str] = field(default_factory=list)
+    fsdp1: str = ""
+    sharded: bool = True
 
 
 @dataclass(frozen=True)
@@ -134,6 +140,9 @@ def _rank(path: Path, data: dict[str, Any]) -> Rank:
         start_problem=data["start_problem"],
         aligned=data["aligned"],
         constructs=data["constructs"],
+        files=data["files"],
+        fsdp1=data["fsdp1"],
+        sharded=data["sharded"],
     )
 
 

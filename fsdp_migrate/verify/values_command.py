@@ -24,7 +24,9 @@ _PROGRAM = click.Path(exists=True, path_type=Path)
     type=click.Path(dir_okay=False, path_type=Path),
     help="The file to write, for `migrate --values`.",
 )
-@click.option("--entry", type=click.Path(path_type=Path), help="The script, where SCRIPT is a folder.")
+@click.option(
+    "--entry", type=click.Path(path_type=Path), help="The script, where SCRIPT is a folder."
+)
 @click.option(
     "--link", "links", multiple=True, type=click.Path(path_type=Path), help="As for verify."
 )
@@ -61,4 +63,6 @@ def values_command(
         context.exit(3)
     count = len(found.entries)
     click.echo(f"{output}: {count} FSDP1 constructs of {len(found.files)} files")
-    click.echo(f"Next: `fsdp-migrate migrate PATH --values {output} --diff` shows what it makes plain.")
+    click.echo(
+        f"Next: `fsdp-migrate migrate PATH --values {output} --diff` shows what it makes plain."
+    )

@@ -39,14 +39,19 @@ START = "FSDP_MIGRATE_START"
 VALUES = "FSDP_MIGRATE_VALUES"
 """Environment variable: `1` to record what each FSDP1 construct is given (`constructs`)."""
 
+COPIES = "FSDP_MIGRATE_COPIES"
+"""Environment variable: the user's folders and their copies, in JSON (`redirect`)."""
+
 
 def start() -> None:
     """Arrange for the recorder to be installed as soon as the program has imported torch."""
     folder = os.environ.get(FOLDER)
     if not folder:
         return
-    from . import imports, leaving, seeds
+    from . import imports, leaving, redirect, seeds
 
+    copies = redirect.Copies(os.environ.get(COPIES, ""))
+    redirect.install(copies)
     imports.install()
     seeds.install()
     _change()
@@ -57,7 +62,7 @@ def start() -> None:
     def record(_: object) -> None:
         from . import session, stacks
 
-        departure.before = session.install(folder, departure)
+        departure.before = session.install(folder, departure, copies)
         stacks.install(folder)
 
     imports.after("torch", record)

@@ -126,7 +126,9 @@ def _names(frame: FrameType) -> dict[str, str]:
 
     A key of a dictionary is written as a field, since the two are one to many configurations.
     """
-    read = {name: frame.f_globals[name] for name in frame.f_code.co_names if name in frame.f_globals}
+    read = {
+        name: frame.f_globals[name] for name in frame.f_code.co_names if name in frame.f_globals
+    }
     found: dict[str, str] = {}
     waiting = [(name, value, 0) for name, value in {**read, **frame.f_locals}.items()]
     while waiting and len(found) < _MOST_NAMES:

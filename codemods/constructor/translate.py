@@ -1,0 +1,141 @@
+"""What one value of an FSDP1 argument is in plain PyTorch: the same table for what a file shows and for what a run recorded.
+
+A value is described by what its text cannot hide: a strategy is the name of its member, a `MixedPrecision` its fields, a
+policy the names of the classes that become units. Where a file shows several values that an argument can have, each is
+translated where it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fsdp_migrate.codemods.constructor.plain import Plain, Stays
+from fsdp_migrate.codemods.rule import Import
+from fsdp_migrate.facts.names import RUNTIME, TORCH
+
+# FULL_SHARD leaves the choice to FSDP2: freed after forward below the root, kept at the root.
+_RESHARD = {
+    None: "None",
+    "FULL_SHARD": "None",
+    "HYBRID_SHARD": "None",
+    "SHARD_GRAD_OP": "False",
+    "_HYBRID_SHARD_ZERO2": "False",
+}
+HYBRID = frozenset({"HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"})
+MESH_DIM_NAMES = ("replicate", "shard")
+_TYPES = ("param_dtype", "reduce_dtype")
+_NO_EFFECT = frozenset({"limit_all_gathers", "use_orig_params", "backward_prefetch"})
+_ONLY_OFF = frozenset({"forward_prefetch", "param_init_fn", "ignored_modules", "ignored_states"})
+
+
+def translated(name: str, value: object) -> Plain:
+    """What one value of an argument adds to the plain form.
+
+    Args:
+        name: the argument in FSDP1's signature.
+        value: None for all that are left out or None, and
+            `sharding_strategy`: the name of a member, as "SHARD_GRAD_OP";
+            `mixed_precision`: the fields that are not None by name, types as source ("torch.bfloat16"), flags as bool;
+            `cpu_offload`: whether parameters are offloaded;
+            `auto_wrap_policy`: the classes of the units, as source; FSDP1 makes no unit of the root by a policy;
+            `sync_module_states` and the arguments without effect: their value.
+
+    Raises:
+        Stays: if only the runtime has this value; the text says why.
+    """
+    if name == "sharding_strategy":
+        text = reshard_after_forward(value)
+        return Plain(shared={} if text == "None" else {"reshard_after_forward": text})
+    if name == "mixed_precision":
+        assert value is None or isinstance(value, Mapping)
+        return _precision(value)
+    if name == "cpu_offload":
+        need = (Import(TORCH, "CPUOffloadPolicy"),)
+        given = {"offload_policy": offload_policy(bool(value))}
+        return Plain(shared=given, imports=need) if value else Plain()
+    if name == "auto_wrap_policy":
+        assert value is None or isinstance(value, Sequence)
+        return Plain(units=unit_condition(value)) if value else Plain()
+    if name == "sync_module_states":
+        need = (Import(RUNTIME, "broadcast_module_states"),)
+        return (
+            Plain(above=("broadcast_module_states({model})",), imports=need) if value else Plain()
+        )
+    if name in _NO_EFFECT or (name in _ONLY_OFF and not value):
+        return Plain()
+    raise Stays(f"{name}: only the runtime has what {value!r} does")
+
+
+def reshard_after_forward(member: object) -> str:
+    """The value of `reshard_after_forward` for a strategy, as source.
+
+    Raises:
+        Stays: for NO_SHARD, which is a mesh of one rank to shard over, and no matter of freeing.
+    """
+    if member not in _RESHARD:
+        raise Stays(f"sharding_strategy: {member} needs a mesh that the runtime builds")
+    return _RESHARD[member]  # type: ignore[index]
+
+
+def mesh(member: str | None, device_type: str, shape: Sequence[int]) -> str:
+    """The mesh of a strategy, as source; "" for the default, all ranks in one dimension.
+
+    Args:
+        shape: how many ranks replicate and how many shard; for the strategies of one dimension the ranks that shard.
+    """
+    names = f"mesh_dim_names={MESH_DIM_NAMES}".replace("'", '"')
+    if member == "NO_SHARD":
+        return f'init_device_mesh("{device_type}", (dist.get_world_size(), 1), {names})'
+    if member in HYBRID:
+        return f'init_device_mesh("{device_type}", {tuple(shape)}, {names})'
+    return ""
+
+
+def offload_policy(offloads: bool) -> str:
+    """The policy that offloads, or does not, as source."""
+    return "CPUOffloadPolicy()" if offloads else "OffloadPolicy()"
+
+
+def unit_condition(classes: Sequence[str]) -> str:
+    """The condition by which `{module}` is a unit."""
+    named = classes[0] if len(classes) == 1 else f"({', '.join(classes)})"
+    return f"isinstance({{module}}, {named})"
+
+
+def mp_policy(fields: Mapping[str, object], *, below: bool) -> str:
+    """The policy of the root, or of the units below it, as source.
+
+    FSDP1 casts the inputs of the root for either flag (`_runtime_utils.py`, `_root_pre_forward` and `_pre_forward`), and
+    those below for `cast_forward_inputs` alone.
+    """
+    given = [f"{name}={fields[name]}" for name in _TYPES if name in fields]
+    if not casts(fields, below=below):
+        given.append("cast_forward_inputs=False")
+    return f"MixedPrecisionPolicy({', '.join(given)})"
+
+
+def casts(fields: Mapping[str, object], *, below: bool) -> bool:
+    """Whether a unit's inputs are cast: the root's, or those of the units below it."""
+    everywhere = bool(fields.get("cast_forward_inputs", False))
+    return everywhere or (not below and bool(fields.get("cast_root_forward_inputs", True)))
+
+
+def _precision(fields: Mapping[str, object] | None) -> Plain:
+    if fields is None:
+        return Plain()
+    if fields.get("keep_low_precision_grads", False):
+        raise Stays("mixed_precision: keep_low_precision_grads has no counterpart")
+    if "_module_classes_to_ignore" in fields:
+        raise Stays("mixed_precision: the classes that it leaves out are the program's own")
+    above: tuple[str, ...] = ()
+    imports: tuple[Import, ...] = ()
+    if "buffer_dtype" in fields:
+        above = (f"cast_buffers({{model}}, {fields['buffer_dtype']})",)
+        imports = (Import(RUNTIME, "cast_buffers"),)
+    if not any(name in fields for name in _TYPES):
+        return Plain(above=above, imports=imports)
+    imports = (*imports, Import(TORCH, "MixedPrecisionPolicy"))
+    root, child = (mp_policy(fields, below=below) for below in (False, True))
+    if root == child:
+        return Plain(shared={"mp_policy": root}, above=above, imports=imports)
+    return Plain(child={"mp_policy": child}, root={"mp_policy": root}, above=above, imports=imports)
