@@ -18,7 +18,6 @@ from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options, Settings, SettingsError, load_settings, split_codes
 from fsdp_migrate.source import Source, parse_problem, read_source, source_from_bytes
 from fsdp_migrate.values import UnusableValues, Values, read
-from fsdp_migrate.views import text
 from fsdp_migrate.vendor import VendorError
 from fsdp_migrate.views import rendered, text
 from fsdp_migrate.views.terminal import Stream, wants_colour, write_bytes, write_text

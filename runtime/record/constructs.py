@@ -38,6 +38,8 @@ _METHODS = (
     "no_sync",
     "clip_grad_norm_",
 )
+_EMULATED = bool(os.environ.get("FSDP_MIGRATE_EMULATE"))
+_CURRENT = "torch.cuda.current_device()"
 _OPTIONS = ("sharding_strategy", "mixed_precision", "cpu_offload", "process_group")
 _MODELS = ("self", "module", "model", "optim")
 _MOST_ITEMS, _MOST_NAMES, _LONGEST, _DEEPEST = 20, 300, 100, 3
@@ -186,13 +188,27 @@ class _Model:
         for name, (_, cls) in made.items():
             grouped.setdefault(text(cls), []).append(name)
         return {
-            "units": grouped,
+            "units": {cls: list(self._short(names, set(made))) for cls, names in grouped.items()},
             "all_of_classes": alike - {""} == set(made),
             "root_is_alike": "" in alike,
+            "device_type": "cuda" if _EMULATED else root.compute_device.type,
+            "shard_ranks": root.process_group.size(),
             "other_options": [
                 n for n, (unit, _) in made.items() if _options(unit) != _options(root)
             ],
         }
+
+    def _short(self, names: list[str], made: set[str]) -> Iterator[str]:
+        """Names of units, with `layers.*` once for a container of units."""
+        said = set()
+        for name in names:
+            above = name.rpartition(".")[0]
+            inside = self.modules[above]._modules if above else {}
+            whole = all(f"{above}.{key}" in made and key.isdecimal() for key in inside)
+            short = f"{above}.*" if inside and whole else name
+            if short not in said:
+                yield short
+            said.add(short)
 
     def _instances(self, module: Any) -> Iterator[Any]:
         return (m for m in module.modules() if isinstance(m, self.cls) and _WRAPPED in m._modules)
@@ -222,14 +238,12 @@ def _given(name: str, value: Any) -> str:
         return text(value)
     import torch
 
-    device = torch.device("cuda", value) if isinstance(value, int) else torch.device(value)
-    if device.type != "cuda":
-        return text(device)
-    current = torch.cuda.current_device() if torch.cuda.is_available() else None
-    if device.index in (None, current):
-        return "torch.cuda.current_device()"
-    is_rank = str(device.index) == os.environ.get("LOCAL_RANK")
-    return 'int(os.environ["LOCAL_RANK"])' if is_rank else text(device)
+    if _EMULATED and not isinstance(value, int):  # `emulate` makes it the CPU
+        return _CURRENT
+    index = value if isinstance(value, int) else torch.device(value).index
+    if not isinstance(value, int) and torch.device(value).type != "cuda":
+        return text(torch.device(value))
+    return _CURRENT if index in (None, torch.cuda.current_device()) else repr(index)
 
 
 def text(value: Any) -> str:
