@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _FOREIGN = frozenset({".venv", "node_modules", "site-packages", "__pycache__"})
 # Without git's list, also what is rarely a source folder.
 _BUILT = frozenset({"build", "dist", "venv"})
+_PROGRAMS = (".py", ".ipynb")
 _WORDS = (b"fsdp", b"fullyshardeddataparallel", b"torch.distributed._composable")
 
 
@@ -140,7 +141,7 @@ def _from_git(folder: str, listed: list[str]) -> Iterator[str]:
     for name in listed:
         if not _FOREIGN.isdisjoint(name.split("/")):
             continue
-        if name.endswith(".py") and not os.path.isdir(os.path.join(folder, name)):
+        if name.endswith(_PROGRAMS) and not os.path.isdir(os.path.join(folder, name)):
             yield name
         elif name.endswith("/") or os.path.isdir(os.path.join(folder, name)):
             nested = os.path.join(folder, name)
@@ -169,7 +170,7 @@ def _walk(folder: str) -> Iterator[str]:
             and not _ignored(rules, os.path.join(here, name), is_folder=True)
         )
         for name in sorted(files):
-            if name.endswith(".py") and not _ignored(rules, os.path.join(here, name)):
+            if name.endswith(_PROGRAMS) and not _ignored(rules, os.path.join(here, name)):
                 yield os.path.join(here, name)
 
 

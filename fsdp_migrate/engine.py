@@ -139,6 +139,7 @@ def _files(
         if progress is not None:
             progress(done, len(sources), source.shown)
         file = _file(source)
+        report.errors += source.problems
         if file is not None:
             yield file, source
         else:
