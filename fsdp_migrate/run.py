@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from fsdp_migrate.baseline import BaselineError, pass_known, write_baseline
 from fsdp_migrate.discover import Discovered, discover, mentions_fsdp
 from fsdp_migrate.exit_codes import DONE, FINDINGS, USAGE
 from fsdp_migrate.findings import Problem
@@ -41,6 +42,8 @@ class Request:
     target_torch: tuple[int, ...] = (2, 8)
     jobs: int = 1
     vendor: Path | None = None
+    baseline: Path | None = None
+    write_baseline: Path | None = None
     allow_dirty: bool = False
     only_checks: bool = False
 
@@ -70,6 +73,8 @@ def run(request: Request) -> int:
             return _run(request)
         except VendorError as error:
             raise click.UsageError(f"--vendor {error}") from None
+        except BaselineError as error:
+            raise click.ClickException(str(error)) from None
 
 
 def _run(request: Request) -> int:
@@ -93,8 +98,12 @@ def _run(request: Request) -> int:
     _show(request, report, original, written)
     if request.report:
         _save(request, request.report, report)
+    if request.write_baseline:
+        write_baseline(request.write_baseline, report)
     if report.errors:
         return USAGE
+    if request.write_baseline:
+        return DONE
     return FINDINGS if request.check and not report.is_done else DONE
 
 
@@ -136,7 +145,11 @@ def _analyse(request: Request, options: Options, settings: Settings) -> Report:
     if not request.only_checks:
         _answer_for_named(found)
     with ProgressBar() as progress:
-        return analyse(found, options, progress)
+        report = analyse(found, options, progress)
+    baseline = request.baseline or settings.baseline
+    if request.only_checks and baseline and not request.write_baseline:
+        pass_known(baseline, report, found.files)
+    return report
 
 
 def _answer_for_named(found: Discovered) -> None:
