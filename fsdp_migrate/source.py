@@ -18,10 +18,13 @@ from pathlib import Path, PurePath
 from fsdp_migrate.findings import Finding, Problem
 from fsdp_migrate.vendor import INSTALLED, Package, package_of
 
+# The endings of files that set FSDP without calling it.
+CONFIGURATIONS = (".yaml", ".yml", ".json", ".sh")
+
 
 @dataclass(frozen=True)
 class Source:
-    """One Python file.
+    """One file, of Python or a configuration.
 
     Attributes:
         path: where it lies.
@@ -155,7 +158,9 @@ def parse(source: Source) -> ast.Module | Problem:
 
 
 def parse_problem(source: Source) -> Problem | None:
-    """Why the file does not parse, or None if it does."""
+    """Why the file does not parse, or None if it does, or is no Python."""
+    if source.path.suffix in CONFIGURATIONS:
+        return None
     parsed = parse(source)
     return parsed if isinstance(parsed, Problem) else None
 
