@@ -156,6 +156,7 @@ def _shared(command: F) -> F:
     type=click.Path(file_okay=False, resolve_path=True, path_type=Path),
     help="Copy what the programs use of the runtime into this folder of theirs, and import it from there.",
 )
+@click.option("--from-hook", is_flag=True, hidden=True)  # names files that it knows nothing about
 @click.option("--allow-dirty", is_flag=True, help="Write files with uncommitted changes, too.")
 @click.pass_context
 def migrate(ctx: click.Context, /, **arguments: Any) -> None:

@@ -45,6 +45,7 @@ class Request:
     baseline: Path | None = None
     write_baseline: Path | None = None
     allow_dirty: bool = False
+    from_hook: bool = False
     only_checks: bool = False
 
     @property
@@ -142,7 +143,7 @@ def _analyse(request: Request, options: Options, settings: Settings) -> Report:
 
     exclude = settings.exclude + request.exclude
     found = discover([Path(path) for path in request.paths], exclude, settings.root)
-    if not request.only_checks:
+    if not (request.only_checks or request.from_hook):
         _answer_for_named(found)
     with ProgressBar() as progress:
         report = analyse(found, options, progress)
@@ -155,7 +156,7 @@ def _analyse(request: Request, options: Options, settings: Settings) -> Report:
 def _answer_for_named(found: Discovered) -> None:
     """A file that is named gets an answer, even if it mentions no FSDP and would be passed over.
 
-    That is `migrate`; `check` is used by hooks, which name every file of a repository.
+    That is `migrate` by itself; hooks name every file of a repository.
     """
     for path in found.named:
         source = read_source(path)
