@@ -58,7 +58,9 @@ def mentions_fsdp(data: bytes, path: str = "") -> bool:
     """Whether a file can hold an FSDP construct at all, by a byte search; a configuration must set it."""
     lowered = data.lower()
     if path.endswith(CONFIGURATIONS):
-        return b"fsdp" in lowered and _SETTING.search(data) is not None
+        if b"fsdp" in lowered:
+            return _SETTING.search(data) is not None
+        return "fsdp" in os.path.basename(path) and b"transformer_layer_cls_to_wrap" in lowered
     return any(word in lowered for word in _WORDS)
 
 

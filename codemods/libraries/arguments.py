@@ -14,7 +14,16 @@ from fsdp_migrate.configuration.reading import from_call, from_python
 from fsdp_migrate.configuration.sections import Section, flat_section, is_first, section_of
 from fsdp_migrate.configuration.table import STRATEGY, STRATEGY_OF_LIGHTNING, CPUOffload, options_of
 from fsdp_migrate.configuration.translate import translate
-from fsdp_migrate.configuration.tree import UNKNOWN, Data, Mapping, Remove, Replace, Span, Value, mappings
+from fsdp_migrate.configuration.tree import (
+    UNKNOWN,
+    Data,
+    Mapping,
+    Remove,
+    Replace,
+    Span,
+    Value,
+    mappings,
+)
 from fsdp_migrate.findings import Action
 
 _BY_CODE = {rule.code: rule for rule in RULES}
