@@ -15,6 +15,7 @@ from fsdp_migrate.codemods.left import (
     private_names,
     wrapper_internals,
 )
+from fsdp_migrate.codemods.libraries import arguments
 from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.codemods.uses import (
     classes,
@@ -41,6 +42,7 @@ CODEMODS = (
     hooks,
     clip_local_norm,
     parameters,
+    arguments,
 )
 
 

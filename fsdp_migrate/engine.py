@@ -14,6 +14,7 @@ from fsdp_migrate.findings import Action, Problem
 from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import (
+    CONFIGURATIONS,
     Source,
     parse_problem,
     read_source,
@@ -59,7 +60,7 @@ def analyse_source(source: Source, options: Options | None = None) -> Report:
     """Analyses one source on its own, such as standard input."""
     started = time.perf_counter()
     report = Report(files=1)
-    sources = [source] if mentions_fsdp(source.data) else []
+    sources = [source] if mentions_fsdp(source.data, source.path.name) else []
     _analyse(sources, (), options or Options(), report, None)
     report.seconds = time.perf_counter() - started
     return report
@@ -72,7 +73,7 @@ def _source_if_concerned(path: Path) -> Source | Problem | None:
             data = stream.read()
     except OSError:
         return read_source(path)
-    if not mentions_fsdp(data) or data.startswith(MARK.encode()):
+    if not mentions_fsdp(data, path.name) or data.startswith(MARK.encode()):
         return None
     return source_from_bytes(path, shown_path(path), data)
 
@@ -92,6 +93,9 @@ def _analyse(
         from fsdp_migrate.jobs import in_processes
         from fsdp_migrate.migration import migrate
 
+        settings = [source for source in sources if source.path.suffix in CONFIGURATIONS]
+        sources = [source for source in sources if source not in settings]
+        paths = [path for path in paths if path.suffix not in CONFIGURATIONS]
         if options.vendor is not None:
             package = package_at(options.vendor, [source.path for source in sources])
             sources = [replace(source, runtime=package) for source in sources]
@@ -102,11 +106,19 @@ def _analyse(
             report.errors += problems
         models = Models(program)
         outcomes = in_processes(lambda each: migrate(*each, models, options), files, options.jobs)
-        _collect(outcomes, options, report)
+        _collect([*outcomes, *_configurations(settings, options)], options, report)
         if not options.only_checks:
             _vendor([source for _, source in files], outcomes, report)
     report.findings.sort()
     report.errors.sort()
+
+
+def _configurations(sources: Sequence[Source], options: Options) -> list[Outcome]:
+    if not sources:
+        return []
+    from fsdp_migrate.configuration.files import migrate_file
+
+    return [migrate_file(source, options) for source in sources]
 
 
 def _collect(outcomes: Sequence[Outcome], options: Options, report: Report) -> None:
@@ -143,6 +155,7 @@ def _files(
         if progress is not None:
             progress(done, len(sources), source.shown)
         file = _file(source)
+        report.errors += source.problems
         if file is not None:
             yield file, source
         else:

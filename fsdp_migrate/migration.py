@@ -75,13 +75,13 @@ def migrate(file: File, source: Source, models: Models, options: Options) -> Out
         outcome.errors.append(
             Problem(file.shown, 0, f"only its imports changed: {_reason(refusals[0])}")
         )
-    outcome.findings = [_finding(file, source, each) for each in result.found]
+    outcome.findings = [source.placed(_finding(file, source, each)) for each in result.found]
     outcome.of_torch = result.of_torch
     if not options.only_checks:
         outcome.after = source.text if result.after is None else result.after
         try:
             after = source.encode(outcome.after)
-        except UnicodeEncodeError as error:
+        except ValueError as error:  # an encoding, or cells, that the new text does not fit
             outcome.errors.append(Problem(file.shown, 0, f"left alone: {error}"))
         else:
             changed = after != source.data

@@ -35,6 +35,7 @@ class Report:
         candidates: how many of them mention FSDP at all.
         on_bridge: whether no file uses FSDP1 of torch's: what is found is the runtime's already.
         vendored: the folders with a copy of the runtime that the files import.
+        known, gone: how many findings a baseline has besides, and how many of it there are no more.
         seconds: wall time of the run.
     """
 
@@ -45,6 +46,8 @@ class Report:
     candidates: int = 0
     on_bridge: bool = False
     vendored: list[Path] = field(default_factory=list)
+    known: int = 0
+    gone: int = 0
     seconds: float = 0.0
 
     @property

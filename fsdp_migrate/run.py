@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from fsdp_migrate.baseline import BaselineError, pass_known, write_baseline
 from fsdp_migrate.discover import Discovered, discover, mentions_fsdp
 from fsdp_migrate.exit_codes import DONE, FINDINGS, USAGE
 from fsdp_migrate.findings import Problem
@@ -42,7 +43,10 @@ class Request:
     target_torch: tuple[int, ...] = (2, 8)
     jobs: int = 1
     vendor: Path | None = None
+    baseline: Path | None = None
+    write_baseline: Path | None = None
     allow_dirty: bool = False
+    from_hook: bool = False
     only_checks: bool = False
     values: tuple[Path, ...] = ()
 
@@ -72,6 +76,8 @@ def run(request: Request) -> int:
             return _run(request)
         except VendorError as error:
             raise click.UsageError(f"--vendor {error}") from None
+        except BaselineError as error:
+            raise click.ClickException(str(error)) from None
 
 
 def _run(request: Request) -> int:
@@ -96,8 +102,12 @@ def _run(request: Request) -> int:
     _show(request, report, original, written)
     if request.report:
         _save(request, request.report, report)
+    if request.write_baseline:
+        write_baseline(request.write_baseline, report)
     if report.errors:
         return USAGE
+    if request.write_baseline:
+        return DONE
     return FINDINGS if request.check and not report.is_done else DONE
 
 
@@ -143,16 +153,20 @@ def _analyse(request: Request, options: Options, settings: Settings) -> Report:
 
     exclude = settings.exclude + request.exclude
     found = discover([Path(path) for path in request.paths], exclude, settings.root)
-    if not request.only_checks:
+    if not (request.only_checks or request.from_hook):
         _answer_for_named(found)
     with ProgressBar() as progress:
-        return analyse(found, options, progress)
+        report = analyse(found, options, progress)
+    baseline = request.baseline or settings.baseline
+    if request.only_checks and baseline and not request.write_baseline:
+        pass_known(baseline, report, found.files)
+    return report
 
 
 def _answer_for_named(found: Discovered) -> None:
     """A file that is named gets an answer, even if it mentions no FSDP and would be passed over.
 
-    That is `migrate`; `check` is used by hooks, which name every file of a repository.
+    That is `migrate` by itself; hooks name every file of a repository.
     """
     for path in found.named:
         source = read_source(path)

@@ -148,17 +148,20 @@ def dedent_body(file: File, statement: ast.With) -> list[Edit]:
     Lines inside of strings stay as they are.
     """
     first, last = statement.body[0], statement.body[-1]
-    header_start, _ = file.span(statement)
-    body_start, _ = file.lines(first)
+    header_start, body_start = file.span(statement)[0], file.span(first)[0]
+    if decorators := getattr(first, "decorator_list", ()):
+        body_start = file.text.rindex("@", header_start, file.span(decorators[0])[0])
     outer, inner = indentation(file, statement), indentation(file, first)
     kept = comments_between(file, header_start, body_start)
     end_of_line = newline(file)
     above = "".join(f"{comment}{end_of_line}{outer}" for comment in kept)
-    edits = [Edit(header_start, body_start + len(inner), above)]
+    edits = [Edit(header_start, body_start, above)]
     inside = _lines_inside_strings(file, statement)
     _, body_end = file.lines(last)
-    for number in range(first.lineno + 1, len(file.line_starts) + 1):
+    for number in range(first.lineno, len(file.line_starts) + 1):
         start = file.line_starts[number - 1]
+        if start < body_start:
+            continue
         if start >= body_end:
             break
         if number not in inside and file.text.startswith(inner, start):

@@ -50,7 +50,7 @@ field.addEventListener("input", () => {
     }
     section.hidden = !any;
   }
-  count.textContent = wanted ? `${found} lines` : "";
+  count.textContent = wanted ? `lines: ${found}` : "";
 });
 """
 
@@ -113,7 +113,7 @@ def _section(path: str, report: Report) -> Iterator[str]:
             left_out = True
             continue
         if left_out:
-            yield '<tr class="gap"><td class="number"></td><td></td><td></td></tr>'
+            yield '<tr class="gap"><td class="number"></td><td class="code"></td><td></td></tr>'
             left_out = False
         said = "<br>".join(map(_said, row.said))
         cells = (

@@ -49,12 +49,15 @@ def render_problems(problems: Iterable[Problem], stream: Stream = "stderr") -> l
 
 def summary(report: Report) -> str:
     """What was found and what is done with it, in one sentence."""
+    known = f" {_number(report.known, 'finding')} more in the baseline." if report.known else ""
     if not report.findings:
-        return f"No FSDP1 of torch in {_number(report.files, 'file')}."
+        return (
+            f"No {'new ' if known else ''}FSDP1 of torch in {_number(report.files, 'file')}.{known}"
+        )
     files = len({finding.path for finding in report.findings})
     found = f"Found {_number(len(report.findings), 'construct')} in {_number(files, 'file')}"
     rewritten, runtime, manual = report.count().values()
-    return f"{found}: {rewritten} made plain, {runtime} served by the runtime, {manual} by hand."
+    return f"{found}: {rewritten} made plain, {runtime} served by the runtime, {manual} by hand.{known}"
 
 
 def next_steps(report: Report, paths: Sequence[str], *, wrote: bool) -> list[tuple[str, str]]:
@@ -76,6 +79,9 @@ def next_steps(report: Report, paths: Sequence[str], *, wrote: bool) -> list[tup
     elif not wrote and len(report.findings) > len(manual):
         steps.append(("try it on a copy", "verify SCRIPT"))
         steps.append(("write it", own))
+    if report.gone:
+        gone = f"{_number(report.gone, 'finding')} of the baseline no longer there: write it anew"
+        steps.append((gone, f"check {own} --write-baseline FILE"))
     return [(what, f"fsdp-migrate {command}") for what, command in steps]
 
 

@@ -314,6 +314,7 @@ def test_json(cli: Cli, folder: Path) -> None:
         "rewrite": 3,
         "runtime": 0,
         "manual": 1,
+        "baseline": 0,
         "seconds": 0.25,
     }
 

@@ -136,8 +136,9 @@ def touched(outcome: Outcome) -> set[int]:
     for node in ast.walk(
         ast.parse(outcome.before)
     ):  # a statement may begin above what a finding is about
-        if isinstance(node, ast.stmt) and not hasattr(node, "body"):
-            lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        if isinstance(node, ast.stmt):
+            body = getattr(node, "body", None)
+            lines = range(node.lineno, body[0].lineno if body else (node.end_lineno or 0) + 1)
             spoken.update(lines if not spoken.isdisjoint(lines) else ())
     matcher = SequenceMatcher(None, before, after, autojunk=False)
     return {

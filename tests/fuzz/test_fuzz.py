@@ -57,6 +57,15 @@ FOUND = {
         "from torch.distributed.fsdp import (\n    MixedPrecision,\n    register_fsdp_forward_method\n"
         "    as r,\n)\nx = MixedPrecision()\n"
     ),
+    "a body on the last line of its header": (
+        f"{FSDP}from torch.distributed.fsdp import StateDictType\nwith FSDP.state_dict_type(\n"
+        "    m, StateDictType.  # a\n    FULL_STATE_DICT): sd = m.state_dict(); y = 1  # b\n"
+    ),
+    "a decorator where a body begins": (
+        f"{FSDP}from torch.distributed.fsdp import StateDictType\n"
+        "with FSDP.state_dict_type(m, StateDictType.FULL_STATE_DICT):\n    @once  # a\n    # b\n    @twice\n"
+        "    def f():\n        pass\n    sd = m.state_dict()\n"
+    ),
     "indentation that the tokenizer does not see through": (
         f"{FSDP}if a:\n    if b:\n        pass\n\\\n\n        x = 1\n    y = 2\nmodel = FSDP(m)\n"
     ),
