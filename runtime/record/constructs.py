@@ -1,8 +1,6 @@
 """What each FSDP1 construct of a program is given: where it is called, its arguments as Python text, the units it makes.
 
 Both torch's class and the runtime's are watched, so that a program can be recorded before its migration and on the bridge.
-Text is what can be compared between ranks and runs, read by a person, and parsed: `ShardingStrategy.FULL_SHARD`. What has
-no text of its own is in angle brackets.
 """
 
 from __future__ import annotations
@@ -14,12 +12,11 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
 from enum import Enum
 from types import FrameType, ModuleType
 from typing import Any
 
-from . import imports
+from . import imports, texts
 
 MODULES = (
     "torch.distributed.fsdp.fully_sharded_data_parallel",
@@ -38,11 +35,9 @@ _METHODS = (
     "no_sync",
     "clip_grad_norm_",
 )
-_EMULATED = bool(os.environ.get("FSDP_MIGRATE_EMULATE"))
-_CURRENT = "torch.cuda.current_device()"
 _OPTIONS = ("sharding_strategy", "mixed_precision", "cpu_offload", "process_group")
 _MODELS = ("self", "module", "model", "optim")
-_MOST_ITEMS, _MOST_NAMES, _LONGEST, _DEEPEST = 20, 300, 100, 3
+_MOST_NAMES, _LONGEST, _DEEPEST = 300, 100, 3
 
 Entry = dict[str, Any]
 
@@ -95,7 +90,7 @@ class _Watched:
 
 def _entry(name: str, given: dict[str, Any]) -> Entry:
     """The place of the call that is being made, and its arguments."""
-    arguments = {key: _given(key, value) for key, value in given.items() if key not in _MODELS}
+    arguments = {key: texts.given(key, value) for key, value in given.items() if key not in _MODELS}
     frame = _caller(sys._getframe(2))
     place = {"file": "", "line": 0} if frame is None else _place(frame)
     return {"call": name, **place, "arguments": arguments, "names": _names(frame) if frame else {}}
@@ -136,9 +131,9 @@ def _names(frame: FrameType) -> dict[str, str]:
     while waiting and len(found) < _MOST_NAMES:
         name, value, depth = waiting.pop(0)
         if value is None or isinstance(value, bool | int | float | Enum):
-            found[name] = text(value)
+            found[name] = texts.text(value)
         elif isinstance(value, str):
-            found |= {name: text(value)} if len(value) < _LONGEST else {}
+            found |= {name: texts.text(value)} if len(value) < _LONGEST else {}
         elif depth < _DEEPEST:
             waiting += [(f"{name}.{key}", each, depth + 1) for key, each in _fields(value)]
     return found
@@ -161,14 +156,14 @@ class _Model:
         import torch
 
         self.cls = cls
-        self.modules = dict(module.named_modules())
+        self.modules: dict[str, Any] = dict(module.named_modules())
         units = list(self._instances(module))
         inner = {id(m) for unit in units for m in unit.modules()}
         own = {name: m for name, m in self.modules.items() if id(m) not in inner}
         parameters = [p for m in own.values() for p in m._parameters.values() if p is not None]
         kept = torch.nn.modules.batchnorm._BatchNorm
         self.facts: Entry = {
-            "model": text(type(module)),
+            "model": texts.text(type(module)),
             "sources": sorted({_source(type(m)) for m in self.modules.values()} - {""}),
             "meta": any(p.is_meta for p in parameters),
             "batch_norm": [name for name, m in own.items() if isinstance(m, kept)],
@@ -186,12 +181,12 @@ class _Model:
         alike = {name for name, m in self.modules.items() if isinstance(m, classes)}
         grouped: dict[str, list[str]] = {}
         for name, (_, cls) in made.items():
-            grouped.setdefault(text(cls), []).append(name)
+            grouped.setdefault(texts.text(cls), []).append(name)
         return {
             "units": {cls: list(self._short(names, set(made))) for cls, names in grouped.items()},
             "all_of_classes": alike - {""} == set(made),
             "root_is_alike": "" in alike,
-            "device_type": "cuda" if _EMULATED else root.compute_device.type,
+            "device_type": "cuda" if texts.EMULATED else root.compute_device.type,
             "shard_ranks": root.process_group.size(),
             "other_options": [
                 n for n, (unit, _) in made.items() if _options(unit) != _options(root)
@@ -203,7 +198,7 @@ class _Model:
         said = set()
         for name in names:
             above = name.rpartition(".")[0]
-            inside = self.modules[above]._modules if above else {}
+            inside: dict[str, Any] = self.modules[above]._modules if above else {}
             whole = all(f"{above}.{key}" in made and key.isdecimal() for key in inside)
             short = f"{above}.*" if inside and whole else name
             if short not in said:
@@ -211,7 +206,8 @@ class _Model:
             said.add(short)
 
     def _instances(self, module: Any) -> Iterator[Any]:
-        return (m for m in module.modules() if isinstance(m, self.cls) and _WRAPPED in m._modules)
+        units = (each for each in module.modules() if isinstance(each, self.cls))
+        return (unit for unit in units if _WRAPPED in vars(unit)["_modules"])
 
 
 def _are_held(parameters: list[Any], owners: list[Any]) -> bool:
@@ -224,90 +220,9 @@ def _are_held(parameters: list[Any], owners: list[Any]) -> bool:
 
 
 def _options(unit: Any) -> list[str]:
-    return [text(getattr(unit, name, None)) for name in _OPTIONS]
+    return [texts.text(getattr(unit, name, None)) for name in _OPTIONS]
 
 
 def _source(cls: type) -> str:
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
     return os.path.realpath(file) if file else ""
-
-
-def _given(name: str, value: Any) -> str:
-    """The text of an argument; of a device that the program has made current, that it is that one."""
-    if name != "device_id" or value is None:
-        return text(value)
-    import torch
-
-    if _EMULATED and not isinstance(value, int):  # `emulate` makes it the CPU
-        return _CURRENT
-    index = value if isinstance(value, int) else torch.device(value).index
-    if not isinstance(value, int) and torch.device(value).type != "cuda":
-        return text(torch.device(value))
-    return _CURRENT if index in (None, torch.cuda.current_device()) else repr(index)
-
-
-def text(value: Any) -> str:
-    """Python that gives a value, as a program with FSDP1's usual imports could say it; `<type>` where there is none."""
-    import torch
-
-    if value is None or isinstance(value, bool | int | float | str):
-        return repr(value)
-    if isinstance(value, Enum):
-        return f"{type(value).__name__}.{value.name}"
-    if isinstance(value, torch.dtype):
-        return str(value)
-    if isinstance(value, torch.device):
-        return f"torch.device({str(value)!r})"
-    if isinstance(value, type):
-        return _class(value)
-    if is_dataclass(value):
-        given = {f.name: getattr(value, f.name) for f in fields(value)}
-        changed = {f.name for f in fields(value) if given[f.name] != f.default}
-        items = [f"{name}={text(each)}" for name, each in given.items() if name in changed]
-        return f"{type(value).__name__}({', '.join(items)})"
-    if isinstance(value, functools.partial):
-        items = [text(value.func), *map(text, value.args)]
-        items += [f"{name}={text(each)}" for name, each in value.keywords.items()]
-        return f"partial({', '.join(items)})"
-    if isinstance(value, list | tuple | set | frozenset):
-        return _collection(value)
-    return _torchs(value)
-
-
-def _collection(value: Any) -> str:
-    items = [text(each) for each in itertools.islice(value, _MOST_ITEMS + 1)]
-    if len(items) > _MOST_ITEMS or not items:
-        return f"<{type(value).__name__} of {len(value)}>"
-    opening, closing = {list: "[]", tuple: "()"}.get(type(value), "{}")
-    items = sorted(items) if opening == "{" else items
-    return (
-        f"{opening}{', '.join(items)}{',' if opening == '(' and len(items) == 1 else ''}{closing}"
-    )
-
-
-def _torchs(value: Any) -> str:
-    """The text of a policy, a group or a mesh."""
-    import torch.distributed as dist
-    from torch.distributed.device_mesh import DeviceMesh
-
-    if isinstance(value, DeviceMesh):
-        shape = tuple(value.mesh.shape)
-        names = value.mesh_dim_names
-        return f"init_device_mesh({value.device_type!r}, {shape}, mesh_dim_names={names})"
-    if isinstance(value, dist.ProcessGroup):
-        return "dist.group.WORLD" if value is dist.group.WORLD else f"ProcessGroup({value.size()})"
-    if hasattr(value, "_module_classes"):
-        return f"ModuleWrapPolicy({text(value._module_classes)})"
-    if inspect.isfunction(value):
-        name = getattr(value, "__name__", "")
-        is_torchs = "fsdp" in value.__module__ and not name.startswith("<")
-        return name if is_torchs else f"<function {value.__qualname__}>"
-    return f"<{type(value).__name__}>"
-
-
-def _class(cls: type) -> str:
-    from torch import nn
-
-    if getattr(nn, cls.__name__, None) is cls:
-        return f"torch.nn.{cls.__name__}"
-    return f"{cls.__module__}.{cls.__qualname__}"
