@@ -42,13 +42,21 @@ from torch.distributed.fsdp import fully_shard
 model = fully_shard(Net())
 """,
         ),
-        bridged(
+        Example(
             "decided when the program runs",
             """\
 from model import Net
 from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel as FSDP
 
-model = FSDP(Net(), cpu_offload=CPUOffload(offload_params=args.offload))
+model = FSDP(Net(), cpu_offload=CPUOffload(offload_params=True) if args.offload else None)
+""",
+            """\
+from model import Net
+from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
+
+model = fully_shard(
+    Net(), offload_policy=CPUOffloadPolicy() if args.offload else OffloadPolicy()
+)
 """,
         ),
     ),
@@ -265,7 +273,7 @@ broadcast_module_states(model)
 fully_shard(model)
 """,
         ),
-        bridged(
+        Example(
             "known only when the program runs",
             """\
 from model import Net
@@ -273,7 +281,17 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 model = FSDP(Net(), sync_module_states=config.low_memory)
 """,
-            message="broadcasts",
+            """\
+from model import Net
+from fsdp_migrate.runtime import broadcast_module_states
+from torch.distributed.fsdp import fully_shard
+
+model = Net()
+if config.low_memory:
+    broadcast_module_states(model)
+fully_shard(model)
+""",
+            message="are broadcast",
         ),
     ),
 )

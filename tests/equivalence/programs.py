@@ -64,7 +64,9 @@ def program(
         ", ARGUMENTS", f", {arguments}" * bool(arguments)
     )
     code = f"{top}\n{body}"
-    used = [cls for cls in ("Attention", "Block", model.__name__) if cls in code]
+    used = [cls for cls in ("Attention", "Block", model.__name__) if cls in code] or [
+        model.__name__
+    ]
     own = ("Block", "Attention", "model")
     lines = [line for line in imports(code) if not any(line.endswith(f" {n}") for n in own)]
     source = _TEMPLATE.format(

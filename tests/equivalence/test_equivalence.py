@@ -18,6 +18,8 @@ from fsdp_migrate.source import Source
 from . import faults, loop, silent, summon, surroundings  # noqa: F401  (they register their checks)
 from .cases import COMPARISONS, FAULTS
 from .checks import CHECKS
+from .plain import FAULTS as PLAIN_FAULTS
+from .plain import PLAIN
 from .programs import PROGRAMS, Program
 from .train import Case, differences
 
@@ -62,6 +64,28 @@ def test_swapped_program_trains_like_the_original(
 
 
 @pytest.mark.parametrize(
+    ("program", "ranks"),
+    [pytest.param(p, r, id=f"{p.name}-{r}") for r in (2, 4) for p in PLAIN if r in p.case.ranks],
+)
+def test_plain_program_trains_like_the_original(
+    results: Results, program: Program, ranks: int
+) -> None:
+    found = results(ranks).get(program.name, [])
+    assert len(found) == ranks, "not every rank finished"
+    assert [differences(program.case, result, ranks == 2) for result in found] == [[]] * ranks
+
+
+@pytest.mark.parametrize("fault", PLAIN_FAULTS)
+def test_fault_in_a_plain_form_is_found(results: Results, fault: str) -> None:
+    name, _, _, expected = PLAIN_FAULTS[fault]
+    case = next(each.case for each in PLAIN if each.name == name)
+    for result in results(2)[f"fault-{fault}"]:
+        assert "error" not in result, result["error"]
+        different = [line.split(":")[0] for line in differences(case, result, bitwise=False)]
+        assert expected in different
+
+
+@pytest.mark.parametrize(
     ("check", "ranks"),
     [pytest.param(n, r, id=f"{n}-{r}") for n, (at, _) in CHECKS.items() for r in at],
 )
@@ -73,7 +97,7 @@ def test_check(results: Results, check: str, ranks: int) -> None:
 
 def test_names_are_unique() -> None:
     names = [case.name for case in COMPARISONS] + list(CHECKS)
-    names += [program.name for program in PROGRAMS]
+    names += [program.name for program in (*PROGRAMS, *PLAIN)]
     assert len(names) == len(set(names))
 
 
