@@ -30,8 +30,9 @@ table of positions in full precision into bfloat16 inside every block. The units
             "one unit",
             """\
 import torch
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
+
+from model import Net
 
 model = Net()
 model = FSDP(
@@ -41,8 +42,9 @@ model = FSDP(
 """,
             """\
 import torch
-from model import Net
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from model import Net
 
 model = Net()
 fully_shard(
@@ -108,8 +110,9 @@ def build():
             "chosen when the program runs",
             """\
 import torch
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
+
+from model import Net
 
 precision = None
 if torch.cuda.is_bf16_supported():
@@ -130,17 +133,19 @@ Dropping the argument changes the numbers of every model with, say, rotary table
             "a model whose class is not part of the program",
             """\
 import torch
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
+
+from model import Net
 
 bf16 = MixedPrecision(param_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16)
 model = FSDP(Net(), mixed_precision=bf16)
 """,
             """\
 import torch
-from model import Net
 from fsdp_migrate.runtime import cast_buffers
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from model import Net
 
 bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
 model = Net()
@@ -162,8 +167,9 @@ cast them itself before its step. The runtime raises ValueError.""",
             "gradients kept in low precision",
             """\
 import torch
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
+
+from model import Net
 
 model = FSDP(
     Net(), mixed_precision=MixedPrecision(torch.bfloat16, keep_low_precision_grads=True)
