@@ -52,7 +52,7 @@ def _beside(
     Else one that imports from FSDP1, or from the same package, and the last import at the top of the file if there is none.
     """
     file = context.file
-    head = list(_head(context))
+    head = list(leading(context))
     ours = [
         s.node for s in statements if isinstance(s.node, ast.ImportFrom) and "*" not in s.locals
     ]
@@ -66,13 +66,15 @@ def _beside(
         if isinstance(node, ast.ImportFrom)
         and node in block
         and node.names[0].name != "*"
+        and (node in head or (replaced is not None and node.lineno <= replaced.lineno))
         and (node in taken or node in goes or (node.module == need.module and not node.level))
     ]
     if same and need.name:
         return min(same, key=lambda node: node.names[0].asname is not None)
     if replaced is not None and need.name:
         return replaced
-    related = [node for node in ours if node in block and need.module.startswith((TORCH, RUNTIME))]
+    of_fsdp = need.module.startswith((TORCH, RUNTIME))
+    related = [node for node in ours if node in head and of_fsdp]
     if related and need.name:
         return related[0]
     package = ("torch", need.module.split(".")[0])
@@ -81,7 +83,7 @@ def _beside(
     return next(reversed(of_package or near or head), None)
 
 
-def _head(context: Context) -> Iterator[ast.Import | ast.ImportFrom]:
+def leading(context: Context) -> Iterator[ast.Import | ast.ImportFrom]:
     """The imports at the top of the file: what is defined below one of them may run before a later import."""
     for node in context.file.tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom) and context.is_alone(node):

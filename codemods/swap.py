@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.import_statement import ImportChange
 from fsdp_migrate.codemods.edit.text import comments_between, newline
-from fsdp_migrate.codemods.needed_imports import hand_out, root_of, sees
+from fsdp_migrate.codemods.needed_imports import hand_out, leading, root_of, sees
 from fsdp_migrate.codemods.rule import Edit, Edits, Example, Found, Import, Rule, bridged
 from fsdp_migrate.facts.names import RUNTIME, TORCH, fsdp1_name, in_runtime, is_module
 from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
@@ -295,18 +295,19 @@ def _at_hand(
     target: str,
 ) -> str:
     """The name for what is written out, where the top of the file imports it, or others from the same module."""
-    for statement in statements:
-        above = statement.node in context.file.tree.body and statement.node.lineno < node.lineno
-        for local, new in statement.move.items():
-            seen = context.file.scope_of(node).lookup(local)
-            if above and new == (target, name) and seen and seen[0] is context.file.scope:
-                return local
-    beside = any(
-        module == target and of and s.node in context.file.tree.body and s.node.lineno < node.lineno
+    scope, head = context.file.scope_of(node), list(leading(context))
+    above = [
+        s
         for s in statements
-        for module, of in s.move.values()
-    )
-    return name if beside and context.file.scope_of(node).lookup(name) is None else ""
+        if s.node in head and s.node.lineno < node.lineno and "*" not in s.locals
+    ]
+    new = [(local, *moved) for s in above for local, moved in s.move.items()]
+    for local, module, of in new:
+        found = scope.lookup(local)
+        if (module, of) == (target, name) and found and found[0] is context.file.scope:
+            return local
+    beside = any(module == target and of for _, module, of in new)
+    return name if beside and scope.lookup(name) is None else ""
 
 
 def _covered(target: str, imported: Collection[str]) -> bool:

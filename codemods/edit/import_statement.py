@@ -341,6 +341,8 @@ def exact_edits(file: File, change: ImportChange, kept: Code | None) -> list[Edi
         return None if change.drop else list(_modules(file, change))
     if kept == read(file, node):
         return []
+    if node.level:
+        return None
     names = {alias.asname or alias.name: alias.name for alias in node.names}
     modules = {module for module, _ in change.move.values()}
     same = {local: name for local, (_, name) in change.move.items()} == names
