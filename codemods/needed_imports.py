@@ -36,10 +36,13 @@ def _is_imported(context: Context, need: Import) -> bool:
     """Whether the top of the file imports the name already."""
     name, _, local = need.name.partition(" as ")
     wanted = local or name or need.module.split(".")[0]
+    at_top = need.at is not None and context.file.scope_of(need.at) is context.file.scope
+    used = getattr(need.at, "lineno", 0) if at_top else len(context.file.line_starts)
     for binding in context.file.scope.bindings.get(wanted, ()):
         if isinstance(binding, Imported) and binding.member == (name or None):
             source = binding.module if name else binding.alias.name
-            if source == need.module and binding.statement in context.file.tree.body:
+            above = binding.alias.lineno <= used
+            if source == need.module and above and binding.statement in context.file.tree.body:
                 return True
     return False
 

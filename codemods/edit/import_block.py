@@ -70,7 +70,7 @@ def edit_imports(file: File, changes: Sequence[ImportChange], limit: int) -> lis
     for run in runs.values():
         edits += _Run(file, run, changed, limit).edits()
     for change in changes:
-        if not is_alone(file, change.node):
+        if not _is_import(file, change.node):
             edits += _among_others(file, change, limit)
     return edits
 
@@ -100,7 +100,7 @@ def _blank_before(file: File, at: int) -> str:
 
 def _run(file: File, node: ast.stmt) -> list[ast.stmt]:
     """The import statements around one, each with lines of its own; empty if it shares its line."""
-    if not is_alone(file, node):
+    if not _is_import(file, node):
         return []
     block = file.block(node)
     first = last = block.index(node)
@@ -112,7 +112,10 @@ def _run(file: File, node: ast.stmt) -> list[ast.stmt]:
 
 
 def _is_import(file: File, statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Import | ast.ImportFrom) and is_alone(file, statement)
+    """Whether a statement is an import with lines of its own: behind a backslash the next one is on its line."""
+    behind = file.text[file.span(statement)[1] : file.lines(statement)[1]]
+    is_import = isinstance(statement, ast.Import | ast.ImportFrom)
+    return is_import and is_alone(file, statement) and not behind.rstrip().endswith("\\")
 
 
 class _Run:
