@@ -1,6 +1,7 @@
 # make demo   shows a migration and proves that the program still trains the same
 # make test   what continuous integration runs
 # make thorough  more of the same: ranks, programs, random examples, an installation by pip
+# make fuzz   10,000 programs at random, and what must hold for each
 # make torches  training as under FSDP1 on older releases of torch
 # make gpu    the tests that need a GPU
 # make fixtures  the bundled programs, migrated anew
@@ -15,7 +16,7 @@ SOURCES := $(shell find fsdp_migrate codemods runtime -name '*.py') pyproject.to
 TORCHES := 2.8 2.11
 EXAMPLE := fixtures/transformer/original
 
-.PHONY: demo test lint types lines units ranks thorough torches fixtures gpu dev clean
+.PHONY: demo test lint types lines units ranks thorough fuzz torches fixtures gpu dev clean
 .DELETE_ON_ERROR:
 .PRECIOUS: .venv-torch-%/.installed
 
@@ -62,6 +63,10 @@ thorough: $(STAMP) torches
 	$(BIN)/pytest -n 2 -m "thorough and not gpu"
 	$(BIN)/pytest -n 2 -m slow
 	$(BIN)/pytest -n 2 -m "not gpu and not ranks and not thorough and not slow" --hypothesis-profile=thorough tests/hostile tests/codemods
+
+# FSDP1 programs of every form; a seed that fails is printed (tests/fuzz/run.py --help).
+fuzz: $(STAMP)
+	cd tests && ../$(BIN)/python -m fuzz.run --programs 10000
 
 # The runtime reaches into torch's private parts, which differ between releases: the oldest one, and one in between.
 torches: $(TORCHES:%=torch-%)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from fsdp_migrate.codemods import names, swap
+from fsdp_migrate.codemods import names, silenced, swap
 from fsdp_migrate.codemods.constructor import ledger
 from fsdp_migrate.codemods.left import (
     clip_local_norm,
@@ -15,6 +15,7 @@ from fsdp_migrate.codemods.left import (
     private_names,
     wrapper_internals,
 )
+from fsdp_migrate.codemods.libraries import arguments
 from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.codemods.uses import (
     classes,
@@ -41,13 +42,14 @@ CODEMODS = (
     hooks,
     clip_local_norm,
     parameters,
+    arguments,
 )
 
 
 @cache
 def all_rules() -> list[Rule]:
     """Every rule, in the order of codes."""
-    modules = (*CODEMODS, names, swap)
+    modules = (*CODEMODS, names, silenced, swap)
     return sorted((rule for module in modules for rule in module.RULES), key=lambda rule: rule.code)
 
 

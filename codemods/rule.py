@@ -20,6 +20,7 @@ class Example:
         after: the module afterwards; None if it stays as it is.
         message: a part of what a finding of the rule must say.
         quiet: the rule has nothing to say here.
+        file: what the module is called; a configuration, by its ending.
     """
 
     title: str
@@ -27,6 +28,7 @@ class Example:
     after: str | None = None
     message: str = ""
     quiet: bool = False
+    file: str = "example.py"
 
 
 def bridged(title: str, before: str, message: str = "", quiet: bool = False) -> Example:

@@ -104,7 +104,7 @@ def _shared(command: F) -> F:
         click.option(
             "--format",
             "output",
-            type=click.Choice(["text", "json"]),
+            type=click.Choice(["text", "json", "sarif", "github", "gitlab"]),
             default="text",
             show_default=True,
         ),
@@ -119,7 +119,7 @@ def _shared(command: F) -> F:
         click.option(
             "--report",
             type=click.Path(dir_okay=False, path_type=Path),
-            help="Also write the JSON report to this file.",
+            help="Also write the report to this file: .html, .md, .sarif, or JSON.",
         ),
         click.option(
             "--jobs",
@@ -150,6 +150,13 @@ def _shared(command: F) -> F:
     show_default=True,
     help="bridge: swap imports and change nothing else. auto: also make plain what is provably the same.",
 )
+@click.option(
+    "--vendor",
+    metavar="DIR",
+    type=click.Path(file_okay=False, resolve_path=True, path_type=Path),
+    help="Copy what the programs use of the runtime into this folder of theirs, and import it from there.",
+)
+@click.option("--from-hook", is_flag=True, hidden=True)  # names files that it knows nothing about
 @click.option("--allow-dirty", is_flag=True, help="Write files with uncommitted changes, too.")
 @click.pass_context
 def migrate(ctx: click.Context, /, **arguments: Any) -> None:
@@ -165,6 +172,16 @@ def migrate(ctx: click.Context, /, **arguments: Any) -> None:
 @cli.command()
 @_shared
 @click.option("--bridge", is_flag=True, help="Also list what is on the bridge already.")
+@click.option(
+    "--baseline",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Pass over the findings in this file.",
+)
+@click.option(
+    "--write-baseline",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write all findings of now to this file, for --baseline, and exit 0.",
+)
 @click.pass_context
 def check(ctx: click.Context, /, **arguments: Any) -> None:
     """List what is FSDP1 of torch, or needs a person, and what is done with each.

@@ -1,4 +1,4 @@
-"""From paths on the command line to the Python files that they mean.
+"""From paths on the command line to the files that they mean: Python, and configurations that set FSDP.
 
 Git's own list is taken where there is a repository, so that .gitignore holds exactly; elsewhere the
 folder is walked and its .gitignore files are read. Files that are named are always taken.
@@ -7,15 +7,17 @@ folder is walked and its .gitignore files are read. Files that are named are alw
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from fsdp_migrate import git
 from fsdp_migrate.findings import Problem
-from fsdp_migrate.source import shown_path
+from fsdp_migrate.source import CONFIGURATIONS, shown_path
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -25,6 +27,16 @@ _FOREIGN = frozenset({".venv", "node_modules", "site-packages", "__pycache__"})
 # Without git's list, also what is rarely a source folder.
 _BUILT = frozenset({"build", "dist", "venv"})
 _WORDS = (b"fsdp", b"fullyshardeddataparallel", b"torch.distributed._composable")
+_PROGRAMS = (".py", ".ipynb")
+_KINDS = (*_PROGRAMS, *CONFIGURATIONS)
+# A setting of FSDP, by its name or its value: more than the word in a path or a sentence.
+_SETTING = re.compile(
+    rb"fsdp_\w+['\"]?[ \t]*[:=]|\bfsdp['\"]?[ \t]*:|--(?:use_)?fsdp|"
+    rb"(?:strategy|type|class_path)['\"]?[ \t]*[:=].*fsdp",
+    re.IGNORECASE,
+)
+_ENDLESS = re.compile(r"(?:\*+[^*/]+){4}")
+_LARGE = 1 << 20  # bytes: more is data, not a configuration
 
 
 @dataclass
@@ -42,9 +54,13 @@ class Discovered:
     problems: list[Problem] = field(default_factory=list)
 
 
-def mentions_fsdp(data: bytes) -> bool:
-    """Whether a file can hold an FSDP construct at all, by a byte search."""
+def mentions_fsdp(data: bytes, path: str = "") -> bool:
+    """Whether a file can hold an FSDP construct at all, by a byte search; a configuration must set it."""
     lowered = data.lower()
+    if path.endswith(CONFIGURATIONS):
+        if b"fsdp" in lowered:
+            return _SETTING.search(data) is not None
+        return "fsdp" in os.path.basename(path) and b"transformer_layer_cls_to_wrap" in lowered
     return any(word in lowered for word in _WORDS)
 
 
@@ -53,7 +69,7 @@ def discover(
     exclude: Sequence[str] = (),
     root: Path | None = None,
 ) -> Discovered:
-    """All Python files that `paths` mean.
+    """All files that `paths` mean.
 
     Args:
         paths: files and folders.
@@ -66,8 +82,8 @@ def discover(
     named: set[str] = set()
     for path in map(os.fspath, paths):
         if os.path.isdir(path):
-            for file, real in _below(os.path.abspath(path)):
-                if not excluded(file):
+            for file, real in _below(os.path.abspath(path), found.problems):
+                if not excluded(file) and (file.endswith(_PROGRAMS) or _sets_fsdp(file)):
                     _add(seen, file, real)
         elif problem := _named_problem(path):
             found.problems.append(problem)
@@ -91,6 +107,15 @@ class _Excluded:
             return False
         relative = os.path.relpath(file, self._root)
         return self._spec.match_file(PurePath(relative).as_posix())
+
+
+def _sets_fsdp(file: str) -> bool:
+    try:
+        with open(file, "rb") as stream:
+            data = stream.read(_LARGE)
+    except OSError:
+        return False
+    return len(data) < _LARGE and mentions_fsdp(data, file)
 
 
 def _patterns(lines: Iterable[str]) -> GitIgnoreSpec:
@@ -118,47 +143,53 @@ def _named_problem(path: str) -> Problem | None:
     return None
 
 
-def _below(folder: str) -> Iterator[tuple[str, str]]:
-    """The Python files below a folder, each with its real path, without links that leave it."""
+def _below(folder: str, problems: list[Problem]) -> Iterator[tuple[str, str]]:
+    """The files below a folder that may be meant, each with its real path, without links that leave it."""
     listed = git.listed_files(folder)
     real_folder = os.path.join(os.path.realpath(folder), "")
-    for name in _walk(folder) if listed is None else _from_git(folder, listed):
+    real_path = cache(os.path.realpath)  # a folder may be a link, though git lists files in it
+    names = _walk(folder, problems) if listed is None else _from_git(folder, listed, problems)
+    for name in names:
         file = os.path.join(folder, name)
-        real = real_folder + name
         try:
             mode = os.lstat(file).st_mode
             if stat.S_ISLNK(mode):
                 real = os.path.realpath(file)
                 mode = os.stat(file).st_mode
+            else:
+                real = os.path.join(real_path(os.path.dirname(file)), os.path.basename(file))
         except OSError:  # removed, but not from git's list
             continue
         if stat.S_ISREG(mode) and real.startswith(real_folder):
             yield file, real
 
 
-def _from_git(folder: str, listed: list[str]) -> Iterator[str]:
+def _from_git(folder: str, listed: list[str], problems: list[Problem]) -> Iterator[str]:
     for name in listed:
         if not _FOREIGN.isdisjoint(name.split("/")):
             continue
-        if name.endswith(".py") and not os.path.isdir(os.path.join(folder, name)):
-            yield name
-        elif name.endswith("/") or os.path.isdir(os.path.join(folder, name)):
-            nested = os.path.join(folder, name)
-            if os.path.exists(
-                os.path.join(nested, ".git")
-            ):  # a submodule, or a clone inside the repository
-                for file, _ in _below(nested):
-                    yield os.path.join(name, os.path.relpath(file, nested))
+        nested = os.path.join(folder, name).rstrip("/")
+        if not os.path.isdir(nested):
+            if name.endswith(_KINDS):
+                yield name
+        elif os.path.exists(os.path.join(nested, ".git")) and not os.path.islink(nested):
+            # a submodule, or a clone inside the repository; a link leads out of it, or in circles
+            for file, _ in _below(nested, problems):
+                yield os.path.relpath(file, folder)
 
 
-def _walk(folder: str) -> Iterator[str]:
-    """Python files below `folder`, relative to it, without those that its .gitignore files name."""
+def _walk(folder: str, problems: list[Problem]) -> Iterator[str]:
+    """Files below `folder`, relative to it, without those that its .gitignore files name."""
     rules: dict[str, GitIgnoreSpec] = {}
-    for current, folders, files in os.walk(folder):
+
+    def unreadable(error: OSError) -> None:
+        shown = shown_path(Path(error.filename))
+        problems.append(Problem(shown, 0, f"cannot be read: {error.strerror}"))
+
+    for current, folders, files in os.walk(folder, onerror=unreadable):
         relative = os.path.relpath(current, folder)
         here = "" if relative == os.curdir else relative
-        if ".gitignore" in files:
-            lines = Path(current, ".gitignore").read_text("utf-8", "replace").splitlines()
+        if ".gitignore" in files and (lines := _ignore_lines(os.path.join(current, ".gitignore"))):
             rules[here] = _patterns(lines)
         folders[:] = sorted(
             name
@@ -169,8 +200,22 @@ def _walk(folder: str) -> Iterator[str]:
             and not _ignored(rules, os.path.join(here, name), is_folder=True)
         )
         for name in sorted(files):
-            if name.endswith(".py") and not _ignored(rules, os.path.join(here, name)):
+            if name.endswith(_KINDS) and not _ignored(rules, os.path.join(here, name)):
                 yield os.path.join(here, name)
+
+
+def _ignore_lines(file: str) -> list[str]:
+    """The patterns of a .gitignore; none if it cannot be read, or is no file that ends.
+
+    One with many stars in a row of text takes a regular expression forever, and is left out.
+    """
+    if not os.path.isfile(file):
+        return []
+    try:
+        lines = Path(file).read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+    return [line for line in lines if not _ENDLESS.search(line)]
 
 
 def _ignored(rules: dict[str, GitIgnoreSpec], name: str, is_folder: bool = False) -> bool:

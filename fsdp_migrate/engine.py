@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,12 +14,14 @@ from fsdp_migrate.findings import Action, Problem
 from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import (
+    CONFIGURATIONS,
     Source,
     parse_problem,
     read_source,
     shown_path,
     source_from_bytes,
 )
+from fsdp_migrate.vendor import MARK, copies, package_at
 
 if TYPE_CHECKING:
     from fsdp_migrate.facts.file import File
@@ -57,7 +60,7 @@ def analyse_source(source: Source, options: Options | None = None) -> Report:
     """Analyses one source on its own, such as standard input."""
     started = time.perf_counter()
     report = Report(files=1)
-    sources = [source] if mentions_fsdp(source.data) else []
+    sources = [source] if mentions_fsdp(source.data, source.path.name) else []
     _analyse(sources, (), options or Options(), report, None)
     report.seconds = time.perf_counter() - started
     return report
@@ -70,7 +73,9 @@ def _source_if_concerned(path: Path) -> Source | Problem | None:
             data = stream.read()
     except OSError:
         return read_source(path)
-    return source_from_bytes(path, shown_path(path), data) if mentions_fsdp(data) else None
+    if not mentions_fsdp(data, path.name) or data.startswith(MARK.encode()):
+        return None
+    return source_from_bytes(path, shown_path(path), data)
 
 
 def _analyse(
@@ -88,12 +93,28 @@ def _analyse(
         from fsdp_migrate.jobs import in_processes
         from fsdp_migrate.migration import migrate
 
+        settings = [source for source in sources if source.path.suffix in CONFIGURATIONS]
+        sources = [source for source in sources if source not in settings]
+        paths = [path for path in paths if path.suffix not in CONFIGURATIONS]
+        if options.vendor is not None:
+            package = package_at(options.vendor, [source.path for source in sources])
+            sources = [replace(source, runtime=package) for source in sources]
         files = list(_files(sources, report, progress))
         models = Models(Program([file for file, _ in files], paths, _parse))
         outcomes = in_processes(lambda each: migrate(*each, models, options), files, options.jobs)
-        _collect(outcomes, options, report)
+        _collect([*outcomes, *_configurations(settings, options)], options, report)
+        if not options.only_checks:
+            _vendor([source for _, source in files], outcomes, report)
     report.findings.sort()
     report.errors.sort()
+
+
+def _configurations(sources: Sequence[Source], options: Options) -> list[Outcome]:
+    if not sources:
+        return []
+    from fsdp_migrate.configuration.files import migrate_file
+
+    return [migrate_file(source, options) for source in sources]
 
 
 def _collect(outcomes: Sequence[Outcome], options: Options, report: Report) -> None:
@@ -111,6 +132,18 @@ def _collect(outcomes: Sequence[Outcome], options: Options, report: Report) -> N
             report.changes.append(outcome.change)
 
 
+def _vendor(sources: Iterable[Source], outcomes: Iterable[Outcome], report: Report) -> None:
+    """Brings the copies of the runtime up to date that the files import."""
+    programs: dict[Path, list[str]] = {}
+    for source, outcome in zip(sources, outcomes, strict=True):
+        folder = (source.runtime or source.package).folder
+        if folder is not None:
+            programs.setdefault(folder, []).append(outcome.after)
+    for folder, texts in programs.items():
+        report.vendored.append(folder)
+        report.changes += copies(folder, texts)
+
+
 def _files(
     sources: Sequence[Source], report: Report, progress: Progress | None
 ) -> Iterator[tuple[File, Source]]:
@@ -118,6 +151,7 @@ def _files(
         if progress is not None:
             progress(done, len(sources), source.shown)
         file = _file(source)
+        report.errors += source.problems
         if file is not None:
             yield file, source
         else:

@@ -1,20 +1,44 @@
-"""The few questions that are asked of git; it need not be there."""
+"""The few questions that are asked of git; it need not be there.
+
+A repository is somebody else's: nothing that its configuration names is run. What git would run for these questions is
+switched off (the monitor of files, hooks, transports), and files are compared here, since `git status` runs filters.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 # Set inside git hooks; they would point every question at the repository of the hook.
 _HOOK_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX")
+_HARMLESS = {
+    "GIT_ALLOW_PROTOCOL": "none",  # a partial clone would fetch what it lacks, by a program of its choice
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_OPTIONAL_LOCKS": "0",
+}
+_AT_ONCE = 500  # files that one command line names
+_SWITCHED_OFF = (
+    "core.fsmonitor=false",
+    f"core.hooksPath={os.devnull}",
+    "core.sshCommand=false",
+    "safe.bareRepository=explicit",  # a folder of the tree may look like a repository
+)
 
 
 def toplevel(folder: str | Path) -> Path | None:
     """The root of the repository that `folder` lies in, if any."""
     answer = _git(folder, "rev-parse", "--show-toplevel")
     return Path(os.fsdecode(answer.rstrip(b"\r\n"))) if answer else None
+
+
+def commit(folder: str | Path) -> str:
+    """The commit that `folder` is at; empty where there is none."""
+    return os.fsdecode((_git(folder, "rev-parse", "HEAD") or b"").strip())
 
 
 def listed_files(folder: str | Path) -> list[str] | None:
@@ -30,23 +54,66 @@ def listed_files(folder: str | Path) -> list[str] | None:
 
 
 def uncommitted(files: Iterable[Path]) -> list[Path]:
-    """Those of `files` that git could not bring back, ignored ones among them; none where there is no repository."""
-    by_folder: dict[Path, list[Path]] = {}
+    """Those of `files` that the last commit does not have as they are; none where there is no repository.
+
+    A file that differs in its line ends alone was checked out like that.
+    """
+    by_root: dict[Path, list[Path]] = {}
+    roots = cache(toplevel)
     for file in files:
-        by_folder.setdefault(file.parent, []).append(file)
-    return [
-        file
-        for folder, members in by_folder.items()
-        for file in members
-        if _git(folder, "status", "--porcelain", "-z", "--ignored", "--", f":(literal){file.name}")
-    ]
+        root = roots(file.parent)
+        if root is not None:
+            by_root.setdefault(root, []).append(file)
+    return [file for root, members in by_root.items() for file in _differing(root, members)]
+
+
+def _differing(root: Path, files: list[Path]) -> Iterator[Path]:
+    """The files of a repository whose content is no blob of the last commit under their name."""
+    real = os.path.realpath(root)
+    for start in range(0, len(files), _AT_ONCE):
+        names = {
+            os.fsencode(os.path.relpath(os.path.realpath(file), real)): file
+            for file in files[start : start + _AT_ONCE]
+        }
+        answer = _git(root, "ls-tree", "-z", "HEAD", "--", *map(os.fsdecode, names)) or b""
+        blobs = dict(reversed(entry.split(b"\t", 1)) for entry in answer.split(b"\0") if entry)
+        for name, file in names.items():
+            blob = blobs.get(name, b"").split(b" ")[-1].decode()
+            data = file.read_bytes()
+            if blob not in (_blob(data, blob), _blob(data.replace(b"\r\n", b"\n"), blob)):
+                yield file
+
+
+def _blob(data: bytes, like: str) -> str:
+    """The name that git gives to a content, by the algorithm that it gave another name by."""
+    algorithm = hashlib.sha256 if len(like) == 64 else hashlib.sha1
+    return algorithm(b"blob %d\0" % len(data) + data).hexdigest()
 
 
 def _git(folder: str | Path, *arguments: str) -> bytes | None:
+    program = _program()
+    if program is None:
+        return None
     environment = {key: value for key, value in os.environ.items() if key not in _HOOK_VARIABLES}
-    command: Sequence[str] = ("git", "-C", os.fspath(folder), *arguments)
+    switches = [word for switch in _SWITCHED_OFF for word in ("-c", switch)]
+    command = [program, *switches, "-C", os.fspath(folder), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, env=environment, check=False)
-    except OSError:  # no git on this machine
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment | _HARMLESS,
+            check=False,
+        )
+    except (OSError, ValueError):  # ValueError: a NUL in a name
         return None
     return done.stdout if done.returncode == 0 else None
+
+
+@cache
+def _program() -> str | None:
+    """Where git is; not in the current folder, which `PATH` may name."""
+    path = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    found = shutil.which("git", path=os.pathsep.join(filter(os.path.isabs, path)))
+    return found if found and os.path.isabs(found) else None

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from fsdp_migrate.codemods import names
+from fsdp_migrate.codemods import names, silenced
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.edit.text import Refused, apply, overlap
 from fsdp_migrate.codemods.models import Models
 from fsdp_migrate.codemods.registry import CODEMODS
 from fsdp_migrate.codemods.rule import Edit, Found, Rule
+from fsdp_migrate.codemods.silenced import Silenced
 from fsdp_migrate.codemods.swap import swap
-from fsdp_migrate.facts.file import NEWLINE, File
+from fsdp_migrate.facts.file import File
 from fsdp_migrate.findings import Action, Finding, Problem
 from fsdp_migrate.report import Change
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
 from fsdp_migrate.style import line_length
-
-_SILENCED = re.compile(r"#\s*fsdp-migrate:\s*ignore\b(?:\[([A-Za-z0-9,\s]*)\])?")
 
 
 @dataclass
@@ -30,12 +28,14 @@ class Outcome:
 
     Attributes:
         of_torch: whether it imports, or writes out, an FSDP1 name of torch's; None if it names no FSDP1 at all.
+        after: the program as it is to be.
     """
 
     findings: list[Finding] = field(default_factory=list)
     errors: list[Problem] = field(default_factory=list)
     change: Change | None = None
     of_torch: bool | None = None
+    after: str = ""
 
 
 @dataclass
@@ -75,13 +75,17 @@ def migrate(file: File, source: Source, models: Models, options: Options) -> Out
         outcome.errors.append(
             Problem(file.shown, 0, f"only its imports changed: {_reason(refusals[0])}")
         )
-    outcome.findings = [_finding(file, each) for each in result.found]
+    outcome.findings = [source.placed(_finding(file, source, each)) for each in result.found]
     outcome.of_torch = result.of_torch
-    if result.after is not None and result.after != source.text:
+    if not options.only_checks:
+        outcome.after = source.text if result.after is None else result.after
         try:
-            outcome.change = Change(source.path, source.data, source.encode(result.after))
-        except UnicodeEncodeError as error:
+            after = source.encode(outcome.after)
+        except ValueError as error:  # an encoding, or cells, that the new text does not fit
             outcome.errors.append(Problem(file.shown, 0, f"left alone: {error}"))
+        else:
+            changed = after != source.data
+            outcome.change = Change(source.path, source.data, after) if changed else None
     return outcome
 
 
@@ -89,6 +93,7 @@ class _File:
     def __init__(self, context: Context, options: Options) -> None:
         self.context = context
         self.options = options
+        self.silenced = Silenced(context.file.text)
 
     def run(self, *, edit: bool) -> _Result:
         found = [each for codemod in CODEMODS for each in codemod.find(self.context)]
@@ -103,6 +108,10 @@ class _File:
         imports = swap(self.context, removed, needed, self.is_on)
         of_torch = imports.of_torch if imports.of_torch or self.context.references else None
         shown = [each for each in found if self.is_on(each.rule, each.node)] + imports.found
+        if self.context.plain and not (
+            self.options.select or silenced.RULE.code in self.options.ignore
+        ):
+            shown += self.silenced.unused()
         if not edit:
             return _Result(shown, None, of_torch)
         edits += imports.edits()
@@ -111,12 +120,9 @@ class _File:
 
     def is_on(self, rule: Rule, node: ast.AST) -> bool:
         """Whether a rule is asked for, and not silenced on a node's line."""
-        code = rule.code
-        selected = not self.options.select or code in self.options.select
-        if not selected or code in self.options.ignore:
-            return False
-        silenced = _silenced(self.context.file, getattr(node, "lineno", 1))
-        return silenced is None or (bool(silenced) and code not in silenced)
+        options, silenced = self.options, self.silenced(rule, node)
+        selected = not options.select or rule.code in options.select
+        return selected and not silenced and rule.code not in options.ignore
 
 
 def _settled(
@@ -153,19 +159,8 @@ def _reason(error: Exception) -> str:
     return f"internal error, please report it: {error!r}"
 
 
-def _silenced(file: File, line: int) -> frozenset[str] | None:
-    """The codes that a comment on a line silences; empty for all of them, None where there is no such comment."""
-    if "fsdp-migrate:" not in file.text:
-        return None
-    lines = NEWLINE.split(file.text)
-    found = _SILENCED.search(lines[line - 1]) if 0 < line <= len(lines) else None
-    if found is None:
-        return None
-    return frozenset(code.strip().upper() for code in (found[1] or "").split(",") if code.strip())
-
-
-def _finding(file: File, found: Found) -> Finding:
-    node = found.node
+def _finding(file: File, source: Source, found: Found) -> Finding:
+    node, spelled = found.node, (source.runtime or source.package).spelled
     line, end_line = getattr(node, "lineno", 1), getattr(node, "end_lineno", None)
     end = getattr(node, "end_col_offset", 0) or 0
     return Finding(
@@ -177,6 +172,6 @@ def _finding(file: File, found: Found) -> Finding:
         code=found.rule.code,
         name=found.rule.name,
         action=found.action,
-        message=found.message,
-        construct=found.construct or shortened(file.source(node)),
+        message=spelled(found.message),
+        construct=spelled(found.construct or shortened(file.source(node))),
     )

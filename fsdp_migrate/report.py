@@ -17,6 +17,11 @@ class Change:
     before: bytes
     after: bytes
 
+    @property
+    def is_new(self) -> bool:
+        """Whether the file is not there yet."""
+        return not self.before and not self.path.exists()
+
 
 @dataclass
 class Report:
@@ -29,6 +34,8 @@ class Report:
         files: number of Python files looked at.
         candidates: how many of them mention FSDP at all.
         on_bridge: whether no file uses FSDP1 of torch's: what is found is the runtime's already.
+        vendored: the folders with a copy of the runtime that the files import.
+        known, gone: how many findings a baseline has besides, and how many of it there are no more.
         seconds: wall time of the run.
     """
 
@@ -38,6 +45,9 @@ class Report:
     files: int = 0
     candidates: int = 0
     on_bridge: bool = False
+    vendored: list[Path] = field(default_factory=list)
+    known: int = 0
+    gone: int = 0
     seconds: float = 0.0
 
     @property
@@ -45,6 +55,17 @@ class Report:
         """Whether the migration is done: FSDP1 of torch's is used nowhere, and nothing is left for a person."""
         by_hand = any(finding.action is Action.MANUAL for finding in self.findings)
         return not by_hand and (self.on_bridge or not self.findings)
+
+    @property
+    def rewritten(self) -> list[Change]:
+        """The changes of the program itself, without copies of the runtime, by path."""
+        changes = (change for change in self.changes if change.path.parent not in self.vendored)
+        return sorted(changes, key=lambda change: change.path)
+
+    @property
+    def manual(self) -> list[Finding]:
+        """The findings that a rewrite leaves to the reader."""
+        return [finding for finding in self.findings if finding.action is Action.MANUAL]
 
     def count(self) -> dict[str, int]:
         """The number of findings by action, every action named."""

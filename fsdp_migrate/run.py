@@ -11,13 +11,15 @@ from pathlib import Path
 
 import click
 
+from fsdp_migrate.baseline import BaselineError, pass_known, write_baseline
 from fsdp_migrate.discover import Discovered, discover, mentions_fsdp
 from fsdp_migrate.exit_codes import DONE, FINDINGS, USAGE
 from fsdp_migrate.findings import Problem
 from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options, Settings, SettingsError, load_settings, split_codes
 from fsdp_migrate.source import Source, parse_problem, read_source, source_from_bytes
-from fsdp_migrate.views import text
+from fsdp_migrate.vendor import VendorError
+from fsdp_migrate.views import rendered, text
 from fsdp_migrate.views.terminal import Stream, wants_colour, write_bytes, write_text
 
 EMPTY = "the file is empty: nothing to migrate"
@@ -39,7 +41,11 @@ class Request:
     bridge: bool = False
     target_torch: tuple[int, ...] = (2, 8)
     jobs: int = 1
+    vendor: Path | None = None
+    baseline: Path | None = None
+    write_baseline: Path | None = None
     allow_dirty: bool = False
+    from_hook: bool = False
     only_checks: bool = False
 
     @property
@@ -55,12 +61,21 @@ class Request:
 
 def run(request: Request) -> int:
     """Does what is asked for and returns the exit code."""
-    if request.diff and request.output == "json":
-        raise click.UsageError("--diff and --format json share standard output: use --report FILE")
+    if request.diff and request.output != "text":
+        raise click.UsageError(
+            f"--diff and --format {request.output} share standard output: use --report FILE"
+        )
     if "-" in request.paths and not request.from_stdin:
         raise click.UsageError("`-` is standard input, one source: it takes no other paths")
+    if request.vendor and request.from_stdin:
+        raise click.UsageError("--vendor needs the files that will import the copy, not `-`")
     with _no_collection():
-        return _run(request)
+        try:
+            return _run(request)
+        except VendorError as error:
+            raise click.UsageError(f"--vendor {error}") from None
+        except BaselineError as error:
+            raise click.ClickException(str(error)) from None
 
 
 def _run(request: Request) -> int:
@@ -73,6 +88,7 @@ def _run(request: Request) -> int:
         select=_known_codes(split_codes(request.select) or settings.select),
         ignore=_known_codes(split_codes(request.ignore) | settings.ignore),
         jobs=request.jobs,
+        vendor=request.vendor,
     )
     original = b""
     if request.from_stdin:
@@ -82,9 +98,13 @@ def _run(request: Request) -> int:
     written = not request.writes or _write(request, report)
     _show(request, report, original, written)
     if request.report:
-        _save(request.report, report)
+        _save(request, request.report, report)
+    if request.write_baseline:
+        write_baseline(request.write_baseline, report)
     if report.errors:
         return USAGE
+    if request.write_baseline:
+        return DONE
     return FINDINGS if request.check and not report.is_done else DONE
 
 
@@ -123,16 +143,20 @@ def _analyse(request: Request, options: Options, settings: Settings) -> Report:
 
     exclude = settings.exclude + request.exclude
     found = discover([Path(path) for path in request.paths], exclude, settings.root)
-    if not request.only_checks:
+    if not (request.only_checks or request.from_hook):
         _answer_for_named(found)
     with ProgressBar() as progress:
-        return analyse(found, options, progress)
+        report = analyse(found, options, progress)
+    baseline = request.baseline or settings.baseline
+    if request.only_checks and baseline and not request.write_baseline:
+        pass_known(baseline, report, found.files)
+    return report
 
 
 def _answer_for_named(found: Discovered) -> None:
     """A file that is named gets an answer, even if it mentions no FSDP and would be passed over.
 
-    That is `migrate`; `check` is used by hooks, which name every file of a repository.
+    That is `migrate` by itself; hooks name every file of a repository.
     """
     for path in found.named:
         source = read_source(path)
@@ -178,10 +202,8 @@ def _show(request: Request, report: Report, original: bytes, written: bool) -> N
         write_text(line, "stderr")
     if not written:
         write_text("Nothing was written: the files of a program are migrated together.", "stderr")
-    if request.output == "json":
-        from fsdp_migrate.views.json import render_json
-
-        write_text(render_json(report))
+    if request.output != "text":
+        write_text(rendered(report, request.output))
         return
     if request.diff:
         from fsdp_migrate.views.diff import render_diff
@@ -197,21 +219,21 @@ def _show(request: Request, report: Report, original: bytes, written: bool) -> N
 def _say(request: Request, report: Report, written: bool, stream: Stream) -> None:
     """The report in words: what was rewritten, the findings, the sum of them, and what to do next."""
     lines = text.render_changes(report) if request.writes and written else []
-    findings = report.findings if request.check else text.remaining(report.findings)
+    findings = report.findings if request.check else report.manual
     lines += text.render_findings(findings, stream)
     if written:
         lines.append(text.summary(report))
-        step = text.next_step(report, request.paths, wrote=request.writes)
-        lines += [step] if step else []
+        lines += text.render_next(report, request.paths, wrote=request.writes)
     for line in lines:
         write_text(line, stream)
 
 
-def _save(file: Path, report: Report) -> None:
-    from fsdp_migrate.views.json import render_json
-
+def _save(request: Request, file: Path, report: Report) -> None:
+    kinds = {".html": "html", ".md": "markdown", ".sarif": "sarif"}
+    kind = kinds.get(file.suffix.lower(), "json")
+    content = rendered(report, kind, text.next_steps(report, request.paths, wrote=request.writes))
     try:
-        file.write_text(render_json(report) + "\n", encoding="utf-8")
+        file.write_text(content + "\n", encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise click.ClickException(
             f"{file}: the report cannot be written: {error.strerror}"

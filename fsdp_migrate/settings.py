@@ -15,7 +15,7 @@ else:
 
 TABLE = "[tool.fsdp-migrate]"
 LISTS = ("exclude", "ignore", "select")
-KEYS = LISTS
+KEYS = (*LISTS, "baseline")
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Options:
         select: report these rule codes only; empty means all.
         ignore: leave these rule codes out.
         jobs: how many processes analyse the files.
+        vendor: the folder that the runtime is copied to, and imported from.
     """
 
     form: str = "auto"
@@ -39,6 +40,7 @@ class Options:
     select: frozenset[str] = frozenset()
     ignore: frozenset[str] = frozenset()
     jobs: int = 1
+    vendor: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,14 @@ class Settings:
         root: the folder that `exclude` is relative to: pyproject.toml's, else the current one.
         exclude: patterns as in .gitignore for files that a folder's walk leaves out.
         select, ignore: as in `Options`.
+        baseline: the file with the findings that `check` passes over.
     """
 
     root: Path = field(default_factory=Path.cwd)
     exclude: tuple[str, ...] = ()
     select: frozenset[str] = frozenset()
     ignore: frozenset[str] = frozenset()
+    baseline: Path | None = None
 
 
 class SettingsError(ValueError):
@@ -115,9 +119,13 @@ def _checked(file: Path, table: dict[str, object]) -> Settings:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise SettingsError(f"{file}: {key} in {TABLE} must be a list of strings")
         lists[key] = value
+    baseline = table.get("baseline")
+    if not isinstance(baseline, str | None):
+        raise SettingsError(f"{file}: baseline in {TABLE} must be a string")
     return Settings(
         root=file.parent,
         exclude=tuple(lists["exclude"]),
         select=split_codes(lists["select"]),
         ignore=split_codes(lists["ignore"]),
+        baseline=file.parent / baseline if baseline else None,
     )

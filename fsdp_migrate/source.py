@@ -15,36 +15,77 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
 
-from fsdp_migrate.findings import Problem
+from fsdp_migrate.findings import Finding, Problem
+from fsdp_migrate.vendor import INSTALLED, Package, package_of
+
+# The endings of files that set FSDP without calling it.
+CONFIGURATIONS = (".yaml", ".yml", ".json", ".sh")
 
 
 @dataclass(frozen=True)
 class Source:
-    """One Python file.
+    """One file, of Python or a configuration.
 
     Attributes:
         path: where it lies.
         shown: its name in findings and messages.
         data: its bytes.
+        runtime: the package that it will import the runtime from; the one that it does import it from, if None.
     """
 
     path: Path
     shown: str
     data: bytes
+    runtime: Package | None = None
 
     @cached_property
     def encoding(self) -> str:
         """The codec that Python uses; `utf-8-sig` where there is a byte-order mark."""
-        return tokenize.detect_encoding(io.BytesIO(self.data).readline)[0]
+        return tokenize.detect_encoding(io.BytesIO(_unix(self.data)).readline)[0]
 
     @cached_property
-    def text(self) -> str:
+    def decoded(self) -> str:
         """The content, without byte-order mark and with its own line endings."""
         return self.data.decode(self.encoding)
 
+    @property
+    def program(self) -> str:
+        """The Python program that the file holds."""
+        return self.decoded
+
+    def written(self, program: str) -> str:
+        """The file's content with another program: the inverse of `program`."""
+        return program
+
+    def placed(self, finding: Finding) -> Finding:
+        """A finding about the program, at its place in the file."""
+        return finding
+
+    @property
+    def problems(self) -> list[Problem]:
+        """The parts of the file that are left out, and why."""
+        return []
+
+    @cached_property
+    def package(self) -> Package:
+        """The package that the file imports the runtime from."""
+        found = package_of(self.path, self.program)
+        same = found.spelled(found.unspelled(self.program)) == self.program
+        return found if same else INSTALLED
+
+    @cached_property
+    def text(self) -> str:
+        """The program as it is analysed: it imports the installed runtime, not a copy of it."""
+        return self.package.unspelled(self.program)
+
     def encode(self, text: str) -> bytes:
-        """`text` in this file's encoding and with its byte-order mark: the inverse of `text`."""
-        return text.encode(self.encoding)
+        """The file with another text: in its encoding, with its byte-order mark and its copy of the runtime.
+
+        Raises:
+            ValueError: the text cannot be written so.
+        """
+        program = (self.runtime or self.package).spelled(text)
+        return self.written(program).encode(self.encoding)
 
 
 def shown_path(path: Path) -> str:
@@ -67,12 +108,14 @@ def read_source(path: Path) -> Source | Problem:
 
 def source_from_bytes(path: Path, shown: str, data: bytes) -> Source | Problem:
     """`data` as a source, or in one line why it cannot be one."""
+    if path.suffix == ".ipynb":
+        return _notebook(path, shown, data)
     source = Source(path, shown, data)
     if b"\0" in data:
         line = data.count(b"\n", 0, data.index(b"\0")) + 1
         return Problem(shown, line, "holds a NUL byte: not Python source")
     try:
-        faithful = source.encode(source.text) == data
+        faithful = source.decoded.encode(source.encoding) == data
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         return Problem(shown, line, _undecodable(source.encoding))
@@ -85,6 +128,19 @@ def source_from_bytes(path: Path, shown: str, data: bytes) -> Source | Problem:
             shown, 1, f"cannot be written back unchanged in its encoding {source.encoding}"
         )
     return source
+
+
+def _notebook(path: Path, shown: str, data: bytes) -> Source | Problem:
+    from fsdp_migrate.notebooks import Notebook
+
+    source = Notebook(path, shown, data)
+    try:
+        faithful = source.encode(source.text) == data
+    except (ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        return Problem(
+            shown, getattr(error, "lineno", 0), f"is no notebook that can be read: {error}"
+        )
+    return source if faithful else Problem(shown, 0, "is no notebook that can be written back")
 
 
 def parse(source: Source) -> ast.Module | Problem:
@@ -102,9 +158,16 @@ def parse(source: Source) -> ast.Module | Problem:
 
 
 def parse_problem(source: Source) -> Problem | None:
-    """Why the file does not parse, or None if it does."""
+    """Why the file does not parse, or None if it does, or is no Python."""
+    if source.path.suffix in CONFIGURATIONS:
+        return None
     parsed = parse(source)
     return parsed if isinstance(parsed, Problem) else None
+
+
+def _unix(data: bytes) -> bytes:
+    """Lines that end as the tokenizer knows them: it takes a file with lone CR for a single line."""
+    return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
 def _undecodable(encoding: str) -> str:
@@ -115,7 +178,7 @@ def _undecodable(encoding: str) -> str:
 
 def _cookie_problem(source: Source, reason: str) -> Problem:
     """`detect_encoding` raises one error for a bad cookie and for bad bytes in the first lines."""
-    head = b"\n".join(source.data.split(b"\n", 2)[:2])
+    head = b"\n".join(_unix(source.data).split(b"\n", 2)[:2])
     try:
         head.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -32,8 +32,9 @@ table of positions in full precision into bfloat16 inside every block. The units
             "one unit",
             """\
 import torch
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
+
+from model import Net
 
 model = Net()
 model = FSDP(
@@ -43,8 +44,9 @@ model = FSDP(
 """,
             """\
 import torch
-from model import Net
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from model import Net
 
 model = Net()
 fully_shard(
@@ -110,8 +112,9 @@ def build():
             "chosen when the program runs",
             """\
 import torch
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
+
+from model import Net
 
 precision = None
 if torch.cuda.is_bf16_supported():
@@ -120,8 +123,9 @@ model = FSDP(Net(), mixed_precision=precision)
 """,
             """\
 import torch
-from model import Net
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from model import Net
 
 precision = MixedPrecisionPolicy()
 if torch.cuda.is_bf16_supported():
@@ -142,17 +146,19 @@ Dropping the argument changes the numbers of every model with, say, rotary table
             "a model whose class is not part of the program",
             """\
 import torch
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
+
+from model import Net
 
 bf16 = MixedPrecision(param_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16)
 model = FSDP(Net(), mixed_precision=bf16)
 """,
             """\
 import torch
-from model import Net
 from fsdp_migrate.runtime import cast_buffers
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from model import Net
 
 bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
 model = Net()
@@ -174,8 +180,9 @@ cast them itself before its step. The runtime raises ValueError.""",
             "gradients kept in low precision",
             """\
 import torch
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
+
+from model import Net
 
 model = FSDP(
     Net(), mixed_precision=MixedPrecision(torch.bfloat16, keep_low_precision_grads=True)
@@ -325,7 +332,9 @@ def _edits(context: Context, leaf: ast.expr) -> list[Edit]:
         here = file.span(value)[0]
         if name in new and (start == here or new[name] != name):
             edits.append(Edit(start, here, f"{new[name]}="))
-    drops = text.drop_items(file, spans, [i for i, name in enumerate(names) if name not in new])
+    drops = text.drop_items(
+        file.text, spans, [i for i, name in enumerate(names) if name not in new]
+    )
     statement = file.statement(leaf)
     indent, end_of_line = text.indentation(file, statement), text.newline(file)
     lost = [each for drop in drops for each in text.comments_between(file, drop.start, drop.end)]

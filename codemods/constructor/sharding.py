@@ -35,14 +35,16 @@ the root (`_fully_shard/_fsdp_state.py`). Writing True at the root, as guides sa
         Example(
             "the default, written out",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+from model import Net
 
 model = FSDP(Net(), sharding_strategy=ShardingStrategy.FULL_SHARD)
 """,
             """\
-from model import Net
 from torch.distributed.fsdp import fully_shard
+
+from model import Net
 
 model = fully_shard(Net())
 """,
@@ -59,14 +61,16 @@ FSDP2 that is `reshard_after_forward=False` for every unit, the root included.""
         Example(
             "one unit",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+from model import Net
 
 model = FSDP(Net(), sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)
 """,
             """\
-from model import Net
 from torch.distributed.fsdp import fully_shard
+
+from model import Net
 
 model = fully_shard(Net(), reshard_after_forward=False)
 """,
@@ -84,8 +88,9 @@ runtime builds that mesh on the device type that the program runs on.""",
         bridged(
             "replicas",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+from model import Net
 
 model = FSDP(Net(), sharding_strategy=ShardingStrategy.NO_SHARD)
 """,
@@ -105,17 +110,19 @@ backward as well.""",
         Example(
             "a mesh with names",
             """\
-from model import Net
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+from model import Net
 
 mesh = init_device_mesh("cuda", (2, 8), mesh_dim_names=("replicate", "shard"))
 model = FSDP(Net(), sharding_strategy=ShardingStrategy.HYBRID_SHARD, device_mesh=mesh)
 """,
             """\
-from model import Net
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+
+from model import Net
 
 mesh = init_device_mesh("cuda", (2, 8), mesh_dim_names=("replicate", "shard"))
 model = fully_shard(Net(), mesh=mesh)
@@ -124,8 +131,9 @@ model = fully_shard(Net(), mesh=mesh)
         bridged(
             "groups of one node",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+from model import Net
 
 model = FSDP(
     Net(), auto_wrap_policy=policy, sharding_strategy=ShardingStrategy.HYBRID_SHARD
@@ -146,8 +154,9 @@ working after torch removes FSDP1.""",
         bridged(
             "from a configuration",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), sharding_strategy=config.strategy)
 """,
@@ -165,8 +174,9 @@ GROUP = Rule(
         bridged(
             "a group of one's own",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), process_group=group)
 """,
@@ -176,15 +186,17 @@ model = FSDP(Net(), process_group=group)
             "all ranks",
             """\
 import torch.distributed as dist
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), dist.group.WORLD)
 """,
             """\
 import torch.distributed as dist
-from model import Net
 from torch.distributed.fsdp import fully_shard
+
+from model import Net
 
 model = fully_shard(Net())
 """,
@@ -202,14 +214,16 @@ HYBRID_SHARD itself see FSDP104.""",
         Example(
             "one dimension",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), device_mesh=mesh["dp"])
 """,
             """\
-from model import Net
 from torch.distributed.fsdp import fully_shard
+
+from model import Net
 
 model = fully_shard(Net(), mesh=mesh["dp"])
 """,
@@ -217,8 +231,9 @@ model = fully_shard(Net(), mesh=mesh["dp"])
         bridged(
             "a shape that another function knows",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), device_mesh=build_mesh(config))
 """,

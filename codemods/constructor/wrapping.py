@@ -29,16 +29,18 @@ that the guides show, over `model.modules()` as it is, fails as soon as two of t
         Example(
             "ModuleWrapPolicy",
             """\
-from model import Block, Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+from model import Block, Net
 
 model = Net()
 model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}))
 """,
             """\
-from model import Block, Net
 from torch.distributed.fsdp import fully_shard
+
+from model import Block, Net
 
 model = Net()
 for module in reversed(list(model.modules())):
@@ -52,9 +54,10 @@ fully_shard(model)
             """\
 import functools
 
-from model import Decoder, Encoder, T5
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+
+from model import Decoder, Encoder, T5
 
 
 def main():
@@ -67,8 +70,9 @@ def main():
     train(model)
 """,
             """\
-from model import Decoder, Encoder, T5
 from torch.distributed.fsdp import fully_shard
+
+from model import Decoder, Encoder, T5
 
 
 def main():
@@ -95,9 +99,10 @@ the very modules that FSDP1 would wrap.""",
             """\
 import functools
 
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy
+
+from model import Net
 
 policy = functools.partial(size_based_auto_wrap_policy, min_num_params=100)
 model = FSDP(Net(), auto_wrap_policy=policy)
@@ -105,9 +110,10 @@ model = FSDP(Net(), auto_wrap_policy=policy)
             """\
 import functools
 
-from model import Net
 from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 from fsdp_migrate.runtime.wrap import size_based_auto_wrap_policy
+
+from model import Net
 
 policy = functools.partial(size_based_auto_wrap_policy, min_num_params=100)
 model = FSDP(Net(), auto_wrap_policy=policy)
@@ -116,8 +122,9 @@ model = FSDP(Net(), auto_wrap_policy=policy)
         bridged(
             "from another function",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), auto_wrap_policy=build_policy(config))
 """,
@@ -126,17 +133,19 @@ model = FSDP(Net(), auto_wrap_policy=build_policy(config))
             "a container, which has no forward of its own",
             """\
 import torch.nn as nn
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+from model import Net
 
 model = FSDP(Net(), auto_wrap_policy=ModuleWrapPolicy({nn.ModuleList}))
 """,
             """\
 import torch.nn as nn
-from model import Net
 from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 from fsdp_migrate.runtime.wrap import ModuleWrapPolicy
+
+from model import Net
 
 model = FSDP(Net(), auto_wrap_policy=ModuleWrapPolicy({nn.ModuleList}))
 """,

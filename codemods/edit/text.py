@@ -41,14 +41,27 @@ def apply(text: str, edits: Iterable[Edit]) -> str:
     return after
 
 
+def edited_part(file: File, start: int, end: int, edits: Iterable[Edit]) -> str:
+    """A part of a file's text after edits inside of it."""
+    text = file.text
+    for edit in sorted(edits, reverse=True):
+        text = text[: edit.start] + edit.text + text[edit.end :]
+        end += len(edit.text) - (edit.end - edit.start)
+    return text[start:end]
+
+
 def overlap(ordered: Sequence[Edit]) -> bool:
     """Whether two of some edits, in the order of their places, want the same text."""
     return any(next_.start < edit.end for edit, next_ in pairwise(ordered))
 
 
 def comments(text: str) -> list[str]:
-    """The comments of a file, in order."""
-    lines = io.StringIO(NEWLINE.sub("\n", text)).readline  # the tokenizer knows no lone CR
+    """The comments of a file, or of a part that begins and ends with whole tokens, in order."""
+    if "#" not in text:
+        return []
+    # The tokenizer knows no lone CR. In parentheses it does not look at indentation, which a part need not have, and
+    # which it takes for wrong below a line with nothing but a backslash.
+    lines = io.StringIO("(" + NEWLINE.sub("\n", text) + "\n)").readline
     return [t.string for t in tokenize.generate_tokens(lines) if t.type == tokenize.COMMENT]
 
 
@@ -115,12 +128,12 @@ def remove_statement(file: File, statement: ast.stmt) -> Edit:
     return Edit(start, end, "".join(line + end_of_line for line in kept))
 
 
-def drop_items(file: File, spans: Sequence[tuple[int, int]], dropped: Sequence[int]) -> list[Edit]:
+def drop_items(text: str, spans: Sequence[tuple[int, int]], dropped: Sequence[int]) -> list[Edit]:
     """Takes some of the items between commas away, in order and never all; one with lines of its own goes with them."""
     edits: list[Edit] = []
     for index in dropped:
         start, end = spans[index]
-        before, after = _ABOVE.search(file.text, 0, start), _BEHIND.match(file.text, end)
+        before, after = _ABOVE.search(text, 0, start), _BEHIND.match(text, end)
         if before and after:
             start, end = before.start(), after.end()
         elif all(first in dropped for first in range(index)):
@@ -135,13 +148,7 @@ def drop_items(file: File, spans: Sequence[tuple[int, int]], dropped: Sequence[i
 
 def comments_between(file: File, start: int, end: int) -> list[str]:
     """The comments in a part of a file that begins and ends with whole tokens."""
-    text = file.text[start:end].strip()
-    if "#" not in text:
-        return []
-    try:
-        return comments(text)
-    except (tokenize.TokenError, IndentationError):
-        return comments(f"({text})")
+    return comments(file.text[start:end])
 
 
 def dedent_body(file: File, statement: ast.With) -> list[Edit]:
@@ -150,17 +157,20 @@ def dedent_body(file: File, statement: ast.With) -> list[Edit]:
     Lines inside of strings stay as they are.
     """
     first, last = statement.body[0], statement.body[-1]
-    header_start, _ = file.span(statement)
-    body_start, _ = file.lines(first)
+    header_start, body_start = file.span(statement)[0], file.span(first)[0]
+    if decorators := getattr(first, "decorator_list", ()):
+        body_start = file.text.rindex("@", header_start, file.span(decorators[0])[0])
     outer, inner = indentation(file, statement), indentation(file, first)
     kept = comments_between(file, header_start, body_start)
     end_of_line = newline(file)
     above = "".join(f"{comment}{end_of_line}{outer}" for comment in kept)
-    edits = [Edit(header_start, body_start + len(inner), above)]
+    edits = [Edit(header_start, body_start, above)]
     inside = _lines_inside_strings(file, statement)
     _, body_end = file.lines(last)
-    for number in range(first.lineno + 1, len(file.line_starts) + 1):
+    for number in range(first.lineno, len(file.line_starts) + 1):
         start = file.line_starts[number - 1]
+        if start < body_start:
+            continue
         if start >= body_end:
             break
         if number not in inside and file.text.startswith(inner, start):
@@ -171,11 +181,17 @@ def dedent_body(file: File, statement: ast.With) -> list[Edit]:
 def _lines_inside_strings(file: File, statement: ast.stmt) -> set[int]:
     """The lines of a statement that begin inside a string."""
     found: set[int] = set()
-    for node in ast.walk(statement):
-        if isinstance(node, ast.JoinedStr) or (
-            isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)
-        ):
-            found.update(range(node.lineno + 1, (node.end_lineno or node.lineno) + 1))
+    start, end = file.lines(statement)
+    # In parentheses the tokenizer does not look at indentation.
+    lines = io.StringIO("(" + NEWLINE.sub("\n", file.text[start:end]) + "\n)").readline
+    opened: list[int] = []
+    for token in tokenize.generate_tokens(lines):
+        name = tokenize.tok_name[token.type]
+        if name.endswith("STRING_START"):
+            opened.append(token.start[0])
+        first = opened.pop() if name.endswith("STRING_END") else token.start[0]
+        if name == "STRING" or name.endswith("STRING_END"):
+            found.update(range(first + statement.lineno, token.end[0] + statement.lineno))
     return found
 
 

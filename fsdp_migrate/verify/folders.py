@@ -32,6 +32,7 @@ class Program:
         source: the folder that was copied.
         start: the folder in the copy to run it in; None for the user's working folder if that is
             in the copy, else the script's.
+        twin: the folder that the other program was copied from: an installation may lead into it.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Program:
     script: Path
     source: Path
     start: Path | None = None
+    twin: Path | None = None
 
     def inside(self, path: Path) -> Path | None:
         """Where a path of the user's tree is in the copy; None if it is outside."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import os
 import site
 import sys
@@ -31,6 +32,7 @@ _SITECUSTOMIZE = '''\
 
 import importlib.machinery
 import importlib.util
+import json
 import os
 import sys
 
@@ -144,7 +146,11 @@ def environment(
     values.update(recording.variables())
     values["FSDP_MIGRATE_RECORD"] = str(records)
     values["FSDP_MIGRATE_DEVICE"] = device
-    values["PYTHONPATH"] = os.pathsep.join([str(start), *_users_paths(program), *_own_path(folder)])
+    copied = [
+        [str(folder), str(program.root)] for folder in (program.source, program.twin) if folder
+    ]
+    values["FSDP_MIGRATE_COPIES"] = json.dumps(copied)
+    values["PYTHONPATH"] = os.pathsep.join([str(start), *_users_paths(), *_own_path(folder)])
     values["PYTHONHASHSEED"] = "0"
     # More threads sum in another order, and the ranks share the machine.
     values.setdefault("OMP_NUM_THREADS", "1")
@@ -164,10 +170,10 @@ def recorder() -> Path:
     return Path(next(iter(spec.submodule_search_locations))).resolve() / "record"
 
 
-def _users_paths(program: Program) -> list[str]:
-    """The user's PYTHONPATH, where it leads into the program's folder led into the copy."""
-    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    return [str(program.inside(Path(path)) or Path(path).absolute()) for path in paths]
+def _users_paths() -> list[str]:
+    """The user's PYTHONPATH, whose relative paths start in the user's working folder."""
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return [os.path.abspath(path) for path in paths if path]
 
 
 def _own_path(recorder: Path) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from fsdp_migrate.verify import (
     emulation,
     environment,
+    evidence,
     failures,
     folders,
     launch,
@@ -152,6 +153,7 @@ class _Pair:
         notes: list[str] = []
         before = self._copy("original", self.original, folder)
         after = self._copy("migrated", self.migrated or self.original, folder)
+        before, after = replace(before, twin=after.source), replace(after, twin=before.source)
         launcher = launch.choose(self.launcher, before.script)
         if self.nodes is not None:
             self.nodes.check()
@@ -164,8 +166,10 @@ class _Pair:
         texts = sources.read(before, after)
         one, recording = self._run_original(before, folder)
         saved = start.read(one).save(folder / "start.pt")
+        evidence.original(one)
         other = self._run(after, replace(recording, start=saved), folder)
         self.progress("comparing")
+        notes += evidence.migrated(other, texts)
         verdict = judge(one, other, self.tolerance, recording)
         notes += verdict.notes
         notes += _ranks_started(one, self.ranks * (self.nodes.count if self.nodes else 1))

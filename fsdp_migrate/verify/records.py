@@ -26,6 +26,9 @@ class Rank:
         start_problem: why it did not.
         aligned: the first values that it took over from the other program.
         output: what it printed, where the launcher parts it from the others.
+        files: the files of the copy that it ran, relative to it.
+        fsdp1: where it first built a model of torch's FSDP1, as `file:line`; empty if it did not.
+        sharded: whether it built a unit of FSDP1 or FSDP2.
     """
 
     rank: int
@@ -44,6 +47,9 @@ class Rank:
     start_problem: str = ""
     aligned: list[str] = field(default_factory=list)
     output: str = ""
+    files: list[str] = field(default_factory=list)
+    fsdp1: str = ""
+    sharded: bool = True
 
 
 @dataclass(frozen=True)
@@ -131,6 +137,9 @@ def _rank(path: Path, data: dict[str, Any]) -> Rank:
         start=start if start.exists() else None,
         start_problem=data["start_problem"],
         aligned=data["aligned"],
+        files=data["files"],
+        fsdp1=data["fsdp1"],
+        sharded=data["sharded"],
     )
 
 

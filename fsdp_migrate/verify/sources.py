@@ -16,11 +16,13 @@ class Sources:
     Attributes:
         original, migrated: all files of a program, one after another.
         diff: a unified diff of the files that differ.
+        changed: the files of the migrated program that differ or are new, relative to its copy.
     """
 
     original: str = ""
     migrated: str = ""
     diff: str = ""
+    changed: tuple[str, ...] = ()
 
     def uses(self, *words: str) -> bool:
         """Whether the original has any of these words."""
@@ -49,6 +51,11 @@ def read(before: Program, after: Program) -> Sources:
             for name in names
             for line in _diff(name, olds.get(name, ""), news.get(name, ""))
             if olds.get(name) != news.get(name)
+        ),
+        changed=tuple(
+            other if name == script else name
+            for name in names
+            if name in news and olds.get(name) != news[name]
         ),
     )
 

@@ -40,7 +40,11 @@ def _file_diff(change: Change, root: Path | None, colour: bool) -> bytes:
     old, new = quote_name(f"a/{name}"), quote_name(f"b/{name}")
     # As git does it: a tab ends a name with spaces, lest its rest is taken for a time stamp.
     end = b"\t" if b" " in old and not old.startswith(b'"') else b""
-    header = [b"diff --git %b %b" % (old, new), b"--- " + old + end, b"+++ " + new + end]
+    header = [b"diff --git %b %b" % (old, new)]
+    if change.is_new:
+        header += [b"new file mode 100644", b"--- /dev/null", b"+++ " + new + end]
+    else:
+        header += [b"--- " + old + end, b"+++ " + new + end]
     lines = [b"\x1b[1m%b\x1b[m" % line if colour else line for line in header]
     before, after = (io.BytesIO(data).readlines() for data in (change.before, change.after))
     body = difflib.diff_bytes(difflib.unified_diff, before, after)

@@ -38,6 +38,7 @@ def render_json(report: Report) -> str:
             "candidates": report.candidates,
             "findings": len(report.findings),
             **report.count(),
+            "baseline": report.known,
             "seconds": round(report.seconds, 3),
         },
     }

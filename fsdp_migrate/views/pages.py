@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from fsdp_migrate.codemods.rule import Example, Rule
 
 
+_LANGUAGES = {"json": "json", "py": "python", "sh": "bash", "yaml": "yaml"}
+
+
 def pages(rules: Sequence[Rule]) -> dict[str, str]:
     """File name to content, `README.md` among them."""
     ordered = sorted(rules, key=lambda rule: rule.code)
@@ -65,7 +68,7 @@ def _example(example: Example) -> str:
         said = (
             f"\n\nStays as it is. The finding says: *{example.message}*." if example.message else ""
         )
-        return f"{title}\n\n```python\n{example.before}```{said}"
+        return f"{title}\n\n```{_LANGUAGES[example.file.rpartition('.')[2]]}\n{example.before}```{said}"
     before, after = (text.splitlines(keepends=True) for text in (example.before, example.after))
     changes = "".join(list(difflib.unified_diff(before, after, n=100))[3:])
     return f"{title}\n\n```diff\n{changes}```"

@@ -26,10 +26,17 @@ def render_findings(findings: Iterable[Finding], stream: Stream = "stdout") -> l
 
 
 def render_changes(report: Report) -> list[str]:
-    """A line for each file that was rewritten, and how much of it."""
-    counts = Counter(f.path for f in report.findings if f.action is not Action.MANUAL)
-    names = sorted(shown_path(change.path) for change in report.changes)
-    return [f"rewrote {printable(name)} ({_number(counts[name], 'construct')})" for name in names]
+    """A line for each file that was rewritten, with what was done in it, and for each copy of the runtime."""
+    lines = []
+    for change in report.rewritten:
+        name = shown_path(change.path)
+        counts = Counter(f.action for f in report.findings if f.path == name)
+        lines.append(f"rewrote {printable(name)}: {_counts(counts)}")
+    for folder in report.vendored:
+        if copied := sum(change.path.parent == folder for change in report.changes):
+            name = printable(shown_path(folder))
+            lines.append(f"copied the runtime to {name} ({_number(copied, 'file')})")
+    return lines
 
 
 def render_problems(problems: Iterable[Problem], stream: Stream = "stderr") -> list[str]:
@@ -42,32 +49,47 @@ def render_problems(problems: Iterable[Problem], stream: Stream = "stderr") -> l
 
 def summary(report: Report) -> str:
     """What was found and what is done with it, in one sentence."""
+    known = f" {_number(report.known, 'finding')} more in the baseline." if report.known else ""
     if not report.findings:
-        return f"No FSDP1 of torch in {_number(report.files, 'file')}."
-    counts = report.count()
+        return (
+            f"No {'new ' if known else ''}FSDP1 of torch in {_number(report.files, 'file')}.{known}"
+        )
     files = len({finding.path for finding in report.findings})
     found = f"Found {_number(len(report.findings), 'construct')} in {_number(files, 'file')}"
-    rewritten, runtime, manual = (counts[action] for action in ("rewrite", "runtime", "manual"))
-    return f"{found}: {rewritten} made plain, {runtime} served by the runtime, {manual} by hand."
+    rewritten, runtime, manual = report.count().values()
+    return f"{found}: {rewritten} made plain, {runtime} served by the runtime, {manual} by hand.{known}"
 
 
-def next_step(report: Report, paths: Sequence[str], *, wrote: bool) -> str:
-    """What to do now, in one line; empty where nothing is left to do."""
-    manual = remaining(report.findings)
-    if wrote and report.changes:
-        first = f"look at the {_number(len(manual), 'finding')} by hand, then " if manual else ""
-        return f"Next: {first}`fsdp-migrate verify ORIGINAL --migrated SCRIPT` compares what both train."
-    if not wrote and len(report.findings) > len(manual):
-        own = shlex.join(map(printable, paths))
-        return f"Next: `fsdp-migrate verify SCRIPT` tries it on a copy, `fsdp-migrate {own}` writes it."
+def next_steps(report: Report, paths: Sequence[str], *, wrote: bool) -> list[tuple[str, str]]:
+    """What to do now and the command for it; nothing where nothing is left to do."""
+    manual, own = report.manual, shlex.join(map(printable, paths))
+    steps = []
     if manual:
-        return f"Next: `fsdp-migrate explain {manual[0].code}` says what to do."
-    return ""
+        steps.append(
+            (
+                f"what to do about {_number(len(manual), 'finding')} by hand",
+                f"explain {manual[0].code}",
+            )
+        )
+    if wrote and report.changes:
+        steps.append(("compare what both train", "verify ORIGINAL --migrated SCRIPT"))
+        if report.count()["runtime"] and not report.vendored:
+            without = "run it where fsdp-migrate is not installed: copy the runtime"
+            steps.append((without, f"{own} --vendor DIR"))
+    elif not wrote and len(report.findings) > len(manual):
+        steps.append(("try it on a copy", "verify SCRIPT"))
+        steps.append(("write it", own))
+    if report.gone:
+        gone = f"{_number(report.gone, 'finding')} of the baseline no longer there: write it anew"
+        steps.append((gone, f"check {own} --write-baseline FILE"))
+    return [(what, f"fsdp-migrate {command}") for what, command in steps]
 
 
-def remaining(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings that a rewrite leaves to the reader."""
-    return [finding for finding in findings if finding.action is Action.MANUAL]
+def render_next(report: Report, paths: Sequence[str], *, wrote: bool) -> list[str]:
+    """A line for each step, its command last."""
+    return [
+        f"Next: {what}: `{command}`" for what, command in next_steps(report, paths, wrote=wrote)
+    ]
 
 
 def _finding_line(finding: Finding, stream: Stream) -> str:
@@ -85,6 +107,12 @@ def _finding_line(finding: Finding, stream: Stream) -> str:
 def _place(problem: Problem) -> str:
     name = printable(problem.path)
     return f"{name}:{problem.line}" if problem.line else name
+
+
+def _counts(counts: Counter[Action]) -> str:
+    """`2 plain, 1 runtime`, without what is none."""
+    words = {Action.REWRITE: "plain", Action.RUNTIME: "runtime", Action.MANUAL: "by hand"}
+    return ", ".join(f"{counts[action]} {word}" for action, word in words.items() if counts[action])
 
 
 def _number(count: int, noun: str) -> str:

@@ -36,14 +36,19 @@ ALIGN = "FSDP_MIGRATE_ALIGN"
 START = "FSDP_MIGRATE_START"
 """Environment variable: the file with the other program's first values."""
 
+COPIES = "FSDP_MIGRATE_COPIES"
+"""Environment variable: the user's folders and their copies, in JSON (`redirect`)."""
+
 
 def start() -> None:
     """Arrange for the recorder to be installed as soon as the program has imported torch."""
     folder = os.environ.get(FOLDER)
     if not folder:
         return
-    from . import imports, leaving, seeds
+    from . import imports, leaving, redirect, seeds
 
+    copies = redirect.Copies(os.environ.get(COPIES, ""))
+    redirect.install(copies)
     imports.install()
     seeds.install()
     _change()
@@ -54,7 +59,7 @@ def start() -> None:
     def record(_: object) -> None:
         from . import session, stacks
 
-        departure.before = session.install(folder, departure)
+        departure.before = session.install(folder, departure, copies)
         stacks.install(folder)
 
     imports.after("torch", record)

@@ -1,24 +1,49 @@
-"""The same start for both programs: what Python seeds at random gets a fixed seed.
+"""The same start for both programs: generators that begin at random get a fixed seed.
 
-torch starts from a fixed seed by itself; Python's and numpy's generators do not. A program that
-seeds them is not affected.
+Python's, numpy's and torch's do, in every process. A program that seeds them is not affected. torch's
+is another one on each rank, as it would be by chance: what forgets to synchronise must still show.
 """
 
 from __future__ import annotations
 
+import os
 import random
+import sys
+from multiprocessing import process
 from typing import Any
 
 from . import imports
 
-SEED = 0
+SEED = 20_240_716
+"""Of the first rank; hardly one that a program chooses."""
 
 
 def install() -> None:
-    """Seed `random` now and numpy's global generator when the program imports numpy."""
+    """Seed `random` now, and numpy's and torch's generators when the program imports them."""
     random.seed(SEED)
-    imports.after("numpy", _seed_numpy)
+    rank = int(os.environ.get("RANK") or 0)
+    imports.after("numpy", lambda numpy: numpy.random.seed(SEED))
+    imports.after("torch", lambda torch: _seed(torch, rank))
+    _seed_spawned(os.getpid())
 
 
-def _seed_numpy(numpy: Any) -> None:
-    numpy.random.seed(SEED)
+def _seed(torch: Any, rank: int) -> None:
+    torch.default_generator.manual_seed(SEED + rank)
+    if torch.backends.cuda.is_built():
+        torch.cuda.manual_seed_all(SEED + rank)  # kept until CUDA is initialised
+
+
+def _seed_spawned(pid: int) -> None:
+    """Seed also what `mp.spawn` starts: which one of its parent's children it is, it learns late.
+
+    A forked child goes on with its parent's numbers.
+    """
+    begin = process.BaseProcess._bootstrap  # type: ignore[attr-defined]
+
+    def bootstrap(self: Any, *args: Any, **kwargs: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if os.getpid() == pid and torch is not None and torch.initial_seed() == SEED:
+            _seed(torch, self._identity[0] - 1)
+        return begin(self, *args, **kwargs)
+
+    process.BaseProcess._bootstrap = bootstrap  # type: ignore[attr-defined]

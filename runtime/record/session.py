@@ -17,9 +17,11 @@ from torch.optim import optimizer as optimizers
 
 from . import collectives, gradients, losses, memory, parameters
 from .census import Census
+from .evidence import Evidence
 from .kept import Kept
 from .leaving import Departure
 from .ranks import grouped, identity
+from .redirect import Copies
 from .series import Series
 from .start import Start
 
@@ -31,8 +33,9 @@ class Session:
     group.
     """
 
-    def __init__(self, folder: str, departure: Departure) -> None:
+    def __init__(self, folder: str, departure: Departure, copies: Copies) -> None:
         self.folder = folder
+        self.evidence = Evidence(copies)
         self.departure = departure
         self.counts, self.bytes = collectives.install(dist)
         self.start: Start | None = None
@@ -123,6 +126,7 @@ class Session:
             "aligned": self.start.aligned if self.start else [],
             "start_problem": self.start.problem if self.start else "",
             "peak_memory_bytes": memory.peak_bytes(),
+            **self.evidence.told(),
             "problems": self.problems + self._write_parameters(f"{path}.pt"),
             "failure": self.departure.failure,
             "status": self.departure.status,
@@ -155,9 +159,9 @@ def _makes_states() -> bool:
     return frame is not None
 
 
-def install(folder: str, departure: Departure) -> Callable[[], bool]:
+def install(folder: str, departure: Departure, copies: Copies) -> Callable[[], bool]:
     """Record this process and those that it forks; returns the function that writes the record."""
-    session = Session(folder, departure)
+    session = Session(folder, departure, copies)
     losses.install(session.loss)
     optimizers.register_optimizer_step_pre_hook(session.before_step)
     optimizers.register_optimizer_step_post_hook(session.after_step)

@@ -158,7 +158,7 @@ def test_check_says_nothing_of_a_program_on_the_bridge(
     checked = real_cli("check", ".")
     assert checked.code == 1
     assert {line.split(":")[0] for line in checked.text.splitlines()[:-2]} == {"private.py"}
-    assert checked.text.splitlines()[-1].startswith("Next: `fsdp-migrate explain FSDP")
+    assert "by hand: `fsdp-migrate explain FSDP" in checked.text.splitlines()[-1]
 
 
 def test_jobs_change_nothing(real_cli: Callable[..., Any], folder: Path) -> None:
@@ -184,3 +184,14 @@ def test_catalogue(real_cli: Callable[..., Any], code: str) -> None:
     unknown = real_cli("explain", "FSDP00")
     assert unknown.code == 2
     assert unknown.err.startswith("Error: no rule has the code FSDP00; close ones: ")
+
+
+def test_check_passes_what_is_silenced_as_the_readme_says(
+    real_cli: Callable[..., Any], folder: Path
+) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    block = next(b for b in readme.split("```python\n") if "fsdp-migrate: ignore[" in b)
+    (folder / "train.py").write_text(block.partition("```")[0])
+    assert real_cli("check", "train.py").code == 0
+    (folder / "train.py").write_text(block.partition("```")[0].replace("# fsdp-migrate: ", "# "))
+    assert real_cli("check", "train.py").code == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -45,19 +46,24 @@ def tool(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_hook_flags_fsdp1_and_passes_fsdp2(tool: Path, tmp_path: Path) -> None:
-    user = tmp_path / "user"
+def test_the_hooks_flag_fsdp1_move_it_and_pass_fsdp2(tool: Path, tmp_path: Path) -> None:
+    user = tmp_path / "a user"
     user.mkdir()
     (user / "old.py").write_text(FSDP1)
     (user / "new.py").write_text(FSDP2)
     (user / "__init__.py").touch()
+    (user / "empty.py").touch()
+    (user / "old.ipynb").write_text(json.dumps({"cells": [{"cell_type": "code", "source": FSDP1}]}))
+    head = subprocess.check_output(["git", "-C", str(tool), "rev-parse", "HEAD"], text=True).strip()
+    ids = [{"id": "fsdp1-usage"}, {"id": "fsdp1-migrate"}]
+    configuration = {"repos": [{"repo": str(tool), "rev": head, "hooks": ids}]}
+    (user / ".pre-commit-config.yaml").write_text(json.dumps(configuration))
     commit_all(user)
     environment = {**os.environ, "PRE_COMMIT_HOME": str(tmp_path / "cache")}
 
-    def hook(*files: str) -> subprocess.CompletedProcess[str]:
-        command = [str(PRE_COMMIT), "try-repo", str(tool), "fsdp1-usage", "--verbose", "--files"]
+    def hooks(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*command, *files],
+            [str(PRE_COMMIT), "run", *arguments],
             cwd=user,
             env=environment,
             capture_output=True,
@@ -65,13 +71,30 @@ def test_the_hook_flags_fsdp1_and_passes_fsdp2(tool: Path, tmp_path: Path) -> No
             check=False,
         )
 
-    flagged = hook("old.py", "new.py")
+    flagged = hooks("fsdp1-usage", "--verbose", "--files", "old.py", "new.py", "old.ipynb")
     assert flagged.returncode == 1, flagged.stdout + flagged.stderr
     assert "old.py:5:12 FSDP" in flagged.stdout
+    assert "old.ipynb:1:" in flagged.stdout
     assert "new.py:" not in flagged.stdout
+    python = next((tmp_path / "cache").glob("repo*/py_env*/bin/python"))
+    assert subprocess.run(
+        [python, "-c", "import torch"], check=False, capture_output=True
+    ).returncode
 
-    passed = hook("new.py", "__init__.py")
+    begun = os.times().children_user
+    passed = hooks("fsdp1-usage", "--files", "new.py", "__init__.py", "empty.py")
     assert passed.returncode == 0, passed.stdout + passed.stderr
+    assert os.times().children_user - begun < 3, "pre-commit itself and one start of the tool"
+
+    moved = hooks("fsdp1-migrate", "--all-files")
+    assert moved.returncode == 1, "the hook changed files"
+    assert "files were modified by this hook" in moved.stdout
+    assert "from fsdp_migrate.runtime" in (user / "old.py").read_text()
+    assert (user / "new.py").read_text() == FSDP2
+    commit_all(user)
+    both = hooks("--all-files")
+    assert both.returncode == 0, both.stdout + both.stderr
+    assert both.stdout.count("Passed") == 2
 
 
 @pytest.mark.slow

@@ -34,12 +34,12 @@ def test_in_place(cli: Cli, folder: Path) -> None:
     assert (folder / "a.py").read_bytes() == FSDP2
     assert (folder / "b.py").read_bytes() == CLEAN
     assert result.text.splitlines() == [
-        "rewrote a.py (2 constructs)",
-        "rewrote c.py (2 constructs)",
+        "rewrote a.py: 2 plain",
+        "rewrote c.py: 2 plain, 1 by hand",
         "c.py:3:9 FSDP002 `FSDP`: FSDP becomes FSDP2 [by hand]",
         "Found 5 constructs in 2 files: 4 made plain, 0 served by the runtime, 1 by hand.",
-        "Next: look at the 1 finding by hand, then `fsdp-migrate verify ORIGINAL --migrated SCRIPT` "
-        "compares what both train.",
+        "Next: what to do about 1 finding by hand: `fsdp-migrate explain FSDP002`",
+        "Next: compare what both train: `fsdp-migrate verify ORIGINAL --migrated SCRIPT`",
     ]
 
 
@@ -75,7 +75,8 @@ def test_check_lists_all_and_writes_nothing(
         "",
         "b.py:1:9 FSDP002 `FSDP`: FSDP becomes FSDP2",
         "Found 3 constructs in 2 files: 3 made plain, 0 served by the runtime, 0 by hand.",
-        "Next: `fsdp-migrate verify SCRIPT` tries it on a copy, `fsdp-migrate .` writes it.",
+        "Next: try it on a copy: `fsdp-migrate verify SCRIPT`",
+        "Next: write it: `fsdp-migrate .`",
     ]
     assert cli(*command, "b.py", "--exclude", "x").code == 1
 
@@ -313,6 +314,7 @@ def test_json(cli: Cli, folder: Path) -> None:
         "rewrite": 3,
         "runtime": 0,
         "manual": 1,
+        "baseline": 0,
         "seconds": 0.25,
     }
 

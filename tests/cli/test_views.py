@@ -12,7 +12,7 @@ from fsdp_migrate.findings import Action, Finding
 from fsdp_migrate.report import Change, Report
 from fsdp_migrate.views import progress
 from fsdp_migrate.views.explain import render_rule, render_rules, unknown_code
-from fsdp_migrate.views.text import next_step, render_findings, summary
+from fsdp_migrate.views.text import render_findings, render_next, summary
 
 
 def rule(code: str, name: str) -> Any:
@@ -83,18 +83,23 @@ def test_summary() -> None:
     assert summary(one).startswith("Found 1 construct in 1 file: 0 made plain")
 
 
-def test_the_next_step_is_named() -> None:
+def test_the_next_steps_are_named() -> None:
     manual, change = [FINDINGS[0]], Change(Path("a.py"), b"1", b"2")
-    assert next_step(Report(FINDINGS), ["a b", "c"], wrote=False) == (
-        "Next: `fsdp-migrate verify SCRIPT` tries it on a copy, `fsdp-migrate 'a b' c` writes it."
-    )
-    assert "explain FSDP002" in next_step(Report(manual), ["."], wrote=False)
-    assert "explain FSDP002" in next_step(Report(manual), ["."], wrote=True)
-    wrote = next_step(Report(FINDINGS, changes=[change]), ["."], wrote=True)
-    assert "1 finding by hand" in wrote
-    assert "verify ORIGINAL" in wrote
-    assert "by hand" not in next_step(Report(FINDINGS[1:], changes=[change]), ["."], wrote=True)
-    assert next_step(Report(), ["."], wrote=False) == ""
+    by_hand = "Next: what to do about 1 finding by hand: `fsdp-migrate explain FSDP002`"
+    assert render_next(Report(FINDINGS), ["a b", "c"], wrote=False) == [
+        by_hand,
+        "Next: try it on a copy: `fsdp-migrate verify SCRIPT`",
+        "Next: write it: `fsdp-migrate 'a b' c`",
+    ]
+    assert render_next(Report(manual), ["."], wrote=False) == [by_hand]
+    assert render_next(Report(FINDINGS, changes=[change]), ["."], wrote=True) == [
+        by_hand,
+        "Next: compare what both train: `fsdp-migrate verify ORIGINAL --migrated SCRIPT`",
+        "Next: run it where fsdp-migrate is not installed: copy the runtime: "
+        "`fsdp-migrate . --vendor DIR`",
+    ]
+    assert len(render_next(Report(FINDINGS[2:], changes=[change]), ["."], wrote=True)) == 1
+    assert render_next(Report(), ["."], wrote=False) == []
 
 
 class Clock:

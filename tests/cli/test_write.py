@@ -58,10 +58,10 @@ def test_all_or_none_if_a_file_is_read_only(folder: Path) -> None:
 def test_a_full_disk_loses_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changes = [change(folder / name) for name in ("a.py", "b.py")]
 
-    def full(_: int, __: str) -> Any:
+    def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fsdp_migrate.write.os.fdopen", full)
+    monkeypatch.setattr("fsdp_migrate.write._copy_rights", full)
     problems = write_changes(changes)
     assert "No space left" in problems[0].message
     assert sorted(os.listdir(folder)) == ["a.py", "b.py"]

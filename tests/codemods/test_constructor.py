@@ -64,7 +64,10 @@ STAYS = {
     ),
     "a condition that asks the module": f"model = FSDP(model, auto_wrap_policy={LAMBDA.format('m.numel() > 3')})\n",
     "a condition that is negated": f"model = FSDP(model, auto_wrap_policy={LAMBDA.format('m not in model.layers')})\n",
-    "a condition of another function": f"def wrap(model, p):\n    return FSDP(model, auto_wrap_policy=p)\nwrap(Net(), {LAMBDA.format('m in xs')})\n",
+    "a condition of another function": (
+        f"def wrap(m, p):\n    return FSDP(m, auto_wrap_policy=p)\n"
+        f"wrap(Net(), {LAMBDA.format('m in xs')})\n"
+    ),
     "offload changed on the way": "c = CPUOffload()\nc.offload_params = True\nmodel = FSDP(model, cpu_offload=c)\n",
     "broadcast in a loop": "for m in models:\n    FSDP(m, sync_module_states=True)\n",
     "broadcast inside an expression": "train(FSDP(Net(), sync_module_states=True))\n",

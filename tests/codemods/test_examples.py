@@ -26,8 +26,8 @@ EXAMPLES = [
 
 
 @cache
-def analyse(text: str, form: str = "auto") -> tuple[Report, str]:
-    source = Source(Path("/nowhere/example.py"), "example.py", text.encode())
+def analyse(text: str, form: str = "auto", name: str = "example.py") -> tuple[Report, str]:
+    source = Source(Path("/nowhere") / name, name, text.encode())
     report = analyse_source(source, Options(form))
     assert not report.errors, report.errors
     return report, report.changes[0].after.decode() if report.changes else text
@@ -35,13 +35,13 @@ def analyse(text: str, form: str = "auto") -> tuple[Report, str]:
 
 @pytest.mark.parametrize(("rule", "example"), EXAMPLES)
 def test_example_becomes_what_it_says(rule: Rule, example: Example) -> None:
-    _, after = analyse(example.before)
+    _, after = analyse(example.before, name=example.file)
     assert after == (example.before if example.after is None else example.after)
 
 
 @pytest.mark.parametrize(("rule", "example"), EXAMPLES)
 def test_rule_speaks_of_its_example(rule: Rule, example: Example) -> None:
-    report, _ = analyse(example.before)
+    report, _ = analyse(example.before, name=example.file)
     own = [finding for finding in report.findings if finding.code == rule.code]
     if example.quiet:
         assert not own
@@ -52,7 +52,7 @@ def test_rule_speaks_of_its_example(rule: Rule, example: Example) -> None:
 
 @pytest.mark.parametrize(("rule", "example"), EXAMPLES)
 def test_every_line_that_changes_has_a_finding(rule: Rule, example: Example) -> None:
-    report, after = analyse(example.before)
+    report, after = analyse(example.before, name=example.file)
     spoken = {line for f in report.findings for line in range(f.line, f.end_line + 1)}
     kept = set(after.splitlines())
     changed = {
@@ -68,16 +68,17 @@ def test_every_line_that_changes_has_a_finding(rule: Rule, example: Example) -> 
 def test_second_run_changes_nothing_and_no_comment_is_lost(
     rule: Rule, example: Example, form: str
 ) -> None:
-    _, after = analyse(example.before, form)
-    assert analyse(after, form)[1] == after
-    assert not Counter(comments(example.before)) - Counter(comments(after))
+    _, after = analyse(example.before, form, example.file)
+    assert analyse(after, form, example.file)[1] == after
+    if example.file.endswith(".py"):
+        assert not Counter(comments(example.before)) - Counter(comments(after))
 
 
 @pytest.mark.parametrize(("rule", "example"), EXAMPLES)
 def test_the_same_is_said_of_a_swapped_example(rule: Rule, example: Example) -> None:
-    _, swapped = analyse(example.before, "bridge")
-    codes = {finding.code for finding in analyse(example.before)[0].findings}
-    again = {finding.code for finding in analyse(swapped)[0].findings}
+    _, swapped = analyse(example.before, "bridge", example.file)
+    codes = {finding.code for finding in analyse(example.before, name=example.file)[0].findings}
+    again = {finding.code for finding in analyse(swapped, name=example.file)[0].findings}
     assert again | {IMPORT} == codes | {IMPORT}
 
 

@@ -100,7 +100,9 @@ INDEPENDENT = {
         "def f(model, dims):\n    for name, p in model.named_parameters():\n"
         "        name = '.'.join(x for x in name.split('.') if not x.startswith('_'))\n        print(dims[name])"
     ),
-    "names of a module's own parameters": "def f(model):\n    return [n for m in model.modules() for n, _ in m.named_parameters(recurse=False)]",
+    "names of a module's own parameters": (
+        "def f(model):\n    return [n for m in model.modules() for n, _ in m.named_parameters(recurse=False)]"
+    ),
     "a class of the program that is no module": (
         "class Path:\n    pass\n\n\ndef f(x):\n    return type(x) in [Path]"
     ),
@@ -109,7 +111,8 @@ INDEPENDENT = {
         "    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):\n        return model.state_dict()"
     ),
     "a copy of the bare model, and its names": (
-        "from copy import deepcopy\n\n\ndef f():\n    model = Net()\n    names = list_names(model)\n    other = deepcopy(model)\n"
+        "from copy import deepcopy\n\n\ndef f():\n    model = Net()\n    names = list_names(model)\n"
+        "    other = deepcopy(model)\n"
         "    model = wrap(model)\n    return names\n\n\ndef wrap(model):\n    return FSDP(model)\n\n\n"
         "def list_names(model):\n    return [n.split('.')[0] for n, _ in model.named_modules()]"
     ),

@@ -6,7 +6,7 @@ import pytest
 
 from fsdp_migrate.settings import Options
 
-from .programs import FORMS, FSDP, POLICY, broken, run
+from ..fuzz.checks import FORMS, FSDP, POLICY, broken, run
 
 CTX = f"{FSDP}from torch.distributed.fsdp import FullStateDictConfig, StateDictType\n"
 

@@ -25,21 +25,52 @@ def git(folder: Path, *arguments: str) -> None:
     subprocess.run(["git", "-C", folder, *identity, *arguments], check=True, capture_output=True)
 
 
-def step(name: str, temp: Path, **inputs: str) -> subprocess.CompletedProcess[str]:
-    """Run one step; an input that is not given has its default."""
-    known = {key: str(it.get("default", "")) for key, it in ACTION["inputs"].items()} | inputs
-    values = {f"inputs.{key}": value for key, value in known.items()}
-    values |= {"runner.temp": str(temp), "github.action_path": str(ROOT)}
-    environment = {
-        key: re.sub(r"\$\{\{ ([\w.]+) \}\}", lambda found: values[found[1]], text)
-        for key, text in STEPS[name]["env"].items()
-    }
-    environment["GITHUB_STEP_SUMMARY"] = str(temp / "summary.md")
-    environment["PATH"] = os.pathsep.join([str(TOOL), os.environ["PATH"]])
-    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", STEPS[name]["run"]]
-    return subprocess.run(
-        command, env=os.environ | environment, capture_output=True, text=True, check=False
-    )
+class Job:
+    """A job of a runner: its folder for temporary files, and what steps hand to later ones."""
+
+    def __init__(self, temp: Path) -> None:
+        self.temp = self.workspace = temp
+        self.outputs: dict[str, str] = {}
+
+    def step(self, name: str, **inputs: str) -> subprocess.CompletedProcess[str]:
+        """Run one step; an input that is not given has its default."""
+        known = {key: str(it.get("default", "")) for key, it in ACTION["inputs"].items()} | inputs
+        values = {f"inputs.{key}": value for key, value in known.items()} | self.outputs
+        values |= {"runner.temp": str(self.temp), "github.action_path": str(ROOT)}
+        environment = {
+            key: re.sub(r"\$\{\{ ([\w.]+) \}\}", lambda found: values[found[1]], text)
+            for key, text in STEPS[name]["env"].items()
+        }
+        handed = self.temp / "output"
+        handed.write_text("")
+        environment["GITHUB_OUTPUT"] = str(handed)
+        environment["GITHUB_STEP_SUMMARY"] = str(self.temp / "summary.md")
+        environment["PATH"] = os.pathsep.join([str(TOOL), os.environ["PATH"]])
+        command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", STEPS[name]["run"]]
+        done = subprocess.run(
+            command,
+            cwd=self.workspace,
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        pairs = (line.partition("=") for line in handed.read_text().splitlines())
+        self.outputs |= {f"steps.start.outputs.{key}": value for key, _, value in pairs}
+        return done
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.outputs["steps.start.outputs.folder"])
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    """A job that has begun to use the action."""
+    made = Job(tmp_path)
+    started = made.step("Start")
+    assert started.returncode == 0, started.stderr
+    return made
 
 
 @pytest.fixture
@@ -56,38 +87,59 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
+def test_each_use_in_a_job_has_a_folder_and_an_artifact_of_its_own(job: Job) -> None:
+    first = dict(job.outputs)
+    assert job.step("Start", artifact="mine").returncode == 0
+    assert first["steps.start.outputs.artifact"] == "fsdp-migrate"
+    assert job.outputs["steps.start.outputs.artifact"] == "mine-2"
+    assert first["steps.start.outputs.folder"] != str(job.folder)
+    assert Path(job.outputs["steps.start.outputs.cache"]).is_absolute()
+
+
+def test_before_a_migration_the_changes_are_written(job: Job, repository: Path) -> None:
+    done = job.step("Check", path=str(repository))
+    assert done.returncode == 0, done.stderr  # findings, and nothing to be wrong about yet
+    assert {file.name for file in job.folder.iterdir()} == {
+        "changes.diff",
+        "changes.html",
+        "findings.json",
+    }
+    assert "+from fsdp_migrate.runtime" in (job.folder / "changes.diff").read_text()
+    job.workspace = repository.parent
+    after = job.step("Check", path="training", before="v1")
+    assert after.returncode == 1  # FSDP1 came back
+    assert "::warning file=training/train.py" in after.stdout
+
+
 @pytest.mark.thorough
 def test_a_migrated_repository_passes_and_a_fault_in_it_does_not(
-    repository: Path, tmp_path: Path
+    repository: Path, job: Job
 ) -> None:
     inputs = {"path": str(repository), "entry": "train.py", "device": "cpu", "before": "v1"}
     inputs |= {"arguments": "--steps '2'", "options": "--launcher python --no-plain"}
-    before = step("Check", tmp_path, path=str(repository), entry="train.py")
-    assert before.returncode == 0, before.stderr  # findings, and nothing to be wrong about yet
-    assert step("Check", tmp_path, **inputs).returncode == 1  # FSDP1 came back
     subprocess.run([TOOL / "fsdp-migrate", "migrate", repository], check=True, capture_output=True)
-    assert step("Check", tmp_path, **inputs).returncode == 0
+    assert job.step("Check", **inputs).returncode == 0
 
-    done = step("Verify", tmp_path, **inputs)
+    done = job.step("Verify", **inputs)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "same: 2 losses on 2 ranks" in done.stdout
-    assert "### ✅ fsdp-migrate verify: `train.py`" in (tmp_path / "summary.md").read_text()
-    assert (tmp_path / "fsdp-migrate" / "verdict.json").exists()
+    assert "### ✅ fsdp-migrate verify: `train.py`" in (job.temp / "summary.md").read_text()
+    assert (job.folder / "verdict.json").exists()
 
     script = repository / "train.py"
     script.write_text(script.read_text().replace("        sync_module_states=True,\n", ""))
-    git(repository, "worktree", "remove", "--force", str(tmp_path / "fsdp-migrate" / "before"))
-    done = step("Verify", tmp_path, **inputs)
+    assert job.step("Start").returncode == 0  # used again in the same job
+    done = job.step("Verify", **inputs)
     assert done.returncode == 1, done.stdout + done.stderr
-    summary = (tmp_path / "summary.md").read_text()
+    summary = (job.temp / "summary.md").read_text()
     assert "**Likeliest cause:** the programs begin with different weights." in summary
-    page = (tmp_path / "fsdp-migrate" / "report.html").read_text()
+    page = (job.folder / "report.html").read_text()
     assert "-        sync_module_states=True," in page
 
 
 def test_the_artifact_is_what_the_steps_write() -> None:
     upload = next(s for s in ACTION["runs"]["steps"] if "upload-artifact" in s.get("uses", ""))
     written = "".join(STEPS["Check"]["run"] + STEPS["Verify"]["run"])
-    for line in upload["with"]["path"].split("\n"):
-        assert line.rpartition("/")[2] in written
+    for line in upload["with"]["path"].splitlines():
+        assert f"{line.rpartition('*')[2]}" in written
     assert upload["if"] == "always()"

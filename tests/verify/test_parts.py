@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -62,7 +63,9 @@ def test_a_program_runs_in_a_copy_of_its_folder(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["pkg", str(tmp_path / "data")]))
     values = launch.environment(program, "cpu", tmp_path / "records", tmp_path)
     paths = values["PYTHONPATH"].split(os.pathsep)
-    assert paths[:3] == [str(tmp_path), str(program.root / "pkg"), str(tmp_path / "data")]
+    # What is imported from the folder that was copied is redirected (`runtime/record/redirect.py`).
+    assert paths[:3] == [str(tmp_path), str(source / "pkg"), str(tmp_path / "data")]
+    assert json.loads(values["FSDP_MIGRATE_COPIES"]) == [[str(source), str(program.root)]]
     assert values["CUDA_VISIBLE_DEVICES"] == ""
 
 

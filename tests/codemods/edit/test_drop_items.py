@@ -25,7 +25,7 @@ def without(source: str, dropped: tuple[int, ...]) -> str:
     file = File(Path("program.py"), "program.py", source)
     (call,) = file.of(ast.Call)
     spans = [file.span(each) for each in (*call.args, *call.keywords)]
-    return apply(source, drop_items(file, spans, dropped))
+    return apply(source, drop_items(source, spans, dropped))
 
 
 @pytest.mark.parametrize("source", LAYOUTS)

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
+import signal
+import time
+import warnings
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 from fsdp_migrate.codemods.edit.text import comments
 from fsdp_migrate.engine import analyse_source
-from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.file import NEWLINE, File
 from fsdp_migrate.facts.names import NAMES, TORCH, fsdp1_name
 from fsdp_migrate.facts.program import is_fallback
 from fsdp_migrate.facts.scopes import Assigned, Binding
@@ -31,6 +39,7 @@ class Outcome:
 
     before: str
     after: str
+    data: bytes
     report: Report
 
     @property
@@ -48,7 +57,7 @@ def run(text: str | bytes, options: Options | None = None) -> Outcome:
     source = Source(Path("/nowhere/example.py"), "example.py", data)
     report = analyse_source(source, options)
     after = report.changes[0].after if report.changes else data
-    return Outcome(source.text, after.decode(source.encoding), report)
+    return Outcome(source.text, after.decode(source.encoding), after, report)
 
 
 def broken(outcome: Outcome, form: str = "auto") -> list[str]:
@@ -60,10 +69,8 @@ def broken(outcome: Outcome, form: str = "auto") -> list[str]:
         return [f"does not parse: {error}"]
     lost = Counter(comments(outcome.before)) - Counter(comments(outcome.after))
     found += [f"lost comment {comment}" for comment in lost]
-    again = run(
-        outcome.report.changes[0].after if outcome.changed else outcome.after, Options(form)
-    )
-    if again.after != outcome.after:
+    again = run(outcome.data, Options(form))
+    if again.data != outcome.data:
         found.append("a second run changes it again")
     undefined = unbound(outcome.after) - unbound(outcome.before)
     undefined -= assigned(
@@ -76,7 +83,77 @@ def broken(outcome: Outcome, form: str = "auto") -> list[str]:
     found += [f"the import of {name} means another thing than before" for name in sorted(twice)]
     found += [f"{name} still comes from torch" for name in sorted(of_torch(outcome.after))]
     found += [f"line {line} has no finding" for line in sorted(unaccounted(outcome))]
+    found += [f"line {line} changed without a finding" for line in sorted(touched(outcome))]
     return found
+
+
+class TooSlow(Exception):
+    """A program took longer than one of its size may."""
+
+
+@contextlib.contextmanager
+def limited(size: int) -> Iterator[None]:
+    """A block may take five seconds of its own, and one more for each 10 kB of the file."""
+
+    def stop(*_: object) -> None:
+        raise TooSlow
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, 5 + size / 10_000)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def wrong(data: bytes, form: str, counts: Counter[str] | None = None) -> list[str]:
+    """What is wrong with what the tool makes of a file in one form, an exception and an endless loop among it.
+
+    Adds to `counts` what it made of the file.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # `1 is x`, "\d": the generated programs may
+        started = time.process_time()
+        try:
+            with limited(len(data)):
+                outcome = run(data, Options(form))
+                if counts is not None:
+                    counts.update(f"{form}: {f.action.value}" for f in outcome.report.findings)
+                    counts[f"{form}: files changed"] += outcome.changed
+                errors = [f"error: {error.message}" for error in outcome.report.errors]
+                return errors or broken(outcome, form)
+        except TooSlow:
+            return [f"{time.process_time() - started:.0f} s for {len(data)} bytes"]
+        except Exception as error:
+            return [f"raised {error!r}"]
+
+
+def touched(outcome: Outcome) -> set[int]:
+    """The lines that the result no longer has as they were, and that no finding speaks of."""
+    before, after = (_lines(text) for text in (outcome.before, outcome.after))
+    spoken = {line for f in outcome.report.findings for line in range(f.line, f.end_line + 1)}
+    for node in ast.walk(
+        ast.parse(outcome.before)
+    ):  # a statement may begin above what a finding is about
+        if isinstance(node, ast.stmt):
+            body = getattr(node, "body", None)
+            lines = range(node.lineno, body[0].lineno if body else (node.end_lineno or 0) + 1)
+            spoken.update(lines if not spoken.isdisjoint(lines) else ())
+    matcher = SequenceMatcher(None, before, after, autojunk=False)
+    return {
+        line + 1
+        for kind, start, end, _, _ in matcher.get_opcodes()
+        if kind != "equal"
+        for line in range(start, end)
+        if before[line].strip("\\ \t\f\r\n")
+    } - spoken
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of a text, each with its own end, without form feeds in front: one may outlive its line."""
+    ends = [0, *(match.end() for match in NEWLINE.finditer(text)), len(text)]
+    return [text[start:end].lstrip("\f") for start, end in pairwise(ends)]
 
 
 def of_torch(text: str) -> set[str]:
@@ -130,20 +207,11 @@ def unbound(text: str) -> set[str]:
     }
     bound = {
         alias.asname or alias.name.split(".")[0]
-        for node in ast.walk(module.tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
+        for node in (*module.of(ast.Import), *module.of(ast.ImportFrom))
         for alias in node.names
     }
-    stored = {
-        node.id
-        for node in ast.walk(module.tree)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    }
-    deleted = {
-        node.id
-        for node in ast.walk(module.tree)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Del)
-    }
+    stored = {node.id for node in module.of(ast.Name) if isinstance(node.ctx, ast.Store)}
+    deleted = {node.id for node in module.of(ast.Name) if isinstance(node.ctx, ast.Del)}
     return (names | (deleted - bound - stored)) - set(dir(builtins))
 
 
@@ -195,5 +263,6 @@ def _is_fallback(binding: Binding) -> bool:
     return isinstance(binding, Assigned) and is_fallback(binding.value)
 
 
+@lru_cache(maxsize=2)  # the program before and after
 def _file(text: str) -> File:
     return File(Path("/nowhere/example.py"), "example.py", text)

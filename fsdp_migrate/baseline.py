@@ -1,0 +1,81 @@
+"""A baseline: what a repository has of FSDP1 already, so that `check` speaks of what is new.
+
+A finding is known by its file, rule and construct, not by its line. The file is JSON, version 1.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Collection
+from pathlib import Path, PurePath
+
+from fsdp_migrate.findings import Finding
+from fsdp_migrate.report import Report
+
+VERSION = 1
+Known = Counter[tuple[str, str]]  # by path, and by code and construct
+
+
+class BaselineError(ValueError):
+    """A baseline that cannot be used: the message names the file."""
+
+
+def write_baseline(file: Path, report: Report) -> None:
+    """Makes the findings of a report the baseline."""
+    found: dict[str, dict[str, int]] = {}
+    for (path, what), count in sorted(_count(report.findings, file.parent).items()):
+        found.setdefault(path, {})[what] = count
+    text = json.dumps({"version": VERSION, "findings": found}, indent=1, ensure_ascii=False)
+    try:
+        file.write_text(text + "\n", "utf-8", "surrogateescape")
+    except OSError as error:
+        raise BaselineError(f"{file}: cannot be written: {error.strerror}") from None
+
+
+def pass_known(file: Path, report: Report, files: Collection[Path]) -> None:
+    """Takes the findings that are in the baseline out of a report, which counts them.
+
+    Args:
+        files: those that the run looked at: of others it cannot be said whether a finding is gone.
+    """
+    known = _read(file)
+    new = []
+    for finding in sorted(report.findings):
+        key = _key(finding, file.parent)
+        if known[key] > 0:
+            known[key] -= 1
+        else:
+            new.append(finding)
+    report.known = len(report.findings) - len(new)
+    report.findings = new
+    seen = {os.path.abspath(each) for each in files}
+    for (path, _), count in known.items():
+        full = os.path.abspath(file.parent / path)
+        if full in seen or not os.path.exists(full):
+            report.gone += count
+
+
+def _read(file: Path) -> Known:
+    try:
+        document = json.loads(file.read_text("utf-8", "surrogateescape"))
+        if document["version"] != VERSION:
+            raise BaselineError(f"{file}: is of version {document['version']}, not {VERSION}")
+        found = document["findings"].items()
+        return Counter({(path, what): int(n) for path, each in found for what, n in each.items()})
+    except OSError as error:
+        raise BaselineError(f"{file}: cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        if isinstance(error, BaselineError):
+            raise
+        raise BaselineError(f"{file}: is no baseline of fsdp-migrate: {error}") from None
+
+
+def _count(findings: Collection[Finding], folder: Path) -> Known:
+    return Counter(_key(finding, folder) for finding in findings)
+
+
+def _key(finding: Finding, folder: Path) -> tuple[str, str]:
+    path = PurePath(os.path.relpath(finding.path, folder)).as_posix()
+    return path, f"{finding.code} {finding.construct}"

@@ -1,0 +1,154 @@
+"""A configuration file, from its text to its findings and its new text."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+
+from fsdp_migrate.codemods.edit.text import Refused, overlap
+from fsdp_migrate.codemods.registry import rule_for
+from fsdp_migrate.codemods.rule import Edit, Rule
+from fsdp_migrate.codemods.silenced import Silenced
+from fsdp_migrate.configuration.edits import edits_of
+from fsdp_migrate.configuration.launching import OF_VERL, launches
+from fsdp_migrate.configuration.reading import Unreadable, from_json, from_yaml
+from fsdp_migrate.configuration.sections import flat_section, sections
+from fsdp_migrate.configuration.table import LIGHTNING, STRATEGY_OF_LIGHTNING, VERL
+from fsdp_migrate.configuration.translate import Said, translate
+from fsdp_migrate.configuration.tree import Change, Mapping, Value, mappings, plain
+from fsdp_migrate.findings import Action, Finding, Problem
+from fsdp_migrate.migration import Outcome
+from fsdp_migrate.report import Change as FileChange
+from fsdp_migrate.settings import Options
+from fsdp_migrate.source import Source
+
+_LIGHTNING_KEYS = frozenset({"accelerator", "devices", "max_epochs", "num_nodes", "precision"})
+
+
+def migrate_file(source: Source, options: Options) -> Outcome:
+    """Decides one YAML, JSON or shell file."""
+    file = _File(source, options)
+    try:
+        file.run()
+    except Unreadable as error:
+        problem = Problem(source.shown, error.line, f"does not parse: {error}")
+        return Outcome(errors=[problem])
+    file.outcome.of_torch = bool(file.outcome.findings) or None
+    return file.outcome
+
+
+class _File:
+    def __init__(self, source: Source, options: Options) -> None:
+        self.source, self.options = source, options
+        self.text = source.decoded
+        self.silenced = Silenced(self.text)
+        self.starts = [0, *(found.end() for found in re.finditer(r"\n", self.text))]
+        self.outcome = Outcome(after=self.text)
+
+    def run(self) -> None:
+        if self.source.path.suffix == ".sh":
+            for line in launches(self.text):
+                self.say(line.code, (line.start, line.end), line.message, Action.MANUAL)
+            return
+        roots = self.read(self.text)
+        changes: list[Change] = []
+        edits: list[Edit] = []
+        for code, said in self.translated(roots):
+            wanted = [
+                each.change for each in said if each.change and self.is_on(code, each.place.span)
+            ]
+            try:
+                if self.options.form == "bridge":
+                    raise Refused("--form bridge changes imports and nothing else")
+                together = sorted({*edits, *edits_of(self.text, wanted)})
+                if overlap(together):
+                    raise Refused("two sections share a setting, and want different things")
+                self.check(roots, [*changes, *wanted], together)
+            except Refused as refusal:
+                self.report(code, said, f"stays as it is: {refusal}" if wanted else "")
+                continue
+            changes += wanted
+            edits = together
+            self.report(code, said)
+        if edits and not self.options.only_checks:
+            self.outcome.after = _applied(self.text, edits)
+            after = self.source.encode(self.outcome.after)
+            self.outcome.change = FileChange(self.source.path, self.source.data, after)
+
+    def read(self, text: str) -> list[Value]:
+        return (from_json if self.source.path.suffix == ".json" else from_yaml)(text)
+
+    def translated(self, roots: Sequence[Value]) -> Iterator[tuple[str, list[Said]]]:
+        """What is said of each section, with its code."""
+        found = [section for root in roots for section in sections(root)]
+        if not found and self.source.path.suffix == ".json" and isinstance(roots[0], Mapping):
+            found = [section for section in [flat_section(roots[0])] if section]
+        for section in found:
+            yield section.code, translate(section)
+        for entry in (e for root in roots for m in mappings(root) for e in m.entries):
+            data = entry.data if entry.key in ("strategy", "class_path") else None
+            if isinstance(data, str) and data.endswith(".FSDPStrategy"):
+                yield LIGHTNING, [Said(entry, STRATEGY_OF_LIGHTNING)]
+            elif data in ("fsdp", "fsdp_cpu_offload"):
+                if _LIGHTNING_KEYS & {other.key for other in entry.owner.entries}:
+                    yield LIGHTNING, [Said(entry, STRATEGY_OF_LIGHTNING)]
+                elif OF_VERL.search(self.text):
+                    yield VERL, [Said(entry, "FSDP1 of verl: write strategy: fsdp2")]
+
+    def check(self, roots: Sequence[Value], changes: Sequence[Change], edits: list[Edit]) -> None:
+        """The new text says what was meant, and nothing else has changed."""
+        try:
+            after = [plain(root) for root in self.read(_applied(self.text, edits))]
+        except Unreadable as error:
+            raise Refused(f"the result would not parse ({error})") from None
+        if after != [plain(root, changes) for root in roots]:
+            raise Refused("the result would say something else")
+
+    def report(self, code: str, said: Sequence[Said], refusal: str = "") -> None:
+        for each in said:
+            action = Action.REWRITE if each.change and not refusal else Action.MANUAL
+            self.say(code, each.place.span, (each.change and refusal) or each.message, action)
+
+    def say(self, code: str, span: tuple[int, int], message: str, action: Action) -> None:
+        line, column = self.place(span[0])
+        end_line, end_column = self.place(span[1])
+        if self.is_on(code, span):
+            rule = _rule(code)
+            construct = self.text[slice(*span)].split("\n")[0].strip()
+            finding = Finding(
+                self.source.shown,
+                line,
+                column,
+                end_line,
+                end_column,
+                code,
+                rule.name,
+                action,
+                message,
+                construct,
+            )
+            self.outcome.findings.append(finding)
+
+    def place(self, offset: int) -> tuple[int, int]:
+        """Line and column, both from 1."""
+        line = next(n for n in range(len(self.starts), 0, -1) if self.starts[n - 1] <= offset)
+        return line, offset - self.starts[line - 1] + 1
+
+    def is_on(self, code: str, span: tuple[int, int]) -> bool:
+        """Whether a rule is asked for, and not silenced on a line."""
+        line = ast.Pass(lineno=self.place(span[0])[0], col_offset=0)
+        selected = not self.options.select or code in self.options.select
+        return selected and code not in self.options.ignore and not self.silenced(_rule(code), line)
+
+
+def _rule(code: str) -> Rule:
+    rule = rule_for(code)
+    assert rule is not None, code
+    return rule
+
+
+def _applied(text: str, edits: Sequence[Edit]) -> str:
+    for edit in reversed(edits):
+        text = text[: edit.start] + edit.text + text[edit.end :]
+    return text

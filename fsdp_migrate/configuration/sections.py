@@ -1,0 +1,110 @@
+"""Where a configuration sets FSDP1, and for which framework."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fsdp_migrate.configuration.table import (
+    ACCELERATE,
+    AXOLOTL,
+    FOREIGN,
+    KEPT,
+    REMOVED,
+    TRANSFORMERS,
+    options_of,
+    strategy_of,
+)
+from fsdp_migrate.configuration.tree import Data, Entry, Mapping, Value, mappings
+
+
+@dataclass(eq=False)
+class Section:
+    """FSDP1 as one mapping sets it.
+
+    Attributes:
+        code: the rule that speaks of it, one for each framework.
+        home: the mapping with `fsdp`, `fsdp_config` or `distributed_type`.
+        entry: `fsdp_config` in it.
+        settings: the value of that, or `home` itself where the settings are in no other mapping.
+    """
+
+    code: str
+    home: Mapping
+    entry: Entry | None = None
+    settings: Mapping | None = None
+
+    @property
+    def place(self) -> Entry | Mapping:
+        """What speaks for the whole."""
+        return self.entry or self.home.get("fsdp", "distributed_type") or self.home
+
+
+def sections(root: Value) -> Iterator[Section]:
+    """The sections of a tree."""
+    for mapping in mappings(root):
+        section = section_of(mapping)
+        if section is not None:
+            yield section
+
+
+def section_of(home: Mapping) -> Section | None:
+    """The section that a mapping is, if it sets FSDP1: not version 2, and not another framework's `fsdp_config`."""
+    entry = home.get("fsdp_config")
+    settings = entry.value if entry and isinstance(entry.value, Mapping) else None
+    version = home.key("fsdp_version")
+    if not (version is None or _is_first(version.data)) or (settings and not is_first(settings)):
+        return None
+    names = {each.name for each in settings.all()} if settings else set()
+    kind, fsdp = home.data("distributed_type"), home.data("fsdp")
+    if kind is not None:
+        return Section(ACCELERATE, home, entry, settings) if str(kind) == "FSDP" else None
+    words = options_of(fsdp)
+    if (
+        words and not entry and home.style != "call"
+    ):  # or a table of names that are not transformers'
+        words = words if {"auto_wrap", "offload"} & {*words} or _has(home, _RECIPE) else []
+    if not words and (fsdp or not names & (KEPT | REMOVED.keys())):
+        return None
+    if home.get("base_model"):
+        return Section(AXOLOTL, home, entry, settings)
+    if home.get("fsdp") and not words:  # "", None or False: it is off
+        return None
+    is_accelerates = not home.get("fsdp") and names & {"sharding_strategy", "offload_params"}
+    return Section(ACCELERATE if is_accelerates else TRANSFORMERS, home, entry, settings)
+
+
+# What transformers' and axolotl's own configurations have beside `fsdp`.
+_RECIPE = frozenset(
+    {
+        "base_model",
+        "fsdp_transformer_layer_cls_to_wrap",
+        "gradient_accumulation_steps",
+        "learning_rate",
+    }
+    | {"max_steps", "num_train_epochs", "output_dir", "per_device_train_batch_size"}
+)
+
+
+def _has(home: Mapping, keys: frozenset[str]) -> bool:
+    return any(entry.key in keys for entry in home.all())
+
+
+def flat_section(settings: Mapping) -> Section | None:
+    """A mapping that is an `fsdp_config` by itself, such as the JSON file that transformers reads."""
+    names = {entry.name for entry in settings.entries}
+    own = {"transformer_layer_cls_to_wrap", "min_num_params", "sharding_strategy"} & names
+    strategy = settings.get("sharding_strategy")
+    is_one = own and names <= KEPT | REMOVED.keys() and is_first(settings)
+    is_one = is_one and (strategy is None or strategy_of(strategy.data) is not None)
+    return Section(TRANSFORMERS, settings, None, settings) if is_one else None
+
+
+def is_first(settings: Mapping) -> bool:
+    """Whether settings can be those of FSDP1: not version 2, nor what a run decides, nor another framework's."""
+    xla = settings.data("xla") or settings.data("xla_fsdp_v2")
+    return _is_first(settings.data("version")) and not _has(settings, FOREIGN) and not xla
+
+
+def _is_first(version: Data) -> bool:
+    return version in (None, 1, "1")

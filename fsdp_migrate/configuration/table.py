@@ -1,0 +1,86 @@
+"""What each setting of FSDP1 is in FSDP2, whoever reads it.
+
+Read from accelerate 1.15 (`utils/dataclasses.py`, `commands/launch.py`, `utils/launch.py`), transformers 5.23
+(`training_args.py`) and axolotl (`utils/schemas`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fsdp_migrate.configuration.tree import Data
+
+# The codes of the rules, one for each framework, or way of setting it.
+ACCELERATE, TRANSFORMERS, AXOLOTL, PLUGIN = "FSDP801", "FSDP802", "FSDP803", "FSDP804"
+FLAGS, LIGHTNING, VERL = "FSDP805", "FSDP806", "FSDP807"
+
+# In the order of torch's enum, whose numbers are taken too.
+STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
+OPTIONS = frozenset({"auto_wrap", "offload", *(name.lower() for name in STRATEGIES)})
+REMOVED = {
+    "backward_prefetch": "FSDP2 always gathers the next unit early in the backward",
+    "backward_prefetch_policy": "nothing reads it, and FSDP2 always gathers the next unit early",
+    "forward_prefetch": "Accelerate refuses it with FSDP2, False as well",
+    "limit_all_gathers": "FSDP2 has no such limit to set",
+    "param_init_fn": "nothing calls it with FSDP2",
+    "sync_module_states": "with FSDP2, Accelerate loads rank 0's weights itself",
+    "use_orig_params": "FSDP2 always keeps the original parameters",
+}
+KEPT = frozenset(
+    """activation_checkpointing activation_checkpointing_offload auto_wrap_policy cpu_offload cpu_offload_pin_memory
+    cpu_ram_efficient_loading final_state_dict_type ignored_modules min_num_params mixed_precision_policy offload_params
+    reshard_after_forward sharding_strategy state_dict_type transformer_layer_cls_to_wrap version""".split()  # noqa: SIM905
+)
+# What only another framework's `fsdp_config` has: verl's.
+FOREIGN = frozenset({"_target_", "fsdp_size", "optimizer_offload", "param_offload", "wrap_policy"})
+
+LOCAL = (
+    "LOCAL_STATE_DICT has no FSDP2 form: write SHARDED_STATE_DICT or FULL_STATE_DICT, and run again"
+)
+STRATEGY = "write reshard_after_forward true for FULL_SHARD, false for SHARD_GRAD_OP, and version 2"
+SIZES = "dp_replicate_size is the number of nodes, dp_shard_size that of devices in a node"
+MESHES = {
+    ACCELERATE: f"needs num_machines and num_processes, or version 2 and a parallelism_config: {SIZES}",
+    TRANSFORMERS: f"needs version 2 and parallelism_config=ParallelismConfig(...): {SIZES}",
+    AXOLOTL: f"needs fsdp_version 2 and its mesh: {SIZES}",
+    PLUGIN: f"needs fsdp_version=2 and Accelerator(parallelism_config=ParallelismConfig(...)): {SIZES}",
+}
+UNSHARDED = (
+    "NO_SHARD is DistributedDataParallel: take FSDP away and launch on several devices; offloading and FSDP's activation"
+    " checkpointing have no counterpart there"
+)
+POLICY = "FSDP2 in Accelerate calls no function: 'transformer_based_wrap' and transformer_cls_names_to_wrap=[...]"
+PRECISION = (
+    "write MixedPrecisionPolicy, or a dictionary of param_dtype, reduce_dtype and output_dtype"
+)
+STRATEGY_OF_LIGHTNING = (
+    "FSDP1 of Lightning: ModelParallelStrategy(data_parallel_size=<processes>, tensor_parallel_size=1), and a"
+    " configure_model that calls fully_shard with mesh=self.device_mesh['data_parallel']"
+)
+
+
+@dataclass(frozen=True)
+class CPUOffload:
+    """FSDP1's class, where Python gives it to a plugin."""
+
+    offload_params: bool
+
+
+def strategy_of(data: Data) -> str | None:
+    """A strategy as it may be written: by name in any case, with an underscore, or by torch's number."""
+    text = str(data).upper().removeprefix("_")
+    if text.isdecimal() and 1 <= int(text) <= len(STRATEGIES):
+        return STRATEGIES[int(text) - 1]
+    return text if text in STRATEGIES else None
+
+
+def reshards(strategy: str) -> bool:
+    """Whether a strategy frees parameters after the forward."""
+    return strategy not in ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2")
+
+
+def options_of(data: Data) -> list[str]:
+    """The options in transformers' `fsdp`, a string or a list; none if it is something else."""
+    words = data.split() if isinstance(data, str) else data if isinstance(data, list) else []
+    known = all(isinstance(word, str) and word in OPTIONS for word in words)
+    return words if known else []

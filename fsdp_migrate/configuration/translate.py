@@ -1,0 +1,241 @@
+"""A section of FSDP1, translated: all of it changes, or nothing does and it is said why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fsdp_migrate.configuration.sections import Section
+from fsdp_migrate.configuration.table import (
+    ACCELERATE,
+    AXOLOTL,
+    LOCAL,
+    MESHES,
+    PLUGIN,
+    POLICY,
+    PRECISION,
+    REMOVED,
+    SIZES,
+    STRATEGY,
+    TRANSFORMERS,
+    UNSHARDED,
+    CPUOffload,
+    options_of,
+    reshards,
+    strategy_of,
+)
+from fsdp_migrate.configuration.tree import (
+    UNKNOWN,
+    Add,
+    Change,
+    Data,
+    Entry,
+    Mapping,
+    Remove,
+    Replace,
+)
+
+# Arguments of TrainingArguments that moved into `fsdp_config`.
+_MOVED = ("fsdp_transformer_layer_cls_to_wrap", "fsdp_min_num_params")
+
+
+@dataclass(frozen=True)
+class Said:
+    """What is said of one place: that it changes, or, without a change, what a person is to do."""
+
+    place: Entry | Mapping
+    message: str
+    change: Change | None = None
+
+
+class Stays(Exception):
+    """A setting that no FSDP2 configuration has; the message says what to do."""
+
+    def __init__(self, place: Entry | None, message: str) -> None:
+        super().__init__(message)
+        self.place = place
+
+
+def translate(section: Section) -> list[Said]:
+    """What is done with a section."""
+    try:
+        return _Translation(section).run()
+    except Stays as stays:
+        why = Said(stays.place or section.place, str(stays))
+        whole = Said(section.place, "stays FSDP1 as a whole, because of one setting")
+        return [why] if why.place is section.place else [whole, why]
+
+
+class _Translation:
+    def __init__(self, section: Section) -> None:
+        self.section, self.code, self.home = section, section.code, section.home
+        self.settings = section.settings or Mapping("flow", (0, 0))
+        self.words = options_of(self.home.data("fsdp"))
+        self.said: list[Said] = []
+        self.added: dict[str, Data] = {}
+        keys = [entry.key for entry in self.settings.all() if entry.name != "version"]
+        prefixed = any(key.startswith("fsdp_") for key in keys) or not (keys or self.words)
+        self.prefix = "fsdp_" if prefixed and self.code != PLUGIN else ""
+
+    def run(self) -> list[Said]:
+        if self.settings.is_open:
+            raise Stays(None, f"** may set more: {STRATEGY}")
+        strategy = self.strategy()
+        if strategy == "NO_SHARD":
+            self.unsharded()
+            return self.said
+        self.version()
+        if strategy and strategy.startswith("HYBRID"):
+            self.mesh()
+        self.state_dicts()
+        for entry in self.settings.all():
+            if entry.name in REMOVED:
+                self.say(Remove(entry), f"goes: {REMOVED[entry.name]}")
+        self.reshard(strategy)
+        if self.code == PLUGIN:
+            self.objects()
+        if self.section.settings is not self.home:
+            self.switch()
+        self.add()
+        return self.said
+
+    def say(self, change: Change, message: str) -> None:
+        place = self.section.place if isinstance(change, Add) else change.entry
+        self.said.append(Said(place, message, change))
+
+    @property
+    def strategy_entry(self) -> Entry | None:
+        return self.settings.get("sharding_strategy", "reshard_after_forward")
+
+    def strategy(self) -> str | None:
+        """The strategy that is set, by name; None if none is."""
+        entry, data = self.strategy_entry, None
+        found = {name for word in self.words if (name := strategy_of(word))}
+        if entry is not None and not isinstance(data := entry.data, bool):
+            name = strategy_of(data)
+            if name is None:
+                raise Stays(entry, f"which strategy that is, only a run knows: {STRATEGY}")
+            found.add(name)
+        if len(found) > 1:
+            raise Stays(entry, f"fsdp and the strategy say different things: {STRATEGY}")
+        return next(iter(found), None)
+
+    def version(self) -> None:
+        entry = self.settings.get("version") or self.home.key("fsdp_version")
+        if entry is not None:
+            self.say(Replace(entry, entry.key, 2), "becomes version 2")
+        elif self.code == AXOLOTL:
+            before = self.section.entry or self.home.get("fsdp")
+            self.say(Add(self.home, {"fsdp_version": 2}, before), "becomes fsdp_version 2")
+        else:
+            self.added["fsdp_version" if self.code == PLUGIN else f"{self.prefix}version"] = 2
+
+    def mesh(self) -> None:
+        """HYBRID_SHARD: a mesh of nodes and the devices of a node; one node has no other to replicate on."""
+        machines, processes = self.home.data("num_machines"), self.home.data("num_processes")
+        if self.code != ACCELERATE or self.home.get("parallelism_config"):
+            machines = None
+        if not isinstance(machines, int) or not isinstance(processes, int) or processes % machines:
+            raise Stays(self.strategy_entry or self.home.get("fsdp"), MESHES[self.code])
+        if machines > 1:
+            sizes = {"dp_replicate_size": machines, "dp_shard_size": processes // machines}
+            mesh = {f"parallelism_config_{name}": size for name, size in sizes.items()}
+            change = Add(self.home, {"parallelism_config": mesh}, self.section.entry)
+            self.say(change, f"HYBRID_SHARD is a parallelism_config: {SIZES}")
+
+    def state_dicts(self) -> None:
+        entry = self.settings.get("state_dict_type")
+        if entry is None and self.code in (ACCELERATE, PLUGIN):
+            self.added[f"{self.prefix}state_dict_type"] = "FULL_STATE_DICT"
+        elif entry is not None and str(entry.data).upper() in ("LOCAL_STATE_DICT", "2"):
+            raise Stays(entry, LOCAL)
+
+    def reshard(self, strategy: str | None) -> None:
+        """The other half of a strategy: whether parameters are freed after the forward."""
+        key, entry = f"{self.prefix}reshard_after_forward", self.strategy_entry
+        other = self.settings.get("reshard_after_forward")
+        if entry is None:
+            if self.words:
+                self.added[key] = reshards(strategy or "FULL_SHARD")
+        elif strategy is not None:
+            value = reshards(strategy)
+            self.say(Replace(entry, key, value), f"{strategy} is {key} {str(value).lower()}")
+            if other is not None and other is not entry:
+                self.say(Remove(other), "goes: Accelerate takes the strategy instead")
+
+    def objects(self) -> None:
+        """What only Python can give: objects of torch's FSDP1."""
+        policy, precision = (
+            self.settings.get("auto_wrap_policy"),
+            self.settings.get("mixed_precision_policy"),
+        )
+        if policy is not None and not isinstance(policy.data, str | None):
+            raise Stays(policy, POLICY)
+        if precision is not None and not isinstance(precision.data, str | None):
+            raise Stays(precision, PRECISION)
+        entry = self.settings.get("cpu_offload")
+        if entry is not None and isinstance(entry.data, CPUOffload):
+            self.say(Replace(entry, entry.key, entry.data.offload_params), "is a flag with FSDP2")
+
+    def switch(self) -> None:
+        """transformers' `fsdp` says whether FSDP is used at all; all else is in `fsdp_config`."""
+        entry = self.home.get("fsdp")
+        if isinstance(path := self.home.data("fsdp_config"), str) and path:
+            if {"offload", "shard_grad_op"} & {*self.words}:
+                raise Stays(
+                    entry, f"write fsdp True; into the file of fsdp_config: {STRATEGY}, cpu_offload"
+                )
+            self.added.clear()
+        if "offload" in self.words and not self.settings.get("cpu_offload", "offload_params"):
+            name = "offload_params" if self.code == AXOLOTL else "cpu_offload"
+            self.added[f"{self.prefix}{name}"] = True
+        if entry is not None and self.words and self.code == AXOLOTL:
+            self.say(Remove(entry), "goes: axolotl takes all of it from fsdp_config")
+        elif entry is not None and self.words:
+            self.say(Replace(entry, "fsdp", True), "only turns FSDP on; how is in fsdp_config")
+        for name in _MOVED if self.code == TRANSFORMERS else ():
+            moved = self.home.key(name)
+            if moved is not None:
+                if moved.data is UNKNOWN:
+                    raise Stays(moved, "belongs into fsdp_config, without its prefix")
+                self.say(Remove(moved), f"goes into fsdp_config, as {moved.name}")
+                if moved.data and not self.settings.get(moved.name):
+                    self.added[f"{self.prefix}{moved.name}"] = moved.data
+
+    def unsharded(self) -> None:
+        """NO_SHARD: DistributedDataParallel, which Accelerate and transformers use where FSDP is off."""
+        extra = [
+            self.settings.get(name)
+            for name in ("offload_params", "cpu_offload", "activation_checkpointing")
+        ]
+        on = next((entry for entry in extra if entry and entry.data), None)
+        is_all = (
+            self.section.settings is self.home
+        )  # nothing would be left, or the rest is elsewhere
+        if on or is_all or "offload" in self.words:
+            raise Stays(on or self.strategy_entry, UNSHARDED)
+        entries = [self.section.entry, *map(self.home.key, ("fsdp", "fsdp_version", *_MOVED))]
+        for entry in entries:
+            if entry is not None:
+                self.say(Remove(entry), "goes: NO_SHARD is DistributedDataParallel")
+        kind = self.home.get("distributed_type")
+        if kind is not None:
+            self.say(Replace(kind, kind.key, "MULTI_GPU"), "NO_SHARD is DistributedDataParallel")
+
+    def add(self) -> None:
+        """The new settings, in their section or in one that is made for them."""
+        if not self.added:
+            return
+        message = "FSDP2: " + ", ".join(
+            f"{key} {_shown(value)}" for key, value in self.added.items()
+        )
+        change: Change = Add(self.settings, self.added)
+        if not self.settings.entries and self.section.entry is not None:
+            change = Replace(self.section.entry, "fsdp_config", self.added)
+        elif not self.settings.entries:
+            before = self.home.get("fsdp", "distributed_type")
+            change = Add(self.home, {"fsdp_config": self.added}, before)
+        self.said.insert(0, Said(self.section.place, message, change))
+
+
+def _shown(value: Data) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,227 @@
+"""The runtime copied into a project (`--vendor DIR`), for programs that run where fsdp-migrate is not installed.
+
+The analysis knows the runtime by one name, `fsdp_migrate.runtime`. A program that has a copy of it is read as if it imported
+that name, and written with the name of its copy: `unspelled` and `spelled`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata, util
+from pathlib import Path
+
+from fsdp_migrate import __version__
+from fsdp_migrate.facts.names import RUNTIME
+from fsdp_migrate.report import Change
+
+MARK = "# Vendored by fsdp-migrate"
+_HEADER = (
+    f"{MARK} {__version__}: a copy of its module runtime/%s, licence in LICENSE.\n"
+    "# Do not edit: `fsdp-migrate PATH --vendor DIR` brings it up to date.\n"
+)
+_IMPORTED = re.compile(r"^\s*(?:from|import)\s+(\w[\w.]*)(?:\s+import\s+(\w+))?", re.MULTILINE)
+
+
+class VendorError(ValueError):
+    """A folder that the runtime cannot be copied to: the message says why."""
+
+
+@dataclass(frozen=True)
+class Package:
+    """Where a program imports the runtime from.
+
+    Attributes:
+        name: the dotted name.
+        folder: that of the copy; None if it is the installed package.
+    """
+
+    name: str = RUNTIME
+    folder: Path | None = None
+
+    def spelled(self, text: str) -> str:
+        """A program that imports `fsdp_migrate.runtime`, with the imports of this package."""
+        if self.folder is None or "fsdp_migrate" not in text:
+            return text
+        parent, _, name = self.name.rpartition(".")
+        statement = f"from {parent} import {name}" if parent else f"import {name}"
+        whole = re.compile(r"\bfrom fsdp_migrate import runtime\b(\s+as\s+\w+)?")
+        text = whole.sub(lambda found: statement + (found[1] or " as runtime"), text)
+        return re.sub(rf"\b{re.escape(RUNTIME)}\b", self.name, text)
+
+    def unspelled(self, text: str) -> str:
+        """The inverse of `spelled`."""
+        if self.folder is None:
+            return text
+        parent, _, name = self.name.rpartition(".")
+        if parent:
+            whole = rf"\bfrom {re.escape(parent)} import {name}\b(?=\s+as\s)"
+            text = re.sub(whole, "from fsdp_migrate import runtime", text)
+        own = rf"(?<![\w.]){re.escape(self.name)}"
+        inside = rf"{own}(?=\.\w|\s+(?:import|as)\b)|(?<=\bimport ){own}(?=[ \t]*(?:$|[,;#]))"
+        return re.sub(inside, RUNTIME, text, flags=re.MULTILINE)
+
+
+INSTALLED = Package()
+
+
+def package_of(path: Path, text: str) -> Package:
+    """The copy that a file imports the runtime from, found by its mark; else the installed package."""
+    if RUNTIME in text:
+        return INSTALLED
+    for module, member in dict.fromkeys(_IMPORTED.findall(text)):
+        parts = [*module.split("."), member] if member else module.split(".")
+        for root in _roots(path.parent, parts[0]):
+            for length in range(len(parts), 0, -1):
+                folder = root.joinpath(*parts[:length])
+                if is_copy(folder):
+                    return Package(".".join(parts[:length]), folder)
+    return INSTALLED
+
+
+@cache
+def _roots(folder: Path, name: str) -> list[Path]:
+    """The folders from one upwards that hold a folder of a name, which an import can mean."""
+    above = (
+        [] if (folder / ".git").exists() or folder == folder.parent else _roots(folder.parent, name)
+    )
+    return [folder, *above] if (folder / name).is_dir() else above
+
+
+@cache
+def is_copy(folder: Path) -> bool:
+    """Whether a folder holds a copy of the runtime."""
+    try:
+        with open(folder / "__init__.py", "rb") as stream:
+            return stream.read(len(MARK)) == MARK.encode()
+    except OSError:
+        return False
+
+
+def package_at(folder: Path, files: Iterable[Path]) -> Package:
+    """The package that a folder is to the files of a run.
+
+    It is named from the outermost folder above it that a file of the run is imported from: a script's own, or the one around
+    a package.
+
+    Raises:
+        VendorError: no file of the run could import it, or the folder holds something else.
+    """
+    roots = {next(p for p in file.parents if not (p / "__init__.py").exists()) for file in files}
+    above = [root for root in folder.parents if root in roots]
+    if roots and not above:
+        places = ", ".join(sorted(map(str, roots)))
+        raise VendorError(
+            f"{folder}: no program of this run could import it; choose one in {places}"
+        )
+    parts = folder.relative_to(above[-1]).parts if above else (folder.name,)
+    if not all(part.isidentifier() for part in parts):
+        raise VendorError(f"{folder}: {'.'.join(parts)} is no name that can be imported")
+    if folder.exists() and not is_copy(folder) and (folder.is_file() or any(folder.iterdir())):
+        raise VendorError(f"{folder}: exists and holds something else than a copy of the runtime")
+    return Package(".".join(parts), folder)
+
+
+def copies(folder: Path, programs: Iterable[str]) -> list[Change]:
+    """What brings a copy up to date: the modules that the programs use, and those that it has already.
+
+    Args:
+        programs: the text of each, with `fsdp_migrate.runtime` as the runtime's name.
+    """
+    source = _runtime()
+    homes = _homes(source)
+    wanted = {file.stem for file in folder.glob("*.py")} - {"__init__"}
+    for text in programs:
+        names = set(_names(text))
+        wanted |= {homes.get(name, name) for name in (homes if "*" in names else names)}
+    needed = _closure(source, {name for name in wanted if (source / f"{name}.py").is_file()})
+    if not needed:
+        return []
+    files = {f"{name}.py": (source / f"{name}.py").read_text("utf-8") for name in sorted(needed)}
+    files["__init__.py"] = _entrance((source / "__init__.py").read_text("utf-8"), needed)
+    contents = {name: _HEADER % name + text for name, text in files.items()}
+    contents["LICENSE"] = _licence(source)
+    return [change for name, text in contents.items() if (change := _change(folder / name, text))]
+
+
+def _change(path: Path, text: str) -> Change | None:
+    before = path.read_bytes() if path.exists() else b""
+    after = text.encode()
+    return Change(path, before, after) if before != after else None
+
+
+def _runtime() -> Path:
+    # The package is looked up, not imported: it needs torch.
+    spec = util.find_spec(RUNTIME)
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).resolve().parent
+
+
+def _licence(source: Path) -> str:
+    checkout = source.parent / "LICENSE"
+    if checkout.is_file():
+        return checkout.read_text("utf-8")
+    text = metadata.distribution("fsdp-migrate").read_text("licenses/LICENSE")
+    assert text, "the wheel holds the licence"
+    return text
+
+
+def _names(text: str) -> Iterator[str]:
+    """The names that a program takes of the runtime, its modules among them; `*` for all."""
+    nodes = list(ast.walk(ast.parse(text)))
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(RUNTIME):
+            yield from (alias.name for alias in node.names)
+    for path in re.findall(rf"\b{re.escape(RUNTIME)}((?:\.\w+)+)", text):
+        yield from path.split(".")
+    if re.search(
+        r"\bfrom fsdp_migrate import runtime\b|\bfsdp_migrate\.runtime(\.\w+)*\s+as\b", text
+    ):
+        yield from (node.attr for node in nodes if isinstance(node, ast.Attribute))
+
+
+def _homes(source: Path) -> dict[str, str]:
+    """The runtime's public names, and the module that each is from."""
+    tree = ast.parse((source / "__init__.py").read_text("utf-8"))
+    return {
+        alias.name: node.module or alias.name
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and node.level
+        for alias in node.names
+    }
+
+
+def _closure(source: Path, modules: set[str]) -> set[str]:
+    """Modules, and those that they import, inside functions too."""
+    pending, found = list(modules), set(modules)
+    while pending:
+        tree = ast.parse((source / f"{pending.pop()}.py").read_text("utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                new = {node.module} if node.module else {alias.name for alias in node.names}
+                pending += new - found
+                found |= new
+    return found
+
+
+def _entrance(text: str, modules: set[str]) -> str:
+    """The runtime's `__init__.py` with the names of some of its modules."""
+    lines = text.splitlines(keepends=True)
+    kept: set[str] = set()
+    tree = ast.parse(text)
+    for node in reversed(tree.body):
+        where = slice(node.lineno - 1, node.end_lineno)
+        if isinstance(node, ast.ImportFrom) and node.level:
+            names = [alias.name for alias in node.names if (node.module or alias.name) in modules]
+            kept.update(names)
+            if not node.module and names:
+                lines[where] = [f"from . import {', '.join(names)}\n"]
+            elif not names:
+                lines[where] = []
+    public = next(node for node in tree.body if isinstance(node, ast.Assign))
+    gone = {name for name in ast.literal_eval(public.value) if name not in kept}
+    return "".join(line for line in lines if line.strip(' ",\n') not in gone)

@@ -1,0 +1,182 @@
+"""The report for continuous integration: SARIF 2.1.0, GitHub's annotations, GitLab's code quality.
+
+Paths are relative to the root of the repository, whatever folder the command runs in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePath
+from typing import Any
+from urllib.parse import quote
+
+from fsdp_migrate import __version__, git
+from fsdp_migrate.codemods.registry import rule_for
+from fsdp_migrate.findings import Action, Finding, Problem
+from fsdp_migrate.report import Report
+
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+_GITHUB = {"%": "%25", "\r": "%0D", "\n": "%0A"}
+_OF_PROPERTY = {**_GITHUB, ":": "%3A", ",": "%2C"}
+
+
+def render_sarif(report: Report) -> str:
+    """SARIF 2.1.0 with an object for each rule that found something; by hand is an error, the rest a warning."""
+    findings, codes = sorted(report.findings), sorted({f.code for f in report.findings})
+    driver = {
+        "name": "fsdp-migrate",
+        "version": __version__,
+        "rules": [_rule(code) for code in codes],
+    }
+    run = {
+        "tool": {"driver": driver},
+        "columnKind": "unicodeCodePoints",
+        "invocations": [
+            {
+                "executionSuccessful": not report.errors,
+                "toolExecutionNotifications": [
+                    _notification(each) for each in sorted(report.errors)
+                ],
+            }
+        ],
+        "results": [
+            {
+                "ruleId": finding.code,
+                "ruleIndex": codes.index(finding.code),
+                "level": _level(finding),
+                "message": {"text": _words(finding)},
+                "locations": [_location(finding.path, _region(finding))],
+                "partialFingerprints": {"construct/v1": mark},
+            }
+            for finding, mark in fingerprinted(findings)
+        ],
+    }
+    document = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+    return json.dumps(document, indent=2)
+
+
+def render_github(report: Report) -> str:
+    """A workflow command for each finding, which GitHub shows beside the line."""
+    lines = []
+    for finding in sorted(report.findings):
+        place: dict[str, Any] = {"file": in_repository(finding.path), "line": finding.line}
+        place |= {"endLine": finding.end_line, "title": f"{finding.code} {finding.name}"}
+        if finding.line == finding.end_line:
+            place |= {"col": finding.column, "endColumn": finding.end_column}
+        lines.append(_command(_level(finding), place, _words(finding)))
+    for problem in sorted(report.errors):
+        place = {"file": in_repository(problem.path), "line": max(problem.line, 1)}
+        lines.append(_command("error", place, problem.message))
+    return "\n".join(lines)
+
+
+def render_gitlab(report: Report) -> str:
+    """The code quality report that GitLab shows in a merge request."""
+    issues = [
+        {
+            "description": f"{finding.code} {_words(finding)}",
+            "check_name": finding.code,
+            "fingerprint": mark,
+            "severity": "major" if finding.action is Action.MANUAL else "minor",
+            "location": {
+                "path": in_repository(finding.path),
+                "lines": {"begin": finding.line, "end": finding.end_line},
+            },
+        }
+        for finding, mark in fingerprinted(sorted(report.findings))
+    ]
+    issues += [
+        {
+            "description": problem.message,
+            "check_name": "unreadable",
+            "fingerprint": _hash(in_repository(problem.path), problem.message),
+            "severity": "blocker",
+            "location": {
+                "path": in_repository(problem.path),
+                "lines": {"begin": max(problem.line, 1)},
+            },
+        }
+        for problem in sorted(report.errors)
+    ]
+    return json.dumps(issues, indent=2)
+
+
+def fingerprinted(findings: Sequence[Finding]) -> Iterator[tuple[Finding, str]]:
+    """Each finding with a mark that outlives changes of other lines."""
+    seen: Counter[str] = Counter()
+    for finding in findings:
+        mark = _hash(in_repository(finding.path), finding.code, finding.construct)
+        seen[mark] += 1
+        yield finding, mark if seen[mark] == 1 else _hash(mark, str(seen[mark]))
+
+
+def in_repository(path: str) -> str:
+    """A path of a finding relative to the root of the repository; as it is where there is none."""
+    full = os.path.realpath(path)
+    root = git.toplevel(os.getcwd())
+    if root is None or not full.startswith(os.path.join(os.path.realpath(root), "")):
+        return path
+    return PurePath(os.path.relpath(full, os.path.realpath(root))).as_posix()
+
+
+def _rule(code: str) -> dict[str, Any]:
+    rule = rule_for(code)
+    if rule is None:  # found by another part of the tool than the rules
+        return {"id": code}
+    return {
+        "id": code,
+        "name": rule.name,
+        "shortDescription": {"text": rule.summary},
+        "fullDescription": {"text": rule.summary},
+        "help": {"text": rule.explanation, "markdown": rule.explanation},
+    }
+
+
+def _notification(problem: Problem) -> dict[str, Any]:
+    region = {"startLine": problem.line} if problem.line else None
+    where = [_location(problem.path, region)]
+    return {"level": "error", "message": {"text": problem.message}, "locations": where}
+
+
+def _location(path: str, region: dict[str, int] | None) -> dict[str, Any]:
+    name = in_repository(path)
+    absolute = os.path.isabs(name)
+    artifact = {"uri": Path(name).as_uri() if absolute else quote(name)}
+    if not absolute:
+        artifact["uriBaseId"] = "%SRCROOT%"
+    found: dict[str, Any] = {"artifactLocation": artifact}
+    return {"physicalLocation": found | ({"region": region} if region else {})}
+
+
+def _region(finding: Finding) -> dict[str, int]:
+    return {
+        "startLine": finding.line,
+        "startColumn": finding.column,
+        "endLine": finding.end_line,
+        "endColumn": finding.end_column,
+    }
+
+
+def _words(finding: Finding) -> str:
+    return f"{finding.construct}: {finding.message}"
+
+
+def _level(finding: Finding) -> str:
+    return "error" if finding.action is Action.MANUAL else "warning"
+
+
+def _command(level: str, place: dict[str, Any], message: str) -> str:
+    properties = ",".join(f"{k}={_escaped(str(v), _OF_PROPERTY)}" for k, v in place.items())
+    return f"::{level} {properties}::{_escaped(message, _GITHUB)}"
+
+
+def _escaped(text: str, signs: dict[str, str]) -> str:
+    return text.translate(str.maketrans(signs))
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:32]

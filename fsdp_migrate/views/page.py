@@ -1,0 +1,162 @@
+"""The report as one HTML page: each file's change, and beside each line what is said of it."""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from html import escape
+from pathlib import Path
+
+from fsdp_migrate.findings import Action, Finding
+from fsdp_migrate.report import Report
+from fsdp_migrate.source import shown_path
+from fsdp_migrate.views.terminal import printable
+from fsdp_migrate.views.text import summary
+
+_AROUND = 3  # lines that are shown around a change and a finding
+_WORDS = {Action.REWRITE: "plain", Action.RUNTIME: "runtime", Action.MANUAL: "by hand"}
+_STYLE = """
+:root { color-scheme: light dark; --line: #8884; --add: #2da04430; --del: #e5534b30; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 0 auto; padding: 1rem 2rem; max-width: 110rem; }
+input { font: inherit; padding: .4rem .7rem; width: 24rem; max-width: 100%; }
+header { position: sticky; top: 0; background: Canvas; padding: .6rem 0; border-bottom: 1px solid var(--line); }
+h2 { font-size: 1rem; margin: 2rem 0 .3rem; overflow-wrap: anywhere; }
+table { border-collapse: collapse; width: 100%; table-layout: fixed; }
+td { vertical-align: top; padding: 0 .6rem; }
+td.number { width: 3.2rem; text-align: right; color: GrayText; font: 12px/1.6 ui-monospace, monospace; }
+td.code { width: 55%; font: 13px/1.6 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; }
+td.said { font-size: 13px; border-left: 1px solid var(--line); overflow-wrap: anywhere; }
+tr.add td.code { background: var(--add); } tr.del td.code { background: var(--del); }
+tr.gap td { border-bottom: 1px dashed var(--line); height: .5rem; }
+.tag { border-radius: .7rem; padding: 0 .5rem; font-size: 11px; color: #fff; white-space: nowrap; }
+.rewrite { background: #1a7f37; } .runtime { background: #9a6700; } .manual { background: #cf222e; }
+[hidden] { display: none; }
+"""
+_SCRIPT = """
+const field = document.querySelector("input"), count = document.querySelector("output");
+field.addEventListener("input", () => {
+  const wanted = field.value.toLowerCase();
+  let found = 0;
+  for (const section of document.querySelectorAll("section")) {
+    const name = section.querySelector("h2").textContent.toLowerCase();
+    let any = false;
+    for (const row of section.querySelectorAll("tr")) {
+      const here = !wanted || name.includes(wanted) || row.textContent.toLowerCase().includes(wanted);
+      row.hidden = !here;
+      if (here && row.className !== "gap") { any = true; found += 1; }
+    }
+    section.hidden = !any;
+  }
+  count.textContent = wanted ? `lines: ${found}` : "";
+});
+"""
+
+
+@dataclass
+class _Row:
+    kind: str
+    number: int
+    code: str
+    said: list[Finding] = field(default_factory=list)
+
+
+def render_html(report: Report, steps: Sequence[tuple[str, str]]) -> str:
+    """The whole page; it loads nothing, and runs nothing but its own search."""
+    mark = b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{mark}'"
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>FSDP1 to FSDP2</title><style>{_STYLE}</style></head><body>",
+            f"<h1>FSDP1 to FSDP2</h1><p>{escape(summary(report))}</p>",
+            *_steps(report, steps),
+            '<header><input type="search" placeholder="Search: a file, code, rule or word"'
+            ' aria-label="Search"> <output></output></header>',
+            *(line for path in _paths(report) for line in _section(path, report)),
+            f"<script>{_SCRIPT}</script></body></html>",
+        ]
+    )
+
+
+def _steps(report: Report, steps: Sequence[tuple[str, str]]) -> Iterator[str]:
+    yield "<ul>"
+    for each in sorted(report.errors):
+        yield f"<li>Error: {escape(printable(each.path))}:{each.line}: {escape(each.message)}</li>"
+    for what, command in steps:
+        yield f"<li>Next: {escape(what)}: <code>{escape(command)}</code></li>"
+    yield "</ul>"
+
+
+def _paths(report: Report) -> list[str]:
+    changed = (shown_path(change.path) for change in report.rewritten)
+    return sorted({*changed, *(finding.path for finding in report.findings)})
+
+
+def _section(path: str, report: Report) -> Iterator[str]:
+    yield f"<section><h2>{escape(printable(path))}</h2><table>"
+    rows = _rows(path, report)
+    near = {
+        index + step
+        for index, row in enumerate(rows)
+        if row.said or row.kind != "same"
+        for step in range(-_AROUND, _AROUND + 1)
+    }
+    left_out = False
+    for index, row in enumerate(rows):
+        if index not in near:
+            left_out = True
+            continue
+        if left_out:
+            yield '<tr class="gap"><td class="number"></td><td class="code"></td><td></td></tr>'
+            left_out = False
+        said = "<br>".join(map(_said, row.said))
+        cells = (
+            f'<td class="number">{row.number or ""}</td><td class="code">{escape(row.code)}</td>'
+        )
+        yield f'<tr class="{row.kind}">{cells}<td class="said">{said}</td></tr>'
+    yield "</table></section>"
+
+
+def _rows(path: str, report: Report) -> list[_Row]:
+    """The lines of a file, before and after, each finding at its line before."""
+    before, after = _contents(path, report)
+    rows: list[_Row] = []
+    for kind, start, end, new, last in SequenceMatcher(None, before, after, False).get_opcodes():
+        old = "same" if kind == "equal" else "del"
+        rows += (_Row(old, index + 1, before[index]) for index in range(start, end))
+        if kind != "equal":
+            rows += (_Row("add", 0, line) for line in after[new:last])
+    at = {row.number: row for row in rows if row.number}
+    for finding in sorted(report.findings):
+        if finding.path == path:
+            if finding.line not in at:  # the file cannot be read any more
+                at[finding.line] = _Row("same", finding.line, finding.construct)
+                rows.append(at[finding.line])
+            at[finding.line].said.append(finding)
+    return rows
+
+
+def _contents(path: str, report: Report) -> tuple[list[str], list[str]]:
+    for change in report.changes:
+        if shown_path(change.path) == path:
+            return _lines(change.before), _lines(change.after)
+    file = Path(path)
+    lines = _lines(file.read_bytes()) if file.is_file() else []
+    return lines, lines
+
+
+def _lines(data: bytes) -> list[str]:
+    text = data.decode("utf-8", "replace").removeprefix("\ufeff")
+    return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
+def _said(finding: Finding) -> str:
+    tag = f'<span class="tag {finding.action.value}">{_WORDS[finding.action]}</span>'
+    construct = f"<code>{escape(finding.construct)}</code>"
+    return f"{tag} {finding.code} {construct}: {escape(finding.message)}"

@@ -1,0 +1,74 @@
+"""What shows that the program that ran is the one that was meant: its files, and the wrappers that it built."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+
+from . import imports
+from .redirect import Copies
+
+_TORCH = os.path.dirname(torch.__file__)
+_RECORDER = os.path.dirname(__file__)
+
+
+class Evidence:
+    """Watches for units of FSDP1 and FSDP2.
+
+    Attributes:
+        fsdp1: where torch's FSDP1 was first built, as `file:line`; empty if it was not.
+        sharded: whether a unit of either was built.
+    """
+
+    def __init__(self, copies: Copies) -> None:
+        self.fsdp1 = ""
+        self.sharded = False
+        self._copies = copies
+        self._ran: set[str] = set()
+        path = "torch.distributed.fsdp"
+        imports.after(
+            f"{path}.fully_sharded_data_parallel", self._watch("FullyShardedDataParallel")
+        )
+        imports.after(f"{path}._fully_shard._fsdp_state", self._watch("FSDPState"))
+
+    def told(self) -> dict[str, Any]:
+        """What the record says: also the files of the copy that this process has run."""
+        loaded = [getattr(module, "__file__", None) for module in [*sys.modules.values()]]
+        inside = {self._copies.inside(os.path.realpath(path)) for path in loaded if path}
+        files = sorted((inside | self._ran) - {""})
+        return {"files": files, "fsdp1": self.fsdp1, "sharded": self.sharded}
+
+    def _watch(self, name: str) -> Callable[[Any], None]:
+        def replace(module: Any) -> None:
+            cls = getattr(module, name, None)
+            if cls is not None:
+                cls.__init__ = self._noting(cls.__init__, name == "FullyShardedDataParallel")
+
+        return replace
+
+    def _noting(self, original: Callable[..., None], fsdp1: bool) -> Callable[..., None]:
+        @functools.wraps(original)
+        def noting(*args: Any, **kwargs: Any) -> None:
+            if not self.sharded or (fsdp1 and not self.fsdp1):
+                self._note(fsdp1)
+            original(*args, **kwargs)
+
+        return noting
+
+    def _note(self, fsdp1: bool) -> None:
+        self.sharded = True
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None:
+            path = frame.f_code.co_filename
+            if not path.startswith((_TORCH, _RECORDER)):
+                if fsdp1 and not self.fsdp1:
+                    self.fsdp1 = f"{self._copies.inside(path) or path}:{frame.f_lineno}"
+                # A file that is run by `exec` is no module.
+                self._ran.add(self._copies.inside(os.path.realpath(path)))
+            frame = frame.f_back

@@ -1,0 +1,143 @@
+"""The report for continuous integration, and for people to read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsdp_migrate.codemods.registry import rule_for
+from fsdp_migrate.findings import Action, Finding, Problem
+from fsdp_migrate.report import Change, Report
+from fsdp_migrate.views import rendered
+
+Cli = Callable[..., Any]
+
+EVIL = "</script><img src=x onerror=alert(1)>"
+
+
+def finding(line: int, code: str = "FSDP002", action: Action = Action.REWRITE) -> Finding:
+    message = "100% done,\nbut: see | `x` " + EVIL
+    return Finding("a b/x.py", line, 3, line, 9, code, "rule", action, message, "FSDP(m)")
+
+
+@pytest.fixture
+def report(folder: Path) -> Report:
+    """Two findings of one rule, one of another, and an error."""
+    found = [finding(2), finding(7), finding(4, "FSDP361", Action.MANUAL)]
+    return Report(found, [Problem("bad.py", 0, "does not parse")])
+
+
+def test_sarif_is_what_the_standard_has(report: Report) -> None:
+    """Compared as a whole: this document is valid against the schema of SARIF 2.1.0."""
+    document = json.loads(rendered(report, "sarif"))
+    assert document.keys() == {"$schema", "version", "runs"}
+    assert document["version"] == "2.1.0"
+    (run,) = document["runs"]
+    assert run.keys() == {"tool", "columnKind", "invocations", "results"}
+    rules = run["tool"]["driver"]["rules"]
+    assert [rule["id"] for rule in rules] == ["FSDP002", "FSDP361"]
+    known = rule_for("FSDP361")
+    assert known is not None
+    assert rules[1] == {
+        "id": "FSDP361",
+        "name": "comm-hook",
+        "shortDescription": {"text": known.summary},
+        "fullDescription": {"text": known.summary},
+        "help": {"text": known.explanation, "markdown": known.explanation},
+    }
+    results = run["results"]
+    marks = [result.pop("partialFingerprints")["construct/v1"] for result in results]
+    assert len(set(marks)) == 3
+    assert results[1] == {
+        "ruleId": "FSDP361",
+        "ruleIndex": 1,
+        "level": "error",
+        "message": {"text": f"FSDP(m): {finding(1).message}"},
+        "locations": [
+            {
+                "physicalLocation": {
+                    "artifactLocation": {"uri": "a%20b/x.py", "uriBaseId": "%SRCROOT%"},
+                    "region": {"startLine": 4, "startColumn": 3, "endLine": 4, "endColumn": 9},
+                }
+            }
+        ],
+    }
+    (invocation,) = run["invocations"]
+    assert invocation["executionSuccessful"] is False
+    (notification,) = invocation["toolExecutionNotifications"]
+    place = {"physicalLocation": {"artifactLocation": {"uri": "bad.py", "uriBaseId": "%SRCROOT%"}}}
+    assert notification == {
+        "level": "error",
+        "message": {"text": "does not parse"},
+        "locations": [place],
+    }
+
+
+def test_github_commands_are_one_line_each(report: Report) -> None:
+    lines = rendered(report, "github").splitlines()
+    assert len(lines) == 4
+    assert lines[1] == (
+        "::error file=a b/x.py,line=4,endLine=4,title=FSDP361 rule,col=3,endColumn=9::FSDP(m): "
+        f"100%25 done,%0Abut: see | `x` {EVIL}"
+    )
+    assert lines[3] == "::error file=bad.py,line=1::does not parse"
+
+
+def test_gitlab_issues_have_marks_of_their_own(report: Report) -> None:
+    issues = json.loads(rendered(report, "gitlab"))
+    assert [issue["severity"] for issue in issues] == ["minor", "major", "minor", "blocker"]
+    assert len({issue["fingerprint"] for issue in issues}) == 4
+    assert issues[0]["location"] == {"path": "a b/x.py", "lines": {"begin": 2, "end": 2}}
+    moved = Report([finding(12)])  # the line may change
+    assert json.loads(rendered(moved, "gitlab"))[0]["fingerprint"] == issues[0]["fingerprint"]
+
+
+def test_paths_are_those_of_the_repository(
+    real_cli: Cli, repository: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = repository.root / "sub folder"
+    inner.mkdir()
+    (inner / "x.py").write_text("from torch.distributed.fsdp import FullyShardedDataParallel\n")
+    monkeypatch.chdir(inner)
+    assert real_cli("check", "x.py", "--format", "github").text.startswith(
+        "::warning file=sub folder/x.py,line=1"
+    )
+    sarif = json.loads(real_cli("check", ".", "--format", "sarif").text)
+    place = sarif["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"] == "sub%20folder/x.py"
+
+
+def test_a_page_escapes_what_it_shows(report: Report, folder: Path) -> None:
+    before, after = f"x = 1\n# {EVIL}\n".encode(), f"x = 2\n# {EVIL}\n".encode()
+    report.changes.append(Change(folder / "a b" / "x.py", before, after))
+    page = rendered(report, "html", [("write it", f"fsdp-migrate {EVIL}")])
+    assert EVIL not in page
+    assert page.count("<script>") == page.count("</script>") == 1
+    assert '<tr class="del"><td class="number">1</td><td class="code">x = 1</td>' in page
+    assert '<tr class="add"><td class="number"></td><td class="code">x = 2</td>' in page
+    row = next(line for line in page.splitlines() if ">2</td>" in line)
+    assert "FSDP002 <code>FSDP(m)</code>" in row, "the finding is beside its line"
+
+
+def test_markdown_has_a_row_a_file_and_a_list_by_hand(report: Report) -> None:
+    text = rendered(report, "markdown", [("write it", "fsdp-migrate .")])
+    assert "| `a b/x.py` | 2 |  | 1 | as it was |" in text
+    assert "<details open><summary>By hand: 1</summary>" in text
+    assert EVIL not in text
+    assert text.endswith("- write it: `fsdp-migrate .`")
+
+
+def test_a_report_has_the_format_of_its_name(real_cli: Cli, folder: Path) -> None:
+    (folder / "x.py").write_text("from torch.distributed.fsdp import FullyShardedDataParallel\n")
+    starts = {"r.html": "<!doctype html>", "r.md": "## FSDP1 to FSDP2", "r.sarif": "{", "r": "{"}
+    for name, start in starts.items():
+        assert real_cli("check", "x.py", "--report", name).code == 1
+        assert (folder / name).read_text().startswith(start)
+    assert json.loads((folder / "r.sarif").read_text())["version"] == "2.1.0"
+    assert "findings" in json.loads((folder / "r").read_text())
+    assert (folder / "r.html").read_text().count("Next: ") == 2
+    assert real_cli("x.py", "--diff", "--format", "github").code == 2

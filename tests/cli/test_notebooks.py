@@ -1,0 +1,141 @@
+"""Notebooks: their cells are one module, and nothing but the lines that change is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Cli = Callable[..., Any]
+
+CELLS: list[dict[str, Any]] = [
+    {"cell_type": "markdown", "metadata": {}, "source": ["# FSDP\n", "from torch import é"]},
+    {
+        "cell_type": "code",
+        "execution_count": 3,
+        "metadata": {"tags": ["source"]},
+        "outputs": [{"output_type": "stream", "name": "stdout", "text": ["source: FSDP(model)\n"]}],
+        "source": [
+            "%load_ext autoreload\n",
+            "!pip install torch \\\n",
+            "    numpy\n",
+            "files = !ls\n",
+            "import torch\n",
+            "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n",
+            "from torch.distributed.fsdp import MixedPrecision",
+        ],
+    },
+    {
+        "cell_type": "code",
+        "execution_count": None,
+        "metadata": {},
+        "outputs": [],
+        "source": "%%writefile train.py\nmodel = FSDP(model)",
+    },
+    {
+        "cell_type": "code",
+        "execution_count": 4,
+        "metadata": {},
+        "outputs": [],
+        "source": [
+            "%%time\n",
+            "é = torch.nn.Linear(2, 2)\n",
+            "model = FSDP(é, mixed_precision=MixedPrecision(param_dtype=torch.bfloat16))\n",
+            "model?\n",
+            "if model:\n",
+            "    %timeit model(x)\n",
+            "print(model, \"a\\tb\")  # \u00e9\n",
+        ],
+    },
+    {"cell_type": "code", "metadata": {}, "outputs": [], "source": []},
+]  # fmt: skip
+NOTEBOOK = {
+    "cells": CELLS,
+    "metadata": {"language_info": {"name": "python"}, "source": "FSDP"},
+    "nbformat": 4,
+    "nbformat_minor": 5,
+}
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "as Jupyter writes it": {"indent": 1, "ensure_ascii": False},
+    "escaped": {"indent": 2},
+    "on one line": {},
+    "dense": {"separators": (",", ":"), "ensure_ascii": False},
+}
+
+
+@pytest.fixture(params=LAYOUTS)
+def notebook(request: pytest.FixtureRequest, folder: Path) -> Path:
+    file = folder / "a b.ipynb"
+    file.write_text(json.dumps(NOTEBOOK, **LAYOUTS[request.param]) + "\n", "utf-8")
+    return file
+
+
+def test_cells_are_migrated_and_all_else_stays(real_cli: Cli, notebook: Path) -> None:
+    before = notebook.read_text("utf-8")
+    result = real_cli(".")
+    assert result.code == 2, "the cell that is left out is named"
+    assert "cell 3 is left alone" in result.err
+    after = notebook.read_text("utf-8")
+    cells = json.loads(after)["cells"]
+    imports = CELLS[1]["source"]
+    assert cells[1]["source"][:5] == imports[:5]
+    assert cells[1]["source"][5:] == [
+        "from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard"
+    ]
+    model = cells[3]["source"]
+    assert model[0] == "%%time\n"
+    assert "fully_shard(é, mp_policy=" in "".join(model)
+    assert model[-4:] == CELLS[3]["source"][-4:]
+    for cell, old in zip(cells, CELLS, strict=True):
+        assert {**cell, "source": 0} == {**old, "source": 0}
+    assert [cells[number] for number in (0, 2, 4)] == [CELLS[number] for number in (0, 2, 4)]
+    layout = next(k for k in LAYOUTS.values() if json.dumps(NOTEBOOK, **k) + "\n" == before)
+    document = {**NOTEBOOK, "cells": cells}
+    assert after == json.dumps(document, **layout) + "\n", "the file's own layout"
+    assert real_cli(".").text == "No FSDP1 of torch in 1 file.\n"
+    assert notebook.read_text("utf-8") == after
+
+
+def test_findings_are_where_the_line_is_in_the_file(real_cli: Cli, folder: Path) -> None:
+    text = json.dumps(NOTEBOOK, **LAYOUTS["escaped"])
+    (folder / "x.ipynb").write_text(text)
+    document = json.loads(real_cli("check", "x.ipynb", "--format", "json").text)
+    by_code = {finding["code"]: finding for finding in document["findings"]}
+    found = by_code["FSDP002"]
+    line = text.split("\n")[found["line"] - 1]
+    assert line[found["column"] - 1 :].startswith("FSDP(\\u00e9, mixed")
+    assert line[found["end_column"] - 1 :] == '\\n",'
+    assert found["message"].endswith("(cell 4, line 3)")
+    imported = next(f for f in document["findings"] if f["code"] == "FSDP001")
+    assert '"from torch' in text.split("\n")[imported["line"] - 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"cells": [{"cell_type": "FSDP"', "is no notebook that can be read"),
+        ('["FSDP"]', ""),
+        ('{"FSDP": 1}', ""),
+        ('{"cells": [{"cell_type": "code", "source": "%%bash\\nls $FSDP"}]}', ""),
+        ('{"cells": [], "metadata": {"kernelspec": {"language": "R"}}, "x": "FSDP"}', ""),
+    ],
+)
+def test_other_files_stay(real_cli: Cli, folder: Path, text: str, says: str) -> None:
+    (folder / "x.ipynb").write_text(text)
+    result = real_cli(".")
+    assert result.code == (2 if says else 0)
+    assert says in result.err
+    assert (folder / "x.ipynb").read_text() == text
+
+
+def test_a_notebook_imports_the_copy_of_the_runtime(real_cli: Cli, folder: Path) -> None:
+    (folder / "x.ipynb").write_text(json.dumps(NOTEBOOK, indent=1))
+    assert real_cli(".", "--form", "bridge", "--vendor", "fsdp2").code == 2
+    text = (folder / "x.ipynb").read_text()
+    assert "from fsdp2 import MixedPrecision" in text
+    assert real_cli(".", "--form", "bridge").code == 2
+    assert (folder / "x.ipynb").read_text() == text
+    assert (folder / "fsdp2" / "bridge.py").exists()

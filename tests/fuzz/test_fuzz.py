@@ -1,0 +1,116 @@
+"""Programs at random: what must hold for every program holds for them. `make fuzz` draws many more."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from fsdp_migrate.settings import Options
+
+from .checks import FORMS, FSDP, POLICY, run, wrong
+from .grammar import program
+
+
+@settings(phases=(Phase.explicit, Phase.reuse, Phase.generate))  # a seed is not made smaller
+@given(st.integers(0, 2**32), st.sampled_from(FORMS))
+def test_random_programs_are_whole(seed: int, form: str) -> None:
+    assert wrong(program(Random(seed)), form) == []
+
+
+_PLAIN = (
+    f"{POLICY}model = Net()\nmodel = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({{Block}}))\n"
+)
+_GONE = "from torch.distributed.fsdp import CPUOffload\n"
+_WRITTEN_OUT = (
+    "import torch.distributed.fsdp\nmodel = torch.distributed.fsdp.FullyShardedDataParallel(m)\n"
+)
+
+# What random programs broke, made small.
+FOUND = {
+    # an import goes away above or below what is no statement of its own: once an endless loop
+    **{
+        f"{name} {where}": text
+        for name, lines in {
+            "a form feed": "\f\n",
+            "a form feed in front of code": "\f",
+            "form feeds": "\f\n\f\n\f",
+            "a backslash": "\\\n",
+            "backslashes": "\\\n\\\n",
+            "a backslash and an empty line": "x = 1\n\\\n\ny = 2\n",
+        }.items()
+        for where, text in {
+            "below the import": _PLAIN.replace("FSDP\n", f"FSDP\n{lines}", 1),
+            "above the import": lines + _PLAIN,
+            "above the call": _PLAIN.replace("model = Net", f"{lines}model = Net"),
+            "between imports": _PLAIN.replace(FSDP, FSDP + lines + _GONE + lines),
+            "in a function": f"def f(m):\n    {FSDP}{lines if lines.isspace() else ''}    return FSDP(m)\n",
+        }.items()
+    },
+    "from and its names without a space": (
+        "from torch.distributed.fsdp import(FullyShardedDataParallel, ShardingStrategy)\n"
+        "model = Net()\nmodel = FullyShardedDataParallel(model)\n"
+    ),
+    "an alias on two lines": (
+        "from torch.distributed.fsdp import (\n    MixedPrecision,\n    register_fsdp_forward_method\n"
+        "    as r,\n)\nx = MixedPrecision()\n"
+    ),
+    "a comment inside an alias": (
+        "from torch.distributed.fsdp import (\n    fully_shard,\n    MixedPrecision  # a\n    as\n    # b\n    M,\n)\nM()\n"
+    ),
+    "imports that end in a backslash": (
+        "from torch.distributed.fsdp import *\nimport os; \\\nx = 1\n"
+        "with FullyShardedDataParallel.state_dict_type(m, StateDictType.FULL_STATE_DICT):\n    sd = m.state_dict()\n"
+    ),
+    "a body on the last line of its header": (
+        f"{FSDP}from torch.distributed.fsdp import StateDictType\nwith FSDP.state_dict_type(\n"
+        "    m, StateDictType.  # a\n    FULL_STATE_DICT): sd = m.state_dict(); y = 1  # b\n"
+    ),
+    "a decorator where a body begins": (
+        f"{FSDP}from torch.distributed.fsdp import StateDictType\n"
+        "with FSDP.state_dict_type(m, StateDictType.FULL_STATE_DICT):\n    @once  # a\n    # b\n    @twice\n"
+        "    def f():\n        pass\n    sd = m.state_dict()\n"
+    ),
+    "indentation that the tokenizer does not see through": (
+        f"{FSDP}if a:\n    if b:\n        pass\n\\\n\n        x = 1\n    y = 2\nmodel = FSDP(m)\n"
+    ),
+    "comments inside a dotted name": (
+        "import torch.distributed.fsdp\n"
+        "m = f(torch  # a\n  .distributed.  # b\n  fsdp.FullyShardedDataParallel(m))\n"
+    ),
+    "torch bound again below its use": f"{_WRITTEN_OUT}x = torch.ones(1)\nimport torch\n",
+    "a new import among mixed line ends": (
+        "from __future__ import annotations\r\nimport os\rimport torch.distributed.fsdp as fsdp\n"
+        "with fsdp.FullyShardedDataParallel.state_dict_type(m, fsdp.StateDictType.FULL_STATE_DICT):\r"
+        "    sd = m.state_dict()\n"
+    ),
+    "a new import below a form feed in a comment": (
+        "# a\f# b\x0b\x1c\n# c\n\nimport torch.distributed.fsdp as fsdp\n"
+        "with fsdp.FullyShardedDataParallel.state_dict_type(m, fsdp.StateDictType.FULL_STATE_DICT):\n"
+        "    sd = m.state_dict()\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in FOUND.items()])
+def test_what_random_programs_found(text: str, form: str) -> None:
+    compile(text, "<before>", "exec")
+    assert wrong(text.encode(), form) == []
+
+
+def test_a_coding_cookie_in_a_file_with_lone_carriage_returns() -> None:
+    data = f"# -*- coding: latin-1 -*-\n{FSDP}model = FSDP(model)  # é\n".replace(
+        "\n", "\r"
+    ).encode("latin-1")
+    assert wrong(data, "auto") == []
+    assert "fsdp_migrate.runtime" in run(data, Options("bridge")).after
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\n", "# fsdp\n", "# FullyShardedDataParallel", "\f", "\\\n\n# fsdp"]
+)
+def test_nearly_empty_files_stay(text: str) -> None:
+    assert not run(text).changed
