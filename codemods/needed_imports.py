@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.edit.import_change import ImportChange
+from fsdp_migrate.codemods.edit.import_statement import ImportChange
 from fsdp_migrate.codemods.rule import Import
 from fsdp_migrate.facts.names import RUNTIME, TORCH
 from fsdp_migrate.facts.scopes import Imported, Scope
@@ -15,88 +15,96 @@ from fsdp_migrate.facts.scopes import Imported, Scope
 def hand_out(
     context: Context, statements: list[ImportChange], needed: Iterable[Import]
 ) -> list[tuple[str, str]]:
-    """Gives each needed name to an import statement; returns those for which there is none."""
+    """Gives each needed name to an import statement; returns them if the file has no import at its top."""
     insert: list[tuple[str, str]] = []
     for need in dict.fromkeys(needed):
         if _is_imported(context, need):
             continue
-        statement = None
-        if need.name:
-            statement = _importing(context, statements, need) or _statement_for(
-                context, statements, need
-            )
-        if statement is None:
+        beside = _beside(context, statements, need)
+        if beside is None:
             insert.append((need.module, need.name))
-        else:
-            statement.add.append((need.module, need.name))
-    return list(dict.fromkeys(insert))
-
-
-def _importing(
-    context: Context, statements: list[ImportChange], need: Import
-) -> ImportChange | None:
-    """The statement among the file's leading imports that imports from the same module of another package."""
-    if need.module.startswith((TORCH, RUNTIME)):
-        return None
-    for node in context.file.tree.body:
-        if isinstance(node, ast.ImportFrom) and node.module == need.module and not node.level:
-            known = [statement for statement in statements if statement.node is node]
-            if not known and node.names[0].name != "*":
-                known = [ImportChange(node)]
-                statements += known
-            return known[0] if known else None
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            return None  # what is defined here may run before a later import
-    return None
+            continue
+        known = [statement for statement in statements if statement.node is beside]
+        if not known:
+            known = [ImportChange(beside)]
+            statements += known
+        known[0].add.append((need.module, need.name))
+    return insert
 
 
 def _is_imported(context: Context, need: Import) -> bool:
     """Whether the top of the file imports the name already."""
     name, _, local = need.name.partition(" as ")
     wanted = local or name or need.module.split(".")[0]
-    member = name or None
+    at_top = need.at is not None and context.file.scope_of(need.at) is context.file.scope
+    used = getattr(need.at, "lineno", 0) if at_top else len(context.file.line_starts)
     for binding in context.file.scope.bindings.get(wanted, ()):
-        if isinstance(binding, Imported) and binding.member == member:
-            source = binding.module if member else binding.alias.name
-            if source == need.module and binding.statement in context.file.tree.body:
+        if isinstance(binding, Imported) and binding.member == (name or None):
+            source = binding.module if name else binding.alias.name
+            above = binding.alias.lineno <= used
+            if source == need.module and above and binding.statement in context.file.tree.body:
                 return True
     return False
 
 
-def _statement_for(
-    context: Context, statements: list[ImportChange], need: Import
-) -> ImportChange | None:
-    """The statement that imported what the name replaces, else one at the top of the file that imports from FSDP1."""
-    from_torch = [
-        s for s in statements if isinstance(s.node, ast.ImportFrom) and "*" not in s.locals
-    ]
-    if isinstance(need.at, ast.expr):
-        root = root_of(need.at)
-        for statement in from_torch:
-            if root is not None and root.id in statement.locals:
-                if sees(context, root, context.file.scope_of(statement.node), root.id):
-                    return _beside(context, from_torch, statement, need.module)
-    at_top = [s for s in from_torch if context.file.parents[s.node] is context.file.tree]
-    same = [
-        s for s in at_top if isinstance(s.node, ast.ImportFrom) and s.node.module == need.module
-    ]
-    if same:
-        return same[0]
-    related = need.module.startswith((TORCH, RUNTIME))
-    return at_top[0] if at_top and related else None
-
-
 def _beside(
-    context: Context, statements: list[ImportChange], statement: ImportChange, module: str
-) -> ImportChange:
-    """The statement above it, in the same block, that takes names of the module already; else the statement itself."""
-    block = context.file.parents[statement.node]
-    for other in statements:
-        taken = {source for source, _ in other.add}
-        above = other.node.lineno <= statement.node.lineno
-        if module in taken and above and context.file.parents[other.node] is block:
-            return other
-    return statement
+    context: Context, statements: list[ImportChange], need: Import
+) -> ast.Import | ast.ImportFrom | None:
+    """The statement that imports from the same module, else the one that imported what the name replaces.
+
+    Else one that imports from FSDP1, or from the same package, and the last import at the top of the file if there is none.
+    """
+    file = context.file
+    head = list(leading(context))
+    ours = [
+        s.node for s in statements if isinstance(s.node, ast.ImportFrom) and "*" not in s.locals
+    ]
+    replaced = next((node for node in ours if _imports(context, node, need.at)), None)
+    block = file.block(replaced) if replaced is not None else file.tree.body
+    taken = {s.node for s in statements if any(m == need.module for m, _ in s.add)}
+    goes = {s.node for s in statements for module, _ in s.move.values() if module == need.module}
+    same = [
+        node
+        for node in (*ours, *head)
+        if isinstance(node, ast.ImportFrom)
+        and node in block
+        and node.names[0].name != "*"
+        and (node in head or (replaced is not None and node.lineno <= replaced.lineno))
+        and (node in taken or node in goes or (node.module == need.module and not node.level))
+    ]
+    if same and need.name:
+        return min(same, key=lambda node: node.names[0].asname is not None)
+    if replaced is not None and need.name:
+        return replaced
+    of_fsdp = need.module.startswith((TORCH, RUNTIME))
+    related = [node for node in ours if node in head and of_fsdp]
+    if related and need.name:
+        return related[0]
+    package = ("torch", need.module.split(".")[0])
+    near = [node for node in head if isinstance(node, ast.ImportFrom) == bool(need.name)]
+    of_package = [node for node in near if _module(node).split(".")[0] in package]
+    return next(reversed(of_package or near or head), None)
+
+
+def leading(context: Context) -> Iterator[ast.Import | ast.ImportFrom]:
+    """The imports at the top of the file: what is defined below one of them may run before a later import."""
+    for node in context.file.tree.body:
+        if isinstance(node, ast.Import | ast.ImportFrom) and context.is_alone(node):
+            yield node
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            return
+
+
+def _module(node: ast.Import | ast.ImportFrom) -> str:
+    return (node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name
+
+
+def _imports(context: Context, node: ast.ImportFrom, at: ast.AST | None) -> bool:
+    """Whether a statement binds the name that a reference begins with."""
+    root = root_of(at) if isinstance(at, ast.expr) else None
+    names = {alias.asname or alias.name for alias in node.names}
+    scope = context.file.scope_of(node)
+    return root is not None and root.id in names and sees(context, root, scope, root.id)
 
 
 def root_of(node: ast.expr) -> ast.Name | None:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.edit.import_change import ImportChange
+from fsdp_migrate.codemods.edit.import_statement import ImportChange
 from fsdp_migrate.codemods.edit.text import comments_between, newline
-from fsdp_migrate.codemods.needed_imports import hand_out, root_of, sees
+from fsdp_migrate.codemods.needed_imports import hand_out, leading, root_of, sees
 from fsdp_migrate.codemods.rule import Edit, Edits, Example, Found, Import, Rule, bridged
 from fsdp_migrate.facts.names import RUNTIME, TORCH, fsdp1_name, in_runtime, is_module
 from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
@@ -74,14 +74,13 @@ model = fsdp.FullyShardedDataParallel(model, auto_wrap_policy=policy)
 print(isinstance(model, torch.distributed.fsdp.FullyShardedDataParallel))
 """,
             """\
-import torch
 import fsdp_migrate.runtime as fsdp
-import fsdp_migrate.runtime
-from fsdp_migrate.runtime import wrap
+import torch
+from fsdp_migrate.runtime import FullyShardedDataParallel, wrap
 
 policy = wrap.size_based_auto_wrap_policy
 model = fsdp.FullyShardedDataParallel(model, auto_wrap_policy=policy)
-print(isinstance(model, fsdp_migrate.runtime.FullyShardedDataParallel))
+print(isinstance(model, FullyShardedDataParallel))
 """,
         ),
         Example(
@@ -142,14 +141,22 @@ def swap(
         for local, (target, name) in s.move.items()
         if not name and is_module(local)
     }
-    targets = dict.fromkeys(target for _, target in written_out if not _covered(target, imported))
-    needed = [*needed, *(Import(target, "") for target in targets)]
-    insert = hand_out(context, statements, needed)
+    spelled: dict[ast.Attribute, str] = {}
+    needs: list[Import] = []
+    for node, target in written_out:
+        name = node.attr if node in context.references else ""
+        local = _at_hand(context, statements, node, name, target) if name else ""
+        spelled[node] = local or f"{target}.{name}".rstrip(".")
+        if not local and not _covered(target, imported):
+            needs.append(Import(target, ""))
+        elif local == name:
+            needs.append(Import(target, name))
+    insert = hand_out(context, statements, [*needed, *dict.fromkeys(needs)])
     found = [each for statement in statements for each in _say(statement)]
     found += [
         Found(RULE, node, Action.RUNTIME, f"comes from {target}") for node, target in written_out
     ]
-    return Swap(found, lambda: _edits(context, statements, insert, written_out), of_torch)
+    return Swap(found, lambda: _edits(context, statements, insert, spelled), of_torch)
 
 
 def _is_of_torch(statement: ImportChange) -> bool:
@@ -280,6 +287,29 @@ def _is_other_package(binding: Binding) -> bool:
     return TORCH.startswith(f"{binding.module}{member}.")
 
 
+def _at_hand(
+    context: Context,
+    statements: Sequence[ImportChange],
+    node: ast.Attribute,
+    name: str,
+    target: str,
+) -> str:
+    """The name for what is written out, where the top of the file imports it, or others from the same module."""
+    scope, head = context.file.scope_of(node), list(leading(context))
+    above = [
+        s
+        for s in statements
+        if s.node in head and s.node.lineno < node.lineno and "*" not in s.locals
+    ]
+    new = [(local, *moved) for s in above for local, moved in s.move.items()]
+    for local, module, of in new:
+        found = scope.lookup(local)
+        if (module, of) == (target, name) and found and found[0] is context.file.scope:
+            return local
+    beside = any(module == target and of for _, module, of in new)
+    return name if beside and scope.lookup(name) is None else ""
+
+
 def _covered(target: str, imported: Collection[str]) -> bool:
     """Whether an `import a.b` of the file already makes `a` known, as far as the name needs it."""
     return any(each == target or each.startswith(f"{target}.") for each in imported)
@@ -303,17 +333,15 @@ def _edits(
     context: Context,
     statements: list[ImportChange],
     insert: list[tuple[str, str]],
-    written_out: list[tuple[ast.Attribute, str]],
+    spelled: dict[ast.Attribute, str],
 ) -> list[Edit]:
+    from fsdp_migrate.codemods.edit.import_block import edit_imports, insert_first
+
     file, length = context.file, context.line_length
-    edits = [edit for statement in statements for edit in statement.edits(file, length)]
-    for node, target in written_out:
-        name = node.attr if node in context.references else ""
+    changes = [each for each in statements if each.drop or each.move or each.add]
+    edits = edit_imports(file, changes, length) if changes else []
+    for node, code in spelled.items():
         kept = comments_between(file, *file.span(node))  # only brackets have room for them
         behind = "".join(f"  {comment}{newline(file)}" for comment in kept)
-        edits.append(context.replace(node, (f"{target}.{name}" if name else target) + behind))
-    if insert:
-        from fsdp_migrate.codemods.edit.import_text import insert_import_text
-
-        edits += insert_import_text(file, insert, length)
-    return edits
+        edits.append(context.replace(node, code + behind))
+    return [*edits, *(insert_first(file, insert, length) if insert else ())]

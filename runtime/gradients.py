@@ -81,20 +81,15 @@ def _reduce(group: Any, reduce: Callable[[], None]) -> None:
 
 
 def fill_unused_gradients(model: nn.Module) -> None:
-    """Gives zero gradients to unused parameters of units that have gradients, as FSDP1 did.
+    """From now on unused parameters of units that have gradients get zeros in backward, as under FSDP1.
 
-    For models of ``fully_shard``, which leaves ``None`` there, so that the optimizer passes them by
-    where FSDP1's applied weight decay and momentum. Call it between the last ``backward()`` of a step
-    and clipping or the step.
-
-    All ranks must have used the same parameters: where they differ, FSDP2's reduction fails or
-    hangs before, or adds up gradients of different parameters that have the same shape (from torch 2.13
-    on ``model.set_reduce_scatter_unused_params(True)`` prevents that).
+    For models of ``fully_shard``, which leaves ``None`` there, so that the optimizer passes them by where
+    FSDP1's applied weight decay and momentum, and whose reduction hangs or mixes gradients up where ranks
+    use different parameters. Call it behind the last ``fully_shard``.
     """
     for unit in units_of(model):
-        parameters = [parameter.sharded_param for parameter in parameters_of(unit)]
-        if any(parameter.grad is not None for parameter in parameters):
-            _fill_unused(parameters)
+        if unit not in _showing:
+            reduce_as_fsdp1(unit)
 
 
 @torch.no_grad()

@@ -18,6 +18,7 @@ def broadcast_module_states(
     module: nn.Module,
     process_group: dist.ProcessGroup | None = None,
     *,
+    mesh: DeviceMesh | None = None,
     device: torch.device | str | int | None = None,
     ignored_parameters: Collection[nn.Parameter] = (),
 ) -> None:
@@ -31,6 +32,7 @@ def broadcast_module_states(
     Args:
         module: a model on the same kind of device on every rank, no part of it sharded yet.
         process_group: the ranks; the first of them has the values. None: all ranks.
+        mesh: the ranks of several groups, in place of ``process_group``; they communicate on its device.
         device: where to communicate, for a model on the CPU with a backend that cannot send from
             there. None: where the tensors are.
         ignored_parameters: parameters that each rank keeps its own values of.
@@ -39,7 +41,10 @@ def broadcast_module_states(
     """
     ignored = set(ignored_parameters)
     states = [*(p for p in module.parameters() if p not in ignored), *module.buffers()]
-    broadcast_tensors(states, process_group, device)
+    if mesh is None:
+        broadcast_tensors(states, process_group, device)
+    else:
+        broadcast_over_mesh(states, mesh, torch.device(mesh.device_type))
 
 
 def broadcast_over_mesh(

@@ -23,13 +23,22 @@ import torch.distributed as dist
 
 def run_ranks(ranks: int, folder: Path, run: Callable[[int], None]) -> None:
     """Calls ``run(rank)`` in each of some processes that have joined one group; it meets in ``folder``."""
+
+    def join_and_run(rank: int) -> None:
+        join(rank, ranks, folder / "store")
+        run(rank)
+
+    fork_ranks(ranks, join_and_run)
+
+
+def fork_ranks(ranks: int, run: Callable[[int], None]) -> None:
+    """Calls ``run(rank)`` in each of some processes."""
     gc.freeze()  # what is imported is never garbage; it makes every later collection fast
     children = []
     for rank in range(ranks):
         child = os.fork()
         if child == 0:
             try:
-                _join(rank, ranks, folder)
                 run(rank)
             except BaseException:
                 traceback.print_exc()
@@ -41,9 +50,10 @@ def run_ranks(ranks: int, folder: Path, run: Callable[[int], None]) -> None:
         os.waitpid(child, 0)
 
 
-def _join(rank: int, ranks: int, folder: Path) -> None:
+def join(rank: int, ranks: int, place: Path) -> None:
+    """Makes this process a rank of a group, which meets in a file."""
     torch.set_num_threads(1)
-    store = dist.FileStore(str(folder / "store"), ranks)
+    store = dist.FileStore(str(place), ranks)
     timeout = timedelta(seconds=60)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timeout)
 
@@ -57,5 +67,5 @@ def record(folder: Path, name: str, run: Callable[[], dict[str, Any] | None]) ->
         result = {"error": traceback.format_exc()}
     result["seconds"] = time.perf_counter() - start
     (folder / f"{name}.{dist.get_rank()}.json").write_text(json.dumps(result))
-    if "Gloo" in result.get("error", ""):  # a peer is gone: nothing can follow
+    if "Gloo" in result.get("error", ""):  # a peer is gone: nothing can follow in this group
         os._exit(1)

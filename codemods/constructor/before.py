@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from fsdp_migrate.codemods.constructor.construction import Construction
-from fsdp_migrate.codemods.constructor.origin import root_name
+from fsdp_migrate.codemods.constructor.origin import given, is_module, root_of
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.facts.program import Definition, External
+from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.order import reaching
+from fsdp_migrate.facts.program import Definition
+from fsdp_migrate.facts.scopes import Assigned, Parameter
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
+# The calls of a name in the files that can share a model.
+Calls = Callable[[str], Iterable[tuple[File, ast.Call]]]
 
 
 class Before:
     """The code of a file that runs before its models are wrapped."""
 
-    def __init__(self, context: Context, constructions: Iterable[Construction]) -> None:
+    def __init__(
+        self, context: Context, constructions: Iterable[Construction], calls: Calls
+    ) -> None:
         self.context = context
+        self.calls = calls
         self._first: dict[ast.AST | None, int] = {}
         self._wrapped: set[str] = set()
         for each in constructions:
@@ -28,16 +36,54 @@ class Before:
             self._first[function] = min(line, self._first.get(function, line))
             statement = file.statement(each.call)
             targets = statement.targets if isinstance(statement, ast.Assign) else []
-            self._wrapped |= {root_name(each.module), *map(root_name, targets)}
+            roots = [root_of(target) for target in (each.module, *targets) if target is not None]
+            self._wrapped |= {root.id for root in roots if root is not None}
 
     def covers(self, node: ast.AST) -> bool:
-        """Whether a node is above every constructor of its function, or in `__init__` of a module."""
-        function = self.context.file.function(node)
+        """Whether a node is above the wrapping of the model that it is about, or in `__init__` of a module."""
+        file, subject = self.context.file, _subject(node)
+        if isinstance(subject, ast.Name) and self._is_unwrapped(file, subject, set()):
+            return True
+        function = file.function(node)
         first = self._first.get(function)
         if first is not None:
             above = (getattr(node, "end_lineno", 0) or 0) < first
-            return above and not self._is_of_another_model(node)
-        return self._builds_module(function)
+            root = subject if isinstance(subject, ast.Name) else None
+            other = subject is not None and (root is None or root.id not in self._wrapped)
+            return above and not (other and self.context.can_be_model(subject))  # type: ignore[arg-type]
+        if function is None or function.name != "__init__":
+            return False
+        cls = file.enclosing_class(function)
+        return cls is not None and is_module(self.context.program, Definition(file, cls))
+
+    def _is_unwrapped(self, file: File, name: ast.Name, seen: set[ast.AST]) -> bool:
+        """Whether a local name holds a model that is wrapped further below, or a parameter gets none but such models."""
+        found = file.scope_of(name).lookup(name.id)
+        function = file.function(name)
+        if found is None or function is None or found[0].node is not function:
+            return False
+        assigned = [each for each in found[1] if isinstance(each, Assigned)]
+        parameters = [each for each in found[1] if isinstance(each, Parameter)]
+        if parameters and len(found[1]) == 1 and function not in seen:
+            seen.add(function)
+            values = list(self._passed(file, parameters[0]))
+            return bool(values) and all(
+                isinstance(value, ast.Name) and self._is_unwrapped(other, value, seen)
+                for other, value in values
+            )
+        if len(assigned) != len(found[1]):
+            return False
+        wraps = [each for each in assigned if self.context.models.can_hold(each.value, file)]
+        reached = list(reaching(file, assigned, name))
+        return bool(wraps and reached) and not any(each in wraps for each in reached)
+
+    def _passed(self, file: File, parameter: Parameter) -> Iterator[tuple[File, ast.expr | None]]:
+        """What the calls of a function give for a parameter; nothing for a method, or a function that is handed on."""
+        function = parameter.function
+        if isinstance(function, ast.Lambda) or isinstance(file.parents[function], ast.ClassDef):
+            return
+        for other, call in self.calls(function.name):
+            yield other, given(call, function, parameter.argument.arg)
 
     def is_fresh(self, node: ast.AST) -> bool:
         """Whether a node is behind a constructor in its function, and nothing between them can run the model."""
@@ -54,23 +100,12 @@ class Before:
 
     def _runs_model(self, call: ast.Call) -> bool:
         """Whether a call is one of the model, or gets it as an argument."""
-        given = [call.func, *call.args, *(keyword.value for keyword in call.keywords)]
-        return any(isinstance(each, ast.Name) and each.id in self._wrapped for each in given)
+        every = [call.func, *call.args, *(keyword.value for keyword in call.keywords)]
+        return any(isinstance(each, ast.Name) and each.id in self._wrapped for each in every)
 
-    def _is_of_another_model(self, node: ast.AST) -> bool:
-        """Whether a node is about a model that is wrapped elsewhere, perhaps before."""
-        subject = node.value if isinstance(node, ast.Attribute) else None
-        if isinstance(node, ast.Call):
-            subject = node.args[0] if node.args else None
-        if subject is None or root_name(subject) in self._wrapped:
-            return False
-        return self.context.can_be_model(subject)
 
-    def _builds_module(self, function: ast.FunctionDef | ast.AsyncFunctionDef | None) -> bool:
-        if function is None or function.name != "__init__":
-            return False
-        cls = self.context.file.enclosing_class(function)
-        above = (
-            self.context.program.classes_above(Definition(self.context.file, cls)) if cls else ()
-        )
-        return any(isinstance(a, External) and a.dotted == "torch.nn.Module" for a in above)
+def _subject(node: ast.AST) -> ast.expr | None:
+    """The model that a node is about: the receiver of an attribute, the first argument of a call."""
+    if isinstance(node, ast.Attribute):
+        return node.value
+    return node.args[0] if isinstance(node, ast.Call) and node.args else None

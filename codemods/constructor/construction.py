@@ -144,11 +144,17 @@ class Construction:
     def member(self, value: ast.expr, owner: str) -> str | None:
         """The member of an FSDP1 enum that an expression is: `NO_SHARD` for `ShardingStrategy.NO_SHARD`."""
         made = self.context.value(value)
-        if made is None or not isinstance(made.node, ast.Attribute):
-            return None
+        found = self.member_of(made.node) if made is not None else ("", "")
+        return found[1] if found[0] == owner else None
+
+    def member_of(self, node: ast.expr) -> tuple[str, str]:
+        """`(ShardingStrategy, NO_SHARD)` for what is written so, in this file or another."""
         program = self.context.program
-        is_member = program.fsdp1(made.node.value, made.file) == owner
-        return made.node.attr if is_member else None
+        files = (self.context.file, *program.files)
+        file = next((each for each in files if node in each.parents), None)
+        if not isinstance(node, ast.Attribute) or file is None:
+            return "", ""
+        return program.fsdp1(node.value, file) or "", node.attr
 
     @property
     def module(self) -> ast.expr | None:

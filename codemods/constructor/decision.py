@@ -1,29 +1,30 @@
-"""Whether the constructors of a run become plain: one decision for all files that can share their models.
+"""Whether the constructors of a run become plain: one decision for all that can share a model.
 
-A plain constructor leaves nothing of FSDP1's wrapper. So either every constructor of these files is one that plain PyTorch
-can express, and every use of FSDP1's interface is rewritten with it, or all of them stay on the bridge, where nothing depends
-on what was seen.
+A plain constructor leaves nothing of FSDP1's wrapper. So either every constructor that can share a model with it is one that
+plain PyTorch can express, and every use of FSDP1's interface is rewritten with it, or all of them stay on the bridge, where
+nothing depends on what was seen.
 """
 
 from __future__ import annotations
 
 import ast
-import sys
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
 from fsdp_migrate.codemods.constructor import precision, sharding, training, wrapping
 from fsdp_migrate.codemods.constructor.before import Before
-from fsdp_migrate.codemods.constructor.component import Components
 from fsdp_migrate.codemods.constructor.construction import DIRECT, Construction, Constructions
 from fsdp_migrate.codemods.constructor.dependence import WORDS, dependences
 from fsdp_migrate.codemods.constructor.layout import Shape, edits, shape_of
-from fsdp_migrate.codemods.constructor.makeup import BATCH_NORM, BUFFERS, may_hold, unused_part
+from fsdp_migrate.codemods.constructor.makeup import BATCH_NORM, BUFFERS, Makeup
 from fsdp_migrate.codemods.constructor.origin import (
-    check_origin,
-    is_of_another_class,
-    runs_once,
+    Origin,
+    callers,
+    may_be_nested,
+    origin_of,
+    stays_inside,
 )
 from fsdp_migrate.codemods.constructor.plain import (
     Plain,
@@ -32,16 +33,21 @@ from fsdp_migrate.codemods.constructor.plain import (
     unneeded_imports,
     without_import,
 )
+from fsdp_migrate.codemods.constructor.reach import Reach
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import Refused, overlap
 from fsdp_migrate.codemods.models import Models
 from fsdp_migrate.codemods.rule import Edit, Import
 from fsdp_migrate.facts.file import File
-from fsdp_migrate.facts.names import TORCH
+from fsdp_migrate.facts.names import RUNTIME, TORCH
 
 # Where more files than these would have to be searched for a dependence on FSDP1, its model stays on the bridge: one of them
 # has it, and reading them all takes longer than the rest of the run.
 MOST_FILES = 200
+# What goes where FSDP1's class was imported.
+_OF_FSDP = (TORCH, RUNTIME, "torch.distributed.device_mesh")
+# What a file has where a rewrite for plain models can change it.
+_USES = re.compile(r"FullyShardedDataParallel|\bfsdp\b|no_sync|clip_grad_norm_|\.module\b")
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,23 +74,25 @@ class PlainForm:
     @property
     def imports(self) -> tuple[Import, ...]:
         """The names that it uses."""
-        return (Import(TORCH, "fully_shard", self.construction.call.func), *self.whole.imports)
+        at = self.construction.call.func
+        needs = (Import(TORCH, "fully_shard"), *self.whole.imports)
+        return tuple(replace(need, at=at) if need.module in _OF_FSDP else need for need in needs)
 
     @property
     def removed(self) -> tuple[ast.AST, ...]:
         """The code that it takes away: of the call, all but the model and what its arguments keep."""
         call = self.construction.call
         given = [*call.args, *(keyword.value for keyword in call.keywords)]
-        kept = [self.construction.module]
+        kept = [self.construction.module, *self.whole.kept]
         return (call.func, *(value for value in given if value not in kept), *self.whole.removed)
 
 
 @dataclass(eq=False)
 class Decision:
-    """What is decided for the files that can share models.
+    """What is decided for the constructors that can share a model.
 
     Attributes:
-        forms: the plain forms of all constructors; empty if they stay on the bridge.
+        forms: the plain forms of all of them; empty if they stay on the bridge.
         reason: why they stay, and where.
     """
 
@@ -97,11 +105,12 @@ class Decisions:
 
     def __init__(self, models: Models) -> None:
         self.models = models
+        self.reach = Reach(models.program)
+        self.makeup = Makeup(models.program, self.reach)
         self._made: dict[str, Decision] = {}
         self._contexts: dict[str, Context] = {}
-        self._components: Components | None = None
-        self._hopeful: bool | None = None
         self._constructions: dict[str, list[Construction]] = {}
+        self._groups: list[set[str]] | None = None
 
     def of(self, context: Context) -> Decision:
         """The decision that holds for a file."""
@@ -109,7 +118,9 @@ class Decisions:
         if path not in self._made:
             self._made[path] = Decision(reason="another constructor of this file stays there")
             self._contexts[path] = context
-            self._decide(context)
+            group = next((each for each in self._grouped(context) if path in each), {path})
+            decision = self._decided(context, sorted(group))
+            self._made.update(dict.fromkeys((*group, path), decision))
         return self._made[path]
 
     def plain_forms(self, context: Context) -> list[PlainForm] | None:
@@ -124,48 +135,126 @@ class Decisions:
             self._constructions[path] = Constructions(context).all
         return self._constructions[path]
 
-    def _decide(self, context: Context) -> None:
-        if not self._any_could_be_plain(
-            context
-        ):  # most stay for their arguments: no other file is read
-            return
-        if self._components is None:
-            self._components = Components(self.models.program)
-        paths = self._components.of(context.file.path)
-        decision = self._of_files(context, paths)
-        for path in (*paths, str(context.file.path)):
-            self._made[path] = decision
+    def _grouped(self, context: Context) -> list[set[str]]:
+        """The files that mention FSDP, in groups that can share a model: those of each file that wraps one."""
+        if self._groups is None:
+            self._groups = []
+            files = {
+                str(file.path): self._context(file, context) for file in self.models.program.files
+            }
+            wrapping = [path for path, each in files.items() if self.constructions(each)]
+            hopeful = [path for path in wrapping if not any(self._stays(files[path]))]
+            for path in wrapping if hopeful else ():
+                group = {path, *filter(files.get, self._reached(files[path]))}
+                group = {each for each in group if _USES.search(files[each].file.text)}
+                for other in [each for each in self._groups if each & group]:
+                    self._groups.remove(other)
+                    group |= other
+                self._groups.append(group)
+        return self._groups
 
-    def _any_could_be_plain(self, context: Context) -> bool:
-        """Whether some constructor of the run, and every one of this file, could be plain by its arguments."""
-        if self._hopeful is None:
-            files = (self._context(file, context) for file in self.models.program.files)
-            every = [each for other in files for each in self.constructions(other)]
-            self._hopeful = any(not why_not(each) for each in every)
-        return self._hopeful and not any(map(why_not, self.constructions(context)))
-
-    def _of_files(self, context: Context, paths: list[str]) -> Decision:
+    def _decided(self, context: Context, paths: list[str]) -> Decision:
         mentioned = {str(file.path): file for file in self.models.program.files}
-        contexts = [self._context(mentioned[p], context) for p in paths if p in mentioned]
-        every = [each for other in contexts for each in self.constructions(other)]
-        if not every:
-            return Decision(reason="no constructor is among these files")
-        assert self._components is not None
-        texts = self._components.texts
-        rest = [p for p in paths if p not in mentioned and WORDS.search(texts[p].encode())]
-        if len(rest) > MOST_FILES:
-            return Decision(reason=f"{len(rest)} other files can share the model")
+        contexts = [self._context(mentioned[path], context) for path in paths]
+        if any(stays for other in contexts for stays in self._stays(other)):
+            return Decision(reason="another constructor stays there")
         try:
-            forms = {each.call: _form(each, every) for each in every}
-            for other in contexts:
-                _check_file(other, list(forms.values()))
-            for path in rest:
-                file = self.models.program.load(path)
-                if file is not None:
-                    _check_rest(self._context(file, context), (), ())
+            origins = {
+                each: origin_of(each)
+                for other in contexts
+                for each in self.constructions(other)
+                if not self._is_idle(each)
+            }
+            if not origins:
+                return Decision(reason="no call of the function that wraps the model is known")
+            forms = {each.call: self._form(each, origins) for each in origins}
+            self._check(contexts, list(forms.values()))
         except Stays as stays:
             return Decision(reason=str(stays))
         return Decision(forms)
+
+    def _reached(self, context: Context) -> list[str]:
+        """The files that can get a model from one: itself alone, where each is used in the function that wraps it."""
+        path = context.file.path
+        if all(map(stays_inside, self.constructions(context))):
+            return [str(path)]
+        return self.reach.of(path)
+
+    def _stays(self, context: Context) -> Iterator[bool]:
+        """Whether each constructor of a file stays on the bridge for its own arguments."""
+        for each in self.constructions(context):
+            yield bool(why_not(each)) and not self._is_idle(each)
+
+    def _is_idle(self, construction: Construction) -> bool:
+        """Whether a constructor never runs: nothing calls its function, and its file is a program by itself."""
+        context = construction.context
+        function = context.file.function(construction.call)
+        if function is None or any(callers(context, context.file, function)):
+            return False
+        handed_on = context.file.loads.get(function.name)
+        return not handed_on and self.reach.is_start(str(context.file.path))
+
+    def _form(self, construction: Construction, origins: dict[Construction, Origin]) -> PlainForm:
+        """The plain form of one constructor.
+
+        Raises:
+            Stays: if there is none.
+        """
+        parts, origin = parts_of(construction), origins[construction]
+        context, precise = construction.context, parts["mixed_precision"]
+        if precise.shared or precise.root or precise.above or parts["sync_module_states"].above:
+            if may_be_nested(context, origin, origins.values()):
+                raise Stays("another constructor may wrap a part of the model, or the whole")
+        if precise.shared or precise.root:
+            policy = construction.value("auto_wrap_policy")
+            if policy is not None and self.makeup.may_hold(origin, BATCH_NORM):
+                raise Stays(
+                    "mixed_precision: FSDP1 keeps BatchNorm in full precision, and there may be one"
+                )
+        if precise.above and not self.makeup.may_hold(origin, BUFFERS):
+            parts["mixed_precision"] = precision.without_buffers(precise)
+        if self.makeup.may_leave_unused(origin):
+            need = Import(RUNTIME, "fill_unused_gradients", construction.call.func)
+            parts["module"] = Plain(below=("fill_unused_gradients({model})",), imports=(need,))
+        whole = merged(parts.values())
+        shape = shape_of(construction, whole)
+        for need in (Import(TORCH, "fully_shard"), *whole.imports):
+            if not context.means(need.name, construction.call, f"{need.module}.{need.name}"):
+                raise Stays(f"the name {need.name} means something else in this file")
+        classes = wrapping.classes_of(construction)
+        skip = classes is not None and not self.makeup.is_of_another_class(origin, context, classes)
+        return PlainForm(construction, parts, whole, shape, skip_root=skip)
+
+    def _check(self, contexts: list[Context], forms: list[PlainForm]) -> None:
+        """Checks that everything that depends on FSDP1 is rewritten, too, and that the edits go together.
+
+        Raises:
+            Stays: with the first place that does.
+        """
+        mentioned = {str(context.file.path) for context in contexts}
+        wrapping = {form.construction.context.file: form.construction.context for form in forms}
+        paths = {path for context in wrapping.values() for path in self._reached(context)}
+        rest = [p for p in sorted(paths - mentioned) if WORDS.search(self.reach.text(p).encode())]
+        if len(rest) > MOST_FILES:
+            raise Stays(f"{len(rest)} other files can share the model")
+        loaded = [file for path in rest if (file := self.models.program.load(path)) is not None]
+        others = [self._context(file, contexts[0]) for file in loaded]
+
+        def calls(name: str) -> Iterator[tuple[File, ast.Call]]:
+            for context in (*contexts, *others):
+                if name in context.file.text:
+                    for call in context.file.of(ast.Call):
+                        if getattr(call.func, "attr", getattr(call.func, "id", "")) == name:
+                            yield context.file, call
+
+        for context in (*contexts, *others):
+            own = [form for form in forms if form.construction.context.file is context.file]
+            handled = _handled(context, forms, own) if context in contexts else set()
+            for idle in self.constructions(context) if context in contexts else ():
+                handled |= {*ast.walk(idle.call)} if self._is_idle(idle) else set()
+            before = Before(context, [form.construction for form in own], calls)
+            for node, text in dependences(context, handled, before):
+                raise Stays(f"{context.file.shown}:{getattr(node, 'lineno', 1)} {text}")
 
     def _context(self, file: File, like: Context) -> Context:
         path = str(file.path)
@@ -215,62 +304,19 @@ def why_not(construction: Construction) -> str:
     return ""
 
 
-def _form(construction: Construction, every: list[Construction]) -> PlainForm:
-    """The plain form of one constructor.
+def _handled(context: Context, forms: list[PlainForm], own: list[PlainForm]) -> set[ast.AST]:
+    """The nodes of a file that its rewrites take care of.
 
     Raises:
-        Stays: if there is none.
+        Stays: if two of them change the same code.
     """
-    parts = parts_of(construction)
-    context = construction.context
-    precise = parts["mixed_precision"]
-    alone = len(every) == 1 and runs_once(context, context.file, construction.call)
-    casts = bool(precise.shared or precise.root or precise.above)
-    broadcasts = bool(parts["sync_module_states"].above)
-    if (casts or broadcasts) and not alone:
-        raise Stays("another constructor may wrap a part of the model, or the whole")
-    if casts:
-        parts["mixed_precision"] = _for_model(construction, precise)
-    check_origin(construction)
-    if part := unused_part(construction):
-        raise Stays(
-            f"{part} may take no part in a forward: FSDP1 gives its parameters zero gradients"
-        )
-    whole = merged(parts.values())
-    shape = shape_of(construction, whole)
-    for need in (Import(TORCH, "fully_shard"), *whole.imports):
-        if not context.means(need.name, construction.call, f"{need.module}.{need.name}"):
-            raise Stays(f"the name {need.name} means something else in this file")
-    policy = construction.value("auto_wrap_policy")
-    classes = wrapping.classes_of(construction, policy) if policy is not None else []
-    return PlainForm(
-        construction, parts, whole, shape, skip_root=not is_of_another_class(construction, classes)
-    )
-
-
-def _for_model(construction: Construction, precise: Plain) -> Plain:
-    """Mixed precision for the model at hand.
-
-    Raises:
-        Stays: if it may hold a BatchNorm, which FSDP1 keeps in full precision where there is a policy.
-    """
-    if construction.value("auto_wrap_policy") is not None and may_hold(construction, BATCH_NORM):
-        raise Stays(
-            "mixed_precision: FSDP1 keeps BatchNorm in full precision, and there may be one"
-        )
-    return precise if may_hold(construction, BUFFERS) else precision.without_buffers(precise)
-
-
-def _check_file(context: Context, forms: list[PlainForm]) -> None:
-    """Checks that everything else in a file that depends on FSDP1 is rewritten, too, and that the edits go together."""
     from fsdp_migrate.codemods.registry import CODEMODS
     from fsdp_migrate.codemods.uses import classes, summon, training, unwrapping
 
-    own = [form for form in forms if form.construction.context.file is context.file]
     uses = (training, classes, unwrapping, summon)
     found = [each for use in uses for each in use.plain(context, forms)]
     for module in CODEMODS:
-        if module not in uses and module is not sys.modules.get(f"{__package__}.ledger"):
+        if module not in uses and not module.__name__.startswith(__package__ or ""):
             found += module.find(context)
     edited = [each for each in found if each.edits is not None]
     try:
@@ -286,12 +332,4 @@ def _check_file(context: Context, forms: list[PlainForm]) -> None:
         handled.add(each.node)
         if isinstance(each.node, ast.Call):
             handled.add(each.node.func)
-    _check_rest(context, handled, [form.construction for form in own])
-
-
-def _check_rest(
-    context: Context, handled: Iterable[ast.AST], constructions: Iterable[Construction]
-) -> None:
-    before = Before(context, constructions)
-    for node, text in dependences(context, set(handled), before):
-        raise Stays(f"{context.file.shown}:{getattr(node, 'lineno', 1)} {text}")
+    return handled

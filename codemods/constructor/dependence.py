@@ -12,7 +12,8 @@ import re
 from collections.abc import Collection, Iterator
 
 from fsdp_migrate.codemods.constructor.before import Before
-from fsdp_migrate.codemods.constructor.origin import is_looked_at
+from fsdp_migrate.codemods.constructor.origin import is_looked_at, may_be_module
+from fsdp_migrate.codemods.constructor.parameter_names import NAMED, is_prefix_taken_off, is_safe
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import CLASS, is_private
@@ -20,6 +21,21 @@ from fsdp_migrate.facts.scopes import Imported
 
 Dependence = tuple[ast.AST, str]
 
+# Static functions of the runtime's class that take a plain model as well.
+_STATIC = {
+    "summon_full_params",
+    "state_dict_type",
+    "set_state_dict_type",
+    "get_state_dict_type",
+    "optim_state_dict",
+    "optim_state_dict_to_load",
+    "full_optim_state_dict",
+    "sharded_optim_state_dict",
+    "shard_full_optim_state_dict",
+    "scatter_full_optim_state_dict",
+    "flatten_sharded_optim_state_dict",
+    "rekey_optim_state_dict",
+}
 # Methods and static functions that FSDP1's class has, and nn.Module has not.
 _INTERFACE = (
     "no_sync",
@@ -44,7 +60,7 @@ _INTERFACE = (
 WORDS = re.compile(
     rb"|".join(re.escape(name.encode()) for name in _INTERFACE)
     + rb"|clip_grad_norm_|\.module\b|state_dict|named_|__class__|type\(|deepcopy|\.forward\(|\.apply\("
-    + rb"|\.data\b|meta|empty_weights|checkpoint_wrapper|apply_activation_checkpointing|getattr|isinstance"
+    + rb"|\.data\b|\.children\(|_modules\b|\.save\(|\.dumps?\(|meta|empty_weights|getattr|isinstance"
 )
 _STATES = ("state_dict", "load_state_dict")
 _NO_MODEL = re.compile(
@@ -53,9 +69,7 @@ _NO_MODEL = re.compile(
 _MODEL = re.compile(
     r"model|net$|module|fsdp|ema|actor|critic|encoder|decoder|teacher|student|backbone|unet|transformer"
 )
-_NAMED = ("named_parameters", "named_modules", "named_children", "named_buffers")
 _TAKES_SHARDED = re.compile(r"clip_grad|[Oo]ptim|Adam|SGD|Lion|RMSprop|Adagrad|Muon")
-_WRAPS = {"apply_activation_checkpointing", "checkpoint_wrapper"}
 _ON_META = {"init_empty_weights", "init_on_device", "deferred_init", "skip_init", "no_init_weights"}
 
 
@@ -112,7 +126,8 @@ class _Search:
         named = (*self.context.references.items(), *self.context.quoted.items())
         for node, name in named:
             if name == CLASS and node not in self.handled and not self.context.is_dead(node):
-                yield node, "uses FSDP1's class"
+                if getattr(self.file.parents.get(node), "attr", "") not in _STATIC:
+                    yield node, "uses FSDP1's class"
         for scope in self.file.scopes:
             for bindings in scope.bindings.values():
                 for binding in bindings:
@@ -122,7 +137,8 @@ class _Search:
 
     def interface(self) -> Iterator[Dependence]:
         for node in self.attributes(*_INTERFACE):
-            yield node, f"uses {node.attr} of FSDP1"
+            if node.attr not in _STATIC or self.context.fsdp1(node.value) != CLASS:
+                yield node, f"uses {node.attr} of FSDP1"
 
     def clipping(self) -> Iterator[Dependence]:
         for node in self.attributes("clip_grad_norm_"):
@@ -136,14 +152,27 @@ class _Search:
                     yield node, "reads .module, the model inside of its wrapper"
 
     def states(self) -> Iterator[Dependence]:
-        for node in self.attributes(*_STATES):
-            receiver = node.value
-            last = getattr(receiver, "attr", getattr(receiver, "id", "")).lower()
-            if self.context.can_be_model(receiver) or not _NO_MODEL.search(last):
-                yield (
-                    node,
-                    f"may call {node.attr} of the model, whose tensors are whole under FSDP1",
-                )
+        for node in self.attributes("state_dict", "load_state_dict"):
+            last = getattr(node.value, "attr", getattr(node.value, "id", "")).lower()
+            if self.context.can_be_model(node.value) or not _NO_MODEL.search(last):
+                if not self._has_type(node):
+                    text = f"may call {node.attr} of the model, whose tensors are whole under FSDP1"
+                    yield node, text
+
+    def _has_type(self, node: ast.Attribute) -> bool:
+        """Whether a state dict is in a `with FSDP.state_dict_type(model, ...)` for that model, or below a call that sets it."""
+        model, function = ast.unparse(node.value), self.file.function(node)
+        for call in self.calls("state_dict_type", "set_state_dict_type"):
+            if not call.args or ast.unparse(call.args[0]) != model:
+                continue
+            around = self.file.parents[call]
+            if isinstance(around, ast.withitem):
+                if self.file.parents[around] in self.file.ancestors(node):
+                    return True
+            elif self.file.function(call) is function and call.lineno < node.lineno:
+                if self.file.statement(call) in getattr(function or self.file.tree, "body", ()):
+                    return True
+        return False
 
     def strings(self) -> Iterator[Dependence]:
         for node in self.file.of(ast.Constant):
@@ -152,54 +181,17 @@ class _Search:
                 continue
             if text in _INTERFACE[:-1] or text == "clip_grad_norm_":
                 yield node, f'asks for "{text}"'
-            elif "_fsdp_wrapped_module" in text and not self._is_stripped(node):
+            elif "_fsdp_wrapped_module" in text and not is_prefix_taken_off(self.file, node):
                 yield node, "looks for FSDP1's prefix in names"
             elif text == "meta" or text.startswith("meta:"):
                 yield node, "may build the model on the meta device"
         for call in self.calls(*_ON_META):
             yield call, "may build the model on the meta device"
 
-    def _is_stripped(self, node: ast.Constant) -> bool:
-        """Whether a prefix is taken off, which does nothing where there is none: `name.replace(prefix, "")`."""
-        call = self.file.parents[node]
-        return isinstance(call, ast.Call) and getattr(call.func, "attr", "") in {
-            "replace",
-            "removeprefix",
-        }
-
     def names(self) -> Iterator[Dependence]:
-        for node in self.attributes(*_NAMED):
-            name = self._name_of(node)
-            if name is None or not all(map(self._is_safe, self._uses(node, name))):
+        for node in self.attributes(*NAMED):
+            if not is_safe(self.file, node):
                 yield node, f"{node.attr} gives other names: the wrapper's part of them is gone"
-
-    def _name_of(self, node: ast.Attribute) -> str | None:
-        """The variable that holds the names in a loop over `model.named_parameters()`; None if there is none."""
-        call = self.file.parents[node]
-        loop = self.file.parents.get(call)
-        target = loop.target if isinstance(loop, ast.For | ast.comprehension) else None
-        if not isinstance(target, ast.Tuple) or len(target.elts) != 2:
-            return None
-        return getattr(target.elts[0], "id", None)
-
-    def _uses(self, node: ast.Attribute, name: str) -> Iterator[ast.Name]:
-        loop = self.file.parents[self.file.parents[node]]
-        whole = self.file.parents[loop] if isinstance(loop, ast.comprehension) else loop
-        for inner in ast.walk(whole):
-            if isinstance(inner, ast.Name) and inner.id == name and isinstance(inner.ctx, ast.Load):
-                yield inner
-
-    def _is_safe(self, name: ast.Name) -> bool:
-        """Whether a use of a parameter's name cannot tell a wrapper in it: `"bias" in name`, or a message."""
-        parent = self.file.parents[name]
-        if isinstance(parent, ast.Compare) and len(parent.ops) == 1:
-            left = parent.left
-            part = left.value if isinstance(left, ast.Constant) else None
-            inside = isinstance(parent.ops[0], ast.In | ast.NotIn) and parent.comparators[0] is name
-            return inside and isinstance(part, str) and "." not in part.strip(".")
-        if isinstance(parent, ast.FormattedValue):
-            return True
-        return isinstance(parent, ast.Call) and getattr(parent.func, "id", "") == "print"
 
     def classes(self) -> Iterator[Dependence]:
         for call in self.calls("type"):
@@ -221,6 +213,7 @@ class _Search:
             cls
             for cls in named
             if not any("arallel" in d or "FSDP" in d for d in self.context.dotted(cls))
+            and not self._is_no_module(cls)
         ]
         if not others or isinstance(model, ast.Attribute):
             return False
@@ -245,8 +238,19 @@ class _Search:
         other = parent.comparators[0] if parent.left is node else parent.left
         each = other.elts if isinstance(other, ast.Tuple | ast.List | ast.Set) else [other]
         return all(
-            isinstance(cls, ast.Name) and not self.file.scope_of(cls).lookup(cls.id) for cls in each
+            (isinstance(cls, ast.Name) and not self.file.scope_of(cls).lookup(cls.id))
+            or self._is_no_module(cls)
+            for cls in each
         )
+
+    def _is_no_module(self, cls: ast.expr) -> bool:
+        """Whether a class is one of the program that no module can be an instance of."""
+        if not isinstance(cls, ast.Name | ast.Attribute):
+            return False
+        definition = self.context.program.definition(cls, self.file)
+        if definition is None or not isinstance(definition.node, ast.ClassDef):
+            return False
+        return not may_be_module(self.context.program, definition)
 
     def calls_of_model(self) -> Iterator[Dependence]:
         for node in self.attributes("forward", "apply"):
@@ -256,6 +260,12 @@ class _Search:
         for call in self.calls("deepcopy"):
             if call.args and self.may_be_model(call.args[0]):
                 yield call, "copies a sharded model"
+        for call in self.calls("save", "dump", "dumps"):
+            if call.args and self.context.can_be_model(call.args[0]):
+                yield call, "saves the model whole, with its classes"
+        for node in self.attributes("children", "_modules"):
+            if self.context.can_be_model(node.value):
+                yield node, "reads the children of the model, which are its wrapper's under FSDP1"
 
     def parameters(self) -> Iterator[Dependence]:
         for node in self.attributes("parameters", "buffers"):
@@ -266,8 +276,6 @@ class _Search:
                 )
 
     def changes(self) -> Iterator[Dependence]:
-        for call in self.calls(*_WRAPS):
-            yield call, "may wrap parts of the model after it is sharded"
         for node in self.attributes("data"):
             if isinstance(node.ctx, ast.Store) and getattr(node.value, "id", "") != "self":
                 yield node, "sets .data of what may be a parameter"

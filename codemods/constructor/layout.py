@@ -52,10 +52,10 @@ def shape_of(construction: Construction, parts: Plain) -> Shape:
     if model is None:
         raise Stays("the model is given by a dictionary")
     source = _enclosed(context.source(model))
-    several = bool(parts.classes or parts.above or parts.below)
+    several = bool(parts.units or parts.above or parts.below)
     if several and isinstance(context.file.scope_of(call).node, ast.ClassDef):
         raise Stays("a loop in the body of a class would leave names behind")
-    if parts.classes and any(context.file.scope_of(call).lookup(name) for name in _BUILTINS):
+    if parts.units and any(context.file.scope_of(call).lookup(name) for name in _BUILTINS):
         raise Stays("a loop needs Python's own reversed, list, isinstance and dict")
     statement = context.file.parents[call]
     target = _target(context, statement)
@@ -111,24 +111,26 @@ def _lines(construction: Construction, parts: Plain, shape: Shape, skip_root: bo
     lines = [shape.first] if shape.first else []
     lines += [line.replace("{model}", shape.model) for line in parts.above]
     shared = _arguments(parts.shared)
-    if parts.classes:
+    if parts.units:
         if len(parts.shared) > 1:
             name = context.free("fsdp_kwargs", construction.call)
             lines.append(f"{name} = dict({shared.removeprefix(', ')})")
             shared = f", **{name}"
         lines += _loop(construction, parts, shape, shared, skip_root)
     final = f"fully_shard({shape.model}{_arguments(parts.root)}{shared})"
+    below = [line.replace("{model}", shape.model) for line in parts.below]
+    if below and shape.target == "return":
+        return [*lines, final, *below, f"return {shape.model}"]
     if shape.target:
         final = f"return {final}" if shape.target == "return" else f"{shape.target} = {final}"
-    return [*lines, final, *parts.below]
+    return [*lines, final, *below]
 
 
 def _loop(
     construction: Construction, parts: Plain, shape: Shape, shared: str, skip_root: bool
 ) -> Sequence[str]:
     unit = construction.context.free("module", construction.call)
-    classes = parts.classes[0] if len(parts.classes) == 1 else f"({', '.join(parts.classes)})"
-    condition = f"isinstance({unit}, {classes})"
+    condition = parts.units.format(module=unit)
     if skip_root:
         condition = f"{unit} is not {shape.model} and {condition}"
     return (

@@ -85,7 +85,7 @@ def _constructor(
             message += f": {why_not(construction) or decision.reason}"
         return Found(CONSTRUCTOR, call, Action.RUNTIME, message, construct)
     message = "becomes fully_shard(...): the model is sharded in place and stays the same object"
-    if form.whole.classes:
+    if form.whole.units:
         message = (
             "becomes fully_shard(...) on every unit, children before parents, and on the model last"
         )

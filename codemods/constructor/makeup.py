@@ -3,78 +3,161 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 
-from fsdp_migrate.codemods.constructor.construction import Construction
-from fsdp_migrate.codemods.constructor.origin import model_classes
+from fsdp_migrate.codemods.constructor.origin import Origin, is_module
+from fsdp_migrate.codemods.constructor.reach import Reach
+from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import File
-from fsdp_migrate.facts.program import Definition, External, Program
+from fsdp_migrate.facts.program import UNKNOWN, Definition, External, Inner, Program
+from fsdp_migrate.facts.values import value_of
 
 # Words without which a model of this program has no such part.
 BATCH_NORM = ("BatchNorm",)
 BUFFERS = (*BATCH_NORM, "register_buffer", "Buffer(", "InstanceNorm", "FakeQuant")
-# Packages whose functions build no modules of their own.
-_PLAIN = {"torch", "math", "functools", "typing", "dataclasses", "einops", "numpy", "collections"}
+# Packages that bring no BatchNorm and no buffers into a model of this program.
+_KNOWN = {"torch", "math", "functools", "typing", "dataclasses", "einops", "numpy", "collections"}
+_KNOWN |= {"fairscale", "flash_attn", "apex", "xformers", "logging", "warnings", "os", "abc"}
+# Models of transformers and diffusers that are transformers, without BatchNorm.
+_TRANSFORMERS = re.compile(
+    r"^(transformers|diffusers)\.(.*\.)?\w+(ForCausalLM|LMHeadModel|ForSeq2SeqLM|ForConditionalGeneration"
+    r"|ForSequenceClassification|EncoderModel|TextModel\w*|Transformer2DModel)(\.\w+)?$"
+)
 
 
-def may_hold(construction: Construction, words: Iterable[str]) -> bool:
-    """Whether a part that is named by one of some words can be in the model.
+class Makeup:
+    """What the models of a program may be made of."""
 
-    It can where the model's class is not of this program, or another package may build a part of it.
-    """
-    classes = model_classes(construction)
-    if classes is None:
-        return True
-    context = construction.context
-    around = context.file.function(construction.call) or context.file.tree
-    texts = [_own_text(context.file, around)]
-    for definition in _reached(context.program, classes):
-        if _uses_another_package(context.program, definition):
-            return True
-        texts.append(definition.file.source(definition.node))
-    return any(word in text for word in words for text in texts)
+    def __init__(self, program: Program, reach: Reach) -> None:
+        self.program = program
+        self.reach = reach
 
+    def may_hold(self, origin: Origin, words: Iterable[str]) -> bool:
+        """Whether a part that is named by one of some words can be in the model."""
+        texts = []
+        for file, call in origin.makers:
+            around = file.function(call) or file.tree
+            texts.append(_own_text(file, around))
+            made = self.made_of(file, call)
+            if isinstance(made, External):
+                if words is not BATCH_NORM or not _TRANSFORMERS.match(made.dotted):
+                    return True
+            elif isinstance(made, Definition):
+                for definition in self._reached(made):
+                    if self._uses_another_package(definition):
+                        return True
+                    texts.append(definition.file.source(definition.node))
+            elif isinstance(made, Inner):
+                below = self.reach.below(str(made.file.path))
+                if any(map(self._imports_another_package, below)):
+                    return True
+                texts += map(self.reach.text, below)
+            else:
+                return True
+        return any(word in text for word in words for text in texts)
 
-def unused_part(construction: Construction) -> str:
-    """A part of the model that some forward may not use, as `Net.extra`; "" if this program shows none.
+    def may_leave_unused(self, origin: Origin) -> bool:
+        """Whether a forward may use only a part of the model's parameters; a model of another package is taken to use all.
 
-    It has a gradient of zeros under FSDP1, on which weight decay and momentum act, and none under `fully_shard`.
-    """
-    program = construction.context.program
-    modules = [
-        each
-        for each in _reached(program, model_classes(construction) or [])
-        if isinstance(each.node, ast.ClassDef) and _is_module(program, each)
-    ]
-    used = {name for each in modules for name in _always_read(each)}
-    for each in modules:
-        for name in _parts(program, each):
-            if name not in used:
-                return f"{each.node.name}.{name}"
-    return ""
+        An unused one has a gradient of zeros under FSDP1, on which weight decay and momentum act, and none under
+        `fully_shard`.
+        """
+        made = [self.made_of(*maker) for maker in origin.makers]
+        return not all(
+            isinstance(each, External)
+            or (isinstance(each, Definition) and isinstance(each.node, ast.ClassDef))
+            for each in made
+        ) or any(self._unused(each) for each in made if isinstance(each, Definition))
 
+    def made_of(self, file: File, call: ast.Call) -> object:
+        """What a call makes a model of: a class, a name of another package, or a module of the program that has the class."""
+        function = call.func
+        while isinstance(function, ast.Attribute | ast.Subscript | ast.Call):
+            meanings = (
+                self.program.meanings(function, file) if not isinstance(function, ast.Call) else ()
+            )
+            if len(meanings) == 1 and isinstance(meanings[0], Definition | External):
+                return meanings[0]
+            function = function.func if isinstance(function, ast.Call) else function.value
+        if not isinstance(function, ast.Name):
+            return None
+        meanings = self.program.meanings(function, file)
+        if len(meanings) == 1 and meanings[0] is not UNKNOWN:
+            return meanings[0]
+        value = value_of(self.program, file, function)  # a table of classes
+        return None if value is None or value.file is file else Inner(value.file)
 
-def _is_module(program: Program, cls: Definition) -> bool:
-    return any(
-        isinstance(above, External) and above.dotted.startswith("torch.nn.")
-        for above in program.classes_above(cls)
-    )
+    def is_of_another_class(
+        self, origin: Origin, context: Context, classes: Iterable[ast.expr]
+    ) -> bool:
+        """Whether the root is certainly an instance of none of some classes, so that a loop need not skip it."""
+        wanted = {
+            meaning.node
+            for cls in classes
+            for meaning in self.program.meanings(cls, context.file)
+            if isinstance(meaning, Definition)
+        }
+        made = [self.made_of(*maker) for maker in origin.makers]
+        for each in made:
+            if not isinstance(each, Definition) or not isinstance(each.node, ast.ClassDef):
+                return False
+            for above in (each, *self.program.classes_above(each)):
+                known = above == External("torch.nn.Module") or isinstance(above, Definition)
+                if not known or getattr(above, "node", None) in wanted:
+                    return False
+        return bool(made)
 
+    def _unused(self, cls: Definition) -> bool:
+        """Whether a class of the model, or one that it names, has a part that no method always reads."""
+        modules = [
+            each
+            for each in self._reached(cls)
+            if isinstance(each.node, ast.ClassDef) and is_module(self.program, each)
+        ]
+        used = {name for each in modules for name in _always_read(each)}
+        return any(name not in used for each in modules for name in self._parts(each))
 
-def _parts(program: Program, cls: Definition) -> Iterator[str]:
-    """The attributes that a class gives itself by calls of torch.nn or of the program's classes."""
-    for node in ast.walk(cls.node):
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            target = node.targets[0]
-            own = isinstance(target, ast.Attribute) and getattr(target.value, "id", "") == "self"
-            made = program.meanings(node.value.func, cls.file)
-            if own and any(
-                (isinstance(meaning, Definition) and isinstance(meaning.node, ast.ClassDef))
-                or (isinstance(meaning, External) and meaning.dotted.startswith("torch.nn."))
-                for meaning in made
-            ):
-                assert isinstance(target, ast.Attribute)
-                yield target.attr
+    def _parts(self, cls: Definition) -> Iterator[str]:
+        """The attributes that a class gives itself by calls of torch.nn or of the program's classes."""
+        for node in ast.walk(cls.node):
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+                target = node.targets[0]
+                if isinstance(target, ast.Attribute) and getattr(target.value, "id", "") == "self":
+                    for made in self.program.meanings(node.value.func, cls.file):
+                        of_program = isinstance(getattr(made, "node", None), ast.ClassDef)
+                        if of_program or getattr(made, "dotted", "").startswith("torch.nn."):
+                            yield target.attr
+
+    def _reached(self, definition: Definition) -> Iterator[Definition]:
+        """A class or function, and those that it names, directly or through others."""
+        pending, seen = [definition], {definition.node}
+        while pending:
+            definition = pending.pop()
+            yield definition
+            for node in ast.walk(definition.node):
+                if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
+                    for meaning in self.program.meanings(node, definition.file):
+                        if isinstance(meaning, Definition) and meaning.node not in seen:
+                            seen.add(meaning.node)
+                            pending.append(meaning)
+
+    def _uses_another_package(self, definition: Definition) -> bool:
+        """Whether something is called, or is a base, that another package has, which may make modules."""
+        called = [node.func for node in ast.walk(definition.node) if isinstance(node, ast.Call)]
+        bases = definition.node.bases if isinstance(definition.node, ast.ClassDef) else []
+        return any(
+            isinstance(meaning, External) and meaning.dotted.split(".")[0] not in _KNOWN
+            for function in (*called, *bases)
+            if isinstance(function, ast.Name | ast.Attribute)
+            for meaning in self.program.meanings(function, definition.file)
+        )
+
+    def _imports_another_package(self, path: str) -> bool:
+        """Whether a file imports a package that may make modules."""
+        found = re.findall(r"^\s*(?:from|import) (\w+)", self.reach.text(path), re.MULTILINE)
+        own = {name for name in found if any(name in other for other in self.reach.imports(path))}
+        return bool({*found} - _KNOWN - own)
 
 
 def _always_read(cls: Definition) -> Iterator[str]:
@@ -105,32 +188,3 @@ def _own_text(file: File, around: ast.AST) -> str:
     body = getattr(around, "body", [])
     own = [s for s in body if not isinstance(s, ast.FunctionDef | ast.ClassDef)]
     return "\n".join(file.source(statement) for statement in own)
-
-
-def _reached(program: Program, classes: list[Definition]) -> Iterator[Definition]:
-    """The classes and functions that some classes name, directly or through others."""
-    pending, seen = list(classes), {each.node for each in classes}
-    while pending:
-        definition = pending.pop()
-        yield definition
-        for node in ast.walk(definition.node):
-            if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
-                for meaning in program.meanings(node, definition.file):
-                    if isinstance(meaning, Definition) and meaning.node not in seen:
-                        seen.add(meaning.node)
-                        pending.append(meaning)
-
-
-def _uses_another_package(program: Program, definition: Definition) -> bool:
-    """Whether something is called that another package than torch has, which may make modules."""
-    for call in ast.walk(definition.node):
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name | ast.Attribute):
-            for meaning in program.meanings(call.func, definition.file):
-                if isinstance(meaning, External) and meaning.dotted.split(".")[0] not in _PLAIN:
-                    return True
-    if not isinstance(definition.node, ast.ClassDef):
-        return False
-    return any(
-        isinstance(above, External) and above.dotted.split(".")[0] not in _PLAIN
-        for above in program.classes_above(definition)
-    )

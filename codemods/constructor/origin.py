@@ -1,4 +1,4 @@
-"""Where the model of a constructor comes from: made in the same function, of which classes, and who saw its parameters.
+"""Where the model of a constructor comes from: which calls make it, and who saw its parameters.
 
 FSDP2 shards in place: `fully_shard` replaces the parameters of the model, and an optimizer that was given the old ones
 trains nothing. The bridge remaps such an optimizer; plain code must not meet one.
@@ -7,16 +7,19 @@ trains nothing. The bridge remaps such an optimizer; plain code must not meet on
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.plain import Stays
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import File
-from fsdp_migrate.facts.program import Definition, External
-from fsdp_migrate.facts.scopes import Assigned, Opaque
+from fsdp_migrate.facts.order import reaching
+from fsdp_migrate.facts.program import Definition, External, Program
+from fsdp_migrate.facts.scopes import Assigned, Opaque, Parameter
+from fsdp_migrate.facts.values import element
 
-_READERS = ("parameters", "named_parameters", "state_dict", "param_groups")
 _LOOPS = (
     ast.For,
     ast.AsyncFor,
@@ -39,69 +42,152 @@ _SAME = {
     "double",
     "requires_grad_",
 }
+_BUILTINS = {"enumerate", "range", "list", "reversed", "zip"}
+_NO_MODULES = {"abc", "enum", "typing", "collections", "dataclasses"}
+_ELSEWHERE = "the model is made elsewhere, where an optimizer may hold its parameters already"
 
 
-def check_origin(construction: Construction) -> None:
-    """Checks that nothing can hold the model's old parameters.
+@dataclass(eq=False)
+class Origin:
+    """Where one model comes from.
+
+    Attributes:
+        makers: the calls that make it.
+        sites: the constructor, or where that gets a parameter, the calls of the function around it as well.
+        is_part: whether it is taken out of another model, or out of a loop.
+    """
+
+    makers: list[tuple[File, ast.Call]] = field(default_factory=list)
+    sites: list[tuple[File, ast.Call]] = field(default_factory=list)
+    is_part: bool = False
+
+
+def origin_of(construction: Construction) -> Origin:
+    """Where a model comes from.
 
     Raises:
-        Stays: if the model is made out of sight, or its parameters are read before it is wrapped.
+        Stays: if that is not known, or its parameters are read before it is wrapped.
     """
-    _check(
-        construction.context.file,
-        construction.context,
-        construction.call,
-        construction.module,
-        set(),
-    )
+    search = _Search(construction.context)
+    search.site(construction.context.file, construction.call, construction.module)
+    if not search.origin.makers:
+        raise Stays(_ELSEWHERE)
+    return search.origin
 
 
-def _check(
-    file: File, context: Context, call: ast.AST, model: ast.expr | None, seen: set[ast.AST]
-) -> None:
-    """Checks one call that wraps a model; where the model is a parameter, the calls of the function around it."""
-    if model is None:
-        raise Stays("the model is given by a dictionary")
-    function = file.function(call)
-    if _reads_before(file, call, function):
-        raise Stays("an optimizer may hold the model's parameters from before it is wrapped")
-    if is_made_here(file, model, call):
-        return
-    parameter = _parameter(file, model)
-    if function is None or parameter is None or function in seen:
-        raise Stays(
-            "the model is made elsewhere, where an optimizer may hold its parameters already"
-        )
-    seen.add(function)
-    every = list(callers(context, file, function))
-    if not every:
-        raise Stays("no call of the function that wraps the model is known")
-    for other, caller in every:
-        _check(other, context, caller, _passed(caller, function, parameter), seen)
+class _Search:
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.origin = Origin()
+        self._seen: set[ast.AST] = set()
 
+    def site(self, file: File, call: ast.Call, model: ast.expr | None) -> None:
+        """Follows the model of one call that wraps it."""
+        if model is None:
+            raise Stays("the model is given by a dictionary")
+        if _reads_before(file, call):
+            raise Stays("an optimizer may hold the model's parameters from before it is wrapped")
+        self.origin.sites.append((file, call))
+        self.follow(file, model, call)
 
-def is_made_here(file: File, model: ast.expr, at: ast.AST) -> bool:
-    """Whether the function around a place makes the model: by a call, in place or bound to a name."""
-    if isinstance(model, ast.Call):
+    def follow(self, file: File, model: ast.expr, at: ast.Call) -> None:
+        """Follows an expression to what makes its value."""
+        if model is at:
+            return
+        if isinstance(model, ast.Call):
+            function, name = model.func, getattr(model.func, "attr", getattr(model.func, "id", ""))
+            if isinstance(function, ast.Attribute) and name in _SAME:
+                self.follow(file, function.value, at)
+            elif name == "deepcopy" and model.args:
+                self.follow(file, model.args[0], model)
+            else:
+                self.made(file, model)
+        elif isinstance(model, ast.IfExp):
+            self.follow(file, model.body, at)
+            self.follow(file, model.orelse, at)
+        elif isinstance(model, ast.Name):
+            self.named(file, model, at)
+        elif isinstance(model, ast.Attribute | ast.Subscript):
+            self.origin.is_part |= not self.set_here(file, model, at)
+        else:
+            raise Stays(_ELSEWHERE)
+
+    def made(self, file: File, call: ast.Call) -> None:
+        """A call that makes the model; not one that may make an optimizer of it, too."""
+        definition = self.context.program.definition(call.func, file)
+        if definition is not None and not isinstance(definition.node, ast.ClassDef):
+            if re.search("optim", definition.file.source(definition.node), re.IGNORECASE):
+                raise Stays(_ELSEWHERE)
+        self.origin.makers.append((file, call))
+
+    def named(self, file: File, name: ast.Name, at: ast.Call) -> None:
+        """Follows a local name; a parameter through the calls of its function."""
+        found = file.scope_of(name).lookup(name.id)
+        if found is None or found[0] is not file.scope_of(at) or id(found) in self._seen:
+            raise Stays(_ELSEWHERE)
+        assigned = [each for each in found[1] if isinstance(each, Assigned)]
+        for each in reaching(file, assigned, name):
+            value = element(each) or each.value
+            if each.path and re.search("optim", ast.unparse(file.statement(each.target))):
+                raise Stays(_ELSEWHERE)
+            if value is not at and not _is_same(value, name.id, at) and each not in self._seen:
+                self._seen.add(each)  # type: ignore[arg-type]
+                self.follow(file, value, at)
+        for binding in found[1]:
+            if isinstance(binding, Parameter):
+                self.passed(file, binding)
+            elif isinstance(binding, Opaque):
+                self.looped(file, binding.node, at)
+
+    def looped(self, file: File, loop: ast.AST, at: ast.Call) -> None:
+        """Follows what a loop goes over."""
+        self.origin.is_part = True
+        names = [n for n in ast.walk(getattr(loop, "iter", loop)) if isinstance(n, ast.Name)]
+        models = [n for n in names if n.id not in _BUILTINS or file.scope_of(n).lookup(n.id)]
+        if not isinstance(loop, ast.For) or not models:
+            raise Stays(_ELSEWHERE)
+        for name in models:
+            self.named(file, name, at)
+
+    def passed(self, file: File, parameter: Parameter) -> None:
+        """Follows a parameter to the calls of its function."""
+        function = parameter.function
+        if isinstance(function, ast.Lambda) or function in self._seen:
+            raise Stays(_ELSEWHERE)
+        self._seen.add(function)
+        every = list(callers(self.context, file, function))
+        if not every:
+            raise Stays("no call of the function that wraps the model is known")
+        for other, call in every:
+            self.site(other, call, given(call, function, parameter.argument.arg))
+
+    def set_here(self, file: File, model: ast.Attribute | ast.Subscript, at: ast.Call) -> bool:
+        """Follows `self.model` to its assignment above, in the same function; anything else as a part of a local model."""
+        root = root_of(model)
+        if root is None:
+            raise Stays(_ELSEWHERE)
+        if root.id != "self" or not isinstance(model, ast.Attribute):
+            self.named(file, root, at)
+            return False
+        text = ast.unparse(model)
+        values = [
+            statement.value
+            for store in file.attributes.get(model.attr, ())
+            if isinstance(statement := file.parents.get(store), ast.Assign)
+            and file.function(store) is file.function(at)
+            and store.lineno < at.lineno
+            and ast.unparse(store) == text
+        ]
+        if not values:
+            raise Stays(_ELSEWHERE)
+        for value in values:
+            self.follow(file, value, at)
         return True
-    root = root_of(model)
-    if root is None:
-        return False
-    found = file.scope_of(root).lookup(root.id)
-    if found is None:
-        return False
-    if isinstance(model, ast.Attribute) and root.id == "self":
-        return _is_set_here(file, model, at)
-    if found[0] is not file.scope_of(at):
-        return False
-    others = [binding for binding in found[1] if not _is_same_model(binding, root.id, at)]
-    return bool(others) and all(_makes(file, binding, at) for binding in others)
 
 
-def _is_same_model(binding: object, name: str, at: ast.AST) -> bool:
+def _is_same(value: ast.expr, name: str, at: ast.AST) -> bool:
     """Whether an assignment keeps the model that a name has: the wrapping itself, or `model = model.to(device)`."""
-    value = binding.value if isinstance(binding, Assigned) else None
-    if value is at or (isinstance(value, ast.IfExp) and at in (value.body, value.orelse)):
+    if isinstance(value, ast.IfExp) and at in (value.body, value.orelse):
         return True
     while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
         if value.func.attr not in _SAME:
@@ -110,64 +196,11 @@ def _is_same_model(binding: object, name: str, at: ast.AST) -> bool:
     return isinstance(value, ast.Name) and value.id == name
 
 
-def _makes(file: File, binding: object, at: ast.AST) -> bool:
-    """Whether a binding gives a name a model that is made in this function."""
-    if isinstance(binding, Assigned):
-        value = binding.value
-        return isinstance(value, ast.Call) or is_made_here(file, value, at)
-    if isinstance(binding, Opaque) and isinstance(binding.node, ast.For):
-        return any(
-            is_made_here(file, node, at)
-            for node in ast.walk(binding.node.iter)
-            if isinstance(node, ast.Name) and not _is_builtin(file, node)
-        )
-    return False
-
-
-def _is_builtin(file: File, name: ast.Name) -> bool:
-    return name.id in {"enumerate", "range", "list", "reversed", "zip"} and not file.scope_of(
-        name
-    ).lookup(name.id)
-
-
-def _is_set_here(file: File, model: ast.Attribute, at: ast.AST) -> bool:
-    """Whether `self.model` is given a new model above, in the same function."""
-    text = ast.unparse(model)
-    return any(
-        isinstance(statement := file.parents.get(store), ast.Assign)
-        and isinstance(statement.value, ast.Call)
-        and file.function(store) is file.function(at)
-        and store.lineno < getattr(at, "lineno", 0)
-        and ast.unparse(store) == text
-        for store in file.attributes.get(model.attr, ())
-        if isinstance(store.ctx, ast.Store)
-    )
-
-
 def root_of(expression: ast.expr) -> ast.Name | None:
     """The name that a dotted or indexed expression begins with."""
     while isinstance(expression, ast.Attribute | ast.Subscript):
         expression = expression.value
     return expression if isinstance(expression, ast.Name) else None
-
-
-def root_name(expression: ast.expr | None) -> str:
-    """The name that an expression begins with; "" if it begins with none."""
-    root = None if expression is None else root_of(expression)
-    return "" if root is None else root.id
-
-
-def _parameter(file: File, model: ast.expr) -> str | None:
-    """The name of the parameter that a model is, if it is one of the function around it."""
-    if not isinstance(model, ast.Name):
-        return None
-    function = file.function(model)
-    names = (
-        []
-        if function is None
-        else [a.arg for a in (*function.args.args, *function.args.kwonlyargs)]
-    )
-    return model.id if model.id in names else None
 
 
 def callers(
@@ -184,37 +217,10 @@ def callers(
                 yield other, call
 
 
-def runs_once(
-    context: Context, file: File, node: ast.AST, seen: frozenset[ast.AST] = frozenset()
-) -> bool:
-    """Whether the code at a node runs once in a process, as far as loops and calls show."""
-    function = file.function(node)
-    loops = (n for n in file.ancestors(node) if isinstance(n, _LOOPS))
-    if any(file.function(loop) is function for loop in loops) or function in seen:
-        return False
-    if function is None:
-        return True
-    calls = list(callers(context, file, function))
-    called = {call.func for _, call in calls}
-    values = [load for load in file.loads.get(function.name, ()) if load not in called]
-    started = all(_starts(file, load) for load in values)
-    if len(calls) + len(values) > 1 or not started:
-        return False
-    return all(runs_once(context, f, call, seen | {function}) for f, call in calls)
-
-
-def _starts(file: File, function: ast.Name) -> bool:
-    """Whether a function is given to what starts processes: `mp.spawn(main)`."""
-    parent = file.parents[function]
-    call = file.parents[parent] if isinstance(parent, ast.keyword) else parent
-    name = getattr(call, "func", None)
-    started = getattr(name, "attr", getattr(name, "id", ""))
-    return started in {"spawn", "Process", "start_processes", "launch", "run"}
-
-
-def _passed(
+def given(
     call: ast.Call, function: ast.FunctionDef | ast.AsyncFunctionDef, parameter: str
 ) -> ast.expr | None:
+    """What a call gives for a parameter of a function."""
     names = [argument.arg for argument in function.args.args]
     for keyword in call.keywords:
         if keyword.arg == parameter:
@@ -224,31 +230,32 @@ def _passed(
     return call.args[position] if 0 <= position < len(call.args) else None
 
 
-def _reads_before(file: File, call: ast.AST, function: ast.AST | None) -> bool:
+def _reads_before(file: File, call: ast.AST) -> bool:
     """Whether parameters of any model are read in the same function above a call, and kept."""
-    line = getattr(call, "lineno", 0)
+    function, line = file.function(call), getattr(call, "lineno", 0)
     loop = any(isinstance(n, _LOOPS) and file.function(n) is function for n in file.ancestors(call))
     return any(
         file.function(attribute) is function
         and (attribute.lineno < line or loop)
         and not is_looked_at(file, attribute)
-        for name in _READERS[:2]
+        for name in ("parameters", "named_parameters")
         for attribute in file.attributes.get(name, ())
     )
 
 
 def is_looked_at(file: File, attribute: ast.Attribute) -> bool:
-    """Whether parameters are only asked something: `sum(p.numel() for p in model.parameters())`."""
+    """Whether parameters are only asked something: `sum(p.numel() for p in model.parameters())`, or the type of the next."""
     call = file.parents[attribute]
     user = file.parents.get(call)
+    if isinstance(user, ast.Call) and getattr(user.func, "id", "") == "next":
+        return isinstance(file.parents[user], ast.Attribute)
     if isinstance(user, ast.comprehension):
         whole: ast.AST = file.parents[user]
     elif isinstance(user, ast.For):
         whole = user
     else:
         return False
-    target = user.target
-    names = {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
+    names = {node.id for node in ast.walk(user.target) if isinstance(node, ast.Name)}
     return all(
         isinstance(file.parents[node], ast.Attribute | ast.Compare | ast.FormattedValue)
         for node in ast.walk(whole)
@@ -256,46 +263,91 @@ def is_looked_at(file: File, attribute: ast.Attribute) -> bool:
     )
 
 
-def model_classes(construction: Construction) -> list[Definition] | None:
-    """The program's classes that the model can be an instance of; None if there may be others."""
-    context, model = construction.context, construction.module
-    if isinstance(model, ast.Call):
-        values: list[ast.expr | None] = [model]
-    elif isinstance(model, ast.Name):
-        found = context.file.scope_of(model).lookup(model.id)
-        bindings = found[1] if found else []
-        others = [b for b in bindings if not _is_same_model(b, model.id, construction.call)]
-        values = [getattr(binding, "value", None) for binding in others]
-    else:
-        return None
-    classes = [_class_made(construction, value) for value in values]
-    known = [cls for cls in classes if cls is not None]
-    return known if known and len(known) == len(classes) else None
-
-
-def _class_made(construction: Construction, value: ast.expr | None) -> Definition | None:
-    """The class of the program that a call makes an instance of: `Net()`, `Net().to(device)`."""
-    while isinstance(value, ast.Call) and getattr(value.func, "attr", "") in _SAME:
-        assert isinstance(value.func, ast.Attribute)
-        value = value.func.value
-    if not isinstance(value, ast.Call):
-        return None
-    context = construction.context
-    made = context.program.definition(value.func, context.file)
-    return made if made is not None and isinstance(made.node, ast.ClassDef) else None
-
-
-def is_of_another_class(construction: Construction, classes: list[ast.expr]) -> bool:
-    """Whether the root is certainly an instance of none of some classes, so that a loop need not skip it."""
-    context = construction.context
-    wanted = {m for cls in classes for m in context.program.meanings(cls, context.file)}
-    wanted_nodes = {meaning.node for meaning in wanted if isinstance(meaning, Definition)}
-    roots = model_classes(construction)
-    for cls in roots or ():
-        if cls.node in wanted_nodes:
-            return False
-        for above in context.program.classes_above(cls):
-            known = above == External("torch.nn.Module") or isinstance(above, Definition)
-            if not known or getattr(above, "node", None) in wanted_nodes:
+def stays_inside(construction: Construction) -> bool:
+    """Whether a wrapped model is used in the function around its constructor alone: by its methods and torch's functions."""
+    context, call = construction.context, construction.call
+    file, statement = context.file, context.file.parents[call]
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    if not isinstance(target, ast.Name) or not isinstance(construction.module, ast.Name):
+        return False
+    scope = file.scope_of(target)
+    if scope is file.scope:
+        return False
+    for name in {target.id, construction.module.id}:
+        for load in file.loads.get(name, ()):
+            found = file.scope_of(load).lookup(name)
+            if found is not None and found[0] is scope and not _stays_there(context, load, call):
                 return False
-    return bool(roots)
+    return True
+
+
+def _stays_there(context: Context, load: ast.Name, constructor: ast.Call) -> bool:
+    parent = context.file.parents[load]
+    if isinstance(parent, ast.Attribute):
+        return isinstance(parent.ctx, ast.Load)
+    if not isinstance(parent, ast.Call) or parent.func is load:
+        return isinstance(parent, ast.Call)
+    dotted = context.dotted(parent.func)
+    of_torch = bool(dotted) and all(d.startswith(("torch.", "fsdp_migrate.")) for d in dotted)
+    return parent is constructor or of_torch or getattr(parent.func, "id", "") == "print"
+
+
+def may_be_nested(context: Context, origin: Origin, every: Iterable[Origin]) -> bool:
+    """Whether a model can be a part of another that is wrapped, or hold one: only the root's inputs are cast."""
+    if origin.is_part:
+        return True
+    makers = [call for each in every for _, call in each.makers]
+    pending, seen = list(origin.sites), set()
+    while pending:
+        file, call = pending.pop()
+        function, loops = (
+            file.function(call),
+            [n for n in file.ancestors(call) if isinstance(n, _LOOPS)],
+        )
+        if any(file.function(loop) is function for loop in loops):
+            return True
+        statement = file.parents[call]
+        if isinstance(statement, ast.Return) and function is not None:
+            every_call = [each for each in callers(context, file, function) if each not in seen]
+            seen.update(every_call)
+            pending += every_call
+        elif not isinstance(statement, ast.Expr) and not _is_kept(context, file, statement, makers):
+            return True
+    return False
+
+
+def _is_kept(context: Context, file: File, statement: ast.AST, makers: list[ast.Call]) -> bool:
+    """Whether a wrapped model is only bound to a name, of which no other model is made."""
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return False
+    target = statement.targets[0]
+    if not isinstance(target, ast.Name) and not _is_of_program(context.program, file, target):
+        return False
+    text = ast.unparse(target)
+    values = (v for m in makers for v in (*m.args, *(keyword.value for keyword in m.keywords)))
+    return all(ast.unparse(value) != text for value in values)
+
+
+def _is_of_program(program: Program, file: File, target: ast.expr) -> bool:
+    """Whether `self.model` is an attribute of what is certainly no module."""
+    cls = file.enclosing_class(target)
+    if cls is None or getattr(getattr(target, "value", None), "id", "") != "self":
+        return False
+    return not may_be_module(program, Definition(file, cls))
+
+
+def is_module(program: Program, cls: Definition) -> bool:
+    """Whether a class is certainly an nn.Module."""
+    return any(
+        isinstance(above, External) and above.dotted.startswith("torch.nn.")
+        for above in program.classes_above(cls)
+    )
+
+
+def may_be_module(program: Program, cls: Definition) -> bool:
+    """Whether a class may be an nn.Module: some base of it is of another package, or not known."""
+    return any(
+        not (isinstance(above, External) and above.dotted.split(".")[0] in _NO_MODULES)
+        for above in program.classes_above(cls)
+        if not isinstance(above, Definition)
+    )

@@ -34,20 +34,19 @@ class Plain:
         message: what is said of the argument.
         shared: keyword arguments, as source, of every `fully_shard` call.
         child, root: those of the units below the root, and of the root.
-        classes: the modules that are units of their own, as `isinstance` takes them.
         units: the condition by which `{module}` is a unit of its own, as source; "" where the root alone is one.
         above: statements in front, with `{model}` for the model.
         below: statements behind.
         edits: changes elsewhere in the file.
         removed: code that goes, other than the call itself.
         statements: assignments that have no other use and go.
+        kept: arguments whose source is in the new code.
     """
 
     message: str = ""
     shared: dict[str, str] = field(default_factory=dict)
     child: dict[str, str] = field(default_factory=dict)
     root: dict[str, str] = field(default_factory=dict)
-    classes: tuple[str, ...] = ()
     units: str = ""
     above: tuple[str, ...] = ()
     below: tuple[str, ...] = ()
@@ -55,6 +54,7 @@ class Plain:
     edits: tuple[Edits, ...] = ()
     removed: tuple[ast.AST, ...] = ()
     statements: tuple[ast.stmt, ...] = ()
+    kept: tuple[ast.expr, ...] = ()
 
 
 def merged(parts: Iterable[Plain]) -> Plain:
@@ -64,13 +64,14 @@ def merged(parts: Iterable[Plain]) -> Plain:
         shared={k: v for part in every for k, v in part.shared.items()},
         child={k: v for part in every for k, v in part.child.items()},
         root={k: v for part in every for k, v in part.root.items()},
-        classes=tuple(name for part in every for name in part.classes),
+        units="".join(part.units for part in every),
         above=tuple(line for part in every for line in part.above),
         below=tuple(line for part in every for line in part.below),
         imports=tuple(need for part in every for need in part.imports),
         edits=tuple(edits for part in every for edits in part.edits),
         removed=tuple(node for part in every for node in part.removed),
         statements=tuple(dict.fromkeys(s for part in every for s in part.statements)),
+        kept=tuple(node for part in every for node in part.kept),
     )
 
 
@@ -160,3 +161,37 @@ def has_torch(context: Context, at: ast.AST) -> bool:
 def is_given(construction: Construction, name: str) -> bool:
     """Whether an argument is given and can be other than None."""
     return construction.value(name) is not None
+
+
+def bound(construction: Construction, name: str, text: str) -> tuple[str, tuple[str, ...]]:
+    """A value as the calls of `fully_shard` get it, and the statement that gives it a name where several calls do."""
+    if text.isidentifier() or not is_given(construction, "auto_wrap_policy"):
+        return text, ()
+    free = construction.context.free(name, construction.call)
+    return free, (f"{free} = {text}",)
+
+
+def device_type(construction: Construction) -> str:
+    """The kind of device that `device_id` certainly is; "" if it is left out or may be another."""
+    value, context = construction.value("device_id"), construction.context
+    if value is None:
+        return ""
+    made = context.value(value)
+    node = value if made is None else made.node
+    function = node.func if isinstance(node, ast.Call) else node
+    if isinstance(node, ast.Constant):
+        of_cuda = isinstance(node.value, int) or str(node.value).startswith("cuda:")
+        return "cuda" if of_cuda else "cpu" if node.value == "cpu" else ""
+    if made is not None and made.file is context.file and isinstance(node, ast.Call):
+        text = context.source(node)
+        if text.startswith(("int(", "torch.cuda.", 'torch.device("cuda', 'torch.device(f"cuda:')):
+            return "cuda"
+        return "cpu" if text == 'torch.device("cpu")' else ""
+    if isinstance(
+        function, ast.Name | ast.Attribute
+    ) and "torch.cuda.current_device" in context.dotted(function):
+        return "cuda"
+    name = getattr(node, "attr", getattr(node, "id", ""))
+    return (
+        "cuda" if name.lower() in {"rank", "local_rank", "gpu", "gpu_id", "local_rank_id"} else ""
+    )

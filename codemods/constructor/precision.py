@@ -8,13 +8,15 @@ keeps every BatchNorm in full precision.
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from fsdp_migrate.codemods.constructor.construction import Argument, Construction
-from fsdp_migrate.codemods.constructor.plain import Plain, Said, Stays, is_given, is_pure, spent
+from fsdp_migrate.codemods.constructor.leaves import rewritten
+from fsdp_migrate.codemods.constructor.plain import Plain, Said, Stays, is_given
+from fsdp_migrate.codemods.constructor.translate import casts, mp_policy, translated
+from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit import text
-from fsdp_migrate.codemods.rule import Edit, Edits, Example, Import, Rule, bridged
-from fsdp_migrate.facts.names import RUNTIME, TORCH
+from fsdp_migrate.codemods.rule import Edit, Example, Import, Rule, bridged
 from fsdp_migrate.findings import Action
 
 POLICY = Rule(
@@ -30,8 +32,9 @@ table of positions in full precision into bfloat16 inside every block. The units
             "one unit",
             """\
 import torch
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
+
+from model import Net
 
 model = Net()
 model = FSDP(
@@ -41,8 +44,9 @@ model = FSDP(
 """,
             """\
 import torch
-from model import Net
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from model import Net
 
 model = Net()
 fully_shard(
@@ -104,17 +108,29 @@ def build():
     return model
 """,
         ),
-        bridged(
+        Example(
             "chosen when the program runs",
             """\
 import torch
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
+
+from model import Net
 
 precision = None
 if torch.cuda.is_bf16_supported():
     precision = MixedPrecision(param_dtype=torch.bfloat16)
 model = FSDP(Net(), mixed_precision=precision)
+""",
+            """\
+import torch
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from model import Net
+
+precision = MixedPrecisionPolicy()
+if torch.cuda.is_bf16_supported():
+    precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+model = fully_shard(Net(), mp_policy=precision)
 """,
         ),
     ),
@@ -130,17 +146,19 @@ Dropping the argument changes the numbers of every model with, say, rotary table
             "a model whose class is not part of the program",
             """\
 import torch
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
+
+from model import Net
 
 bf16 = MixedPrecision(param_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16)
 model = FSDP(Net(), mixed_precision=bf16)
 """,
             """\
 import torch
-from model import Net
 from fsdp_migrate.runtime import cast_buffers
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from model import Net
 
 bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
 model = Net()
@@ -162,8 +180,9 @@ cast them itself before its step. The runtime raises ValueError.""",
             "gradients kept in low precision",
             """\
 import torch
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
+
+from model import Net
 
 model = FSDP(
     Net(), mixed_precision=MixedPrecision(torch.bfloat16, keep_low_precision_grads=True)
@@ -187,43 +206,21 @@ _FIELDS = (
 _WHEN_RUN = "mixed_precision is known when the program runs"
 
 
-@dataclass(frozen=True)
-class _Policy:
-    """The fields of a `MixedPrecision(...)` that are given, as expressions."""
-
-    call: ast.Call
-    fields: dict[str, ast.expr]
-
-    def flag(self, name: str, default: bool) -> bool | None:
-        """The value of a flag; None if it is no literal."""
-        value = self.fields.get(name, ast.Constant(default))
-        known = isinstance(value, ast.Constant) and isinstance(value.value, bool)
-        return value.value if known else None  # type: ignore[attr-defined]
-
-    def dtypes(self, *names: str) -> dict[str, ast.expr]:
-        """The types among some fields that are not None."""
-        given = {name: self.fields[name] for name in names if name in self.fields}
-        return {
-            name: value
-            for name, value in given.items()
-            if not (isinstance(value, ast.Constant) and value.value is None)
-        }
-
-
 def say(construction: Construction, argument: Argument) -> tuple[Rule, Said]:
     """What the bridge does with a MixedPrecision."""
     if construction.is_none(argument.value):
         return POLICY, Said("None: full precision, the default")
-    policy = _policy(construction, argument.value)
-    if policy is None:
+    made = construction.context.value(argument.value)
+    fields = _fields(construction.context, made.node) if made is not None else None
+    if fields is None:
         return POLICY, Said("the runtime reads it when the program runs")
-    if policy.flag("keep_low_precision_grads", False) is not False:
+    if fields.get("keep_low_precision_grads", False) is not False:
         message = (
             "keep_low_precision_grads has no counterpart, and the runtime raises ValueError: "
             "cast the gradients before optimizer.step()"
         )
         return LOW_PRECISION_GRADS, Said(message, Action.MANUAL)
-    if policy.dtypes("buffer_dtype"):
+    if "buffer_dtype" in fields:
         return BUFFERS, Said("a MixedPrecisionPolicy; the runtime casts buffers to buffer_dtype")
     return POLICY, Said("a MixedPrecisionPolicy: inputs are cast at the root only, as by FSDP1")
 
@@ -238,21 +235,46 @@ def plain(construction: Construction) -> dict[str, Plain]:
     if value is None:
         return {"mixed_precision": Plain("None: full precision, the default")}
     context = construction.context
-    made = context.value(value)
-    policy = _policy(construction, value)
-    statements = spent(context, made) if made is not None else None
-    if made is None or policy is None or statements is None or not is_pure(context, policy.call):
-        raise Stays(_WHEN_RUN)
-    below, root = (
-        policy.flag("cast_forward_inputs", False),
-        policy.flag("cast_root_forward_inputs", True),
+    made = rewritten(
+        context,
+        value,
+        lambda leaf: _policy(context, leaf),
+        change=lambda leaf: _edits(context, leaf),
     )
-    if below is None or root is None or "_module_classes_to_ignore" in policy.fields:
+    if made is None:
         raise Stays(_WHEN_RUN)
-    if policy.flag("keep_low_precision_grads", False) is not False:
-        raise Stays("mixed_precision: keep_low_precision_grads has no counterpart")
-    # FSDP1 casts at the root for either flag (`_runtime_utils.py`, `_root_pre_forward` and `_pre_forward`).
-    return {"mixed_precision": _plain(construction, policy, statements, below, root or below)}
+    every = [_fields(context, leaf) or {} for leaf in made.leaves]
+    parts = [translated("mixed_precision", fields) for fields in every]
+    buffers = {line for part in parts for line in part.above}
+    flags = {(casts(fields, below=True), casts(fields, below=False)) for fields in every if fields}
+    if len(flags) > 1 or len(buffers) > 1 or (buffers and len(every) > 1):
+        raise Stays("mixed_precision: its branches differ in more than types")
+    below, root = flags.pop() if flags else (False, True)
+    message = "MixedPrecisionPolicy; inputs are cast at the root only, as by FSDP1"
+    if buffers:
+        message += "; the runtime casts buffers"
+    imports = {need.name: need for part in parts for need in part.imports}
+    above = tuple(buffers)
+    given = Plain(
+        message, above=above, imports=tuple(imports.values()), edits=made.edits, removed=made.leaves
+    )
+    if "MixedPrecisionPolicy" not in imports:  # nothing is cast
+        unnamed = rewritten(context, value, lambda leaf: _policy(context, leaf))
+        if unnamed is None or unnamed.edits:
+            raise Stays(_WHEN_RUN)
+        given = replace(given, message="no types: nothing is cast", edits=())
+        return {"mixed_precision": replace(given, statements=unnamed.statements)}
+    if not made.name and not is_given(construction, "auto_wrap_policy"):
+        return {"mixed_precision": replace(given, shared={"mp_policy": made.text})}
+    name = made.name or context.free("mp_policy", construction.call)
+    if not made.name:
+        above = (*above, f"{name} = {made.text}")
+    child = name
+    if below != root and is_given(construction, "auto_wrap_policy"):
+        child = f"replace({name}, cast_forward_inputs={below})"
+        given = replace(given, imports=(*given.imports, Import("dataclasses", "replace")))
+    policies = {"child": {"mp_policy": child}, "root": {"mp_policy": name}}
+    return {"mixed_precision": replace(given, above=above, **policies)}  # type: ignore[arg-type]
 
 
 def without_buffers(part: Plain) -> Plain:
@@ -264,11 +286,8 @@ def without_buffers(part: Plain) -> Plain:
     )
 
 
-def _policy(construction: Construction, value: ast.expr) -> _Policy | None:
-    """The `MixedPrecision(...)` behind an argument, in this file."""
-    context = construction.context
-    made = context.value(value)
-    call = made.node if made is not None and made.file is context.file else None
+def _fields(context: Context, call: ast.expr) -> dict[str, object] | None:
+    """The fields of a `MixedPrecision(...)` of this file that are not None: flags as they are, all else as source."""
     if not isinstance(call, ast.Call) or context.fsdp1(call.func) != "MixedPrecision":
         return None
     names = [*_FIELDS[: len(call.args)], *(keyword.arg for keyword in call.keywords)]
@@ -276,99 +295,49 @@ def _policy(construction: Construction, value: ast.expr) -> _Policy | None:
     known = len({*names} & {*_FIELDS}) == len(values)
     if not known or any(isinstance(each, ast.Starred) for each in call.args):
         return None
-    return _Policy(call, dict(zip(names, values, strict=True)))  # type: ignore[arg-type]
+    given = {}
+    for name, value in zip(names, values, strict=True):
+        if not isinstance(value, ast.Constant):
+            given[str(name)] = context.source(value)
+        elif value.value is not None:
+            given[str(name)] = value.value  # type: ignore[assignment]
+    return given  # type: ignore[return-value]
 
 
-def _plain(
-    construction: Construction,
-    policy: _Policy,
-    statements: tuple[ast.stmt, ...],
-    below: bool,
-    root: bool,
-) -> Plain:
-    context = construction.context
-    at = policy.call.func
-    dtypes = policy.dtypes("param_dtype", "reduce_dtype")
-    given = {name: context.source(value) for name, value in dtypes.items()}
-    if not root:
-        given["cast_forward_inputs"] = "False"
-    code = f"MixedPrecisionPolicy({', '.join(f'{name}={text}' for name, text in given.items())})"
-    need = Import(TORCH, "MixedPrecisionPolicy", at)
-    buffers = policy.dtypes("buffer_dtype")
-    above: tuple[str, ...] = ()
-    imports: tuple[Import, ...] = (need,)
-    if buffers:
-        above = (f"cast_buffers({{model}}, {context.source(buffers['buffer_dtype'])})",)
-        imports = (*imports, Import(RUNTIME, "cast_buffers", at))
-    message = "MixedPrecisionPolicy; inputs are cast at the root only, as by FSDP1"
-    if buffers:
-        message += "; the runtime casts buffers"
-    if not dtypes:
-        return Plain(
-            "no types: nothing is cast",
-            above=above,
-            imports=imports[1:],
-            removed=(policy.call,),
-            statements=statements,
-        )
-    if not is_given(construction, "auto_wrap_policy") or below == root:
-        if not statements:
-            shared = {"mp_policy": code}
-            return Plain(
-                message, shared=shared, above=above, imports=imports, removed=(policy.call,)
-            )
-    name, edits = _named(construction, policy, statements)
-    if not statements:
-        above = (*above, f"{name} = {code}")
-    child = name
-    if is_given(construction, "auto_wrap_policy") and below != root:
-        child = f"replace({name}, cast_forward_inputs={below})"
-        imports = (*imports, Import("dataclasses", "replace"))
-    return Plain(
-        message,
-        child={"mp_policy": child},
-        root={"mp_policy": name},
-        above=above,
-        imports=imports,
-        edits=edits,
-        removed=(policy.call,),
-    )
+def _policy(context: Context, leaf: ast.expr) -> str | None:
+    """A `MixedPrecision(...)` or None as a policy of FSDP2; None for what else a leaf can be."""
+    if isinstance(leaf, ast.Constant) and leaf.value is None:
+        return "MixedPrecisionPolicy()"
+    fields = _fields(context, leaf)
+    flags = [(fields or {}).get(name, False) for name in _FIELDS[3:6]]
+    if fields is None or not all(isinstance(flag, bool) for flag in flags):
+        return None
+    return mp_policy(fields, below=False)
 
 
-def _named(
-    construction: Construction, policy: _Policy, statements: tuple[ast.stmt, ...]
-) -> tuple[str, tuple[Edits, ...]]:
-    """The name that the policy has at the constructor, and the edit of the assignment that gives it one."""
-    context = construction.context
-    if not statements:
-        return context.free("mp_policy", construction.call), ()
-    if len(statements) > 1:
-        raise Stays("mixed_precision has several names")
-    value = construction.value("mixed_precision")
-    assert isinstance(value, ast.Name)
-    return value.id, (lambda: _renamed(construction, policy, statements[0]),)
-
-
-def _renamed(construction: Construction, policy: _Policy, statement: ast.stmt) -> list[Edit]:
+def _edits(context: Context, leaf: ast.expr) -> list[Edit]:
     """`bf16 = MixedPrecision(...)` becomes `bf16 = MixedPrecisionPolicy(...)` in the same layout, comments kept."""
-    context, file, call = construction.context, construction.context.file, policy.call
-    new = {name: name for name in policy.dtypes("param_dtype", "reduce_dtype")}
-    if not (
-        policy.flag("cast_forward_inputs", False) or policy.flag("cast_root_forward_inputs", True)
-    ):
+    fields = _fields(context, leaf)
+    assert isinstance(leaf, ast.Call)
+    assert fields is not None
+    file = context.file
+    new = {name: name for name in ("param_dtype", "reduce_dtype") if name in fields}
+    if not casts(fields, below=False):
         new["cast_root_forward_inputs"] = "cast_forward_inputs"
-    spans = [file.span(each) for each in (*call.args, *call.keywords)]
-    edits = [context.replace(call.func, "MixedPrecisionPolicy")]
-    for (start, _), (name, value) in zip(spans, policy.fields.items(), strict=True):
+    names = [*_FIELDS[: len(leaf.args)], *(keyword.arg for keyword in leaf.keywords)]
+    values = [*leaf.args, *(keyword.value for keyword in leaf.keywords)]
+    spans = [file.span(each) for each in (*leaf.args, *leaf.keywords)]
+    edits = [context.replace(leaf.func, "MixedPrecisionPolicy")]
+    for (start, _), name, value in zip(spans, names, values, strict=True):
         here = file.span(value)[0]
         if name in new and (start == here or new[name] != name):
             edits.append(Edit(start, here, f"{new[name]}="))
-    dropped = [index for index, name in enumerate(policy.fields) if name not in new]
-    drops = text.drop_items(file.text, spans, dropped)
+    drops = text.drop_items(
+        file.text, spans, [i for i, name in enumerate(names) if name not in new]
+    )
+    statement = file.statement(leaf)
     indent, end_of_line = text.indentation(file, statement), text.newline(file)
-    comments = [
-        each for drop in drops for each in text.comments_between(file, drop.start, drop.end)
-    ]
-    lost = "".join(f"{indent}{comment}{end_of_line}" for comment in comments)
+    lost = [each for drop in drops for each in text.comments_between(file, drop.start, drop.end)]
     above, _ = file.lines(statement)
-    return [*([Edit(above, above, lost)] if lost else []), *edits, *drops]
+    kept = "".join(f"{indent}{comment}{end_of_line}" for comment in lost)
+    return [*([Edit(above, above, kept)] if kept else []), *edits, *drops]

@@ -27,15 +27,17 @@ bound to FSDP1's signature, the same from torch 2.2 to 2.13. Each argument has a
         Example(
             "the simplest call",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = Net()
 model = FSDP(model)
 """,
             """\
-from model import Net
 from torch.distributed.fsdp import fully_shard
+
+from model import Net
 
 model = Net()
 fully_shard(model)
@@ -44,8 +46,9 @@ fully_shard(model)
         Example(
             "arguments by position, comments at arguments",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+from model import Net
 
 model = Net()
 model = FSDP(
@@ -56,8 +59,9 @@ model = FSDP(
 )
 """,
             """\
-from model import Net
 from torch.distributed.fsdp import fully_shard
+
+from model import Net
 
 model = Net()
 # there is plenty of memory
@@ -70,8 +74,9 @@ fully_shard(model, reshard_after_forward=False)
             "an optimizer from before",
             """\
 import torch
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = Net()
 optimizer = torch.optim.AdamW(model.parameters())
@@ -82,9 +87,10 @@ model = FSDP(model, use_orig_params=True)
         bridged(
             "DDP in the other branch",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.nn.parallel import DistributedDataParallel as DDP
+
+from model import Net
 
 model = Net()
 model = FSDP(model) if sharded else DDP(model)
@@ -96,6 +102,7 @@ raw_model = model.module
             "a class of another package",
             """\
 from fairscale.nn import FullyShardedDataParallel as FSDP
+
 from model import Net
 
 model = FSDP(Net())
@@ -114,8 +121,9 @@ FSDP1's signature and binds them. Where this file shows the dictionary, each key
         bridged(
             "arguments from elsewhere",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), **options)
 """,
@@ -124,8 +132,9 @@ model = FSDP(Net(), **options)
         bridged(
             "a dictionary of this file",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 options = {"use_orig_params": True}
 if args.prefetch:
@@ -145,8 +154,9 @@ UNKNOWN = Rule(
         bridged(
             "an argument of another library",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), mesh=mesh)
 """,

@@ -7,10 +7,22 @@ are freed after forward. FSDP2 has an argument for each, `mesh` and `reshard_aft
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 
 from fsdp_migrate.codemods.constructor.construction import Argument, Construction
-from fsdp_migrate.codemods.constructor.plain import Plain, Said, Stays, is_given, is_pure
-from fsdp_migrate.codemods.rule import Example, Rule, bridged
+from fsdp_migrate.codemods.constructor.leaves import Rewritten, rewritten
+from fsdp_migrate.codemods.constructor.plain import (
+    Plain,
+    Said,
+    Stays,
+    bound,
+    device_type,
+    is_given,
+    is_pure,
+)
+from fsdp_migrate.codemods.constructor.translate import HYBRID, reshard_after_forward
+from fsdp_migrate.codemods.rule import Example, Import, Rule, bridged
+from fsdp_migrate.facts.names import RUNTIME
 
 FULL_SHARD = Rule(
     "FSDP101",
@@ -23,14 +35,16 @@ the root (`_fully_shard/_fsdp_state.py`). Writing True at the root, as guides sa
         Example(
             "the default, written out",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+from model import Net
 
 model = FSDP(Net(), sharding_strategy=ShardingStrategy.FULL_SHARD)
 """,
             """\
-from model import Net
 from torch.distributed.fsdp import fully_shard
+
+from model import Net
 
 model = fully_shard(Net())
 """,
@@ -47,14 +61,16 @@ FSDP2 that is `reshard_after_forward=False` for every unit, the root included.""
         Example(
             "one unit",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+from model import Net
 
 model = FSDP(Net(), sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)
 """,
             """\
-from model import Net
 from torch.distributed.fsdp import fully_shard
+
+from model import Net
 
 model = fully_shard(Net(), reshard_after_forward=False)
 """,
@@ -72,8 +88,9 @@ runtime builds that mesh on the device type that the program runs on.""",
         bridged(
             "replicas",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+from model import Net
 
 model = FSDP(Net(), sharding_strategy=ShardingStrategy.NO_SHARD)
 """,
@@ -93,17 +110,19 @@ backward as well.""",
         Example(
             "a mesh with names",
             """\
-from model import Net
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+from model import Net
 
 mesh = init_device_mesh("cuda", (2, 8), mesh_dim_names=("replicate", "shard"))
 model = FSDP(Net(), sharding_strategy=ShardingStrategy.HYBRID_SHARD, device_mesh=mesh)
 """,
             """\
-from model import Net
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+
+from model import Net
 
 mesh = init_device_mesh("cuda", (2, 8), mesh_dim_names=("replicate", "shard"))
 model = fully_shard(Net(), mesh=mesh)
@@ -112,8 +131,9 @@ model = fully_shard(Net(), mesh=mesh)
         bridged(
             "groups of one node",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+from model import Net
 
 model = FSDP(
     Net(), auto_wrap_policy=policy, sharding_strategy=ShardingStrategy.HYBRID_SHARD
@@ -134,8 +154,9 @@ working after torch removes FSDP1.""",
         bridged(
             "from a configuration",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), sharding_strategy=config.strategy)
 """,
@@ -153,8 +174,9 @@ GROUP = Rule(
         bridged(
             "a group of one's own",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), process_group=group)
 """,
@@ -164,15 +186,17 @@ model = FSDP(Net(), process_group=group)
             "all ranks",
             """\
 import torch.distributed as dist
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), dist.group.WORLD)
 """,
             """\
 import torch.distributed as dist
-from model import Net
 from torch.distributed.fsdp import fully_shard
+
+from model import Net
 
 model = fully_shard(Net())
 """,
@@ -190,14 +214,16 @@ HYBRID_SHARD itself see FSDP104.""",
         Example(
             "one dimension",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), device_mesh=mesh["dp"])
 """,
             """\
-from model import Net
 from torch.distributed.fsdp import fully_shard
+
+from model import Net
 
 model = fully_shard(Net(), mesh=mesh["dp"])
 """,
@@ -205,8 +231,9 @@ model = fully_shard(Net(), mesh=mesh["dp"])
         bridged(
             "a shape that another function knows",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), device_mesh=build_mesh(config))
 """,
@@ -229,7 +256,6 @@ _STRATEGIES = {
     "HYBRID_SHARD": (HYBRID_SHARD, "the runtime builds the mesh (replicate, shard)"),
     "_HYBRID_SHARD_ZERO2": (HYBRID_SHARD, "the runtime builds the mesh (replicate, shard)"),
 }
-_HYBRID = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
 _WORLD = {"torch.distributed.group.WORLD", "torch.distributed.GroupMember.WORLD"}
 _INIT_DEVICE_MESH = {
     "torch.distributed.device_mesh.init_device_mesh",
@@ -265,50 +291,111 @@ def plain(construction: Construction) -> dict[str, Plain]:
     Raises:
         Stays: if one needs the runtime.
     """
+    made, members = _members(construction)
+    group, given = _group(construction), construction.value("device_mesh")
+    said = (
+        _STRATEGIES[members[0]][1] if len(members) == 1 else "reshard_after_forward of each branch"
+    )
+    text, above = bound(construction, "reshard_after_forward", made.text)
+    shared = {} if text == "None" else {"reshard_after_forward": text}
+    part = Plain(said, shared, above=above, edits=made.edits, statements=made.statements)
+    part = replace(part, removed=made.leaves)
+    by_group = Plain("all ranks are the default mesh")
+    by_mesh = Plain("all ranks, the default")
+    if given is not None:
+        by_mesh = _mesh(construction, given, hybrid=[member in HYBRID for member in members])
+    elif not {*members} <= {"FULL_SHARD", "SHARD_GRAD_OP"}:
+        by_group = _built(construction, members[0], made, group)
+        part = replace(part, removed=())  # the function that builds the mesh reads the strategy
+    elif group is not None:
+        by_group = _of_group(construction, group)
+    return {"process_group": by_group, "sharding_strategy": part, "device_mesh": by_mesh}
+
+
+def _members(construction: Construction) -> tuple[Rewritten, list[str]]:
+    """The strategy with its members translated, and the members.
+
+    Raises:
+        Stays: if it may have another value.
+    """
+    value, context = construction.value("sharding_strategy"), construction.context
+    if value is None:
+        return Rewritten("None", ()), ["FULL_SHARD"]
+
+    def member(leaf: ast.expr) -> str:
+        if isinstance(leaf, ast.Constant) and leaf.value is None:
+            return "FULL_SHARD"
+        owner, name = construction.member_of(leaf)
+        return name if owner == "ShardingStrategy" and name in _STRATEGIES else ""
+
+    def text(leaf: ast.expr) -> str | None:
+        return reshard_after_forward(member(leaf)) if member(leaf) else None
+
+    made = rewritten(context, value, text, name="reshard_after_forward")
+    if made is None:
+        raise Stays("sharding_strategy is known when the program runs")
+    texts = {reshard_after_forward(member(leaf)) for leaf in made.leaves}
+    if len(texts) == 1 and not made.edits and is_pure(context, value):
+        made = replace(made, text=texts.pop())
+    return made, list(dict.fromkeys(map(member, made.leaves)))
+
+
+def _group(construction: Construction) -> ast.expr | None:
+    """The process group, if it is not certainly that of all ranks."""
     group = construction.value("process_group")
-    if group is not None and not construction.context.dotted(group) & _WORLD:
-        raise Stays("process_group: the runtime makes a mesh of the group")
+    return None if group is None or construction.context.dotted(group) & _WORLD else group
+
+
+def _built(
+    construction: Construction, member: str, made: Rewritten, group: ast.expr | None
+) -> Plain:
+    """The mesh of a strategy that needs two dimensions, made by the runtime."""
+    device = device_type(construction)
     strategy = construction.value("sharding_strategy")
-    member = "FULL_SHARD"
-    if strategy is not None:
-        found = construction.member(strategy, "ShardingStrategy")
-        if found not in _STRATEGIES or not is_pure(construction.context, strategy):
-            raise Stays("sharding_strategy is known when the program runs")
-        member = found
-    parts = {
-        "process_group": Plain("all ranks are the default mesh"),
-        "sharding_strategy": _strategy(construction, member),
-        "device_mesh": Plain("all ranks, the default"),
-    }
-    mesh = construction.value("device_mesh")
-    if mesh is not None:
-        parts["device_mesh"] = _mesh(construction, mesh, hybrid=member in _HYBRID)
-    return parts
-
-
-def _strategy(construction: Construction, member: str) -> Plain:
-    if member == "NO_SHARD":
-        raise Stays("sharding_strategy: NO_SHARD needs a mesh that the runtime builds")
-    zero2 = {"reshard_after_forward": "False"}
-    if member not in _HYBRID:
-        shared = zero2 if member == "SHARD_GRAD_OP" else {}
-        return Plain(_STRATEGIES[member][1], shared=shared)
-    if not is_given(construction, "device_mesh"):
+    if not device or made.edits or made.statements or strategy is None:
         raise Stays(f"sharding_strategy: {member} needs a mesh that the runtime builds")
-    text = "the two-dimensional mesh that is given as device_mesh"
-    return Plain(text, shared=zero2 if member == "_HYBRID_SHARD_ZERO2" else {})
+    source = construction.context.source
+    more = "" if group is None else f", process_group={source(group)}"
+    name = construction.context.free("mesh", construction.call)
+    return Plain(
+        "the runtime builds the mesh of the strategy",
+        shared={"mesh": name},
+        above=(f'{name} = build_mesh({source(strategy)}, "{device}"{more})',),
+        imports=(Import(RUNTIME, "build_mesh"),),
+        kept=(strategy,),
+    )
 
 
-def _mesh(construction: Construction, mesh: ast.expr, *, hybrid: bool) -> Plain:
+def _of_group(construction: Construction, group: ast.expr) -> Plain:
+    """The mesh of a group that is not None."""
+    context = construction.context
+    value = context.value(group)
+    made = isinstance(value.node, ast.Call) if value is not None else False
+    device = device_type(construction)
+    if not made or not device:
+        raise Stays("process_group: the runtime makes a mesh of the group")
+    name = context.free("mesh", construction.call)
+    return Plain(
+        "a mesh of this group, whose ranks communicate as before",
+        shared={"mesh": name},
+        above=(f'{name} = DeviceMesh.from_group({context.source(group)}, "{device}")',),
+        imports=(Import("torch.distributed.device_mesh", "DeviceMesh"),),
+    )
+
+
+def _mesh(construction: Construction, mesh: ast.expr, *, hybrid: list[bool]) -> Plain:
     """`mesh=`, if this file shows a mesh of one dimension, or for a hybrid strategy one of two with names."""
     made = construction.context.value(mesh)
     if made is None or made.file is not construction.context.file:
         raise Stays("device_mesh: its shape is known when the program runs")
     seen = _dimensions(construction, made.node)
-    if seen != (2, True) if hybrid else seen[0] != 1:
+    if seen != (2, True) if all(hybrid) else any(hybrid) or seen[0] != 1:
         raise Stays("device_mesh: its shape is known when the program runs")
     source = construction.context.source(mesh)
-    if is_given(construction, "auto_wrap_policy") and not isinstance(mesh, ast.Name):
+    several = any(
+        is_given(construction, name) for name in ("auto_wrap_policy", "sync_module_states")
+    )
+    if several and not isinstance(mesh, ast.Name):
         name = construction.context.free("mesh", construction.call)
         above = (f"{name} = {source}",)  # each call of init_device_mesh makes process groups
         return Plain("device_mesh is mesh", shared={"mesh": name}, above=above)

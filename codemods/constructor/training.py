@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
+from dataclasses import replace
 
+from fsdp_migrate.codemods.constructor import sharding
 from fsdp_migrate.codemods.constructor.construction import Argument, Construction
-from fsdp_migrate.codemods.constructor.plain import Plain, Said, Stays, has_torch, is_pure, spent
+from fsdp_migrate.codemods.constructor.leaves import rewritten
+from fsdp_migrate.codemods.constructor.plain import (
+    Plain,
+    Said,
+    Stays,
+    bound,
+    device_type,
+    has_torch,
+    is_given,
+    is_pure,
+)
 from fsdp_migrate.codemods.constructor.training_rules import (
     BACKWARD_PREFETCH,
     CPU_OFFLOAD,
@@ -18,6 +31,8 @@ from fsdp_migrate.codemods.constructor.training_rules import (
     SYNC,
     USE_ORIG_PARAMS,
 )
+from fsdp_migrate.codemods.constructor.translate import offload_policy
+from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Import, Rule
 from fsdp_migrate.facts.names import RUNTIME, TORCH
 
@@ -81,7 +96,10 @@ def say(construction: Construction, argument: Argument) -> tuple[Rule, Said]:
     name = argument.name
     off = construction.constant(argument.value) in (None, False)
     if name == "cpu_offload":
-        off = off or _offloads(construction, argument.value) is False
+        made = construction.context.value(argument.value)
+        off = off or (
+            made is not None and _offloads(construction.context, made.node) == offload_policy(False)
+        )
     text = _OFF.get(name, _ANY[name]) if off else _ANY[name]
     return BY_NAME[name], Said(text)
 
@@ -124,36 +142,43 @@ def _cpu_offload(construction: Construction) -> Plain:
     if value is None:
         return Plain(_OFF["cpu_offload"])
     context = construction.context
-    made = context.value(value)
-    offloads = _offloads(construction, value)
-    statements = spent(context, made) if made is not None else None
-    if offloads is None or made is None or statements is None:
+    made = rewritten(
+        context, value, lambda leaf: _offloads(context, leaf) or None, name="offload_policy"
+    )
+    if made is None:
         raise Stays("cpu_offload is known when the program runs")
-    removed = (made.node,)
-    if not offloads:
-        return Plain(_OFF["cpu_offload"], statements=statements, removed=removed)
-    assert isinstance(made.node, ast.Call)
-    return Plain(
-        "CPUOffloadPolicy() in every unit",
-        shared={"offload_policy": "CPUOffloadPolicy()"},
-        imports=(Import(TORCH, "CPUOffloadPolicy", made.node.func),),
-        statements=statements,
-        removed=removed,
+    part = Plain(edits=made.edits, statements=made.statements, removed=made.leaves)
+    if made.text == offload_policy(False):
+        return replace(part, message=_OFF["cpu_offload"])
+    text, above = made.text, ()
+    if len(made.leaves) > 1:  # a plain `CPUOffloadPolicy()` needs no name
+        text, above = bound(construction, "offload_policy", made.text)
+    texts = " ".join(_offloads(context, leaf) for leaf in made.leaves)
+    names = sorted({*re.findall(r"\w*OffloadPolicy", texts)})
+    return replace(
+        part,
+        message="CPUOffloadPolicy() in every unit that offloads",
+        shared={"offload_policy": text},
+        above=above,
+        imports=tuple(Import(TORCH, name) for name in names),
     )
 
 
-def _offloads(construction: Construction, value: ast.expr) -> bool | None:
-    """Whether `CPUOffload(...)` offloads; None if that is known only when the program runs."""
-    context = construction.context
-    made = context.value(value)
-    call = made.node if made is not None and made.file is context.file else None
-    if not isinstance(call, ast.Call) or context.fsdp1(call.func) != "CPUOffload":
-        return None
-    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+def _offloads(context: Context, leaf: ast.expr) -> str:
+    """`CPUOffload(...)` or None as a policy of FSDP2; "" for what else a leaf can be."""
+    if isinstance(leaf, ast.Constant) and leaf.value is None:
+        return offload_policy(False)
+    if not isinstance(leaf, ast.Call) or context.fsdp1(leaf.func) != "CPUOffload":
+        return ""
+    given = [*leaf.args, *(keyword.value for keyword in leaf.keywords)]
     if not given:
-        return False
-    known = isinstance(given[0], ast.Constant) and isinstance(given[0].value, bool)
-    return bool(given[0].value) if known else None  # type: ignore[attr-defined]
+        return offload_policy(False)
+    if isinstance(given[0], ast.Constant):
+        return offload_policy(bool(given[0].value))
+    flag = context.source(given[0])
+    if not isinstance(given[0], ast.Name | ast.Attribute):
+        flag = f"({flag})"
+    return f"{offload_policy(True)} if {flag} else {offload_policy(False)}"
 
 
 def _backward_prefetch(construction: Construction) -> Plain:
@@ -179,12 +204,14 @@ def _device_id(construction: Construction) -> Plain:
     function = value.func if isinstance(value, ast.Call) else value
     if "torch.cuda.current_device" in context.dotted(function):
         return Plain("fully_shard moves the model to the current device")
+    if device_type(construction) == "cpu" and is_given(construction, "process_group"):
+        return Plain("the mesh is one of CPUs")
     made = context.value(value)
     if made is not None and any(_is_cpu(node) for node in ast.walk(made.node)):
         raise Stays("device_id: the CPU is not the current device of a machine that has a GPU")
     if _is_set_before(construction, value):
         return Plain("fully_shard moves the model to the current device, which the program sets")
-    if not has_torch(context, construction.call) or not _is_number(construction, value):
+    if not has_torch(context, construction.call) or device_type(construction) != "cuda":
         raise Stays("device_id: the runtime makes this device the current one")
     line = f"torch.cuda.set_device({context.source(value)})"
     return Plain(f"{line}: fully_shard moves the model to the current device", above=(line,))
@@ -192,23 +219,6 @@ def _device_id(construction: Construction) -> Plain:
 
 def _is_cpu(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and node.value == "cpu"
-
-
-def _is_number(construction: Construction, value: ast.expr) -> bool:
-    """Whether a device is certainly one of CUDA: a rank by its name, a number, or `torch.device("cuda", ...)`."""
-    made = construction.context.value(value)
-    node = value if made is None else made.node
-    if isinstance(node, ast.Constant):
-        return isinstance(node.value, int) or str(node.value).startswith("cuda:")
-    if isinstance(node, ast.Call):
-        text = (
-            construction.context.source(node)
-            if made and made.file is construction.context.file
-            else ""
-        )
-        return text.startswith(("int(", 'torch.device("cuda', 'torch.device(f"cuda:'))
-    name = getattr(node, "attr", getattr(node, "id", ""))
-    return name.lower() in {"rank", "local_rank", "gpu", "gpu_id", "local_rank_id"}
 
 
 def _is_set_before(construction: Construction, value: ast.expr) -> bool:
@@ -233,18 +243,24 @@ def _may_set(construction: Construction, setter: ast.Call, value: ast.expr) -> b
 
 
 def _sync(construction: Construction) -> Plain:
-    """A broadcast in front; where the units have ranks of their own, the runtime broadcasts among these."""
+    """A broadcast in front of the sharding, over the mesh where there is one."""
     value = construction.value("sync_module_states")
     if value is None or construction.constant(value) is False:
         return Plain(_OFF["sync_module_states"])
-    elsewhere = any(construction.value(name) for name in ("process_group", "device_mesh"))
-    if construction.constant(value) is not True or elsewhere:
+    context, sure = construction.context, construction.constant(value) is True
+    if not sure and not (is_pure(context, value) and construction.constant(value) is ...):
         raise Stays("sync_module_states: the runtime broadcasts before it shards")
-    device = construction.value("device_id")
-    where = "" if device is None else f", device={construction.context.source(device)}"
+    device, parts = construction.value("device_id"), sharding.plain(construction)
+    mesh = [part.shared["mesh"] for part in parts.values() if "mesh" in part.shared]
+    where = f", mesh={mesh[0]}" if mesh else ""
+    if device is not None and not mesh:
+        where = f", device={context.source(device)}"
+    line = f"broadcast_module_states({{model}}{where})"
+    if not sure:
+        line = f"if {context.source(value)}:\n    {line}"
     return Plain(
         "parameters and buffers are broadcast from rank 0 before the model is sharded",
-        above=(f"broadcast_module_states({{model}}{where})",),
+        above=(line,),
         imports=(Import(RUNTIME, "broadcast_module_states", construction.call.func),),
     )
 

@@ -14,14 +14,16 @@ left behind: `fully_shard` accepts it as `offload_policy` without an error and d
         Example(
             "offloading",
             """\
-from model import Net
 from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), cpu_offload=CPUOffload(offload_params=True))
 """,
             """\
-from model import Net
 from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+
+from model import Net
 
 model = fully_shard(Net(), offload_policy=CPUOffloadPolicy())
 """,
@@ -29,26 +31,38 @@ model = fully_shard(Net(), offload_policy=CPUOffloadPolicy())
         Example(
             "no offloading, bound to a name",
             """\
-from model import Net
 from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel as FSDP
+
+from model import Net
 
 offload = CPUOffload()
 model = FSDP(Net(), cpu_offload=offload)
 """,
             """\
-from model import Net
 from torch.distributed.fsdp import fully_shard
+
+from model import Net
 
 model = fully_shard(Net())
 """,
         ),
-        bridged(
+        Example(
             "decided when the program runs",
             """\
-from model import Net
 from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel as FSDP
 
-model = FSDP(Net(), cpu_offload=CPUOffload(offload_params=args.offload))
+from model import Net
+
+model = FSDP(Net(), cpu_offload=CPUOffload(offload_params=True) if args.offload else None)
+""",
+            """\
+from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
+
+from model import Net
+
+model = fully_shard(
+    Net(), offload_policy=CPUOffloadPolicy() if args.offload else OffloadPolicy()
+)
 """,
         ),
     ),
@@ -64,14 +78,16 @@ and None give the same numbers with one unit less in memory. FSDP2 has no BACKWA
         Example(
             "after the gradients",
             """\
-from model import Net
 from torch.distributed.fsdp import BackwardPrefetch, FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), backward_prefetch=BackwardPrefetch.BACKWARD_POST)
 """,
             """\
-from model import Net
 from torch.distributed.fsdp import fully_shard
+
+from model import Net
 
 model = fully_shard(Net())
 """,
@@ -80,8 +96,9 @@ model = fully_shard(Net())
         bridged(
             "no prefetch",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), backward_prefetch=None)
 """,
@@ -100,8 +117,9 @@ number.""",
         bridged(
             "on",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), forward_prefetch=True)
 """,
@@ -119,14 +137,16 @@ order and needs no limiter: the argument has no effect, whatever its value.""",
         Example(
             "any value",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), limit_all_gathers=config.limit_all_gathers)
 """,
             """\
-from model import Net
 from torch.distributed.fsdp import fully_shard
+
+from model import Net
 
 model = fully_shard(Net())
 """,
@@ -135,8 +155,9 @@ model = fully_shard(Net())
         bridged(
             "an expression that does more than give a value",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), limit_all_gathers=options.pop("limit"))
 """,
@@ -156,14 +177,16 @@ bridge keeps that, plain FSDP2 gives such a parameter no gradient.""",
         Example(
             "any value",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), use_orig_params=True)
 """,
             """\
-from model import Net
 from torch.distributed.fsdp import fully_shard
+
+from model import Net
 
 model = fully_shard(Net())
 """,
@@ -183,15 +206,17 @@ program did not make current is made so in front. Whatever can be the CPU stays 
             "the current device",
             """\
 import torch
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), device_id=torch.cuda.current_device())
 """,
             """\
 import torch
-from model import Net
 from torch.distributed.fsdp import fully_shard
+
+from model import Net
 
 model = fully_shard(Net())
 """,
@@ -202,8 +227,9 @@ model = fully_shard(Net())
 import os
 
 import torch
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 local_rank = int(os.environ["LOCAL_RANK"])
 print(torch.__version__)
@@ -214,8 +240,9 @@ model = FSDP(model, device_id=local_rank)
 import os
 
 import torch
-from model import Net
 from torch.distributed.fsdp import fully_shard
+
+from model import Net
 
 local_rank = int(os.environ["LOCAL_RANK"])
 print(torch.__version__)
@@ -228,8 +255,9 @@ fully_shard(model)
             "the CPU, where a machine may have a GPU",
             """\
 import torch
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), device_id=torch.device("cpu"))
 """,
@@ -249,31 +277,45 @@ first `fully_shard`, for buffers that are in no state dict as well.""",
         Example(
             "a broadcast",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = Net()
 model = FSDP(model, sync_module_states=True)
 """,
             """\
-from model import Net
 from fsdp_migrate.runtime import broadcast_module_states
 from torch.distributed.fsdp import fully_shard
+
+from model import Net
 
 model = Net()
 broadcast_module_states(model)
 fully_shard(model)
 """,
         ),
-        bridged(
+        Example(
             "known only when the program runs",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), sync_module_states=config.low_memory)
 """,
-            message="broadcasts",
+            """\
+from fsdp_migrate.runtime import broadcast_module_states
+from torch.distributed.fsdp import fully_shard
+
+from model import Net
+
+model = Net()
+if config.low_memory:
+    broadcast_module_states(model)
+fully_shard(model)
+""",
+            message="are broadcast",
         ),
     ),
 )
@@ -289,8 +331,9 @@ device stays with the runtime also without this argument.""",
         bridged(
             "a function",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), param_init_fn=init)
 """,
@@ -299,14 +342,16 @@ model = FSDP(Net(), param_init_fn=init)
         Example(
             "None",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), param_init_fn=None)
 """,
             """\
-from model import Net
 from torch.distributed.fsdp import fully_shard
+
+from model import Net
 
 model = fully_shard(Net())
 """,
@@ -323,8 +368,9 @@ runtime finds the parameters and hands them to every unit, and leaves ignored mo
         bridged(
             "a value of a configuration",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), ignored_modules=config.frozen)
 """,
@@ -333,14 +379,16 @@ model = FSDP(Net(), ignored_modules=config.frozen)
         Example(
             "None",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), ignored_modules=None, ignored_states=None)
 """,
             """\
-from model import Net
 from torch.distributed.fsdp import fully_shard
+
+from model import Net
 
 model = fully_shard(Net())
 """,

@@ -8,9 +8,11 @@ by the runtime, as FSDP1 does.
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass
 
 from fsdp_migrate.codemods.constructor.construction import Argument, Construction
 from fsdp_migrate.codemods.constructor.plain import Plain, Said, Stays, spent
+from fsdp_migrate.codemods.constructor.translate import unit_condition
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Example, Rule, bridged
 from fsdp_migrate.facts.program import Definition, External
@@ -27,16 +29,18 @@ that the guides show, over `model.modules()` as it is, fails as soon as two of t
         Example(
             "ModuleWrapPolicy",
             """\
-from model import Block, Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+from model import Block, Net
 
 model = Net()
 model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}))
 """,
             """\
-from model import Block, Net
 from torch.distributed.fsdp import fully_shard
+
+from model import Block, Net
 
 model = Net()
 for module in reversed(list(model.modules())):
@@ -50,9 +54,10 @@ fully_shard(model)
             """\
 import functools
 
-from model import Decoder, Encoder, T5
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+
+from model import Decoder, Encoder, T5
 
 
 def main():
@@ -65,8 +70,9 @@ def main():
     train(model)
 """,
             """\
-from model import Decoder, Encoder, T5
 from torch.distributed.fsdp import fully_shard
+
+from model import Decoder, Encoder, T5
 
 
 def main():
@@ -93,9 +99,10 @@ the very modules that FSDP1 would wrap.""",
             """\
 import functools
 
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy
+
+from model import Net
 
 policy = functools.partial(size_based_auto_wrap_policy, min_num_params=100)
 model = FSDP(Net(), auto_wrap_policy=policy)
@@ -103,9 +110,10 @@ model = FSDP(Net(), auto_wrap_policy=policy)
             """\
 import functools
 
-from model import Net
 from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 from fsdp_migrate.runtime.wrap import size_based_auto_wrap_policy
+
+from model import Net
 
 policy = functools.partial(size_based_auto_wrap_policy, min_num_params=100)
 model = FSDP(Net(), auto_wrap_policy=policy)
@@ -114,8 +122,9 @@ model = FSDP(Net(), auto_wrap_policy=policy)
         bridged(
             "from another function",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), auto_wrap_policy=build_policy(config))
 """,
@@ -124,17 +133,19 @@ model = FSDP(Net(), auto_wrap_policy=build_policy(config))
             "a container, which has no forward of its own",
             """\
 import torch.nn as nn
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+from model import Net
 
 model = FSDP(Net(), auto_wrap_policy=ModuleWrapPolicy({nn.ModuleList}))
 """,
             """\
 import torch.nn as nn
-from model import Net
 from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 from fsdp_migrate.runtime.wrap import ModuleWrapPolicy
+
+from model import Net
 
 model = FSDP(Net(), auto_wrap_policy=ModuleWrapPolicy({nn.ModuleList}))
 """,
@@ -152,64 +163,124 @@ def say(construction: Construction, argument: Argument) -> tuple[Rule, Said]:
     if construction.is_none(argument.value):
         return CLASS_POLICY, Said("None: the whole model is one unit")
     try:
-        _classes(construction, argument.value)
+        units = _units(construction, argument.value)
     except Stays as stays:
         return RUNTIME_POLICY, Said(f"the runtime applies it as FSDP1 did: {stays}")
+    if not units.classes:
+        return RUNTIME_POLICY, Said("the runtime asks this condition of every module")
     return CLASS_POLICY, Said("the runtime makes a unit of every module of these classes")
 
 
 def plain(construction: Construction) -> dict[str, Plain]:
-    """The units by class; nothing where there is no policy.
+    """The units by class or by a condition; nothing where there is no policy.
 
     Raises:
-        Stays: if the policy looks at the model, or its classes are not known here.
+        Stays: if the policy looks at the model in other ways, or is not known here.
     """
     value = construction.value("auto_wrap_policy")
     if value is None:
         return {"auto_wrap_policy": Plain("None: the whole model is one unit")}
-    context = construction.context
-    classes, made = _classes(construction, value)
-    statements = spent(context, made)
+    context, units = construction.context, _units(construction, value)
+    statements = spent(context, units.made)
     if statements is None:
         raise Stays("auto_wrap_policy: the policy is used elsewhere, too")
+    which = "of these classes" if units.classes else "that fulfils the condition"
     return {
         "auto_wrap_policy": Plain(
-            "every module of these classes is sharded in a loop, children before parents",
-            classes=tuple(context.source(cls) for cls in classes),
+            f"every module {which} is sharded in a loop, children before parents",
+            units=units.condition,
             statements=statements,
-            removed=(made.node,),
+            removed=(units.made.node,),
         )
     }
 
 
-def classes_of(construction: Construction, value: ast.expr) -> list[ast.expr]:
-    """The classes that a policy goes by.
+def classes_of(construction: Construction) -> list[ast.expr] | None:
+    """The classes that a policy goes by; None if there is no policy, or it goes by something else."""
+    value = construction.value("auto_wrap_policy")
+    return None if value is None else _units(construction, value).classes or None
+
+
+@dataclass(frozen=True)
+class _Units:
+    """Which modules are units: the condition on `{module}`, the classes if it names them, and what makes the policy."""
+
+    condition: str
+    classes: list[ast.expr]
+    made: Value
+
+
+def _units(construction: Construction, value: ast.expr) -> _Units:
+    """The units of a policy.
 
     Raises:
-        Stays: if it goes by something else.
-    """
-    return _classes(construction, value)[0]
-
-
-def _classes(construction: Construction, value: ast.expr) -> tuple[list[ast.expr], Value]:
-    """The classes that a policy goes by, and the expression that makes it.
-
-    Raises:
-        Stays: if it goes by something else, or a name means something else at the constructor.
+        Stays: if it looks at the model in other ways, or a name means something else at the constructor.
     """
     context = construction.context
     made = context.value(value)
     if made is None or not isinstance(made.node, ast.Call):
         raise Stays("auto_wrap_policy is known when the program runs")
+    condition = _lambda(context, made)
     given = _collection(context, made)
-    elements = given.elts if isinstance(given, ast.Set | ast.List | ast.Tuple) else []
-    if not elements:
+    elements = list(given.elts) if isinstance(given, ast.Set | ast.List | ast.Tuple) else []
+    if not elements and condition is None:
         raise Stays("auto_wrap_policy looks at the model")
     if made.file is not context.file or not all(_is_unit(context, cls) for cls in elements):
         raise Stays("auto_wrap_policy: its classes are known when the program runs")
+    if condition is not None:
+        names = _names_of(condition.body, condition.args.args[0].arg)
+        if not all(_same_at(context, name, construction.call, times=None) for name in names):
+            raise Stays("auto_wrap_policy: its names mean something else at the constructor")
+        return _Units(_of_loop(context, condition), [], made)
     if not all(_same_at(context, cls, construction.call) for cls in elements):
         raise Stays("auto_wrap_policy: its classes have no name at the constructor")
-    return list(elements), made
+    return _Units(unit_condition([context.source(cls) for cls in elements]), elements, made)
+
+
+def _lambda(context: Context, made: Value) -> ast.Lambda | None:
+    """The function of `partial(lambda_auto_wrap_policy, lambda_fn=lambda m: m in model.blocks)`, if it is a condition as
+    this: which modules fulfil it does not change while others are sharded."""
+    call = made.node
+    assert isinstance(call, ast.Call)
+    policy = context.program.fsdp1(call.args[0], made.file) if len(call.args) == 1 else None
+    if policy != "lambda_auto_wrap_policy" or len(call.keywords) != 1:
+        return None
+    if "functools.partial" not in context.program.dotted(call.func, made.file):
+        return None
+    function = call.keywords[0].value
+    if not isinstance(function, ast.Lambda) or len(function.args.args) != 1:
+        return None
+    return function if _is_membership(function.body, function.args.args[0].arg) else None
+
+
+def _is_membership(body: ast.expr, module: str) -> bool:
+    """Whether a condition is `m in modules` or `isinstance(m, classes)`, or several of them."""
+    if isinstance(body, ast.BoolOp):
+        return all(_is_membership(each, module) for each in body.values)
+    if isinstance(body, ast.Call) and getattr(body.func, "id", "") == "isinstance":
+        subject, others = body.args[0], body.args[1:]
+    elif isinstance(body, ast.Compare) and isinstance(body.ops[0], ast.In):
+        subject, others = body.left, body.comparators
+    else:
+        return False
+    about = getattr(subject, "id", "") == module
+    return about and len(others) == 1 and module not in {n.id for n in _names_of(others[0], "")}
+
+
+def _names_of(body: ast.expr, parameter: str) -> list[ast.Name]:
+    """The names that a condition reads, its parameter and Python's own aside."""
+    names = [node for node in ast.walk(body) if isinstance(node, ast.Name)]
+    return [n for n in names if n.id not in {parameter, "isinstance", "list", "set", "tuple"}]
+
+
+def _of_loop(context: Context, function: ast.Lambda) -> str:
+    """The body of a condition, with `{module}` for its parameter."""
+    start, _ = context.file.span(function.body)
+    text, parameter = context.source(function.body), function.args.args[0].arg
+    uses = [n for n in ast.walk(function.body) if isinstance(n, ast.Name) and n.id == parameter]
+    for first, last in sorted((context.file.span(use) for use in uses), reverse=True):
+        text = f"{text[: first - start]}\0{text[last - start :]}"
+    return text.replace("{", "{{").replace("}", "}}").replace("\0", "{module}")
 
 
 def _collection(context: Context, made: Value) -> ast.expr | None:
@@ -246,8 +317,12 @@ def _is_unit(context: Context, expression: ast.expr) -> bool:
     return not outside & _CONTAINERS and meaning != External("torch.nn.Module")
 
 
-def _same_at(context: Context, expression: ast.expr, place: ast.AST) -> bool:
-    """Whether the name of a class means the same at another place of the file."""
+def _same_at(context: Context, expression: ast.expr, place: ast.AST, times: int | None = 1) -> bool:
+    """Whether a name means the same at another place of the file.
+
+    Args:
+        times: how often it is bound; None for the names of a function, which are read when the constructor runs.
+    """
     root = expression
     while isinstance(root, ast.Attribute):
         root = root.value
@@ -255,4 +330,6 @@ def _same_at(context: Context, expression: ast.expr, place: ast.AST) -> bool:
         return False
     there = context.file.scope_of(root).lookup(root.id)
     here = context.file.scope_of(place).lookup(root.id)
-    return there is not None and here is not None and there[0] is here[0] and len(here[1]) == 1
+    if there is None or here is None:
+        return times is None and there is here
+    return there[0] is here[0] and times in (None, len(here[1]))

@@ -1,293 +1,380 @@
-"""Edits one import statement in place: names dropped, imported from elsewhere, added.
+"""One import statement: what is to be changed in it, and its code afterwards.
 
-A `from m import a, b` keeps its layout, its order, and the comment of each name that stays. Only
-what comes from another module becomes a statement of its own.
+A statement is read into its names, each with the comments that belong to it, and written again in the layout that it had.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import ast
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
-import libcst as cst
-from libcst.helpers import get_full_name_for_node
+from fsdp_migrate.codemods.edit.text import comments_between
+from fsdp_migrate.codemods.rule import Edit
+from fsdp_migrate.facts.file import NEWLINE, File
+from fsdp_migrate.facts.names import is_module
+from fsdp_migrate.facts.scopes import Imported
 
-from fsdp_migrate.codemods.edit.alias_order import SortKey, isort_key, order_of, place_in
-from fsdp_migrate.codemods.edit.separated import (
-    NOTHING,
-    SPACE,
-    Gap,
-    Item,
-    Listing,
-    compose,
-    head_comments,
-    items_of,
-    tail_comments,
-)
-
-INDENT = cst.SimpleWhitespace("    ")
+INDENT = "    "
+SortKey = tuple[object, ...]
+Order = Callable[[str], SortKey]
 
 
-@dataclass(frozen=True)
-class ImportEdit:
-    """What is changed in one import statement (`from m import a as b, c` or `import m.n as k`).
-
-    A module is given as it is written, with the dots of a relative import in front. A star stays,
-    and names added to `from m import *` are imported by a statement behind it.
+@dataclass(eq=False)
+class ImportChange:
+    """An import statement, and what is to be changed in it.
 
     Attributes:
-        drop: local names bound by it: the name behind `as`, else the name; for `import a.b` the
-            dotted name.
-        move: local name to (new module, new name): imported from elsewhere, still bound as the same
-            local name. `import a.b` has none to keep: the new name itself is bound in its stead.
-        add: (module, name) needed at this place as well, unless the statement binds that name. The
-            name may be written `name as local`.
+        drop: local names that go.
+        move: local name to (module, name): imported from elsewhere, bound as before. `import a.b` has no name.
+        add: (module, name) that are needed as well; without a name, `import module`.
     """
 
-    drop: frozenset[str] = frozenset()
-    move: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    add: Sequence[tuple[str, str]] = ()
-
-
-@dataclass(frozen=True)
-class NewImport:
-    """A statement for names of another module, and the comments that came with them."""
-
-    statement: cst.ImportFrom
-    comments: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class EditedImport:
-    """What is left of a statement, what follows it, and the comments of dropped names."""
-
-    kept: cst.BaseSmallStatement | None
-    new: tuple[NewImport, ...] = ()
-    comments: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class _Entry:
-    alias: cst.ImportAlias
-    item: Item
+    node: ast.Import | ast.ImportFrom
+    drop: set[str] = field(default_factory=set)
+    move: dict[str, tuple[str, str]] = field(default_factory=dict)
+    add: list[tuple[str, str]] = field(default_factory=list)
 
     @property
-    def name(self) -> str:
-        return self.alias.evaluated_name
+    def locals(self) -> set[str]:
+        """The names that the statement binds, those of `import a.b` with their dots."""
+        return {alias.asname or alias.name for alias in self.node.names}
+
+
+@dataclass(frozen=True)
+class Name:
+    """A name in a statement.
+
+    Attributes:
+        text: as it is written: `a`, or `a as b`.
+        row: the line that it shares with others; 0 for a new one, which shares none.
+        above: the comments and blank lines above it.
+        behind: the comment at the end of its line.
+    """
+
+    text: str
+    row: int = 0
+    above: tuple[str, ...] = ()
+    behind: str = ""
 
     @property
     def local(self) -> str:
-        return self.alias.evaluated_alias or self.name
-
-    @property
-    def reexported(self) -> bool:
-        return self.alias.asname is not None and self.local == self.name
+        """The name that is bound."""
+        return self.text.split()[-1]
 
     @property
     def comments(self) -> list[str]:
-        return [*self.item.lead_comments, *self.item.trail_comments]
+        """Its comments."""
+        return [*filter(None, self.above), *filter(None, [self.behind])]
 
 
-def name_and_local(name: str) -> tuple[str, str]:
-    """`a as b` is imported as a and bound as b; `a` is bound as itself."""
-    imported, _, local = name.partition(" as ")
-    return imported, local or imported
+@dataclass(frozen=True)
+class Code:
+    """A statement as it is written.
+
+    Attributes:
+        module: empty for `import a.b`, whose one name it is.
+        block: whether the names are in brackets, on several lines.
+        indent: in front of a line with names.
+        hangs: whether the first name is on the line of the bracket.
+        closing: what is in front of the bracket at the end: a line break and white space, or nothing.
+        comma: whether there is one behind the last name.
+        head, tail: the comments behind the opening bracket and above the closing one.
+    """
+
+    module: str
+    names: tuple[Name, ...]
+    block: bool = False
+    indent: str = ""
+    hangs: bool = False
+    closing: str = ""
+    comma: bool = False
+    head: str = ""
+    tail: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[bool, SortKey, SortKey]:
+        """Where isort and ruff put it in its section."""
+        first = self.names[0].text
+        if self.module:
+            return True, natural(self.module), by_kind(first)
+        return False, natural(first), ()
+
+    @property
+    def comments(self) -> list[str]:
+        """All comments inside."""
+        inside = [comment for name in self.names for comment in name.comments]
+        return [*filter(None, [self.head]), *inside, *filter(None, self.tail)]
+
+    def on_one_line(self) -> str:
+        """The code without its comments."""
+        names = ", ".join(name.text for name in self.names)
+        return f"from {self.module} import {names}" if self.module else f"import {names}"
+
+    def exploded(self, base: str, comment: str = "") -> Code:
+        """Each name on its line, with a comment behind the bracket."""
+        names = tuple(replace(name, row=0) for name in self.names)
+        return Code(self.module, names, True, base + INDENT, False, "\n" + base, True, comment)
+
+    def __str__(self) -> str:
+        if not self.block:
+            return self.on_one_line()
+        lines, rows = [], list(_rows(self.names))
+        for row in rows:
+            lines += [self.indent + each if each else "" for each in row[0].above]
+            comma = "," if self.comma or row is not rows[-1] else ""
+            names = ", ".join(name.text for name in row)
+            lines.append(f"{self.indent}{names}{comma}{_behind(row[-1].behind)}")
+        lines += [self.indent + each if each else "" for each in self.tail]
+        hangs = self.hangs and not self.head and not rows[0][0].above
+        opening = "(" if hangs else f"({_behind(self.head)}\n"
+        body = "\n".join(lines)
+        needs_line = bool(rows[-1][-1].behind or self.tail)
+        closing = self.closing or ("\n" + self.indent if needs_line else "")
+        return f"from {self.module} import {opening}{body.lstrip() if hangs else body}{closing})"
 
 
-def module_of(statement: cst.ImportFrom) -> str:
-    """The module as it is written: `torch.distributed.fsdp`, `..utils`."""
-    name = get_full_name_for_node(statement.module) if statement.module else None
-    return "." * len(statement.relative) + (name or "")
+def _behind(comment: str) -> str:
+    return f"  {comment}" if comment else ""
 
 
-def edit_import(statement: cst.Import | cst.ImportFrom, edit: ImportEdit) -> EditedImport:
-    """The statement after its edit."""
-    if isinstance(statement.names, cst.ImportStar):
-        return EditedImport(statement, _new_imports([], edit.add, isort_key))
-    if isinstance(statement, cst.ImportFrom):
-        statement = _relocated(statement, edit)
-    listing = _listing(statement)
-    assert not isinstance(statement.names, cst.ImportStar)
-    entries = [
-        _Entry(alias, item) for alias, item in zip(statement.names, items_of(listing), strict=True)
-    ]
-    order = order_of([entry.name for entry in entries])
-    module = module_of(statement) if isinstance(statement, cst.ImportFrom) else None
+def _rows(names: Iterable[Name]) -> Iterable[list[Name]]:
+    """The names that share a line, with nothing between them."""
+    row: list[Name] = []
+    for name in names:
+        if row and (not name.row or name.row != row[-1].row or name.above or row[-1].behind):
+            yield row
+            row = []
+        row.append(name)
+    if row:
+        yield row
 
-    kept: list[_Entry] = []
-    gone: list[_Entry] = []
-    moved: list[_Entry] = []
-    incoming: list[_Entry] = []
-    for entry in entries:
-        if entry.local not in edit.move:
-            (gone if entry.local in edit.drop else kept).append(entry)
-        elif edit.move[entry.local][0] != module:
-            moved.append(entry)
-        elif edit.move[entry.local][1] == entry.name:
-            kept.append(entry)
-        else:
-            incoming.append(_renamed(entry, edit.move[entry.local][1]))
 
-    bound = {entry.local for entry in (*kept, *incoming)}
-    here = [
-        name
-        for other, name in dict.fromkeys(edit.add)
-        if other == module and name_and_local(name)[1] not in bound
-    ]
-    elsewhere = [(other, name) for other, name in edit.add if other != module]
-    added = [_Entry(_alias(*name_and_local(name)), Item()) for name in here]
-    homeless = gone
-    if len(gone) == len(added) == 1 and not moved:
+def read(file: File, node: ast.ImportFrom) -> Code:
+    """A statement with its layout and its comments."""
+    start, end = file.span(node)
+    spans = [file.span(alias) for alias in node.names]
+    gaps = [file.text[a:b] for (_, a), (b, _) in pairwise(spans)]
+    opening, last = file.text[start : spans[0][0]], file.text[spans[-1][1] : end]
+    head, above = _comments(opening)
+    names = []
+    for alias, (first, stop), gap in zip(node.names, spans, [*gaps, last], strict=True):
+        behind, following = _comments(gap)
+        text = f"{alias.name} as {alias.asname}" if alias.asname else alias.name
+        inside = tuple(comments_between(file, first, stop))  # around `as`
+        names.append(Name(text, alias.end_lineno or 0, (*above, *inside), behind))
+        above = following
+    module = "." * node.level + (node.module or "")
+    if "(" not in opening or node.lineno == node.end_lineno:
+        return Code(module, tuple(names))
+    own = [span for span in spans if not _in_front(file, span[0]).strip()]
+    *_, end_of_last = NEWLINE.split(last)
+    return Code(
+        module,
+        tuple(names),
+        block=True,
+        indent=_in_front(file, own[0][0]) if own else INDENT,
+        hangs=not NEWLINE.search(opening.partition("(")[2]),
+        closing="\n" + end_of_last.rstrip(")") if NEWLINE.search(last) else "",
+        comma=re.sub(r"#.*", "", last).lstrip().startswith(","),
+        head=head,
+        tail=above,
+    )
+
+
+def _in_front(file: File, position: int) -> str:
+    """What is in front of a place on its line."""
+    return NEWLINE.split(file.text[max(0, position - 500) : position])[-1]
+
+
+def _comments(gap: str) -> tuple[str, tuple[str, ...]]:
+    """The comment at the end of the first line between two names, and the lines between them."""
+    first, *between = NEWLINE.split(gap)
+    lines = tuple(
+        _comment(line) for line in between[:-1] if line.strip(" \t,)\\") or not line.strip()
+    )
+    return _comment(first), lines
+
+
+def _comment(line: str) -> str:
+    return line[line.index("#") :].rstrip() if "#" in line else ""
+
+
+@dataclass(frozen=True)
+class Edited:
+    """What a statement becomes.
+
+    Attributes:
+        kept: the statement itself; None if nothing is left of it.
+        others: statements for names of other modules.
+        loose: the comments of names that went.
+    """
+
+    kept: Code | None
+    others: Sequence[Code]
+    loose: Sequence[str] = ()
+
+
+def edited(
+    code: Code, change: ImportChange, base: str, limit: int, *, apart: bool = False
+) -> Edited:
+    """`from m import ...` after a change.
+
+    Args:
+        base: the indentation of the statement.
+        limit: how long a line may be.
+        apart: whether `a as b` has a statement of its own, as isort and ruff have it by default.
+    """
+    home = _home(code, change)
+    kept, dropped, made = _parted(code, change, home)
+    added = made.pop("", [])
+    if len(dropped) == len(added) == 1 and not made:
         # One name for another: what was said of the old one is said of the new one.
-        added = [_Entry(added[0].alias, replace(gone[0].item, position=None))]
-        homeless = []
-    place = next((i for i, entry in enumerate(entries) if entry not in kept), len(entries))
-    kept = _with_incoming(kept, [*incoming, *added], place, order)
-
-    comments = [comment for entry in homeless for comment in entry.comments]
-    new = _new_imports(
-        [(entry, edit.move[entry.local]) for entry in moved], elsewhere, order or isort_key
-    )
-    if not kept:
-        comments = [*head_comments(listing), *comments, *tail_comments(listing)]
-        return EditedImport(None, new, tuple(comments))
-    if [*kept] == entries:
-        return EditedImport(statement, new)
-    return EditedImport(_with_entries(statement, listing, kept), new, tuple(comments))
-
-
-def _relocated(statement: cst.ImportFrom, edit: ImportEdit) -> cst.ImportFrom:
-    """The statement with another module, if all names that stay move to the same one: its layout stays, too."""
-    assert not isinstance(statement.names, cst.ImportStar)
-    locals_ = {alias.evaluated_alias or alias.evaluated_name for alias in statement.names}
-    staying = locals_ - edit.drop
-    modules = {edit.move[local][0] if local in edit.move else "" for local in staying}
-    own = module_of(statement)
-    if len(modules) != 1 or modules & {"", own} or any(module == own for module, _ in edit.add):
-        return statement
-    elsewhere = _import_from(modules.pop(), [cst.ImportAlias(cst.Name("_"))])
-    return statement.with_changes(module=elsewhere.module, relative=elsewhere.relative)
+        added = [replace(dropped.pop(), text=added[0].text, row=0)]
+    star = any(name.text == "*" for name in kept)
+    if star or (apart and kept and all(" as " in name.text for name in kept)):
+        made.update({home: added} if added else {})
+        added = []
+    order = order_of([name.text for name in code.names])
+    others = [new_statement(module, names, base, limit, order) for module, names in made.items()]
+    loose = [comment for name in dropped for comment in name.comments]
+    names = _joined(code, kept, added, order)
+    if not names:
+        return Edited(None, others, [*filter(None, [code.head]), *loose, *filter(None, code.tail)])
+    left = replace(code, module=home, names=tuple(names))
+    if len(names) < len(code.names) and code.block and not left.comments:
+        flat = replace(left, block=False)
+        left = flat if len(base + str(flat)) <= limit else left
+    return Edited(left, others, loose)
 
 
-def _listing(statement: cst.Import | cst.ImportFrom) -> Listing:
-    assert not isinstance(statement.names, cst.ImportStar)
-    opening: cst.BaseParenthesizableWhitespace = NOTHING
-    closing: cst.BaseParenthesizableWhitespace = NOTHING
-    if isinstance(statement, cst.ImportFrom):
-        opening = statement.lpar.whitespace_after if statement.lpar else NOTHING
-        closing = statement.rpar.whitespace_before if statement.rpar else NOTHING
-    gaps = []
-    for position, alias in enumerate(statement.names):
-        last = position == len(statement.names) - 1
-        if isinstance(alias.comma, cst.Comma):
-            # Behind the last comma the parser leaves one of the two empty.
-            after = closing if last and not closing.empty else alias.comma.whitespace_after
-            gaps.append(Gap(alias.comma.whitespace_before, True, after))
+def _parted(
+    code: Code, change: ImportChange, home: str
+) -> tuple[list[Name], list[Name], dict[str, list[Name]]]:
+    """The names that stay, those that go, and those of other modules; under "" what is added to the statement."""
+    kept: list[Name] = []
+    dropped: list[Name] = []
+    made: dict[str, list[Name]] = {}
+    for name in code.names:
+        module, new = change.move.get(name.local, (home, ""))
+        moved = replace(name, text=_bound_as(new, name)) if new else name
+        if name.local in change.drop:
+            dropped.append(name)
+        elif module == home:
+            kept.append(moved)
         else:
-            gaps.append(Gap(closing, False, NOTHING) if last else Gap(NOTHING, True, SPACE))
-    return Listing(opening, tuple(gaps))
+            made.setdefault(module, []).append(replace(moved, row=0))
+    for module, new in dict.fromkeys(change.add):
+        there = made.setdefault("" if module == home else module, [])
+        bound = {name.local for name in (*there, *(kept if module == home else ()))}
+        if not new or new.split()[-1] not in bound:
+            there.append(Name(new))
+    return kept, dropped, {module: names for module, names in made.items() if names}
 
 
-def _with_entries(
-    statement: cst.Import | cst.ImportFrom, listing: Listing, entries: Sequence[_Entry]
-) -> cst.Import | cst.ImportFrom:
-    listing = compose(listing, [entry.item for entry in entries])
-    names = [
-        entry.alias.with_changes(
-            comma=cst.Comma(gap.before, gap.after) if gap.comma else cst.MaybeSentinel.DEFAULT
-        )
-        for entry, gap in zip(entries, listing.gaps, strict=True)
-    ]
-    if isinstance(statement, cst.Import) or not statement.lpar or not statement.rpar:
-        return statement.with_changes(names=names)
-    end = listing.gaps[-1]
-    return statement.with_changes(
-        names=names,
-        lpar=statement.lpar.with_changes(whitespace_after=listing.opening),
-        rpar=statement.rpar.with_changes(whitespace_before=NOTHING if end.comma else end.before),
+def _joined(
+    code: Code, kept: Sequence[Name], added: Sequence[Name], order: Order | None
+) -> list[Name]:
+    """The names of a statement: new ones where its order has them; without one, where the old ones were."""
+    names = [*kept]
+    place = next((i for i, name in enumerate(code.names) if name not in kept), len(kept))
+    for name in sorted(added, key=lambda each: by_kind(each.text)):
+        if order is not None:
+            place = sum(order(each.text) < order(name.text) for each in names)
+        names.insert(place, name)
+        place += 1
+    return names
+
+
+def _home(code: Code, change: ImportChange) -> str:
+    """The module of what stays: if all names that stay move to the same one, the statement moves with its layout."""
+    staying = [name.local for name in code.names if name.local not in change.drop]
+    modules = {change.move[local][0] if local in change.move else "" for local in staying}
+    moves = len(modules) == 1 and not any(module == code.module for module, _ in change.add)
+    return modules.pop() or code.module if moves else code.module
+
+
+def _bound_as(new: str, name: Name) -> str:
+    """Another name bound as before; `a as a` says that `a` is meant for others."""
+    reexported = name.text.split()[0] == name.local and " as " in name.text
+    return new if new == name.local and not reexported else f"{new} as {name.local}"
+
+
+def new_statement(
+    module: str, names: Sequence[Name], base: str, limit: int, order: Order | None = None
+) -> Code:
+    """`from module import names`, or `import module` where the only name is empty."""
+    if names[0].text == "":
+        return Code("", (Name(module),))
+    key = order or by_kind
+    code = Code(module, tuple(sorted(names, key=lambda name: key(name.text))))
+    fits = len(base + code.on_one_line()) <= limit
+    one = len(names) == 1 and not names[0].above
+    return code if one or (fits and not code.comments) else code.exploded(base)
+
+
+def by_kind(name: str) -> SortKey:
+    """isort's and ruff's default: CONSTANTS, Classes, functions; each without regard to case, `a2` before `a10`."""
+    constant = name.split()[0].isupper() and len(name) > 1
+    return (0 if constant else 1 if name[:1].isupper() else 2, natural(name), name)
+
+
+def order_of(names: Sequence[str]) -> Order | None:
+    """The order that names are in: one of those that isort knows, or None."""
+    keys: tuple[Order, ...] = (by_kind, lambda name: (natural(name), name), lambda name: (name,))
+    return next((key for key in keys if sorted(names, key=key) == [*names]), None)
+
+
+def natural(name: str) -> SortKey:
+    """In any case, `layer2` before `layer10`."""
+    return tuple(
+        (int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", name.lower())
     )
 
 
-def _renamed(entry: _Entry, name: str) -> _Entry:
-    """Another object of the same module under the same local name."""
-    if entry.alias.asname and (entry.local != name or entry.reexported):
-        alias = entry.alias.with_changes(name=cst.Name(name))
-    else:
-        alias = _alias(name, entry.local)
-    return _Entry(alias, replace(entry.item, position=None))
+def exact_edits(file: File, change: ImportChange, kept: Code | None) -> list[Edit] | None:
+    """The edits of a statement in which nothing or a path is all that changes; None if more does."""
+    node = change.node
+    if isinstance(node, ast.Import):
+        return None if change.drop else list(_modules(file, change))
+    if kept == read(file, node):
+        return []
+    if node.level:
+        return None
+    names = {alias.asname or alias.name: alias.name for alias in node.names}
+    modules = {module for module, _ in change.move.values()}
+    same = {local: name for local, (_, name) in change.move.items()} == names
+    if not same or len(modules) != 1 or change.drop or change.add:
+        return None
+    return [_path(file, node, node.module or "", modules.pop())]
 
 
-def _alias(name: str, local: str, reexported: bool = False) -> cst.ImportAlias:
-    # `a as a` says that `a` is meant for others.
-    asname = cst.AsName(cst.Name(local)) if local != name or reexported else None
-    return cst.ImportAlias(cst.Name(name), asname)
+def _modules(file: File, change: ImportChange) -> Iterator[Edit]:
+    for alias in change.node.names:
+        moved = change.move.get(alias.asname or alias.name)
+        if moved is not None:
+            new = moved[0]
+            if alias.asname is None and not _binds_torch_elsewhere(file, change.node):
+                new = f"torch.distributed, {new}"
+            yield _path(file, alias, alias.name, new)
 
 
-def _with_incoming(
-    kept: Sequence[_Entry], incoming: Sequence[_Entry], place: int, order: SortKey | None
-) -> list[_Entry]:
-    """Puts new entries where the statement's order has them; without one, where the old were."""
-    if order is None:
-        incoming = sorted(incoming, key=lambda entry: isort_key(entry.name))
-        return [*kept[:place], *incoming, *kept[place:]]
-    result = list(kept)
-    for entry in incoming:
-        result.insert(place_in([other.name for other in result], entry.name, order), entry)
-    return result
+def _path(file: File, node: ast.AST, old: str, new: str) -> Edit:
+    """The edit of a dotted path, however it is spaced."""
+    dotted = r"[\s\\]*\.[\s\\]*".join(map(re.escape, old.split(".")))
+    path = re.compile(rf"\b{dotted}\b")
+    written = path.search(file.text, file.span(node)[0])
+    assert written is not None
+    return Edit(*written.span(), new)
 
 
-def _new_imports(
-    moved: Sequence[tuple[_Entry, tuple[str, str]]],
-    added: Sequence[tuple[str, str]],
-    order: SortKey,
-) -> tuple[NewImport, ...]:
-    """One statement for each module."""
-    aliases: dict[str, dict[str, cst.ImportAlias]] = {}
-    comments: dict[str, list[str]] = {}
-    for entry, (module, name) in moved:
-        # The local name of `import a.b` is no name that anything could be bound to.
-        local = name if "." in entry.local else entry.local
-        alias = _alias(name, local, entry.reexported)
-        aliases.setdefault(module, {})[local] = alias
-        comments.setdefault(module, []).extend(entry.comments)
-    for module, added_name in added:
-        name, local = name_and_local(added_name)
-        aliases.setdefault(module, {}).setdefault(local, _alias(name, local))
-    new = []
-    for module, names in aliases.items():
-        ordered = sorted(names, key=lambda local: (order(names[local].evaluated_name), local))
-        statement = _import_from(module, [names[local] for local in ordered])
-        new.append(NewImport(statement, tuple(comments.get(module, ()))))
-    return tuple(new)
-
-
-def _import_from(module: str, aliases: Sequence[cst.ImportAlias]) -> cst.ImportFrom:
-    """`from module import name as local, ...` on one line."""
-    dotted = module.lstrip(".")
-    expression = cst.parse_expression(dotted) if dotted else None
-    assert expression is None or isinstance(expression, cst.Attribute | cst.Name)
-    comma = cst.Comma(whitespace_after=SPACE)
-    return cst.ImportFrom(
-        module=expression,
-        names=[*(alias.with_changes(comma=comma) for alias in aliases[:-1]), aliases[-1]],
-        relative=[cst.Dot()] * (len(module) - len(dotted)),
-    )
-
-
-def one_per_line(
-    statement: cst.ImportFrom, comment: cst.TrailingWhitespace | None
-) -> cst.ImportFrom:
-    """Each name on its line, with a trailing comma and `comment` behind the parenthesis."""
-    assert not isinstance(statement.names, cst.ImportStar)
-    inside = cst.ParenthesizedWhitespace(indent=True, last_line=INDENT)
-    opening = inside if comment is None else inside.with_changes(first_line=comment)
-    commas = [cst.Comma(whitespace_after=inside)] * (len(statement.names) - 1)
-    commas.append(cst.Comma(whitespace_after=cst.ParenthesizedWhitespace(indent=True)))
-    return statement.with_changes(
-        names=[
-            alias.with_changes(comma=comma)
-            for alias, comma in zip(statement.names, commas, strict=True)
-        ],
-        lpar=cst.LeftParen(whitespace_after=opening),
-        rpar=cst.RightParen(),
+def _binds_torch_elsewhere(file: File, node: ast.Import) -> bool:
+    """Whether `torch` is bound without an `import torch.distributed.fsdp` wherever it is used."""
+    bindings = file.scope_of(node).bindings.get("torch", ())
+    used = min((load.lineno for load in file.loads.get("torch", ())), default=node.lineno)
+    return any(
+        isinstance(b, Imported) and not is_module(b.alias.name) and b.alias.lineno <= used
+        for b in bindings
     )

@@ -41,6 +41,15 @@ def apply(text: str, edits: Iterable[Edit]) -> str:
     return after
 
 
+def edited_part(file: File, start: int, end: int, edits: Iterable[Edit]) -> str:
+    """A part of a file's text after edits inside of it."""
+    text = file.text
+    for edit in sorted(edits, reverse=True):
+        text = text[: edit.start] + edit.text + text[edit.end :]
+        end += len(edit.text) - (edit.end - edit.start)
+    return text[start:end]
+
+
 def overlap(ordered: Sequence[Edit]) -> bool:
     """Whether two of some edits, in the order of their places, want the same text."""
     return any(next_.start < edit.end for edit, next_ in pairwise(ordered))
@@ -172,11 +181,17 @@ def dedent_body(file: File, statement: ast.With) -> list[Edit]:
 def _lines_inside_strings(file: File, statement: ast.stmt) -> set[int]:
     """The lines of a statement that begin inside a string."""
     found: set[int] = set()
-    for node in ast.walk(statement):
-        if isinstance(node, ast.JoinedStr) or (
-            isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)
-        ):
-            found.update(range(node.lineno + 1, (node.end_lineno or node.lineno) + 1))
+    start, end = file.lines(statement)
+    # In parentheses the tokenizer does not look at indentation.
+    lines = io.StringIO("(" + NEWLINE.sub("\n", file.text[start:end]) + "\n)").readline
+    opened: list[int] = []
+    for token in tokenize.generate_tokens(lines):
+        name = tokenize.tok_name[token.type]
+        if name.endswith("STRING_START"):
+            opened.append(token.start[0])
+        first = opened.pop() if name.endswith("STRING_END") else token.start[0]
+        if name == "STRING" or name.endswith("STRING_END"):
+            found.update(range(first + statement.lineno, token.end[0] + statement.lineno))
     return found
 
 

@@ -46,7 +46,8 @@ norm = torch.nn.utils.clip_grad_norm_(trained, 1.0)
 """,
             """\
 import torch
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, clip_grad_norm_
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+from fsdp_migrate.runtime import clip_grad_norm_
 
 model = FSDP(model, sharding_strategy=strategy)
 trained = [p for p in model.parameters() if p.requires_grad]
@@ -59,7 +60,7 @@ norm = clip_grad_norm_(trained, 1.0)
             """\
 from dataclasses import dataclass
 
-from torch import nn
+import torch.nn as nn
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 

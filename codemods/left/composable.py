@@ -27,8 +27,8 @@ from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 fully_shard(model, policy=ModuleWrapPolicy({Block}), strategy=strategy)
 """,
             """\
-from torch.distributed._composable import fully_shard
 from fsdp_migrate.runtime.wrap import ModuleWrapPolicy
+from torch.distributed._composable import fully_shard
 
 fully_shard(model, policy=ModuleWrapPolicy({Block}), strategy=strategy)
 """,

@@ -22,7 +22,7 @@ all-reduce of hybrid sharding, `set_all_reduce_hook`.""",
         bridged(
             "a hook that compresses",
             """\
-from torch.distributed.algorithms._comm_hooks import default_hooks as hooks
+import torch.distributed.algorithms._comm_hooks.default_hooks as hooks
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 model = FSDP(model)

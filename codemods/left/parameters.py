@@ -64,7 +64,8 @@ norm = norm_of(model)
             """\
 import torch
 import torch.distributed as dist
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, local_shard
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+from fsdp_migrate.runtime import local_shard
 
 
 def norm_of(model):
@@ -97,7 +98,8 @@ dist.all_reduce(total)
             """\
 import torch
 import torch.distributed as dist
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, local_shard
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+from fsdp_migrate.runtime import local_shard
 
 model = FSDP(model)
 grads = [p.grad for p in model.parameters() if p.grad is not None]
@@ -128,7 +130,8 @@ class Optimizer(torch.optim.AdamW):
             """\
 import torch
 import torch.distributed as dist
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, local_shard
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+from fsdp_migrate.runtime import local_shard
 
 
 class Optimizer(torch.optim.AdamW):
@@ -157,7 +160,8 @@ dist.all_reduce(count)
             """\
 import torch
 import torch.distributed as dist
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, local_shard
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+from fsdp_migrate.runtime import local_shard
 
 model = FSDP(model)
 count = torch.tensor(sum(local_shard(p).numel() for p in model.parameters()))

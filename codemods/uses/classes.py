@@ -21,8 +21,9 @@ together with the constructors: on the bridge the runtime's class stays in them,
         Example(
             "a test and an annotation",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 
 def units(model: FSDP):
@@ -32,8 +33,9 @@ def units(model: FSDP):
 print(len(units(FSDP(Net()))))
 """,
             """\
-from model import Net
 from torch.distributed.fsdp import FSDPModule, fully_shard
+
+from model import Net
 
 
 def units(model: FSDPModule):
@@ -46,9 +48,10 @@ print(len(units(fully_shard(Net()))))
         Example(
             "one class among several",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
+
+from model import Net
 
 
 def is_wrapped(model):
@@ -58,9 +61,10 @@ def is_wrapped(model):
 print(is_wrapped(FullyShardedDataParallel(Net())))
 """,
             """\
-from model import Net
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
+
+from model import Net
 
 
 def is_wrapped(model):
@@ -73,8 +77,9 @@ print(is_wrapped(fully_shard(Net())))
         bridged(
             "on the bridge",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), **options)
 print(isinstance(model, FSDP))

@@ -41,11 +41,11 @@ def main(model, rank, config):
 """,
             """\
 import torch
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
 )
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 
 
 def main(model, rank, config):

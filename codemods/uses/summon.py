@@ -23,17 +23,19 @@ parameter, `p.full_tensor()` on all ranks does as well and gathers no other.""",
         Example(
             "of a plain model",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net())
 with FSDP.summon_full_params(model, writeback=False):
     weight = model.head.weight.detach().clone()
 """,
             """\
-from model import Net
 from fsdp_migrate.runtime import summon_full_params
 from torch.distributed.fsdp import fully_shard
+
+from model import Net
 
 model = fully_shard(Net())
 with summon_full_params(model, writeback=False):
@@ -43,8 +45,9 @@ with summon_full_params(model, writeback=False):
         bridged(
             "on the bridge",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), **options)
 with FSDP.summon_full_params(model):
@@ -64,16 +67,18 @@ modules that are `FSDPModule`s, in the same order. With `root_only=True` the con
         Example(
             "all units",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net())
 for unit in FSDP.fsdp_modules(model):
     print(unit)
 """,
             """\
-from model import Net
 from torch.distributed.fsdp import FSDPModule, fully_shard
+
+from model import Net
 
 model = fully_shard(Net())
 for unit in [module for module in model.modules() if isinstance(module, FSDPModule)]:
@@ -83,8 +88,9 @@ for unit in [module for module in model.modules() if isinstance(module, FSDPModu
         bridged(
             "roots only",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net())
 print(len(FSDP.fsdp_modules(model, root_only=True)))

@@ -26,8 +26,9 @@ the call hangs where a rank holds an empty shard. It also fails on offloaded gra
             "result unused",
             """\
 import torch
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -35,8 +36,9 @@ model.clip_grad_norm_(1.0)
 """,
             """\
 import torch
-from model import Net
 from torch.distributed.fsdp import fully_shard
+
+from model import Net
 
 model = fully_shard(Net())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -46,16 +48,18 @@ torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         Example(
             "result used",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net())
 norm = model.clip_grad_norm_(max_norm=1.0)
 """,
             """\
-from model import Net
 from fsdp_migrate.runtime import clip_grad_norm_
 from torch.distributed.fsdp import fully_shard
+
+from model import Net
 
 model = fully_shard(Net())
 norm = clip_grad_norm_(model.parameters(), max_norm=1.0)
@@ -64,8 +68,9 @@ norm = clip_grad_norm_(model.parameters(), max_norm=1.0)
         bridged(
             "on the bridge",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), sharding_strategy=config.strategy)
 model.clip_grad_norm_(1.0)
@@ -75,8 +80,9 @@ model.clip_grad_norm_(1.0)
         bridged(
             "a method of the same name of something else",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 
 class Agent:
@@ -103,8 +109,9 @@ back, also after an error. On the bridge the method does the same.""",
             """\
 from contextlib import nullcontext
 
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net())
 with model.no_sync() if not last else nullcontext():
@@ -113,9 +120,10 @@ with model.no_sync() if not last else nullcontext():
             """\
 from contextlib import nullcontext
 
-from model import Net
 from fsdp_migrate.runtime import no_sync
 from torch.distributed.fsdp import fully_shard
+
+from model import Net
 
 model = fully_shard(Net())
 with no_sync(model) if not last else nullcontext():
@@ -125,8 +133,9 @@ with no_sync(model) if not last else nullcontext():
         bridged(
             "on the bridge",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net(), **options)
 with model.no_sync():

@@ -24,16 +24,18 @@ else model`) work on either.""",
         Example(
             "unwrapping",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = Net()
 model = FSDP(model)
 config = model.module.config
 """,
             """\
-from model import Net
 from torch.distributed.fsdp import fully_shard
+
+from model import Net
 
 model = Net()
 fully_shard(model)
@@ -43,15 +45,17 @@ config = model.config
         Example(
             "asking first",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 model = FSDP(Net())
 raw = model.module if hasattr(model, "module") else model
 """,
             """\
-from model import Net
 from torch.distributed.fsdp import fully_shard
+
+from model import Net
 
 model = fully_shard(Net())
 raw = model.module if hasattr(model, "module") else model
@@ -61,8 +65,9 @@ raw = model.module if hasattr(model, "module") else model
         bridged(
             "a model that may be another",
             """\
-from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
 
 
 def config(model):

@@ -1,7 +1,7 @@
 """Runs behaviours under several gloo ranks: ``python -m behaviour.ranks RANKS FOLDER [NAME...]``, in ``tests/``.
 
-Each behaviour has ranks of its own, forked from here, so that one that fails on one rank does not
-leave the others of the next in another collective.
+Each behaviour has a process group of its own, so that one that fails on one rank does not leave the others of the next
+in another collective. Those of an area share processes, forked from here; a planted fault has its own.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ import traceback
 import warnings
 from collections.abc import Callable
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.distributed.fsdp as fsdp1
 import torch.distributed.fsdp.sharded_grad_scaler
 import torch.distributed.fsdp.wrap  # `api.wrap` is the module
-from forked import record, run_ranks
+from forked import fork_ranks, join, record
 from torch.distributed.fsdp import (
     _flat_param,
     _init_utils,
@@ -63,9 +65,7 @@ def run_on(api: Any, behaviour: Behaviour) -> Any:
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result = behaviour.run(api)
-    gc.collect()  # before the process group goes, or the process may abort
-    return result
+        return behaviour.run(api)
 
 
 def run_fault(fault: Fault) -> dict[str, Any]:
@@ -73,22 +73,43 @@ def run_fault(fault: Fault) -> dict[str, Any]:
     return run_one(fault.behaviour, runtime)
 
 
-def start(ranks: int, folder: Path, name: str, run: Callable[[], dict[str, Any]]) -> None:
-    meeting = folder / name
-    meeting.mkdir()
-    run_ranks(ranks, meeting, lambda rank: record(folder, name, run))
+Task = tuple[str, Callable[[], dict[str, Any]]]
+
+
+def run_tasks(ranks: int, folder: Path, tasks: list[Task]) -> None:
+    """Runs tasks one after the other in the same processes, and in new ones those that come after a crash."""
+
+    def run(rank: int) -> None:
+        for name, task in tasks:
+            join(rank, ranks, folder / f"{name}.store")
+            record(folder, name, task)
+            gc.collect()  # models go before their group, or the process may abort
+            dist.destroy_process_group()
+
+    while tasks:
+        fork_ranks(ranks, run)
+        missing = (n for n, (name, _) in enumerate(tasks) if not is_recorded(folder, name, ranks))
+        tasks = tasks[next(missing, len(tasks)) + 1 :]
+
+
+def is_recorded(folder: Path, name: str, ranks: int) -> bool:
+    return all((folder / f"{name}.{rank}.json").exists() for rank in range(ranks))
 
 
 def main(ranks: int, folder: Path, names: list[str]) -> None:
     fsdp1_on_cpu()
     # To develop a behaviour: FSDP1 beside itself.
     ours = fsdp1 if os.environ.get("BEHAVIOUR_OF") == "fsdp1" else runtime
-    for name, behaviour in BEHAVIOURS.items():
-        if behaviour.ranks == ranks and (not names or name in names):
-            start(ranks, folder, name, partial(run_one, behaviour, ours))
+    chosen = [
+        behaviour
+        for name, behaviour in BEHAVIOURS.items()
+        if behaviour.ranks == ranks and (not names or name in names)
+    ]
+    for _, area in groupby(chosen, key=lambda behaviour: behaviour.area):
+        run_tasks(ranks, folder, [(each.name, partial(run_one, each, ours)) for each in area])
     for name, fault in FAULTS.items():
         if fault.behaviour.ranks == ranks and (not names or f"fault.{name}" in names):
-            start(ranks, folder, f"fault.{name}", partial(run_fault, fault))
+            run_tasks(ranks, folder, [(f"fault.{name}", partial(run_fault, fault))])
 
 
 if __name__ == "__main__":

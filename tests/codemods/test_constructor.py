@@ -18,7 +18,9 @@ from model import Block, Net
 from torch.distributed.fsdp import (
     BackwardPrefetch, CPUOffload, FullyShardedDataParallel as FSDP, MixedPrecision, ShardingStrategy
 )
-from torch.distributed.fsdp.wrap import ModuleWrapPolicy, transformer_auto_wrap_policy
+from torch.distributed.fsdp.wrap import (
+    ModuleWrapPolicy, lambda_auto_wrap_policy, transformer_auto_wrap_policy
+)
 from torch.distributed.device_mesh import init_device_mesh
 
 
@@ -35,6 +37,7 @@ model = Net()
 """
 HYBRID = "sharding_strategy=ShardingStrategy.HYBRID_SHARD"
 BF16 = "mixed_precision=MixedPrecision(param_dtype=torch.bfloat16)"
+LAMBDA = "partial(lambda_auto_wrap_policy, lambda_fn=lambda m: {})"
 BY_BLOCK = "auto_wrap_policy=ModuleWrapPolicy({Block})"
 
 STAYS = {
@@ -44,20 +47,30 @@ STAYS = {
     "hybrid mesh of one dimension": f"model = FSDP(model, {HYBRID}, device_mesh=init_device_mesh('cuda', (8,)))\n",
     "hybrid without a mesh": f"model = FSDP(model, {HYBRID}, {BY_BLOCK})\n",
     "strategy of a configuration": "model = FSDP(model, sharding_strategy=config.strategy)\n",
-    "strategy bound twice": (
-        "s = ShardingStrategy.FULL_SHARD\nif zero2:\n    s = ShardingStrategy.SHARD_GRAD_OP\n"
-        "model = FSDP(model, sharding_strategy=s)\n"
-    ),
     "strategy named in the call": "model = FSDP(model, sharding_strategy=(s := ShardingStrategy.FULL_SHARD))\nprint(s)\n",
-    "group": "model = FSDP(model, process_group=group)\n",
-    "offload in a condition": "model = FSDP(model, cpu_offload=CPUOffload(True) if low else None)\n",
-    "offload by a flag": "model = FSDP(model, cpu_offload=CPUOffload(offload_params=low))\n",
+    "group that may be None": "model = FSDP(model, process_group=group, device_id=0)\n",
+    "group on an unknown device": "model = FSDP(model, process_group=new_group(), device_id=device)\n",
+    "strategy by a call": "model = FSDP(model, sharding_strategy=pick(config))\n",
+    "strategy of branches, one unknown": (
+        "model = FSDP(model, sharding_strategy=ShardingStrategy.FULL_SHARD if a else config.strategy)\n"
+    ),
+    "strategy read elsewhere, too": (
+        "s = ShardingStrategy.FULL_SHARD\nif zero2:\n    s = ShardingStrategy.SHARD_GRAD_OP\n"
+        "print(s)\nmodel = FSDP(model, sharding_strategy=s)\n"
+    ),
+    "branches of precision that differ in flags": (
+        "a = MixedPrecision(torch.bfloat16, cast_forward_inputs=True) if x else MixedPrecision(torch.float16)\n"
+        "model = FSDP(model, mixed_precision=a)\n"
+    ),
+    "a condition that asks the module": f"model = FSDP(model, auto_wrap_policy={LAMBDA.format('m.numel() > 3')})\n",
+    "a condition that is negated": f"model = FSDP(model, auto_wrap_policy={LAMBDA.format('m not in model.layers')})\n",
+    "a condition of another function": (
+        f"def wrap(m, p):\n    return FSDP(m, auto_wrap_policy=p)\n"
+        f"wrap(Net(), {LAMBDA.format('m in xs')})\n"
+    ),
     "offload changed on the way": "c = CPUOffload()\nc.offload_params = True\nmodel = FSDP(model, cpu_offload=c)\n",
-    "broadcast by a flag": "model = FSDP(model, sync_module_states=low)\n",
     "broadcast in a loop": "for m in models:\n    FSDP(m, sync_module_states=True)\n",
     "broadcast inside an expression": "train(FSDP(Net(), sync_module_states=True))\n",
-    "broadcast over a mesh": "model = FSDP(model, device_mesh=mesh['dp'], sync_module_states=True)\n",
-    "broadcast beside another constructor": "a = FSDP(model, sync_module_states=True)\nb = FSDP(Net())\n",
     "mixed precision in a loop": f"for m in models:\n    m = FSDP(m, {BF16})\n",
     "mixed precision beside another constructor": f"model.a = FSDP(model.a, {BF16})\nmodel = FSDP(model, {BF16})\n",
     "mixed precision, two calls": f"def wrap(m):\n    return FSDP(m, {BF16})\na, b = wrap(Net()), wrap(Net())\n",
@@ -86,6 +99,15 @@ STAYS = {
     "a star": "model = FSDP(*arguments)\n",
 }
 PLAIN = {
+    "broadcast beside another constructor": "a = FSDP(model, sync_module_states=True)\nb = FSDP(Net())\n",
+    "broadcast over a mesh": "model = FSDP(model, device_mesh=mesh['dp'], sync_module_states=True)\n",
+    "broadcast by a flag": "model = FSDP(model, sync_module_states=low)\n",
+    "offload by a flag": "model = FSDP(model, cpu_offload=CPUOffload(offload_params=low))\n",
+    "offload in a condition": "model = FSDP(model, cpu_offload=CPUOffload(True) if low else None)\n",
+    "strategy bound twice": (
+        "s = ShardingStrategy.FULL_SHARD\nif zero2:\n    s = ShardingStrategy.SHARD_GRAD_OP\n"
+        "model = FSDP(model, sharding_strategy=s)\n"
+    ),
     "mesh of one dimension": "mesh = init_device_mesh('cuda', (8,))\nmodel = FSDP(model, device_mesh=mesh)\n",
     "hybrid mesh of two names": f"model = FSDP(model, {HYBRID}, device_mesh=mesh['a', 'b'])\n",
     "strategy by a name": "s = ShardingStrategy.SHARD_GRAD_OP\nmodel = FSDP(model, sharding_strategy=s)\n",

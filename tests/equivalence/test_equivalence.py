@@ -18,20 +18,30 @@ from fsdp_migrate.source import Source
 from . import faults, loop, silent, summon, surroundings  # noqa: F401  (they register their checks)
 from .cases import COMPARISONS, FAULTS
 from .checks import CHECKS
+from .plain import FAULTS as PLAIN_FAULTS
+from .plain import PLAIN
 from .programs import PROGRAMS, Program
 from .train import Case, differences
 
 pytestmark = pytest.mark.ranks
 
-Results = Callable[[int], dict[str, list[dict[str, Any]]]]
+Results = Callable[..., dict[str, list[dict[str, Any]]]]
+
+
+def at_ranks(value: Any, name: str, ranks: tuple[int, ...]) -> list[Any]:
+    """A test for each number of ranks: parameters, the number, and whether it shows again what the first has shown."""
+    first, *others = ranks
+    again = [
+        pytest.param(value, n, True, id=f"{name}-{n}", marks=pytest.mark.thorough) for n in others
+    ]
+    return [pytest.param(value, first, False, id=f"{name}-{first}"), *again]
 
 
 @pytest.mark.parametrize(
-    ("case", "ranks"),
-    [pytest.param(c, r, id=f"{c.name}-{r}") for r in (2, 4) for c in COMPARISONS if r in c.ranks],
+    ("case", "ranks", "again"), [p for c in COMPARISONS for p in at_ranks(c, c.name, c.ranks)]
 )
-def test_trains_like_fsdp1(results: Results, case: Case, ranks: int) -> None:
-    found = results(ranks).get(case.name, [])
+def test_trains_like_fsdp1(results: Results, case: Case, ranks: int, again: bool) -> None:
+    found = results(ranks, again).get(case.name, [])
     assert len(found) == ranks, "not every rank finished"
     bitwise = ranks == 2 and case.bitwise
     assert [differences(case, result, bitwise) for result in found] == [[]] * ranks
@@ -49,31 +59,51 @@ def test_fault_is_found(results: Results, fault: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "ranks"),
-    [pytest.param(p, r, id=f"{p.name}-{r}") for r in (2, 4) for p in PROGRAMS if r in p.case.ranks],
+    ("program", "ranks", "again"), [p for c in PROGRAMS for p in at_ranks(c, c.name, c.case.ranks)]
 )
 def test_swapped_program_trains_like_the_original(
-    results: Results, program: Program, ranks: int
+    results: Results, program: Program, ranks: int, again: bool
 ) -> None:
-    found = results(ranks).get(program.name, [])
+    found = results(ranks, again).get(program.name, [])
     assert len(found) == ranks, "not every rank finished"
     bitwise = ranks == 2 and program.case.bitwise
     assert [differences(program.case, result, bitwise) for result in found] == [[]] * ranks
 
 
 @pytest.mark.parametrize(
-    ("check", "ranks"),
-    [pytest.param(n, r, id=f"{n}-{r}") for n, (at, _) in CHECKS.items() for r in at],
+    ("program", "ranks", "again"), [p for c in PLAIN for p in at_ranks(c, c.name, c.case.ranks)]
 )
-def test_check(results: Results, check: str, ranks: int) -> None:
-    found = results(ranks).get(check, [])
+def test_plain_program_trains_like_the_original(
+    results: Results, program: Program, ranks: int, again: bool
+) -> None:
+    found = results(ranks, again).get(program.name, [])
+    assert len(found) == ranks, "not every rank finished"
+    assert [differences(program.case, result, ranks == 2) for result in found] == [[]] * ranks
+
+
+@pytest.mark.parametrize("fault", PLAIN_FAULTS)
+def test_fault_in_a_plain_form_is_found(results: Results, fault: str) -> None:
+    name, _, _, expected = PLAIN_FAULTS[fault]
+    case = next(each.case for each in PLAIN if each.name == name)
+    for result in results(2)[f"fault-{fault}"]:
+        assert "error" not in result, result["error"]
+        different = [line.split(":")[0] for line in differences(case, result, bitwise=False)]
+        assert expected in different
+
+
+@pytest.mark.parametrize(
+    ("check", "ranks", "again"),
+    [p for name, (at, _) in CHECKS.items() for p in at_ranks(name, name, at)],
+)
+def test_check(results: Results, check: str, ranks: int, again: bool) -> None:
+    found = results(ranks, again).get(check, [])
     assert len(found) == ranks, "not every rank finished"
     assert [result.get("error") for result in found] == [None] * ranks
 
 
 def test_names_are_unique() -> None:
     names = [case.name for case in COMPARISONS] + list(CHECKS)
-    names += [program.name for program in PROGRAMS]
+    names += [program.name for program in (*PROGRAMS, *PLAIN)]
     assert len(names) == len(set(names))
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.fsdp as fsdp
@@ -18,7 +19,6 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, _init_utils
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.tensor import DTensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime.torch_private import units_of
@@ -32,13 +32,16 @@ BRIDGE = SimpleNamespace(**{**vars(runtime), **vars(runtime.wrap)})
 
 @dataclass(frozen=True)
 class Case:
-    """One comparison. ``options(api)`` gives the constructor's arguments, the same for both."""
+    """One comparison. ``options(api)`` gives the constructor's arguments, the same for both.
+
+    Of the numbers of ``ranks`` the first is for ``make test``; others show it again, under ``make thorough``.
+    """
 
     name: str
     options: Callable[[Any], dict[str, Any]] = lambda api: {}
     model: Callable[[], nn.Module] = Transformer
     ranks: tuple[int, ...] = (2, 4)
-    steps: int = 3
+    steps: int = 2  # the second starts from what the first has updated, and prefetches in its order
     micro_batches: int = 1
     clip: float | None = None
     norm_type: float = 2.0
@@ -70,23 +73,36 @@ class Run:
     norm_type: str
 
 
-class CollectiveCounter(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # Some releases call the backend for a group of one rank as well.
-        if func.namespace == "c10d" and group_size(args) > 1:
-            # FSDP1 gathers into a list where the backend is gloo: the same collective
-            name = {"allgather_": "_allgather_base_"}.get(func._opname, func._opname)
-            self.counts[name] += 1
-        return func(*args, **(kwargs or {}))
+# Methods of a process group, and what they do; FSDP1 gathers into a list where the backend is gloo.
+COLLECTIVES = {
+    "allreduce": "all-reduce",
+    "broadcast": "broadcast",
+    "allgather": "all-gather",
+    "_allgather_base": "all-gather",
+    "all_gather_single": "all-gather",  # the names since torch 2.13
+    "_reduce_scatter_base": "reduce-scatter",
+    "reduce_scatter_single": "reduce-scatter",
+}
 
 
-def group_size(args: tuple[Any, ...]) -> int:
-    group = next((a for a in args if isinstance(a, torch.ScriptObject)), None)
-    return dist.ProcessGroup.unbox(group).size() if group is not None else 0
+@contextlib.contextmanager
+def counted_collectives() -> Iterator[Counter[str]]:
+    """Counts what is called meanwhile, on groups of more than one rank."""
+    counts: Counter[str] = Counter()
+
+    def counted(method: Callable[..., Any], what: str) -> Callable[..., Any]:
+        def call(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
+            if group.size() > 1:
+                counts[what] += 1
+            return method(group, *args, **kwargs)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, what in COLLECTIVES.items():
+            if method := vars(dist.ProcessGroup).get(name):
+                patch.setattr(dist.ProcessGroup, name, counted(method, what))
+        yield counts
 
 
 def build(case: Case) -> nn.Module:
@@ -110,8 +126,7 @@ def train(
     generator = torch.Generator().manual_seed(100 + dist.get_rank())
     losses, norms = [], []
     seen = see_dtypes(model)
-    counter = CollectiveCounter()
-    with counter:
+    with counted_collectives() as collectives:
         for _ in range(case.steps):
             optimizer.zero_grad()
             for micro_batch in range(case.micro_batches):
@@ -125,7 +140,7 @@ def train(
             optimizer.step()
     parameters, buffers = full(model)
     kind = type(norms[0]).__name__ if norms else ""
-    return Run(losses, norms, parameters, buffers, dict(counter.counts), seen, kind)
+    return Run(losses, norms, parameters, buffers, dict(collectives), seen, kind)
 
 
 def see_dtypes(model: nn.Module) -> list[str]:

@@ -93,13 +93,13 @@ class TooSlow(Exception):
 
 @contextlib.contextmanager
 def limited(size: int) -> Iterator[None]:
-    """A block may take two seconds of its own, and one more for each 10 kB of the file."""
+    """A block may take five seconds of its own, and one more for each 10 kB of the file."""
 
     def stop(*_: object) -> None:
         raise TooSlow
 
     before = signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, 2 + size / 10_000)
+    signal.setitimer(signal.ITIMER_PROF, 5 + size / 10_000)
     try:
         yield
     finally:

@@ -126,7 +126,7 @@ STATEMENTS = (
     "inner = $m.module._fsdp_wrapped_module$c", "inner = getattr($m, '_fsdp_wrapped_module', $m)", "$m = $wrap($m)", "save(unwrap($m.module))",
     "with $enable_wrap(wrapper_cls=$FSDP, auto_wrap_policy=$e):\n    $m = $wrap(Net())$c", "apply_activation_checkpointing($m, check_fn=$e)",
     "$m = torch.compile($call)", "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP$c\nFSDP($m)",
-    "if $e: $m = $call\nelse: $m = $e$c", "while $e: $m = $call; break", "x = 1 \\\n    + 2", "$m = \\\n    $call", "import torch.nn as nn; import torch",
+    "if $e: $m = $call\nelse: $m = $e$c", "while $e: $m = $call; break", "x = 1 \\\n    + 2", "$m = \\\n    $call", "import numpy as np; import os",
     "from m import Block, Net, Norm", "class FSDP2: pass", "def fully_shard(m): return m", "__all__ = ['FSDP', \"FullyShardedDataParallel\"]",
     "try: $m = $call\nexcept (ValueError, TypeError) as $n: raise RuntimeError($e) from $n\nelse: pass\nfinally: pass$c",
     "lambda_ = lambda net, **kw: $FSDP(net, **kw)", "raise SystemExit($e)", "print(*$e, sep='')  if $e else 0",

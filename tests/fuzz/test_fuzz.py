@@ -57,6 +57,13 @@ FOUND = {
         "from torch.distributed.fsdp import (\n    MixedPrecision,\n    register_fsdp_forward_method\n"
         "    as r,\n)\nx = MixedPrecision()\n"
     ),
+    "a comment inside an alias": (
+        "from torch.distributed.fsdp import (\n    fully_shard,\n    MixedPrecision  # a\n    as\n    # b\n    M,\n)\nM()\n"
+    ),
+    "imports that end in a backslash": (
+        "from torch.distributed.fsdp import *\nimport os; \\\nx = 1\n"
+        "with FullyShardedDataParallel.state_dict_type(m, StateDictType.FULL_STATE_DICT):\n    sd = m.state_dict()\n"
+    ),
     "a body on the last line of its header": (
         f"{FSDP}from torch.distributed.fsdp import StateDictType\nwith FSDP.state_dict_type(\n"
         "    m, StateDictType.  # a\n    FULL_STATE_DICT): sd = m.state_dict(); y = 1  # b\n"

@@ -1,0 +1,147 @@
+"""The files that can get a model from a file that wraps it: those that import that file, and those that all of these import.
+
+A model travels by calls, and a call needs an import. The imports are found by a search in the text, since most of these files
+are not parsed for anything else. A name that leads to several files means the nearest, as it does everywhere in this tool.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+from fsdp_migrate.facts.program import Program
+
+_IMPORT = re.compile(
+    r"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n]*)|import[ \t]+([^\n]+))",
+    re.MULTILINE,
+)
+_DYNAMIC = re.compile(r"\bimport_module\(|\b__import__\(")
+_START = re.compile(r"^if __name__ == ", re.MULTILINE)
+_TEST = re.compile(r"(^|/)(tests?/|test_[^/]*\.py$|conftest\.py$)")
+_WORD = re.compile(r"[.\w]+")
+
+
+class Reach:
+    """Which files import which, found out when asked."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._texts: dict[str, str] = {}
+        self._imports: dict[str, tuple[str, ...]] = {}
+        self._files: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._by_tail: dict[str, list[str]] = {}
+        for path in program.paths:
+            self._by_tail.setdefault(os.path.basename(_stem(path)), []).append(path)
+
+    def of(self, path: Path) -> list[str]:
+        """The files that can get a model from one, itself included. Tests count only where a test wraps the model."""
+        start = str(path)
+        above = [start] if self.is_start(start) else self._closed([start], self.importers)
+        if not _TEST.search(start):
+            above = [each for each in above if not _TEST.search(each)]
+        found = self._closed(above, self.imports)
+        inside = found if self.is_start(start) else self.program.paths
+        if not any(map(self._is_dynamic, inside)):
+            return found
+        # An import by a string can mean any file of the run, other programs aside.
+        return [each for each in self.program.paths if each == start or not self.is_start(each)]
+
+    def below(self, path: str) -> list[str]:
+        """A file and all that it imports, directly or through others."""
+        return self._closed([path], self.imports)
+
+    def is_start(self, path: str) -> bool:
+        """Whether a file is a program by itself, which no other file imports."""
+        return bool(_START.search(self.text(path))) and not self.importers(path)
+
+    def text(self, path: str) -> str:
+        """The source of a file; "" if it cannot be read."""
+        if path not in self._texts:
+            try:
+                self._texts[path] = Path(path).read_text(errors="replace")
+            except OSError:
+                file = self.program.load(path)  # standard input has no path of its own
+                self._texts[path] = "" if file is None else file.text
+        return self._texts[path]
+
+    def imports(self, path: str) -> tuple[str, ...]:
+        """The files that one imports itself."""
+        if path not in self._imports:
+            self._imports[path] = tuple(dict.fromkeys(self._imported(path)))
+        return self._imports[path]
+
+    def importers(self, path: str) -> list[str]:
+        """The files that import one themselves."""
+        return self._importers.get(path, [])
+
+    @cached_property
+    def _importers(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for path in self.program.paths:
+            for other in self.imports(path):
+                if other != path:
+                    found.setdefault(other, []).append(path)
+        return found
+
+    def _closed(self, paths: list[str], more: object) -> list[str]:
+        found = dict.fromkeys(paths)
+        pending = list(found)
+        while pending:
+            for other in more(pending.pop()):  # type: ignore[operator]
+                if other not in found:
+                    found[other] = None
+                    pending.append(other)
+        return list(found)
+
+    def _is_dynamic(self, path: str) -> bool:
+        return bool(_DYNAMIC.search(self.text(path)))
+
+    def _imported(self, path: str) -> Iterator[str]:
+        for match in _IMPORT.finditer(self.text(path)):
+            source, names, modules = match.groups()
+            if modules is not None:
+                for name in _WORD.findall(modules):
+                    yield from self._meant(path, name)
+            else:
+                yield from self._meant(path, source)
+                for name in _WORD.findall(names):
+                    yield from self._meant(path, f"{source}.{name}")
+
+    def _meant(self, importer: str, dotted: str) -> tuple[str, ...]:
+        """The files that a dotted name can mean: their paths end in its parts, and they are nearest to the importer."""
+        stem = _stem(importer)
+        is_package = importer.endswith(f"{os.sep}__init__.py")
+        key = stem if is_package else os.path.dirname(stem), dotted
+        if key not in self._files:
+            self._files[key] = tuple(self._nearest(*key))
+        return self._files[key]
+
+    def _nearest(self, folder: str, dotted: str) -> Iterator[str]:
+        level = len(dotted) - len(dotted.lstrip("."))
+        parts = [part for part in dotted.split(".") if part]
+        if level:
+            root = folder
+            for _ in range(level - 1):
+                root = os.path.dirname(root)
+            wanted = os.path.join(root, *parts)
+            tails = self._by_tail.get(os.path.basename(wanted), ())
+            yield from (path for path in tails if _stem(path) == wanted)
+            return
+        tails = self._by_tail.get(parts[-1], ()) if parts else ()
+        ending = os.sep + os.sep.join(parts)
+        found = [path for path in tails if _stem(path).endswith(ending)]
+        shared = {path: len(os.path.commonpath([_stem(path), folder])) for path in found}
+        nearest = max(shared.values(), default=0)
+        for path in found:
+            beside = len(parts) > 1 or parts[0] not in sys.stdlib_module_names
+            if shared[path] == nearest and (beside or os.path.dirname(_stem(path)) == folder):
+                yield path
+
+
+def _stem(path: str) -> str:
+    """The absolute path of a module without its ending; a package is its folder."""
+    return os.path.abspath(path).removesuffix(".py").removesuffix(f"{os.sep}__init__")

@@ -1,0 +1,270 @@
+"""Files under attack: killed runs, full disks, other runs, rights, links, names. Every file is old or new, and nothing is left over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fsdp_migrate.report import Change
+from fsdp_migrate.write import write_changes
+
+OLD = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(model)  # {}\n"
+NEW = OLD.replace("torch.distributed.fsdp", "fsdp_migrate.runtime")
+COMMAND = [Path(sys.executable).parent / "fsdp-migrate", "--form", "bridge", "--allow-dirty"]
+KILLS = 200
+
+
+def tree(folder: Path, count: int) -> list[Path]:
+    """Files with FSDP1 in some folders."""
+    files = [folder / f"part{n % 7}" / f"file{n}.py" for n in range(count)]
+    for number, file in enumerate(files):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(OLD.format(number))
+    return files
+
+
+def states(files: list[Path]) -> list[str]:
+    """`old` or `new` for each file; anything else is a file that was lost."""
+    known = [{OLD.format(n): "old", NEW.format(n): "new"} for n in range(len(files))]
+    return [names[file.read_text()] for names, file in zip(known, files, strict=True)]
+
+
+def left_over(folder: Path) -> list[str]:
+    return [
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix != ".py"
+    ]
+
+
+def migrate(folder: Path, *more: object, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [*map(str, COMMAND), *map(str, more), "."]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, **options
+    )  # type: ignore[call-overload,no-any-return]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_killed_at_any_moment(tmp_path: Path, sent: signal.Signals) -> None:
+    """Prints how many of the files were new after each kill, and what a killed run left."""
+    rng = random.Random(0)
+    files = tree(tmp_path, 500)
+    started = time.monotonic()
+    assert migrate(tmp_path).returncode == 0
+    whole = time.monotonic() - started
+    midway = left = before = 0
+    for _ in range(KILLS // 3 + 1):
+        files = tree(tmp_path, 500)
+        run = subprocess.Popen(
+            [*map(str, COMMAND), "."],
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        # Half of the kills fall into the part of the run that writes.
+        time.sleep(rng.uniform(0, whole) if rng.random() < 0.5 else 0)
+        if rng.random() < 0.5:
+            _wait_for_a_new_file(files, run)
+        run.send_signal(sent)
+        run.wait()
+        found = states(files)
+        midway += len(set(found)) > 1
+        before += set(found) == {"old"}
+        left += len(left_over(tmp_path))
+        assert len(left_over(tmp_path)) <= (sent == signal.SIGKILL)
+    tree(tmp_path, 500)
+    assert migrate(tmp_path).returncode == 0
+    assert set(states(files)) == {"new"}
+    assert left_over(tmp_path) == []
+    print(
+        f"{sent.name}: {KILLS // 3 + 1} kills, {before} before the first file, {midway} midway, {left} files left over, 0 after the next run"
+    )
+
+
+def _wait_for_a_new_file(files: list[Path], run: subprocess.Popen[bytes]) -> None:
+    inodes = {file: file.stat().st_ino for file in files[:3]}
+    while run.poll() is None and all(file.stat().st_ino == inode for file, inode in inodes.items()):
+        time.sleep(0.0005)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of half a megabyte."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if (
+        os.geteuid()
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", disk],
+            capture_output=True,
+            check=False,
+        ).returncode
+    ):
+        pytest.skip("no disk can be mounted")
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+@pytest.mark.parametrize("room", [0, 1, 20, 60])
+def test_full_disk(small_disk: Path, room: int) -> None:
+    files = tree(small_disk, 60)
+    filler = small_disk / "filler.py"
+    with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as file:
+        while True:
+            file.write(b"#" * 4096)
+    os.truncate(filler, max(filler.stat().st_size - room * 4096, 0))
+    done = migrate(small_disk)
+    assert set(states(files)) == ({"new"} if room == 60 else {"old"}), done.stderr
+    assert ("No space left" in done.stderr) == (room < 60)
+    assert left_over(small_disk) == []
+
+
+def test_two_runs_at_once(tmp_path: Path) -> None:
+    files = tree(tmp_path, 100)
+    runs = [
+        subprocess.Popen(
+            [*map(str, COMMAND), "."],
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    said = [run.communicate()[1] for run in runs]
+    assert set(states(files)) == {"new"}
+    assert left_over(tmp_path) == []
+    assert 0 in {run.returncode for run in runs}
+    for run, text in zip(runs, said, strict=True):
+        assert (
+            run.returncode == 0 or "another run writes here" in text or "changed while" in text
+        ), text
+
+
+def changes(folder: Path, count: int = 4) -> list[Change]:
+    return [
+        Change(file, file.read_bytes(), NEW.format(n).encode())
+        for n, file in enumerate(tree(folder, count))
+    ]
+
+
+@pytest.mark.parametrize("fails", range(4))
+def test_a_replacement_that_fails_is_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: int
+) -> None:
+    wanted, replace, calls = changes(tmp_path), os.replace, []
+
+    def broken(source: str, target: str) -> None:
+        calls.append(target)
+        if len(calls) == fails + 1:
+            raise OSError(5, "Input/output error")
+        replace(source, target)
+
+    monkeypatch.setattr("fsdp_migrate.write.os.replace", broken)
+    (problem,) = write_changes(wanted)
+    assert "Input/output error" in problem.message
+    assert set(states([change.path for change in wanted])) == {"old"}
+    assert left_over(tmp_path) == []
+
+
+def test_what_cannot_be_undone_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted, replace, calls = changes(tmp_path), os.replace, []
+
+    def broken(source: str, target: str) -> None:
+        calls.append(target)
+        if len(calls) > 2:
+            raise OSError(5, "Input/output error")
+        replace(source, target)
+
+    monkeypatch.setattr("fsdp_migrate.write.os.replace", broken)
+    problems = write_changes(wanted)
+    assert states([change.path for change in wanted]) == ["new", "new", "old", "old"]
+    named = [problem.path for problem in problems if "could not be put back" in problem.message]
+    assert named == [str(change.path) for change in wanted[:2]]
+    assert left_over(tmp_path) == []
+
+
+def test_interrupted_midway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted, replace, calls = changes(tmp_path), os.replace, []
+
+    def interrupted(source: str, target: str) -> None:
+        calls.append(target)
+        replace(source, target)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("fsdp_migrate.write.os.replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_changes(wanted)
+    assert set(states([change.path for change in wanted])) == {"old"}
+    assert left_over(tmp_path) == []
+
+
+@pytest.mark.parametrize("nameless", [True, False])
+def test_hard_links_modes_and_owners(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nameless: bool
+) -> None:
+    if not nameless:
+        monkeypatch.delattr(os, "O_TMPFILE")
+    (change,) = changes(tmp_path, 1)
+    (tmp_path / "other").hardlink_to(change.path)
+    change.path.chmod(0o4751)
+    owner = (1234, 4321) if not os.geteuid() else (os.geteuid(), os.getegid())
+    os.chown(change.path, *owner)
+    change.path.chmod(0o4751)
+    assert write_changes([change]) == []
+    found = change.path.stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (*owner, 0o4751)
+    assert (
+        tmp_path / "other"
+    ).read_bytes() == change.before  # nothing outside of what was named is written
+    assert left_over(tmp_path) == ["other"]
+
+
+def test_as_nobody(tmp_path: Path) -> None:
+    """Read-only files and folders, and files of other people, without the rights of root."""
+    if os.geteuid():
+        pytest.skip("only root can become nobody")
+    os.chmod(tmp_path, 0o777)
+    for parent in tmp_path.parents[:3]:
+        parent.chmod(parent.stat().st_mode | 0o111)
+    wanted = changes(tmp_path, 7)
+    for change in wanted[:4]:
+        os.chown(change.path, 65534, 65534)
+    wanted[1].path.chmod(0o444)  # read-only
+    wanted[2].path.parent.chmod(0o555)  # in a folder of somebody else's
+    os.chown(wanted[0].path.parent, 65534, 65534)
+    os.chown(wanted[4].path.parent, 65534, 65534)
+    wanted[4].path.chmod(0o666)  # somebody else's, though it can be written
+    answers = [_as_nobody(change) for change in wanted[:5]]
+    assert answers[0] == "[]"
+    assert "read-only" in answers[1]
+    assert "Permission denied" in answers[2]
+    assert "owner or group" in answers[4]
+    assert states([change.path for change in wanted])[:3] == ["new", "old", "old"]
+    assert left_over(tmp_path) == []
+
+
+def _as_nobody(change: Change) -> str:
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setgid(65534)
+        os.setuid(65534)
+        os.write(write, repr([problem.message for problem in write_changes([change])]).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    with os.fdopen(read) as told:
+        return told.read()
