@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
-from fsdp_migrate.codemods.constructor import precision, sharding, training, wrapping
+from fsdp_migrate.codemods.constructor import precision, recorded, sharding, training, wrapping
 from fsdp_migrate.codemods.constructor.before import Before
-from fsdp_migrate.codemods.constructor.construction import DIRECT, Construction, Constructions
+from fsdp_migrate.codemods.constructor.construction import (
+    DIRECT,
+    SIGNATURE,
+    Construction,
+    Constructions,
+)
 from fsdp_migrate.codemods.constructor.dependence import WORDS, dependences
 from fsdp_migrate.codemods.constructor.layout import Shape, edits, shape_of
 from fsdp_migrate.codemods.constructor.makeup import BATCH_NORM, BUFFERS, Makeup
@@ -23,7 +28,6 @@ from fsdp_migrate.codemods.constructor.origin import (
     Origin,
     callers,
     may_be_nested,
-    origin_of,
     stays_inside,
 )
 from fsdp_migrate.codemods.constructor.plain import (
@@ -160,7 +164,7 @@ class Decisions:
             return Decision(reason="another constructor stays there")
         try:
             origins = {
-                each: origin_of(each)
+                each: recorded.origin(each)
                 for other in contexts
                 for each in self.constructions(other)
                 if not self._is_idle(each)
@@ -202,18 +206,21 @@ class Decisions:
         """
         parts, origin = parts_of(construction), origins[construction]
         context, precise = construction.context, parts["mixed_precision"]
+        ran = recorded.facts(construction)
         if precise.shared or precise.root or precise.above or parts["sync_module_states"].above:
-            if may_be_nested(context, origin, origins.values()):
+            apart = recorded.are_apart(origins)
+            if not apart and may_be_nested(context, origin, origins.values()):
                 raise Stays("another constructor may wrap a part of the model, or the whole")
         if precise.shared or precise.root:
             policy = construction.value("auto_wrap_policy")
-            if policy is not None and self.makeup.may_hold(origin, BATCH_NORM):
+            norms = ran["batch_norm"] if ran else self.makeup.may_hold(origin, BATCH_NORM)
+            if policy is not None and norms:
                 raise Stays(
                     "mixed_precision: FSDP1 keeps BatchNorm in full precision, and there may be one"
                 )
-        if precise.above and not self.makeup.may_hold(origin, BUFFERS):
+        if precise.above and not (ran["buffers"] if ran else self.makeup.may_hold(origin, BUFFERS)):
             parts["mixed_precision"] = precision.without_buffers(precise)
-        if self.makeup.may_leave_unused(origin):
+        if not origin.makers or self.makeup.may_leave_unused(origin):
             need = Import(RUNTIME, "fill_unused_gradients", construction.call.func)
             parts["module"] = Plain(below=("fill_unused_gradients({model})",), imports=(need,))
         whole = merged(parts.values())
@@ -221,8 +228,9 @@ class Decisions:
         for need in (Import(TORCH, "fully_shard"), *whole.imports):
             if not context.means(need.name, construction.call, f"{need.module}.{need.name}"):
                 raise Stays(f"the name {need.name} means something else in this file")
-        classes = wrapping.classes_of(construction)
+        classes = None if ran else wrapping.classes_of(construction)
         skip = classes is not None and not self.makeup.is_of_another_class(origin, context, classes)
+        skip = bool(ran["root_is_alike"]) if ran else skip
         return PlainForm(construction, parts, whole, shape, skip_root=skip)
 
     def _check(self, contexts: list[Context], forms: list[PlainForm]) -> None:
@@ -269,6 +277,13 @@ class Decisions:
         return self._contexts[path]
 
 
+# What translates which arguments by what the files show.
+_TRANSLATED: tuple[tuple[Callable[[Construction], dict[str, Plain]], tuple[str, ...]], ...] = (
+    (sharding.plain, ("process_group", "sharding_strategy", "device_mesh")),
+    (wrapping.plain, ("auto_wrap_policy",)),
+    (training.plain, tuple(training.BY_NAME)),
+    (precision.plain, ("mixed_precision",)),
+)
 _DECISIONS: WeakKeyDictionary[Models, Decisions] = WeakKeyDictionary()
 
 
@@ -288,10 +303,13 @@ def parts_of(construction: Construction) -> dict[str, Plain]:
     if construction.unknown:
         raise Stays(f"`{construction.unknown[0].arg}` is no argument of FSDP1")
     if construction.is_partly_known:
-        raise Stays("some arguments are unpacked")
+        return recorded.parts(construction, SIGNATURE[1:], Stays("some arguments are unpacked"))
     parts: dict[str, Plain] = {}
-    for module in (sharding, wrapping, training, precision):
-        parts.update(module.plain(construction))
+    for plain, names in _TRANSLATED:
+        try:
+            parts.update(plain(construction))
+        except Stays as stays:
+            parts.update(recorded.parts(construction, names, stays))
     return parts
 
 

@@ -52,7 +52,7 @@ def shape_of(construction: Construction, parts: Plain) -> Shape:
     if model is None:
         raise Stays("the model is given by a dictionary")
     source = _enclosed(context.source(model))
-    several = bool(parts.units or parts.above or parts.below)
+    several = bool(parts.units or parts.above or parts.below or parts.checks)
     if several and isinstance(context.file.scope_of(call).node, ast.ClassDef):
         raise Stays("a loop in the body of a class would leave names behind")
     if parts.units and any(context.file.scope_of(call).lookup(name) for name in _BUILTINS):
@@ -64,7 +64,7 @@ def shape_of(construction: Construction, parts: Plain) -> Shape:
             raise Stays("the call is inside an expression, where no loop can be")
         return Shape(None, "", source)
     assert isinstance(statement, ast.stmt)
-    if isinstance(model, ast.Name | ast.Attribute):
+    if isinstance(model, ast.Name | ast.Attribute | ast.Subscript) and not _calls(model):
         dotted = ast.unparse(model)
         return Shape(statement, "" if target == dotted else target, dotted)
     if not several:
@@ -85,8 +85,15 @@ def _target(context: Context, statement: ast.AST) -> str | None:
     if isinstance(statement, ast.Expr):
         return ""
     first = statement.targets[0]
-    named = len(statement.targets) == 1 and isinstance(first, ast.Name | ast.Attribute)
-    return ast.unparse(first) if named else None
+    named = len(statement.targets) == 1 and isinstance(
+        first, ast.Name | ast.Attribute | ast.Subscript
+    )
+    return ast.unparse(first) if named and not _calls(first) else None
+
+
+def _calls(path: ast.expr) -> bool:
+    """Whether an expression calls something, and must not be written twice."""
+    return any(isinstance(node, ast.Call) for node in ast.walk(path))
 
 
 def edits(construction: Construction, parts: Plain, shape: Shape, *, skip_root: bool) -> list[Edit]:
@@ -108,7 +115,9 @@ def edits(construction: Construction, parts: Plain, shape: Shape, *, skip_root: 
 
 def _lines(construction: Construction, parts: Plain, shape: Shape, skip_root: bool) -> list[str]:
     context = construction.context
-    lines = [shape.first] if shape.first else []
+    lines = [f"# As a run recorded: {parts.fixed}"] if parts.fixed else []
+    lines += [f"assert {check}" for check in parts.checks]
+    lines += [shape.first] if shape.first else []
     lines += [line.replace("{model}", shape.model) for line in parts.above]
     shared = _arguments(parts.shared)
     if parts.units:

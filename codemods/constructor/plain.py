@@ -40,6 +40,8 @@ class Plain:
         edits: changes elsewhere in the file.
         removed: code that goes, other than the call itself.
         statements: assignments that have no other use and go.
+        fixed: the value that it is right for, if a run gave it and the program can have others.
+        checks: the conditions under which it has this value.
         kept: arguments whose source is in the new code.
     """
 
@@ -54,6 +56,8 @@ class Plain:
     edits: tuple[Edits, ...] = ()
     removed: tuple[ast.AST, ...] = ()
     statements: tuple[ast.stmt, ...] = ()
+    fixed: str = ""
+    checks: tuple[str, ...] = ()
     kept: tuple[ast.expr, ...] = ()
 
 
@@ -71,6 +75,8 @@ def merged(parts: Iterable[Plain]) -> Plain:
         edits=tuple(edits for part in every for edits in part.edits),
         removed=tuple(node for part in every for node in part.removed),
         statements=tuple(dict.fromkeys(s for part in every for s in part.statements)),
+        fixed=", ".join(part.fixed for part in every if part.fixed),
+        checks=tuple(dict.fromkeys(check for part in every for check in part.checks)),
         kept=tuple(node for part in every for node in part.kept),
     )
 

@@ -209,7 +209,7 @@ def _device_id(construction: Construction) -> Plain:
     made = context.value(value)
     if made is not None and any(_is_cpu(node) for node in ast.walk(made.node)):
         raise Stays("device_id: the CPU is not the current device of a machine that has a GPU")
-    if _is_set_before(construction, value):
+    if is_set_before(construction, value):
         return Plain("fully_shard moves the model to the current device, which the program sets")
     if not has_torch(context, construction.call) or device_type(construction) != "cuda":
         raise Stays("device_id: the runtime makes this device the current one")
@@ -221,7 +221,7 @@ def _is_cpu(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and node.value == "cpu"
 
 
-def _is_set_before(construction: Construction, value: ast.expr) -> bool:
+def is_set_before(construction: Construction, value: ast.expr) -> bool:
     """Whether this file makes a device current before the constructor runs, and perhaps this one."""
     context = construction.context
     here = context.file.function(construction.call)

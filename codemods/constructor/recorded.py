@@ -1,0 +1,338 @@
+"""What a run gave to a constructor, in plain PyTorch, for the arguments whose values no file shows.
+
+The plain form is then right for that configuration alone: each value that the program could start with otherwise is checked,
+in the program's own terms. Without such a check the constructor stays on the bridge; only units may be another grouping
+of the same parameters, which trains the same.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from fsdp_migrate.codemods.constructor import training
+from fsdp_migrate.codemods.constructor.checks import conditions
+from fsdp_migrate.codemods.constructor.construction import Construction
+from fsdp_migrate.codemods.constructor.origin import Origin, origin_of
+from fsdp_migrate.codemods.constructor.plain import Plain, Stays, has_torch, is_pure
+from fsdp_migrate.codemods.constructor.translate import HYBRID, mesh, translated
+from fsdp_migrate.codemods.rule import Import
+from fsdp_migrate.facts.names import RUNTIME
+from fsdp_migrate.facts.program import Definition, External
+from fsdp_migrate.values import Recorded
+
+_WORLD = "dist.group.WORLD"
+_CURRENT = "torch.cuda.current_device()"
+# The values of these have no effect under FSDP2, or none on the numbers.
+_FREE = {"limit_all_gathers", "use_orig_params", "backward_prefetch", "auto_wrap_policy"}
+_NEEDED = {"parameters_held", "wrapped_parts", "batch_norm", "buffers", "root_is_alike"}
+_MOST_NAMES = 12
+
+
+def parts(construction: Construction, names: Iterable[str], stays: Stays) -> dict[str, Plain]:
+    """What arguments are in plain PyTorch by what a run gave them, by name.
+
+    Raises:
+        Stays: `stays`, if nothing was recorded; another, if the values differ or only the runtime has them.
+    """
+    recorded = construction.context.recorded(construction.call)
+    if recorded is None:
+        raise Stays(f"{stays}: record it with `fsdp-migrate values`, or write it down")
+    return {name: _ByRun(construction, recorded).part(name) for name in names}
+
+
+def facts(construction: Construction) -> Mapping[str, Any] | None:
+    """What was true of the model whenever the constructor ran; None if it did not run, or that differed."""
+    recorded = construction.context.recorded(construction.call)
+    known = recorded.facts if recorded is not None else {}
+    return known if known.keys() >= _NEEDED else None
+
+
+def origin(construction: Construction) -> Origin:
+    """Where a model comes from; where the files do not show it, a run has seen that nothing held its parameters.
+
+    Raises:
+        Stays: if something held them, or neither says it.
+    """
+    known = facts(construction)
+    if known is not None and known["parameters_held"]:
+        raise Stays("an optimizer, or a list, held the model's parameters when it was wrapped")
+    try:
+        return origin_of(construction)
+    except Stays:
+        if known is None:
+            raise
+        return Origin(sites=[(construction.context.file, construction.call)])
+
+
+def are_apart(constructions: Iterable[Construction]) -> bool:
+    """Whether all of some constructors ran, and none wrapped a part of what another one wrapped."""
+    known = [facts(each) for each in constructions]
+    return all(each is not None and each.get("wrapped_parts") == 0 for each in known)
+
+
+class _ByRun:
+    def __init__(self, construction: Construction, recorded: Recorded) -> None:
+        self.construction = construction
+        self.context = construction.context
+        self.recorded = recorded
+
+    def part(self, name: str) -> Plain:
+        """One argument, with its check."""
+        if name in self.recorded.differs:
+            seen = " and ".join(self.recorded.differs[name])
+            raise Stays(f"{name} was not the same in all calls and on all ranks: {seen}")
+        text, value = self.recorded.arguments.get(name, "None"), self.expression(name)
+        made = self._plain(name, text)
+        if value is None or self._is_written(value):
+            return made
+        if any(ast.unparse(value) in code for code in (*made.shared.values(), *made.above)):
+            return made  # as the program says, whatever that is
+        if not self._can_go(value):
+            raise Stays(f"{name}: its expression may do more than give a value")
+        if text == _CURRENT:
+            return made
+        if name == "device_id" and training.is_set_before(self.construction, value):
+            return made
+        if name in _FREE and name != "auto_wrap_policy":
+            return made
+        checks = tuple(filter(None, conditions(self.context, self.recorded, value, text)))
+        if not checks and name not in _FREE:
+            raise Stays(f"{name} was {text}, and nothing that its function can name says so")
+        unsaid = "" if checks or name != "auto_wrap_policy" else "; no check can be written for it"
+        how = "by class" if "isinstance" in made.units else "by name" if made.units else "none"
+        fixed = f"units {how}" if name == "auto_wrap_policy" else f"{name}={_short(text)}"
+        return replace(made, message=f"as recorded: {text}{unsaid}", fixed=fixed, checks=checks)
+
+    def expression(self, name: str) -> ast.expr | None:
+        """What gives an argument: in the call, or as a key of what is unpacked into it; None if nothing does."""
+        for argument in self.construction.arguments:
+            if argument.name == name and not argument.unpacked:
+                return argument.value
+        unpacked = [k.value for k in self.construction.call.keywords if k.arg is None]
+        if name not in self.recorded.arguments or not unpacked:
+            return None
+        if len(unpacked) > 1 or not isinstance(unpacked[0], ast.Name | ast.Attribute):
+            raise Stays(f"{name} is unpacked from what has no name")
+        made = ast.Subscript(unpacked[0], ast.Constant(name), ast.Load())
+        return ast.copy_location(ast.fix_missing_locations(made), unpacked[0])
+
+    def _is_written(self, value: ast.expr) -> bool:
+        """Whether an expression can have one value only: it is made of literals and of names from outside."""
+        made = self.context.value(value)
+        if made is None or isinstance(value, ast.Subscript):
+            return False
+        program = self.context.program
+        for node in ast.walk(made.node):
+            if isinstance(node, ast.Call) and program.definition(node.func, made.file):
+                return False
+            if isinstance(node, ast.Name):
+                meanings = program.meanings(node, made.file)
+                if not meanings or not all(isinstance(m, External | Definition) for m in meanings):
+                    return False
+        return True
+
+    def _can_go(self, value: ast.AST) -> bool:
+        """Whether nothing is missed without an expression: a function of the program in it sets nothing."""
+        if isinstance(value, ast.Lambda) or is_pure(self.context, value):
+            return True
+        if isinstance(value, ast.Call) and getattr(value.func, "id", "") != "getattr":
+            made = self.context.program.definition(value.func, self.context.file)
+            if made is None or any(_sets(inner) for inner in ast.walk(made.node)):
+                return False
+        return not isinstance(value, ast.Await | ast.NamedExpr) and all(
+            self._can_go(child) for child in ast.iter_child_nodes(value)
+        )
+
+    def _plain(self, name: str, text: str) -> Plain:
+        """A recorded value in plain PyTorch.
+
+        Raises:
+            Stays: if only the runtime has it.
+        """
+        if name == "device_mesh":
+            return self._mesh(text)
+        if name == "process_group":
+            return self._group(text)
+        if name == "auto_wrap_policy":
+            return self._units()
+        if name == "device_id":
+            return Plain()
+        value = _parsed(name, text)
+        member = str(value or "FULL_SHARD")
+        if name == "sharding_strategy" and member == "NO_SHARD":
+            return Plain()  # it is the mesh
+        if name == "sync_module_states" and value and self._has_own_ranks():
+            raise Stays("sync_module_states: the runtime broadcasts among the ranks that shard")
+        made = translated(name, value)
+        if name == "mixed_precision" and value is not None:
+            self._check_precision()
+            made = made if self.recorded.facts["buffers"] else without_buffers(made)
+        return made
+
+    @property
+    def _strategy(self) -> str:
+        text = self.recorded.arguments.get("sharding_strategy", "None")
+        return str(_parsed("sharding_strategy", text) or "FULL_SHARD")
+
+    def _has_own_ranks(self) -> bool:
+        given = [self.recorded.arguments.get(name) for name in ("process_group", "device_mesh")]
+        return any(text not in (None, "None", _WORLD) for text in given)
+
+    def _mesh(self, text: str) -> Plain:
+        """The mesh that was given, or that the strategy needs where neither a mesh nor a group was."""
+        if text == "None":
+            if self._has_own_ranks():
+                return Plain()
+            shard = self.recorded.facts["shard_ranks"]
+            code = mesh(self._strategy, "{device}", ("{replicas}", shard))
+            if not code:
+                return Plain()
+            code = code.replace('"{device}"', self._device_type())
+            code = code.replace("'{replicas}'", f"dist.get_world_size() // {shard}")
+            return self._named_mesh(code, "init_device_mesh", "torch.distributed.device_mesh")
+        call = ast.parse(text, mode="eval").body
+        assert isinstance(call, ast.Call)
+        shape, named = ast.literal_eval(call.args[1]), ast.unparse(call.keywords[0].value) != "None"
+        source = self._source("device_mesh")
+        if self._strategy in HYBRID and len(shape) == 2 and named:
+            return Plain(shared={"mesh": source})
+        if self._strategy not in HYBRID and self._strategy != "NO_SHARD" and len(shape) == 1:
+            return Plain(shared={"mesh": source})
+        return self._built(f"device_mesh={source}")
+
+    def _group(self, text: str) -> Plain:
+        if text in ("None", _WORLD):
+            return Plain()
+        source = self._source("process_group")
+        if self._strategy in ("FULL_SHARD", "SHARD_GRAD_OP"):
+            code = f"DeviceMesh.from_group({source}, {self._device_type()})"
+            return self._named_mesh(code, "DeviceMesh", "torch.distributed.device_mesh")
+        return self._built(f"process_group={source}")
+
+    def _built(self, given: str) -> Plain:
+        code = f'build_mesh("{self._strategy}", {self._device_type()}, {given})'
+        return self._named_mesh(code, "build_mesh", RUNTIME)
+
+    def _named_mesh(self, code: str, function: str, module: str) -> Plain:
+        if "dist." in code and not self.context.means(
+            "dist", self.construction.call, "torch.distributed"
+        ):
+            raise Stays("sharding_strategy: the mesh needs `import torch.distributed as dist`")
+        name = self.context.free("mesh", self.construction.call)
+        need = Import(module, function, self.construction.call.func)
+        return Plain(shared={"mesh": name}, above=(f"{name} = {code}",), imports=(need,))
+
+    def _source(self, name: str) -> str:
+        value = self.expression(name)
+        assert value is not None
+        return ast.unparse(value)
+
+    def _device_type(self) -> str:
+        """The kind of device: asked of the device that the program gives, else as it was."""
+        value = self.expression("device_id")
+        is_device = self.recorded.arguments.get("device_id", "").startswith("torch.device(")
+        if is_device and isinstance(value, ast.Name | ast.Attribute):
+            return f"{ast.unparse(value)}.type"
+        return f'"{self.recorded.facts["device_type"]}"'
+
+    def _check_precision(self) -> None:
+        facts, name = self.recorded.facts, "mixed_precision"
+        if (
+            facts["batch_norm"]
+            and self.recorded.arguments.get("auto_wrap_policy", "None") != "None"
+        ):
+            raise Stays(f"{name}: FSDP1 kept {facts['batch_norm'][0]} in full precision")
+        if not has_torch(self.context, self.construction.call):
+            raise Stays(f"{name}: its types need `import torch`")
+
+    def _units(self) -> Plain:
+        """The units by class where they were all modules of classes that have a name here, else by their own names."""
+        facts = self.recorded.facts
+        if facts["other_options"]:
+            raise Stays(f"auto_wrap_policy gave {facts['other_options'][0]} options of its own")
+        if not facts["units"]:
+            return Plain()
+        known = [self._class(dotted) for dotted in facts["units"]]
+        if facts["all_of_classes"] and all(text for text, _ in known):
+            made = translated("auto_wrap_policy", [text for text, _ in known])
+            return replace(made, imports=tuple(need for _, need in known if need is not None))
+        names = [name for group in facts["units"].values() for name in group]
+        if len(names) > _MOST_NAMES:
+            raise Stays(
+                "auto_wrap_policy: its units have no classes of their own at the constructor"
+            )
+        units = self.context.free("units", self.construction.call)
+        listed = ", ".join(_member("{model}", name) for name in names)
+        return Plain(units=f"{{module}} in {units}", above=(f"{units} = {{{listed}}}",))
+
+    def _class(self, dotted: str) -> tuple[str, Import | None]:
+        """How a class is written at the constructor, and its import if it has no name there; "" if it can have none."""
+        owner, _, name = dotted.rpartition(".")
+        context, call = self.context, self.construction.call
+        if owner == "torch.nn":
+            if context.means("nn", call, "torch.nn") and context.file.scope_of(call).lookup("nn"):
+                return f"nn.{name}", None
+            return (dotted, None) if has_torch(context, call) else ("", None)
+        found = context.file.scope_of(call).lookup(name)
+        if found is None:
+            is_script = not owner or context.file.name == owner
+            return ("", None) if is_script else (name, Import(owner, name))
+        load = next(iter(context.file.loads.get(name, ())), None)
+        made = context.program.definition(load, context.file) if load is not None else None
+        is_it = made is not None and made.file.name.rpartition(".")[2] == owner.rpartition(".")[2]
+        return (name, None) if is_it else ("", None)
+
+
+def without_buffers(part: Plain) -> Plain:
+    """The plain form for a model that has no buffers to cast."""
+    return replace(
+        part,
+        above=tuple(line for line in part.above if not line.startswith("cast_buffers")),
+        imports=tuple(need for need in part.imports if need.name != "cast_buffers"),
+    )
+
+
+def _parsed(name: str, text: str) -> object:
+    """A recorded value as `translated` takes it.
+
+    Raises:
+        Stays: if it has no text.
+    """
+    try:
+        node = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        raise Stays(f"{name} was {text}: only the runtime has what it does") from None
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    if isinstance(node, ast.Call):
+        given = {keyword.arg: keyword.value for keyword in node.keywords}
+        if name == "cpu_offload":
+            return bool(given)
+        return {
+            k: v.value if isinstance(v, ast.Constant) else ast.unparse(v) for k, v in given.items()
+        }
+    raise Stays(f"{name} was {text}")
+
+
+def _member(model: str, name: str) -> str:
+    """A part of a model by its name: `model.layers[3].norm` for `layers.3.norm`, `*model.layers` for `layers.*`."""
+    parts = name.removesuffix(".*").split(".")
+    code = model + "".join(f"[{part}]" if part.isdecimal() else f".{part}" for part in parts)
+    return f"*{code}" if name.endswith(".*") else code
+
+
+def _short(text: str) -> str:
+    """A member of an enum without the enum's name."""
+    return text.rpartition(".")[2] if text.startswith("ShardingStrategy.") else text
+
+
+def _sets(node: ast.AST) -> bool:
+    """Whether a statement changes what is not a function's own."""
+    if isinstance(node, ast.Global | ast.Nonlocal | ast.Delete | ast.Yield | ast.Await):
+        return True
+    return isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store)

@@ -1,0 +1,220 @@
+"""What a run recorded makes plain what no file shows: for that configuration, with checks in the program's own terms."""
+
+from __future__ import annotations
+
+import ast
+import json
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsdp_migrate.cli import exit_code
+from fsdp_migrate.discover import discover
+from fsdp_migrate.engine import analyse
+from fsdp_migrate.report import Report
+from fsdp_migrate.settings import Options
+from fsdp_migrate.values import UnusableValues, read
+
+MODEL = """\
+import torch.nn as nn
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.Sequential(Block(), Block())
+
+    def forward(self, x):
+        return self.blocks(x)
+"""
+TRAIN = """\
+import torch
+from model import Net
+from options import make_policy
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def main(cfg):
+    model = Net()
+    model = FSDP(
+        model,
+        sharding_strategy=cfg.strategy,
+        auto_wrap_policy=make_policy(cfg),
+    )
+    optimizer = torch.optim.AdamW(model.parameters())
+    return optimizer
+"""
+OPTIONS = """\
+from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy
+
+
+def make_policy(options):
+    return size_based_auto_wrap_policy if options.wrap == "size" else None
+"""
+FACTS = {
+    "model": "model.Net",
+    "meta": False,
+    "batch_norm": [],
+    "buffers": False,
+    "wrapped_parts": 0,
+    "parameters_held": False,
+    "units": {"model.Block": ["blocks.*"]},
+    "all_of_classes": True,
+    "root_is_alike": False,
+    "device_type": "cuda",
+    "shard_ranks": 2,
+    "other_options": [],
+}
+ARGUMENTS = {
+    "sharding_strategy": "ShardingStrategy.SHARD_GRAD_OP",
+    "auto_wrap_policy": "<function make_policy.<locals>.policy>",
+}
+NAMES = {"cfg.strategy": "ShardingStrategy.SHARD_GRAD_OP", "cfg.wrap": "'size'"}
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """A program whose strategy and policy come from a configuration."""
+    for name, text in {"train.py": TRAIN, "model.py": MODEL, "options.py": OPTIONS}.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def recorded(program: Path, name: str = "run.json", **changes: Any) -> Path:
+    """A recording of the program's one constructor; `changes` replace what it says."""
+    text = (program / "train.py").read_text()
+    call = next(
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "FSDP"
+    )
+    entry = {
+        "call": "FullyShardedDataParallel",
+        "file": "train.py",
+        "line": call.lineno,
+        "end_line": call.end_lineno,
+        "end_column": (call.end_col_offset or 0) + 1,
+        "function": "main",
+        "times": 2,
+        "arguments": ARGUMENTS,
+        "names": NAMES,
+        **FACTS,
+        **changes,
+    }
+    files = {n: sha256((program / n).read_bytes()).hexdigest() for n in ("train.py", "model.py")}
+    document = {"version": 1, "files": files, "constructs": [entry]}
+    (program / name).write_text(json.dumps(document))
+    return program / name
+
+
+def analysed(program: Path, *recordings: Path) -> Report:
+    values = read(recordings) if recordings else None
+    return analyse(discover([program]), Options(values=values))
+
+
+def after(program: Path, *recordings: Path) -> str:
+    """The constructor's function after the migration."""
+    report = analysed(program, *recordings)
+    assert not report.errors
+    changed = {change.path.name: change.after.decode() for change in report.changes}
+    return changed["train.py"].partition("model = Net()\n")[2].partition("    optimizer")[0]
+
+
+def reason(program: Path, *recordings: Path) -> str:
+    """Why the constructor stays on the bridge."""
+    found = [f for f in analysed(program, *recordings).findings if f.code == "FSDP002"]
+    return found[0].message
+
+
+def test_without_a_recording_the_finding_says_how_to_get_one(program: Path) -> None:
+    assert "fsdp-migrate values" in reason(program)
+
+
+def test_recorded_values_are_plain_and_checked(program: Path) -> None:
+    text = after(program, recorded(program))
+    assert text == (
+        "    # As a run recorded: sharding_strategy=SHARD_GRAD_OP, units by class\n"
+        '    assert cfg.strategy.name == "SHARD_GRAD_OP"\n'
+        '    assert cfg.wrap == "size"\n'
+        "    for module in reversed(list(model.modules())):\n"
+        "        if isinstance(module, Block):\n"
+        "            fully_shard(module, reshard_after_forward=False)\n"
+        "    fully_shard(model, reshard_after_forward=False)\n"
+    )
+    changed = analysed(program, recorded(program)).changes
+    train = next(c.after.decode() for c in changed if c.path.name == "train.py")
+    assert "from model import Block, Net\n" in train
+
+
+def test_units_that_are_no_class_are_named(program: Path) -> None:
+    facts = {"units": {"model.Block": ["blocks.0"]}, "all_of_classes": False}
+    text = after(program, recorded(program, **facts))
+    assert "    units = {model.blocks[0]}\n" in text
+    assert "        if module in units:\n" in text
+
+
+def test_values_that_differ_stay_on_the_bridge(program: Path) -> None:
+    """Between ranks or calls, which the recording says itself, or between runs."""
+    differs = {"sharding_strategy": ["ShardingStrategy.FULL_SHARD", "ShardingStrategy.NO_SHARD"]}
+    found = recorded(program, arguments={}, differs=differs)
+    assert "FULL_SHARD and ShardingStrategy.NO_SHARD" in reason(program, found)
+    one = recorded(program, "one.json")
+    other = {**ARGUMENTS, "sharding_strategy": "ShardingStrategy.FULL_SHARD"}
+    two = recorded(program, "two.json", arguments=other)
+    assert "not the same" in reason(program, one, two)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"parameters_held": True}, "held the model's parameters"),
+        ({"other_options": ["blocks.0"]}, "blocks.0 options of its own"),
+        ({"arguments": {**ARGUMENTS, "param_init_fn": "<function init>"}}, "param_init_fn"),
+    ],
+    ids=["an optimizer from before", "units of their own", "an argument of the runtime's"],
+)
+def test_what_a_run_shows_against_it_keeps_the_bridge(
+    changes: dict[str, Any], expected: str, program: Path
+) -> None:
+    if "arguments" in changes:
+        text = TRAIN.replace("model,\n", "model,\n        param_init_fn=cfg.init,\n")
+        (program / "train.py").write_text(text)
+    assert expected in reason(program, recorded(program, **changes))
+
+
+def test_a_value_that_cannot_be_checked_stays_on_the_bridge(program: Path) -> None:
+    text = TRAIN.replace("=cfg.strategy", "=choose()").replace("main(cfg)", "main(cfg, choose)")
+    (program / "train.py").write_text(text)
+    assert "sharding_strategy" in reason(program, recorded(program))
+
+
+@pytest.mark.parametrize("name", ["train.py", "model.py"])
+def test_a_file_that_changed_since_is_refused(name: str, program: Path) -> None:
+    recording = recorded(program)
+    with (program / name).open("a") as file:
+        file.write("\n# later\n")
+    report = analysed(program, recording)
+    assert [(Path(p.path).name, "record them again" in p.message) for p in report.errors] == [
+        (name, True)
+    ]
+    assert "assert" not in "".join(change.after.decode() for change in report.changes)
+
+
+@pytest.mark.parametrize("text", ["{}", "no json", '{"version": 2}'])
+def test_what_is_no_recording_is_a_wrong_usage(text: str, program: Path) -> None:
+    file = program / "run.json"
+    file.write_text(text)
+    with pytest.raises(UnusableValues, match=r"run\.json: "):
+        read([file])
+    assert exit_code([str(program), "--diff", "--values", str(file)]) == 2
