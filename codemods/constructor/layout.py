@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fsdp_migrate.codemods.constructor.construction import Construction
@@ -52,7 +52,7 @@ def shape_of(construction: Construction, parts: Plain) -> Shape:
     if model is None:
         raise Stays("the model is given by a dictionary")
     source = _enclosed(context.source(model))
-    several = bool(parts.units or parts.above or parts.below or parts.checks)
+    several = bool(parts.units or parts.members or parts.above or parts.below or parts.checks)
     if several and isinstance(context.file.scope_of(call).node, ast.ClassDef):
         raise Stays("a loop in the body of a class would leave names behind")
     if parts.units and any(context.file.scope_of(call).lookup(name) for name in _BUILTINS):
@@ -120,7 +120,7 @@ def _lines(construction: Construction, parts: Plain, shape: Shape, skip_root: bo
     lines += [shape.first] if shape.first else []
     lines += [line.replace("{model}", shape.model) for line in parts.above]
     shared = _arguments(parts.shared)
-    if parts.units:
+    if parts.units or parts.members:
         if len(parts.shared) > 1:
             name = context.free("fsdp_kwargs", construction.call)
             lines.append(f"{name} = dict({shared.removeprefix(', ')})")
@@ -139,14 +139,27 @@ def _loop(
     construction: Construction, parts: Plain, shape: Shape, shared: str, skip_root: bool
 ) -> Sequence[str]:
     unit = construction.context.free("module", construction.call)
+    call = f"fully_shard({{}}{_arguments(parts.child)}{shared})"
+    if parts.members:
+        return [line for name in parts.members for line in _member(shape.model, name, unit, call)]
     condition = parts.units.format(module=unit)
     if skip_root:
         condition = f"{unit} is not {shape.model} and {condition}"
     return (
         f"for {unit} in reversed(list({shape.model}.modules())):",
         f"    if {condition}:",
-        f"        fully_shard({unit}{_arguments(parts.child)}{shared})",
+        f"        {call.format(unit)}",
     )
+
+
+def _member(model: str, name: str, unit: str, call: str) -> Iterator[str]:
+    """A unit by its name: `model.layers[3].norm` for `layers.3.norm`, a loop over `model.layers` for `layers.*`."""
+    parts = name.removesuffix(".*").split(".")
+    code = model + "".join(f"[{part}]" if part.isdecimal() else f".{part}" for part in parts)
+    if name.endswith(".*"):
+        yield f"for {unit} in {code}:"
+        code = unit
+    yield f"{'    ' * (code == unit)}{call.format(code)}"
 
 
 def _arguments(given: dict[str, str]) -> str:

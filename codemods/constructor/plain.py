@@ -35,6 +35,7 @@ class Plain:
         shared: keyword arguments, as source, of every `fully_shard` call.
         child, root: those of the units below the root, and of the root.
         units: the condition by which `{module}` is a unit of its own, as source; "" where the root alone is one.
+        members: units by their own names instead, `layers.*` for all of a container.
         above: statements in front, with `{model}` for the model.
         below: statements behind.
         edits: changes elsewhere in the file.
@@ -50,6 +51,7 @@ class Plain:
     child: dict[str, str] = field(default_factory=dict)
     root: dict[str, str] = field(default_factory=dict)
     units: str = ""
+    members: tuple[str, ...] = ()
     above: tuple[str, ...] = ()
     below: tuple[str, ...] = ()
     imports: tuple[Import, ...] = ()
@@ -69,6 +71,7 @@ def merged(parts: Iterable[Plain]) -> Plain:
         child={k: v for part in every for k, v in part.child.items()},
         root={k: v for part in every for k, v in part.root.items()},
         units="".join(part.units for part in every),
+        members=tuple(name for part in every for name in part.members),
         above=tuple(line for part in every for line in part.above),
         below=tuple(line for part in every for line in part.below),
         imports=tuple(need for part in every for need in part.imports),

@@ -16,7 +16,7 @@ from fsdp_migrate.codemods.constructor import training
 from fsdp_migrate.codemods.constructor.checks import conditions
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.origin import Origin, origin_of
-from fsdp_migrate.codemods.constructor.plain import Plain, Stays, has_torch, is_pure
+from fsdp_migrate.codemods.constructor.plain import Plain, Stays, has_torch, is_pure, spent
 from fsdp_migrate.codemods.constructor.translate import HYBRID, mesh, translated
 from fsdp_migrate.codemods.rule import Import
 from fsdp_migrate.facts.names import RUNTIME
@@ -26,7 +26,7 @@ from fsdp_migrate.values import Recorded
 _WORLD = "dist.group.WORLD"
 _CURRENT = "torch.cuda.current_device()"
 # The values of these have no effect under FSDP2, or none on the numbers.
-_FREE = {"limit_all_gathers", "use_orig_params", "backward_prefetch", "auto_wrap_policy"}
+_FREE = {"limit_all_gathers", "use_orig_params", "backward_prefetch"}
 _NEEDED = {"parameters_held", "wrapped_parts", "batch_norm", "buffers", "root_is_alike"}
 _MOST_NAMES = 12
 
@@ -86,25 +86,38 @@ class _ByRun:
             raise Stays(f"{name} was not the same in all calls and on all ranks: {seen}")
         text, value = self.recorded.arguments.get(name, "None"), self.expression(name)
         made = self._plain(name, text)
-        if value is None or self._is_written(value):
-            return made
-        if any(ast.unparse(value) in code for code in (*made.shared.values(), *made.above)):
+        if value is None or any(
+            ast.unparse(value) in c for c in (*made.shared.values(), *made.above)
+        ):
             return made  # as the program says, whatever that is
         if not self._can_go(value):
             raise Stays(f"{name}: its expression may do more than give a value")
-        if text == _CURRENT:
-            return made
-        if name == "device_id" and training.is_set_before(self.construction, value):
-            return made
-        if name in _FREE and name != "auto_wrap_policy":
-            return made
-        checks = tuple(filter(None, conditions(self.context, self.recorded, value, text)))
-        if not checks and name not in _FREE:
+        checks = () if self._is_free(name, text, value) else self._checks(name, text, value)
+        given = self.context.value(value)
+        spare = spent(self.context, given) if given is not None else None
+        if spare and given is not None and not any(ast.unparse(value) in check for check in checks):
+            made = replace(made, statements=spare, removed=(given.node,))
+        units = "by class" if made.units else "by name" if made.members else "none"
+        fixed = f"{name}={text.removeprefix('ShardingStrategy.')}" if checks else ""
+        fixed = f"units {units}" if name == "auto_wrap_policy" else fixed
+        return replace(made, message=f"as recorded: {text}", fixed=fixed, checks=checks)
+
+    def _is_free(self, name: str, text: str, value: ast.expr) -> bool:
+        """Whether an argument can have no other value, or none that makes a difference."""
+        if name in _FREE or text == _CURRENT or self._is_written(value):
+            return True
+        return name == "device_id" and training.is_set_before(self.construction, value)
+
+    def _checks(self, name: str, text: str, value: ast.expr) -> tuple[str, ...]:
+        """The conditions under which an argument has its recorded value; units may be grouped otherwise.
+
+        Raises:
+            Stays: if there is none.
+        """
+        found = tuple(filter(None, conditions(self.context, self.recorded, value, text)))
+        if not found and name != "auto_wrap_policy":
             raise Stays(f"{name} was {text}, and nothing that its function can name says so")
-        unsaid = "" if checks or name != "auto_wrap_policy" else "; no check can be written for it"
-        how = "by class" if "isinstance" in made.units else "by name" if made.units else "none"
-        fixed = f"units {how}" if name == "auto_wrap_policy" else f"{name}={_short(text)}"
-        return replace(made, message=f"as recorded: {text}{unsaid}", fixed=fixed, checks=checks)
+        return found
 
     def expression(self, name: str) -> ast.expr | None:
         """What gives an argument: in the call, or as a key of what is unpacked into it; None if nothing does."""
@@ -264,9 +277,8 @@ class _ByRun:
             raise Stays(
                 "auto_wrap_policy: its units have no classes of their own at the constructor"
             )
-        units = self.context.free("units", self.construction.call)
-        listed = ", ".join(_member("{model}", name) for name in names)
-        return Plain(units=f"{{module}} in {units}", above=(f"{units} = {{{listed}}}",))
+        # Children before parents.
+        return Plain(members=tuple(sorted(names, key=lambda name: -name.count("."))))
 
     def _class(self, dotted: str) -> tuple[str, Import | None]:
         """How a class is written at the constructor, and its import if it has no name there; "" if it can have none."""
@@ -317,18 +329,6 @@ def _parsed(name: str, text: str) -> object:
             k: v.value if isinstance(v, ast.Constant) else ast.unparse(v) for k, v in given.items()
         }
     raise Stays(f"{name} was {text}")
-
-
-def _member(model: str, name: str) -> str:
-    """A part of a model by its name: `model.layers[3].norm` for `layers.3.norm`, `*model.layers` for `layers.*`."""
-    parts = name.removesuffix(".*").split(".")
-    code = model + "".join(f"[{part}]" if part.isdecimal() else f".{part}" for part in parts)
-    return f"*{code}" if name.endswith(".*") else code
-
-
-def _short(text: str) -> str:
-    """A member of an enum without the enum's name."""
-    return text.rpartition(".")[2] if text.startswith("ShardingStrategy.") else text
 
 
 def _sets(node: ast.AST) -> bool:

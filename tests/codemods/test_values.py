@@ -160,8 +160,17 @@ def test_recorded_values_are_plain_and_checked(program: Path) -> None:
 def test_units_that_are_no_class_are_named(program: Path) -> None:
     facts = {"units": {"model.Block": ["blocks.0"]}, "all_of_classes": False}
     text = after(program, recorded(program, **facts))
-    assert "    units = {model.blocks[0]}\n" in text
-    assert "        if module in units:\n" in text
+    assert (
+        "    fully_shard(model.blocks[0], reshard_after_forward=False)\n    fully_shard(model"
+        in text
+    )
+    facts = {"units": {"torch.nn.Linear": ["blocks.0.linear"], "model.Block": ["blocks.*"]}}
+    text = after(program, recorded(program, **facts, all_of_classes=False))
+    assert (
+        "    fully_shard(model.blocks[0].linear, reshard_after_forward=False)\n"
+        "    for module in model.blocks:\n"
+        "        fully_shard(module, reshard_after_forward=False)\n"
+    ) in text
 
 
 def test_values_that_differ_stay_on_the_bridge(program: Path) -> None:
