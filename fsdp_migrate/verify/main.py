@@ -13,18 +13,20 @@ from pathlib import Path
 
 from fsdp_migrate.values import Values
 from fsdp_migrate.verify import (
+    causes,
     emulation,
     environment,
     evidence,
     failures,
     folders,
+    interrupts,
     launch,
     migration,
     processes,
     records,
     sources,
     start,
-    values,
+    written,
 )
 from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
 from fsdp_migrate.verify.folders import Program
@@ -34,10 +36,10 @@ from fsdp_migrate.verify.nodes import Nodes
 from fsdp_migrate.verify.recording import Recording
 from fsdp_migrate.verify.verdict import Verdict
 
-TOLERANCE = 1e-6
 TIMEOUT = 600.0
 
 _PLAIN = Recording()
+_BEGINNINGS = ("first parameters", "first parameters of the ranks", "first buffers")
 
 
 def verify(
@@ -51,7 +53,7 @@ def verify(
     arguments: Sequence[str] = (),
     launcher: Launcher = Launcher.AUTO,
     device: str = "auto",
-    tolerance: float = TOLERANCE,
+    tolerance: float | None = None,
     timeout: float = TIMEOUT,
     nodes: Nodes | None = None,
     canonical: bool | None = None,
@@ -59,8 +61,9 @@ def verify(
     align_init: bool | None = None,
     emulate: bool | None = None,
     workers: int | None = None,
+    repeat: bool | None = None,
     form: str = "auto",
-    values_file: Path | None = None,
+    recorded: Values | None = None,
     progress: Callable[[str], object] = lambda text: None,
 ) -> Verdict:
     """Run a program before and after its migration and compare what they trained.
@@ -76,7 +79,8 @@ def verify(
         ranks: processes that torchrun starts on a node; a program that starts its own decides itself.
         arguments: the script's.
         device: `cpu`, `cuda`, or `auto`: CUDA where there is a device for each rank.
-        tolerance: relative, of losses and gradient norms; 0 asks for the same bits.
+        tolerance: relative, of losses and gradient norms; 0 asks for the same bits, None for what
+            their dtypes can tell.
         timeout: seconds for each of the runs.
         nodes: where every one of several nodes calls this function.
         canonical: whether sums over ranks and norms are done in one order and in fp64 in both
@@ -86,21 +90,22 @@ def verify(
             those that differ because it draws random numbers for sharded tensors.
         emulate: whether CUDA is emulated on the CPU; if None, where a program asks for it in vain.
         workers: of each DataLoader; None for the program's own number.
+        repeat: whether the original runs twice, to see whether it is deterministic at all; if None,
+            where the two programs differ.
         form: what the tool makes of a copy: `bridge` changes imports only, `auto` more where it can.
-        values_file: where to write what the original's FSDP1 constructs were given; the tool's copy is migrated
-            with these values.
+        recorded: what a run gave to the original's constructs: the copy is migrated with it.
         progress: told what is being done, in a few words.
 
     Raises:
         Unverifiable: the request cannot be met.
         ProgramFailed: a program did not come to its end.
     """
-    device = _device(device, ranks)
+    device = usable_device(device, ranks)
     if emulate and device != "cpu":
         raise Unverifiable("CUDA is emulated on the CPU: --emulate needs --device cpu")
     canonical = device == "cpu" if canonical is None else canonical
     align = {None: "drawn", True: "all", False: ""}[align_init]
-    pair = _Pair(
+    pair = Pair(
         original,
         migrated,
         entry,
@@ -114,20 +119,26 @@ def verify(
         timeout,
         nodes,
         progress,
-        Recording(
-            canonical, ranks if emulate else 0, workers, align, values=values_file is not None
-        ),
+        Recording(canonical, ranks if emulate else 0, workers, align),
         may_emulate=emulate is None and device == "cpu" and nodes is None,
         form=form,
-        values_file=values_file,
+        repeat=repeat,
+        recorded=recorded,
     )
-    with _temporary_folder() as folder:
+    with temporary_folder() as name:
+        folder = Path(name).resolve()
         verdict = pair.run(folder / "first")
-        if plain and canonical:
+        if plain and canonical and verdict.equal:
             progress("once more, with the backend's own arithmetic")
             emulated = ranks if verdict.emulated else 0
             recording = replace(pair.recording, canonical=False, emulate=emulated)
-            again = replace(pair, recording=recording, may_emulate=False, nodes=_once_more(nodes))
+            again = replace(
+                pair,
+                recording=recording,
+                may_emulate=False,
+                repeat=False,
+                nodes=_again(nodes, "plain"),
+            )
             try:
                 verdict = replace(verdict, plain=again.run(folder / "plain"))
             except ProgramFailed as failure:
@@ -135,52 +146,19 @@ def verify(
     return verdict
 
 
-def record_values(
-    original: Path,
-    values_file: Path,
-    *,
-    entry: Path | None = None,
-    root: Path | None = None,
-    links: Sequence[Path] = (),
-    ranks: int = 2,
-    arguments: Sequence[str] = (),
-    launcher: Launcher = Launcher.AUTO,
-    device: str = "auto",
-    timeout: float = TIMEOUT,
-) -> Values:
-    """Run a program once, and write what each FSDP1 construct was given; arguments and errors as for `verify`."""
-    device = _device(device, ranks)
-    pair = _Pair(
-        original,
-        None,
-        entry,
-        root,
-        links,
-        ranks,
-        arguments,
-        launcher,
-        device,
-        TOLERANCE,
-        timeout,
-        None,
-        lambda text: None,
-        Recording(values=True),
-        may_emulate=device == "cpu",
-        form="auto",
-        values_file=values_file,
-    )
-    with _temporary_folder() as folder:
-        return pair.only_record(folder)
-
-
 @contextlib.contextmanager
-def _temporary_folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="fsdp-migrate-", ignore_cleanup_errors=True) as name:
-        yield Path(name).resolve()
+def temporary_folder() -> Iterator[str]:
+    """A folder that is gone in the end, whatever interrupts."""
+    folder = tempfile.TemporaryDirectory(prefix="fsdp-migrate-", ignore_cleanup_errors=True)
+    try:
+        yield folder.name
+    finally:
+        with interrupts.held_back():
+            folder.cleanup()
 
 
 @dataclass(frozen=True)
-class _Pair:
+class Pair:
     """A program before and after its migration, and how to run both."""
 
     original: Path
@@ -192,62 +170,89 @@ class _Pair:
     arguments: Sequence[str]
     launcher: Launcher
     device: str
-    tolerance: float
+    tolerance: float | None
     timeout: float
     nodes: Nodes | None
     progress: Callable[[str], object]
     recording: Recording
     may_emulate: bool
     form: str
-    values_file: Path | None = None
+    repeat: bool | None = None
+    recorded: Values | None = None
 
     def run(self, folder: Path) -> Verdict:
-        """Run both in copies below `folder` and compare them."""
-        notes: list[str] = []
-        before = self._copy("original", self.original, folder)
-        after = self._copy("migrated", self.migrated or self.original, folder)
-        before, after = replace(before, twin=after.source), replace(after, twin=before.source)
-        launcher = launch.choose(self.launcher, before.script)
+        """Run both in copies below `folder` and compare them; where they differ, look why."""
+        before, after, notes = self._programs(folder)
         if self.nodes is not None:
             self.nodes.check()
-            if launcher is not Launcher.TORCHRUN:
+            if launch.choose(self.launcher, before.script) is not Launcher.TORCHRUN:
                 raise Unverifiable("a program that starts its own processes runs on one node")
-        notes += _stray_arguments(before, self.arguments)
-        first = self._run_original(before, folder) if self.values_file else None
-        recorded = self.record(first[0], before) if first else Values()
-        if self.migrated is None:
-            self.progress("migrating a copy")
-            notes += migration.migrate(after.root, self.form, recorded)
+        notes = _stray_arguments(before, self.arguments) + notes
         texts = sources.read(before, after)
-        one, recording = first or self._run_original(before, folder)
-        saved = start.read(one).save(folder / "start.pt")
+        old, new = written.files(before.root), written.files(after.root)
+        one, recording = self.run_original(before, folder)
         evidence.original(one)
+        saved = start.read(one).save(folder / "start.pt")
         other = self._run(after, replace(recording, start=saved), folder)
         self.progress("comparing")
-        notes += evidence.migrated(other, texts)
+        idle = evidence.migrated(other, texts)
         verdict = judge(one, other, self.tolerance, recording)
+        found = written.compare(
+            written.checkpoints(before.root, old),
+            written.checkpoints(after.root, new),
+            verdict,
+        )
+        verdict = verdict.also(found.differences)
         notes += verdict.notes
         notes += _ranks_started(one, self.ranks * (self.nodes.count if self.nodes else 1))
-        where = environment.describe(self.device, launcher.value, self.ranks, self.arguments)
-        return replace(verdict, notes=notes, sources=texts, environment=where)
+        launcher = launch.choose(self.launcher, before.script).value
+        verdict = replace(
+            verdict,
+            uncompared=[*idle, *found.notes, *verdict.uncompared, *_never(found.compared, verdict)],
+            notes=notes,
+            sources=texts,
+            environment=environment.describe(
+                self.device, launcher, self.ranks, self.arguments, before.source
+            ),
+        )
+        return self._explained(verdict, recording, folder)
 
-    def record(self, run: records.Run, program: Program) -> Values:
-        """Write what the constructs of a run were given."""
-        found = values.collect(run, program)
-        assert self.values_file is not None
-        values.write(found, self.values_file, program, len(run.ranks), self.arguments)
-        return found
+    def _programs(self, folder: Path) -> tuple[Program, Program, list[str]]:
+        """Fresh copies of both, with what the migration of the second has to say."""
+        before = self.copy("original", self.original, folder)
+        after = self.copy("migrated", self.migrated or self.original, folder)
+        before, after = replace(before, twin=after.source), replace(after, twin=before.source)
+        if self.migrated is not None:
+            return before, after, []
+        self.progress("migrating a copy")
+        return before, after, migration.migrate(after.root, self.form, self.recorded)
 
-    def only_record(self, folder: Path) -> Values:
-        """Run the original alone and write what its constructs were given."""
-        program = self._copy("original", self.original, folder)
-        return self.record(self._run_original(program, folder)[0], program)
+    def _explained(self, verdict: Verdict, recording: Recording, folder: Path) -> Verdict:
+        """With what further runs say: the original against itself, and both from the same values."""
+        if self.repeat or (self.repeat is None and not verdict.equal):
+            self.progress("the original program once more, against itself")
+            before, _, _ = self._programs(folder / "control")
+            again = replace(self, nodes=_again(self.nodes, "control"))
+            twin = again._run(before, recording, folder / "control")
+            control = judge(verdict.original, twin, self.tolerance, recording)
+            verdict = replace(verdict.without(control), control=control)
+        first = verdict.first
+        begun = folder / "start.pt"
+        if begun.exists() and verdict.deterministic and first and first.what in _BEGINNINGS:
+            self.progress("both from the same first values")
+            _, after, _ = self._programs(folder / "aligned")
+            same = replace(recording, align="all", start=begun)
+            again = replace(self, nodes=_again(self.nodes, "aligned"))
+            other = again._run(after, same, folder / "aligned")
+            if judge(verdict.original, other, self.tolerance, same).equal:
+                return replace(verdict, causes=[causes.aligned(verdict.causes[0])])
+        return verdict
 
-    def _copy(self, name: str, path: Path, folder: Path) -> Program:
+    def copy(self, name: str, path: Path, folder: Path) -> Program:
         target = folder / name / "copy"
         return folders.copy(name, path, target, entry=self.entry, root=self.root, links=self.links)
 
-    def _run_original(self, program: Program, folder: Path) -> tuple[records.Run, Recording]:
+    def run_original(self, program: Program, folder: Path) -> tuple[records.Run, Recording]:
         """Run it as it is, unless it asks for CUDA in vain; returns also how it was run."""
         wants = emulation.wants_cuda(program.root) if self.may_emulate else False
         emulated = replace(self.recording, emulate=self.ranks)
@@ -260,7 +265,7 @@ class _Pair:
                 raise
         self.progress("it needs CUDA: once more, with CUDA emulated")
         shutil.rmtree(folder / "original")
-        again = self._copy("original", self.original, folder)
+        again = self.copy("original", self.original, folder)
         return self._run(again, emulated, folder), emulated
 
     def _run(self, program: Program, recording: Recording, folder: Path) -> records.Run:
@@ -280,9 +285,19 @@ class _Pair:
         )
 
 
-def _once_more(nodes: Nodes | None) -> Nodes | None:
-    """The same nodes for a second pair of runs, whose records are others."""
-    return nodes and replace(nodes, run=f"{nodes.run}-plain")
+def _again(nodes: Nodes | None, name: str) -> Nodes | None:
+    """The same nodes for further runs, whose records are others."""
+    return nodes and replace(nodes, run=f"{nodes.run}-{name}")
+
+
+def _never(checkpoints: int, verdict: Verdict) -> list[str]:
+    """What no run of this kind compares."""
+    told = ["what an evaluation computes, beyond numbers that are printed"]
+    if verdict.tolerance:
+        told.append("last parameters and buffers are shown, and judged with --tolerance 0 only")
+    if not checkpoints:
+        told.append("checkpoints: none that both programs wrote below their folder")
+    return told
 
 
 def _stray_arguments(program: Program, arguments: Sequence[str]) -> list[str]:
@@ -349,7 +364,7 @@ def _ranks_of_all(nodes: Nodes, program: str, place: Path, timeout: float) -> li
     return sorted(ranks, key=lambda rank: rank.rank)
 
 
-def _device(device: str, ranks: int) -> str:
+def usable_device(device: str, ranks: int) -> str:
     if importlib.util.find_spec("torch") is None:
         raise Unverifiable(
             "verify runs programs that need torch: pip install 'fsdp-migrate[runtime]'"

@@ -1,4 +1,4 @@
-"""What the ranks of a run saw of FSDP1's constructs, as one recording."""
+"""`values`: a program is run once, and what its ranks saw of FSDP1's constructs becomes one recording."""
 
 from __future__ import annotations
 
@@ -13,10 +13,54 @@ from typing import Any
 
 from fsdp_migrate import git
 from fsdp_migrate.values import VERSION, Entry, Values, merged
+from fsdp_migrate.verify import main
 from fsdp_migrate.verify.folders import Program
+from fsdp_migrate.verify.launch import Launcher
+from fsdp_migrate.verify.recording import Recording
 from fsdp_migrate.verify.records import Run
 
 _MAIN = re.compile(r"\b__(?:mp_)?main__\.")
+
+
+def record(
+    original: Path,
+    output: Path,
+    *,
+    entry: Path | None = None,
+    root: Path | None = None,
+    links: Sequence[Path] = (),
+    ranks: int = 2,
+    arguments: Sequence[str] = (),
+    launcher: Launcher = Launcher.AUTO,
+    device: str = "auto",
+    timeout: float = main.TIMEOUT,
+) -> Values:
+    """Run a program once, and write what each FSDP1 construct was given; arguments and errors as for `verify`."""
+    device = main.usable_device(device, ranks)
+    alone = main.Pair(
+        original,
+        None,
+        entry,
+        root,
+        links,
+        ranks,
+        arguments,
+        launcher,
+        device,
+        None,
+        timeout,
+        None,
+        lambda text: None,
+        Recording(values=True),
+        may_emulate=device == "cpu",
+        form="auto",
+    )
+    with main.temporary_folder() as folder:
+        program = alone.copy("original", original, Path(folder).resolve())
+        run, _ = alone.run_original(program, Path(folder).resolve())
+        found = collect(run, program)
+        _write(found, output, program, ranks, arguments)
+    return found
 
 
 def collect(run: Run, program: Program) -> Values:
@@ -43,10 +87,10 @@ def _own(run: Run, program: Program, files: dict[str, str]) -> Iterator[Entry]:
             yield json.loads(named) | {"file": paths[0].relative_to(root).as_posix()}
 
 
-def write(
+def _write(
     values: Values, file: Path, program: Program, ranks: int, arguments: Sequence[str]
 ) -> None:
-    """Write a recording, with paths relative to the repository, or to the program's folder where there is none."""
+    """Writes a recording, with paths relative to the repository, or to the program's folder where there is none."""
     top = git.toplevel(program.source)
     prefix = program.source.relative_to(top.resolve()) if top else Path()
     script = (prefix / program.script.relative_to(program.root)).as_posix()

@@ -9,7 +9,8 @@ import click
 
 from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
 from fsdp_migrate.verify.launch import Launcher
-from fsdp_migrate.verify.main import TIMEOUT, record_values
+from fsdp_migrate.verify.main import TIMEOUT
+from fsdp_migrate.verify.values import record
 
 _PROGRAM = click.Path(exists=True, path_type=Path)
 
@@ -54,7 +55,7 @@ def values_command(
     configuration. ARGUMENTS after -- are the program's. A few steps of training are enough.
     """
     try:
-        found = record_values(script, output, launcher=Launcher(launcher), **options)
+        found = record(script, output, launcher=Launcher(launcher), **options)
     except Unverifiable as error:
         click.echo(f"fsdp-migrate values: {error}", err=True)
         context.exit(2)
