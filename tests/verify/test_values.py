@@ -1,0 +1,75 @@
+"""`values` records what a program's constructs are given, and what `--values` makes plain trains the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsdp_migrate.values import merged
+from fsdp_migrate.verify import ProgramFailed, migration
+from fsdp_migrate.verify.folders import copy_program
+from fsdp_migrate.verify.launch import Launcher
+from fsdp_migrate.verify.main import run_program, verify
+from fsdp_migrate.verify.values import record
+
+SCRIPT = Path(__file__).parent / "programs" / "configured" / "train.py"
+PLACE = {"call": "FullyShardedDataParallel", "file": "train.py", "line": 3, "function": "main"}
+
+
+def call(**said: Any) -> dict[str, Any]:
+    return {**PLACE, "arguments": {}, "names": {}, **said}
+
+
+def test_what_differs_between_calls_is_said_and_not_known() -> None:
+    one = call(
+        arguments={"sharding_strategy": "A", "device_id": "None"}, names={"n": "1"}, meta=True
+    )
+    other = call(arguments={"sharding_strategy": "B"}, names={"n": "2"}, meta=True)
+    (entry,) = merged([one, other])
+    assert entry["arguments"] == {}
+    assert entry["differs"] == {
+        "device_id": ["<not given>", "None"],
+        "sharding_strategy": ["A", "B"],
+    }
+    assert (entry["names"], entry["meta"], entry["times"]) == ({}, True, 2)
+    (again,) = merged([entry, one])  # another run
+    assert again["differs"]["sharding_strategy"] == ["A", "B"]
+    assert again["times"] == 3
+
+
+@pytest.mark.ranks
+@pytest.mark.usefixtures("forked")
+def test_a_configuration_is_recorded_made_plain_and_checked(tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    recorded = record(SCRIPT, file, device="cpu")
+    document = json.loads(file.read_text())
+    (entry,) = document["constructs"]
+    assert entry["file"].endswith("tests/verify/programs/configured/train.py")
+    assert entry["function"] == "main"
+    assert entry["arguments"]["sharding_strategy"] == "ShardingStrategy.SHARD_GRAD_OP"
+    assert entry["names"]["args.strategy"] == "'SHARD_GRAD_OP'"
+    assert entry["units"] == {"train.Block": ["blocks.*"]}
+    assert (entry["all_of_classes"], entry["parameters_held"], entry["times"]) == (True, False, 2)
+
+    verdict = verify(SCRIPT, device="cpu", tolerance=0, recorded=recorded)
+    assert verdict.equal, verdict.line()
+    assert verdict.bitwise
+    added = [line[1:] for line in verdict.sources.diff.splitlines() if line.startswith("+    ")]
+    assert added == [
+        "    # As a run recorded: sharding_strategy=SHARD_GRAD_OP, units by class",
+        '    assert args.strategy == "SHARD_GRAD_OP"',
+        "    assert args.least == 60",
+        "    for module in reversed(list(model.modules())):",
+        "        if isinstance(module, Block):",
+        "            fully_shard(module, reshard_after_forward=False)",
+        "    fully_shard(model, reshard_after_forward=False)",
+    ]
+
+    program = copy_program("migrated", SCRIPT, None, tmp_path / "copy")
+    migration.migrate(program.root, values=recorded)
+    with pytest.raises(ProgramFailed, match="AssertionError"):
+        other = ["--strategy", "NO_SHARD"]
+        run_program(program, Launcher.TORCHRUN, 2, other, "cpu", 60, tmp_path)
