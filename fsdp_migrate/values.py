@@ -25,7 +25,7 @@ VERSION = 1
 NOT_GIVEN = "<not given>"
 CHANGED = "not as it was when its values were recorded: none of them is used; record them again"
 _PLACE = ("call", "file", "line", "end_line", "end_column", "function")
-_NO_FACTS = ("arguments", "differs", "names", "times")
+_OTHER = ("arguments", "differs", "names", "times")
 _MOST_SEEN = 4
 
 Entry = dict[str, Any]
@@ -132,31 +132,25 @@ def merged(entries: Iterable[Entry]) -> list[Entry]:
 
 
 def _together(calls: Sequence[Entry]) -> Entry:
-    place = {key: calls[0][key] for key in _PLACE if calls[0].get(key) is not None}
-    differs: dict[str, list[Any]] = {}
+    seen: dict[str, list[Any]] = {}  # of arguments and facts, whose names have nothing in common
+    names = {name for call in calls for name in call["arguments"]}
+    facts = dict.fromkeys(name for call in calls for name in call if name not in (*_PLACE, *_OTHER))
     for call in calls:
-        for name, seen in call.get("differs", {}).items():
-            differs[name] = [*differs.get(name, []), *seen]
-    names = sorted({name for call in calls for name in call["arguments"]})
-    arguments = {n: [call["arguments"].get(n, NOT_GIVEN) for call in calls] for n in names}
-    known = {name: seen[0] for name, seen in arguments.items() if _is_one(seen)}
-    facts = {n: [call.get(n) for call in calls] for call in calls for n in call}
-    facts = {n: s for n, s in facts.items() if n not in _NO_FACTS}
-    for name, seen in (arguments | facts).items():
-        if not _is_one(seen):
-            differs[name] = [*differs.get(name, []), *seen]
-    entry = {**place, "times": sum(call.get("times", 1) for call in calls)}
-    entry["arguments"] = {name: text for name, text in known.items() if name not in differs}
-    entry |= {name: seen[0] for name, seen in facts.items() if name not in differs}
-    first = calls[0].get("names", {})
+        known = {name: call["arguments"].get(name, NOT_GIVEN) for name in sorted(names)}
+        known |= {name: call.get(name) for name in facts}
+        differs = call.get("differs", {})
+        for name in known | differs:
+            seen.setdefault(name, []).extend(differs.get(name) or [known[name]])
+    one = {name: values[0] for name, values in seen.items() if all(v == values[0] for v in values)}
+    entry = {key: calls[0][key] for key in _PLACE if calls[0].get(key) is not None}
+    entry["times"] = sum(call.get("times", 1) for call in calls)
+    entry["arguments"] = {name: one[name] for name in sorted(names & one.keys())}
+    entry |= {name: one[name] for name in facts if name in one}
+    if len(one) < len(seen):
+        entry["differs"] = {n: _few(values) for n, values in seen.items() if n not in one}
+    first = calls[0]["names"]
     entry["names"] = {n: t for n, t in first.items() if all(c["names"].get(n) == t for c in calls)}
-    if differs:
-        entry["differs"] = {name: _few(seen) for name, seen in differs.items()}
     return entry
-
-
-def _is_one(seen: Sequence[Any]) -> bool:
-    return all(each == seen[0] for each in seen)
 
 
 def _few(seen: Iterable[Any]) -> list[str]:
@@ -173,7 +167,7 @@ def _recorded(entry: Entry) -> Recorded:
         entry["arguments"],
         entry.get("differs", {}),
         entry["names"],
-        {name: value for name, value in entry.items() if name not in (*_PLACE, *_NO_FACTS)},
+        {name: value for name, value in entry.items() if name not in (*_PLACE, *_OTHER)},
     )
 
 

@@ -70,6 +70,6 @@ def test_a_configuration_is_recorded_made_plain_and_checked(tmp_path: Path) -> N
 
     program = copy_program("migrated", SCRIPT, None, tmp_path / "copy")
     migration.migrate(program.root, values=recorded)
+    other = ["--strategy", "NO_SHARD"]
     with pytest.raises(ProgramFailed, match="AssertionError"):
-        other = ["--strategy", "NO_SHARD"]
         run_program(program, Launcher.TORCHRUN, 2, other, "cpu", 60, tmp_path)
