@@ -1,3 +1,71 @@
-"""fsdp-migrate: rewrites PyTorch FSDP1 programs for FSDP2 and proves that they still train the same."""
+"""fsdp-migrate: rewrites PyTorch FSDP1 programs for FSDP2 and proves that they still train the same.
 
+`migrate_source` and `check` are the interface for other programs. Their results, `fsdp_migrate.findings.Finding` and
+`fsdp_migrate.report.Report`, keep their attributes within a major version.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # as type checkers know it, without the import of `typing`
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable
+
+    from fsdp_migrate.findings import Finding
+    from fsdp_migrate.report import Report
+
+__all__ = ["__version__", "check", "migrate_source"]
 __version__ = "0.1.0"
+
+# Nothing is imported before it is used: the runtime lies in this package, and a training imports it.
+
+
+def migrate_source(text: str, *, form: str = "auto") -> tuple[str, list[Finding]]:
+    """One Python program after its migration, and what is said of each construct.
+
+    Args:
+        text: the program. Of what it imports nothing is known, as for `fsdp-migrate -`.
+        form: `auto` makes plain what is provably the same; `bridge` changes imports and nothing else.
+
+    Raises:
+        ValueError: the text is no Python, or cannot be migrated.
+    """
+    from pathlib import Path
+
+    from fsdp_migrate.engine import analyse_source
+    from fsdp_migrate.settings import Options
+    from fsdp_migrate.source import Source
+
+    if form not in ("auto", "bridge"):
+        raise ValueError(f"{form!r} is no form: auto or bridge")
+    path, shown = Path("program.py"), "program.py"
+    try:
+        encoding = Source(path, shown, text.encode()).encoding  # what the text itself declares
+        source = Source(path, shown, text.encode(encoding))
+    except SyntaxError as error:
+        raise ValueError(f"line 1: {error}") from None
+    report = analyse_source(source, Options(form=form))
+    if report.errors:
+        raise ValueError(f"line {report.errors[0].line}: {report.errors[0].message}")
+    after = report.changes[0].after.decode(encoding) if report.changes else text
+    return after, report.findings
+
+
+def check(paths: Iterable[str | os.PathLike[str]]) -> Report:
+    """What `fsdp-migrate check` finds in files and folders, with their project's settings.
+
+    Files that cannot be read are `errors` of the report; `is_done` tells whether the migration is.
+
+    Raises:
+        ValueError: the settings cannot be used.
+    """
+    from pathlib import Path
+
+    from fsdp_migrate.discover import discover
+    from fsdp_migrate.engine import analyse
+    from fsdp_migrate.settings import Options, load_settings
+
+    places = [Path(path) for path in paths]
+    settings = load_settings(places)
+    options = Options(only_checks=True, select=settings.select, ignore=settings.ignore)
+    return analyse(discover(places, settings.exclude, settings.root), options)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
+from typing import Any
 
 from fsdp_migrate.findings import Finding, Problem
 from fsdp_migrate.source import Source
@@ -141,7 +142,7 @@ class Notebook(Source):
         return self.decoded.count("\n", 0, at) + 1
 
 
-def _parts(text: str, start: int) -> Iterator[tuple[str | int, int, int, dict[str, object]]]:
+def _parts(text: str, start: int) -> Iterator[tuple[str | int, int, int, Any]]:
     """The members of the object, or the elements of the list, that begins at a place: key, start, end, value."""
     key: str | int = -1
     at = _after_space(text, start + 1)

@@ -1,39 +1,34 @@
-"""From the shape of the first difference to its likeliest cause among the known traps of a migration.
+"""Why two runs differ: only what the records show. What they do not show is not known, and where to look is said.
 
 What differs first says in which part of a step to look: a first loss depends on the weights, the
-buffers and the input casts only; a first gradient norm with equal losses on the reduction, the
+buffers and the casts only; a first gradient norm with equal losses on the reduction, the
 accumulation and the clipping; a later loss, with all before it equal, on the optimizer and on what
-happens between two steps. Each trap is a question to the two runs, `Symptoms`, and one to the
-programs' words: a program that never clips has not clipped by the wrong norm.
+happens between two steps.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fsdp_migrate.verify.compare import Difference
+from fsdp_migrate.verify.compare import Difference, eps, relative
 from fsdp_migrate.verify.records import Run
-from fsdp_migrate.verify.sources import Sources
-from fsdp_migrate.verify.symptoms import Symptoms, near
 
-_BFLOAT16 = 2.0**-7
-"""The distance of two neighbours in bfloat16, relative: a cast moves a loss by less."""
+_SAME = 1e-3
+"""Two numbers that are meant to be the same, though a sum was taken in another order."""
 
-_SUMMED = 1e-5
-"""What the order of a sum in float32 makes of a loss after a few steps."""
-
-_GROWN = 1e-3
-"""What rounding may grow to in a longer run; a fault soon shows more."""
+_STEPS = 4
+"""Units of rounding that the sums of a few steps may add up to."""
 
 
 @dataclass(frozen=True)
 class Cause:
-    """What probably makes two runs differ.
+    """What makes two runs differ.
 
     Attributes:
-        name: a word for it that stays the same, as in `initial-weights`.
-        title: what went wrong, in one line.
+        name: a word for it that stays the same, as in `initial-weights`; `unknown` if nothing was found.
+        title: what is the case, in one line.
         advice: where to look and what to write.
     """
 
@@ -43,298 +38,266 @@ class Cause:
 
 
 @dataclass(frozen=True)
-class _Trap:
-    cause: Cause
-    shape: Callable[[Symptoms], bool]
-    """Whether the runs look like it."""
-    told: Callable[[Sources], bool]
-    """Whether the programs' text speaks for it: of two traps with one shape it decides."""
+class _Scene:
+    """Both runs where they differ first; `buffers` is a buffer that ends in another dtype, in words."""
+
+    first: Difference
+    original: Run
+    migrated: Run
+    buffers: str
+
+    @property
+    def norms(self) -> tuple[float, float]:
+        """Both gradient norms of the step; zeros unless these differ."""
+        index = self.first.step - 1
+        one, other = self.original.grad_norms, self.migrated.grad_norms
+        known = self.first.what == "gradient norm" and 0 <= index < min(len(one), len(other))
+        return (one[index], other[index]) if known else (0.0, 0.0)
+
+    @property
+    def factor(self) -> float:
+        """By what the migrated gradient norm is larger; NaN unless these differ."""
+        one, other = self.norms
+        return other / one if one else math.nan
 
 
-def likeliest(
-    first: Difference | None, original: Run, migrated: Run, sources: Sources
-) -> list[Cause]:
-    """The causes that fit the first difference, the likeliest first; none if there is no difference."""
+def find(first: Difference | None, original: Run, migrated: Run, buffers: str) -> list[Cause]:
+    """The cause of the first difference; none if there is no difference."""
     if first is None:
         return []
-    symptoms = Symptoms(first, original, migrated)
-    fitting = [trap for trap in _TRAPS if trap.shape(symptoms)]
-    # Sorting is stable: among equals the table's order counts, from sharp shapes to vague ones.
-    return [t.cause for t in sorted(fitting, key=lambda trap: not trap.told(sources))]
+    scene = _Scene(first, original, migrated, buffers)
+    for check in _CHECKS:
+        if cause := check(scene):
+            return [cause]
+    return [Cause("unknown", "not known", _where(first))]
 
 
-def _always(_: Sources) -> bool:
-    return True
+def aligned(cause: Cause) -> Cause:
+    """The cause where the runs were the same as soon as both began with the same values."""
+    advice = "With --align-init the runs are the same: the programs draw other random numbers, or in another order."
+    return Cause("initial-weights", f"{cause.title}, and nothing else", advice)
 
 
-def _never(_: Sources) -> bool:
-    return False
-
-
-def _clipped_apart(s: Symptoms) -> bool:
-    """Each rank brought its own part to the norm that the whole should have."""
-    goal = s.norms[0]
-    parts = s.part_norms
-    return s.world > 1 and goal > 0 and bool(parts) and all(near(p, goal) for p in parts)
-
-
-def _not_clipped(s: Symptoms) -> bool:
-    """The original's norms stop at one number, the migrated ones go beyond it."""
-    norms, _ = s.all_norms
-    highest = max(norms, default=0.0)
-    capped = [norm for norm in norms if near(norm, highest)]
-    return len(capped) > 1 and near(s.norms[0], highest) and s.norm_factor > 1.001
-
-
-def _few_losses_apart(s: Symptoms) -> bool:
-    return s.at_once and 0 < s.loss_apart < _BFLOAT16
-
-
-_TRAPS = (
-    _Trap(
-        Cause(
-            "ranks",
-            "the programs run on different numbers of ranks",
-            "Compare how both start their processes, and what they take the world size from.",
-        ),
-        lambda s: s.begins_with("number of ranks"),
-        _always,
+_TOLD = {
+    "number of ranks": (
+        "ranks",
+        "the programs run on different numbers of ranks",
+        "Compare how both start their processes, and what they take the world size from.",
     ),
-    _Trap(
-        Cause(
-            "accumulation",
-            "a step is taken after another number of backwards",
-            "Compare when both programs step: after the last micro-batch, and with the remainder of an epoch.",
-        ),
-        lambda s: s.begins_with("number of optimizer steps"),
-        _always,
+    "number of optimizer steps": (
+        "accumulation",
+        "a step is taken after another number of backwards",
+        "Compare when both programs step: after the last micro-batch, and with the remainder of an epoch.",
     ),
-    _Trap(
-        Cause(
-            "steps",
-            "the programs train for different numbers of steps",
-            "Compare the loops: the sampler's rank and world size, drop_last, a limit by time, and an end after an evaluation.",
-        ),
-        lambda s: s.begins_with("number of backwards"),
-        _always,
+    "number of backwards": (
+        "steps",
+        "the programs train for different numbers of steps",
+        "Compare the loops: the sampler's rank and world size, drop_last, a limit by time, and an end after an evaluation.",
     ),
-    _Trap(
-        Cause(
-            "learning-rate",
-            "the learning rate differs",
-            "Compare the optimizer's arguments and the scheduler: how often it steps, and what scales a rate.",
-        ),
-        lambda s: s.begins_with("learning rate"),
-        _always,
+    "learning rate": (
+        "learning-rate",
+        "the learning rate differs",
+        "Compare the optimizer's arguments and the scheduler: how often it steps, and what scales a rate.",
     ),
-    _Trap(
-        Cause(
-            "overflow",
-            "one program leaves the range of its numbers",
-            "In float16 the loss must be scaled (torch.amp.GradScaler knows sharded gradients). "
-            "Compare param_dtype and reduce_dtype, and whether weights were loaded after a start on the meta device.",
-        ),
-        lambda s: s.broken,
-        _always,
+    "first parameters": (
+        "initial-weights",
+        "the programs begin with different weights",
+        "Compare seeds, the order of random calls, and the precision in which weights are made or loaded.",
     ),
-    _Trap(
-        Cause(
-            "no-sync-not-reset",
-            "gradient synchronisation was switched off and not on again",
-            "set_requires_gradient_sync(False) stays until it is set to True: call it with `is_last` before every micro-batch, "
-            "or use no_sync of fsdp_migrate.runtime, which resets it.",
-        ),
-        lambda s: (
-            s.begins_with("gradient norm") and s.norms[1] == 0 and s.reductions[1] < s.reductions[0]
-        ),
-        _always,
+    "first parameters of the ranks": (
+        "initial-weights",
+        "the ranks begin with different weights",
+        "sync_module_states=True took the first rank's weights: without it every rank shards its own. "
+        "Broadcast them before fully_shard, or load them with broadcast_from_rank0.",
     ),
-    _Trap(
-        Cause(
+    "first buffers": (
+        "initial-buffers",
+        "the programs begin with different buffers",
+        "sync_module_states=True took the first rank's buffers as well; buffers that are not saved must be computed again "
+        "after a start on the meta device.",
+    ),
+    "model without an optimizer": (
+        "model-copy",
+        "a model that no optimizer trains, such as a moving average, is updated in another way",
+        "`p.data = x` changes nothing in a sharded parameter: update it in place, with p.copy_(x) or p.lerp_(x, weight) "
+        "under torch.no_grad(). Compare which model is copied, and when.",
+    ),
+}
+
+
+def _told(s: _Scene) -> Cause | None:
+    """What differs first is the cause itself, or steps are taken at other times."""
+    for one, other in zip(s.original.ranks, s.migrated.ranks, strict=False):
+        if any(a != b for a, b in zip(one.loss_steps, other.loss_steps, strict=False)):
+            return Cause(*_TOLD["number of optimizer steps"])
+    return Cause(*_TOLD[s.first.what]) if s.first.what in _TOLD else None
+
+
+def _overflow(s: _Scene) -> Cause | None:
+    index = max(s.first.index, 0)
+    losses = [
+        (one.losses[index], other.losses[index])
+        for one, other in zip(s.original.ranks, s.migrated.ranks, strict=False)
+        if s.first.what == "loss" and index < min(len(one.losses), len(other.losses))
+    ]
+    if all(math.isfinite(a) == math.isfinite(b) for a, b in [*losses, s.norms]):
+        return None
+    return Cause(
+        "overflow",
+        "only one of the programs has finite numbers there",
+        "Compare loss scaling, dtypes, and weights that are made on the meta device and never loaded.",
+    )
+
+
+def _options(s: _Scene) -> Cause | None:
+    """A parameter's options at the first step; the first step's losses and gradients do not see them."""
+    if s.first.step == 1 and s.first.what in ("loss", "gradient norm"):
+        return None
+    one, other = s.original.options, s.migrated.options
+    odd = [name for name in one if name in other and one[name] != other[name]]
+    if not odd:
+        return None
+    a, b = one[odd[0]], other[odd[0]]
+    key = next(key for key in [*a, *b] if a.get(key) != b.get(key))
+    more = f" (and of {len(odd) - 1} more)" if len(odd) > 1 else ""
+    return Cause(
+        "optimizer-groups",
+        f"{key} of {odd[0]}{more} is {b.get(key)}, the original's is {a.get(key)}",
+        "Compare what sorts parameters into the optimizer's groups: p.ndim, p.numel() and names are those of the whole "
+        "parameter under FSDP2.",
+    )
+
+
+def _no_gradient(s: _Scene) -> Cause | None:
+    if not s.norms[0] or s.norms[1]:
+        return None
+    lost, before = (sum(rank.lost for rank in run.ranks) for run in (s.migrated, s.original))
+    if lost > before:
+        return Cause(
             "optimizer-before-sharding",
             "the optimizer was built before the model was sharded, and trains nothing",
             "fully_shard replaces every parameter: build the optimizer after the last fully_shard, from model.parameters().",
-        ),
-        lambda s: s.begins_with("gradient norm") and s.norms[1] == 0,
-        _always,
-    ),
-    _Trap(
-        Cause(
-            "local-clip",
-            "the gradients are clipped by the norm of each rank's own part",
-            "Clip with torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm), which takes the norm of the whole. "
-            "A norm of .to_local() or of ._local_tensor is one rank's.",
-        ),
-        lambda s: s.begins_with("gradient norm") and _clipped_apart(s),
-        lambda p: p.uses("clip_grad"),
-    ),
-    _Trap(
-        Cause(
-            "not-clipped",
-            "the gradients are no longer clipped, or with another bound",
-            "Compare the calls of clip_grad_norm_: the bound, the norm type, and that it runs after the last backward.",
-        ),
-        lambda s: s.begins_with("gradient norm") and _not_clipped(s),
-        lambda p: p.uses("clip_grad"),
-    ),
-    _Trap(
-        Cause(
-            "averaging",
-            "gradients are not averaged over the ranks as before",
-            "FSDP1 and fully_shard both divide by the number of data-parallel ranks. Look for set_gradient_divide_factor, "
-            "a changed mesh, and a loss or gradient that is scaled by the world size.",
-        ),
-        lambda s: (
-            s.begins_with("gradient norm")
-            and s.world > 1
-            and near(s.norm_factor, s.world, 1 / s.world)
-        ),
-        _always,
-    ),
-    _Trap(
-        Cause(
-            "accumulation",
-            "the gradients of a step's micro-batches are put together in another way",
-            "Gradients must be synchronised in the last backward of a step, and only there: "
-            "set_requires_gradient_sync(is_last). Compare the division of the loss and the place of zero_grad.",
-        ),
-        lambda s: (
-            (s.begins_with("gradient norm") and s.backwards_a_step > 1)
-            or (s.at_once and s.backwards_a_step > 1 and near(s.loss_factor, s.backwards_a_step))
-        ),
-        _always,
-    ),
-    _Trap(
-        Cause(
-            "reduce-dtype",
-            "gradients are reduced or kept in another precision",
-            "Compare reduce_dtype, and what keep_low_precision_grads and no_sync made of it: "
-            "FSDP2 accumulates in reduce_dtype.",
-        ),
-        lambda s: s.begins_with("gradient norm") and abs(s.norm_factor - 1) < _BFLOAT16,
-        lambda p: p.uses("reduce_dtype", "MixedPrecision"),
-    ),
-    _Trap(
-        Cause(
-            "averaging",
-            "the gradients of some units are not reduced as before",
-            "Compare the units, the mesh of each and its divide factor; parameters that a unit ignores are reduced by nobody.",
-        ),
-        lambda s: s.begins_with("gradient norm"),
-        _never,
-    ),
-    _Trap(
-        Cause(
-            "initial-weights",
-            "the programs begin with different weights",
-            "sync_module_states=True took the first rank's weights: without it every rank shards its own. "
-            "Broadcast them before fully_shard, or load them with broadcast_from_rank0. "
-            "Compare seeds and the order of random calls as well.",
-        ),
-        lambda s: s.from_the_start == "parameters" or (s.at_once and s.loss_apart >= _BFLOAT16),
-        _always,
-    ),
-    _Trap(
-        Cause(
-            "initial-buffers",
-            "the programs begin with different buffers",
-            "sync_module_states=True took the first rank's buffers as well; buffers that are not saved must be computed again "
-            "after a start on the meta device.",
-        ),
-        lambda s: s.from_the_start == "buffers",
-        _always,
-    ),
-    _Trap(
-        Cause(
-            "buffer-dtype",
-            "buffers are kept in another precision",
-            "FSDP2 leaves buffers alone: what MixedPrecision(buffer_dtype=...) did must be done by hand, "
-            "buffer.data = buffer.to(dtype) for each, before the first forward.",
-        ),
-        _few_losses_apart,
-        lambda p: p.lost("buffer_dtype"),
-    ),
-    _Trap(
-        Cause(
-            "batch-norm-dtype",
-            "BatchNorm runs in low precision",
-            "With a wrap policy and mixed precision, FSDP1 kept BatchNorm in float32. Make each BatchNorm a unit of its own: "
-            "MixedPrecisionPolicy(param_dtype=torch.float32, output_dtype=<the others' param_dtype>).",
-        ),
-        _few_losses_apart,
-        lambda p: p.uses("BatchNorm") and not p.lost("buffer_dtype"),
-    ),
-    _Trap(
-        Cause(
-            "input-dtype",
-            "the forward computes in another precision",
-            "Compare param_dtype and the casts of inputs: FSDP1 cast them at the root only, fully_shard at every unit "
-            "unless cast_forward_inputs=False. Buffers and layers without parameters count, too.",
-        ),
-        _few_losses_apart,
-        lambda p: p.uses("MixedPrecision", "autocast") and not p.uses("BatchNorm", "buffer_dtype"),
-    ),
-    _Trap(
-        Cause(
-            "initial-weights",
-            "the programs begin with slightly different weights",
-            "Compare seeds, the order of random calls, and the precision in which weights are made or loaded.",
-        ),
-        _few_losses_apart,
-        lambda p: p.lost("sync_module_states"),
-    ),
-    _Trap(
-        Cause(
-            "rounding",
-            "probably nothing: sums are taken in another order",
-            "A difference of this size is float32 rounding. A larger --tolerance accepts it; "
-            "if it grows with every step, look further.",
-        ),
-        lambda s: (
-            s.begins_with("loss")
-            and not s.at_once
-            and s.loss_apart < _SUMMED
-            and s.loss_apart_at_most < _GROWN
-        ),
-        _always,
-    ),
-    _Trap(
-        Cause(
-            "evaluation",
-            "something between two steps changes the model: an evaluation leaves its units unsharded",
-            "After a forward without a backward the root stays unsharded, and an optimizer or a checkpoint then sees other "
-            "parameters: call model.reshard() after an evaluation. Compare what is loaded there, too.",
-        ),
-        lambda s: s.between_steps or (s.begins_with("gradient norm") and 0 < s.norm_factor < 1),
-        lambda p: p.uses(".eval()", "no_grad", "inference_mode"),
-    ),
-    _Trap(
-        Cause(
-            "optimizer-update",
-            "equal gradients lead to another update",
-            "Compare the optimizer's groups (p.ndim and p.numel() are those of the whole parameter now), weight decay, "
-            "the state that was loaded, and unused parameters: FSDP1 gave them a gradient of zero, FSDP2 gives none.",
-        ),
-        lambda s: s.between_steps,
-        _always,
-    ),
-    _Trap(
-        Cause(
-            "data",
-            "the same weights see other data, or other random numbers",
-            "Compare samplers, seeds and dropout: a random number that only one program draws moves all that follow.",
-        ),
-        lambda s: s.begins_with("loss") and not s.at_once,
-        _never,
-    ),
-    _Trap(
-        Cause(
-            "model-copy",
-            "a model that no optimizer trains, such as a moving average, is updated in another way",
-            "`p.data = x` changes nothing in a sharded parameter: update it in place, with p.copy_(x) or p.lerp_(x, weight) "
-            "under torch.no_grad(). Compare which model is copied, and when.",
-        ),
-        lambda s: s.begins_with("model without an optimizer"),
-        _always,
-    ),
+        )
+    one, other = _reductions(s.original), _reductions(s.migrated)
+    if other >= one:
+        return None
+    return Cause(
+        "no-sync-not-reset",
+        f"gradients are reduced {other} times, {one} times in the original",
+        "set_requires_gradient_sync(False) stays in force: call set_requires_gradient_sync(is_last) before every micro-batch, "
+        "or use no_sync of fsdp_migrate.runtime, which resets it.",
+    )
+
+
+def _local_clip(s: _Scene) -> Cause | None:
+    """Each rank brought its own part to the norm that the whole should have."""
+    index, goal = s.first.step - 1, s.norms[0]
+    squares = [rank.squares[index] for rank in s.migrated.ranks if index < len(rank.squares)]
+    if len(squares) < 2 or not goal or not all(_near(math.sqrt(q), goal) for q in squares):
+        return None
+    return Cause(
+        "local-clip",
+        "the gradients are clipped by the norm of each rank's own part",
+        "Clip with torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm), which takes the norm of the whole. "
+        "A norm of .to_local() or of ._local_tensor is one rank's.",
+    )
+
+
+def _not_clipped(s: _Scene) -> Cause | None:
+    """The original's norms end at one number, the migrated ones go beyond it."""
+    norms = s.original.grad_norms
+    highest = max(norms, default=0.0)
+    capped = [norm for norm in norms if _near(norm, highest)]
+    if len(capped) < 2 or not _near(s.norms[0], highest) or not s.factor > 1 + _SAME:
+        return None
+    return Cause(
+        "not-clipped",
+        f"no gradient norm of the original is above {highest:.4g}, the migrated program's are",
+        "Compare the calls of clip_grad_norm_: the bound, the norm type, and that it runs after the last backward.",
+    )
+
+
+def _averaging(s: _Scene) -> Cause | None:
+    ranks = len(s.original.ranks)
+    if ranks < 2 or not (_near(s.factor, ranks) or _near(s.factor, 1 / ranks)):
+        return None
+    return Cause(
+        "averaging",
+        f"the gradients are {s.factor:.4g} times the original's, on {ranks} ranks",
+        "FSDP1 and fully_shard both divide by the number of data-parallel ranks. Look for set_gradient_divide_factor, "
+        "a changed mesh, and a loss or gradient that is scaled by the world size.",
+    )
+
+
+def _buffers(s: _Scene) -> Cause | None:
+    if not s.buffers:
+        return None
+    return Cause(
+        "buffer-dtype",
+        f"a buffer is kept in another precision: {s.buffers}",
+        "FSDP2 leaves buffers alone: what MixedPrecision(buffer_dtype=...) did must be done by hand, "
+        "buffer.data = buffer.to(dtype) for each, before the first forward; FSDP1 kept BatchNorm in float32.",
+    )
+
+
+def _rounding(s: _Scene) -> Cause | None:
+    """Nowhere are the runs farther apart than sums of a few roundings."""
+    dtypes = {rank.dtype for run in (s.original, s.migrated) for rank in run.ranks}
+    if s.first.what not in ("loss", "gradient norm") or len(dtypes) != 1:
+        return None
+    dtype = dtypes.pop()
+    pairs = [*zip(s.original.grad_norms, s.migrated.grad_norms, strict=False)]
+    for one, other in zip(s.original.ranks, s.migrated.ranks, strict=False):
+        pairs += zip(one.losses, other.losses, strict=False)
+    largest = max((relative(a, b) for a, b in pairs), default=0.0)
+    if not largest <= _STEPS * eps(dtype):
+        return None
+    name = dtype.removeprefix("torch.")
+    return Cause(
+        "rounding",
+        f"the model computes in {name}, and no difference is larger than {largest / eps(dtype):.2g} of its units of rounding",
+        "Sums may be taken in another order. A larger --tolerance accepts it; if it grows with every step, look further.",
+    )
+
+
+_CHECKS: tuple[Callable[[_Scene], Cause | None], ...] = (
+    _told,
+    _overflow,
+    _options,
+    _no_gradient,
+    _local_clip,
+    _averaging,
+    _not_clipped,
+    _buffers,
+    _rounding,
 )
+"""Sharp ones first."""
+
+
+def _where(first: Difference) -> str:
+    """Where to look for a cause that is not known."""
+    if first.what == "loss" and first.index == 0:
+        return (
+            "The first loss differs, first values that are compared are equal: look at what the first forward does, "
+            "at casts of inputs and at random numbers."
+        )
+    if first.what == "gradient norm":
+        return (
+            "Losses up to there are equal: look at the backward of that step, at what accumulates and reduces gradients "
+            "(set_requires_gradient_sync, reduce_dtype, ignored parameters), and at clipping."
+        )
+    if first.what == "loss":
+        return (
+            "Gradients up to there are equal: look at the optimizer's update, at what happens between the steps "
+            "(an evaluation, a checkpoint), at the data and at random numbers."
+        )
+    return "All losses and gradient norms are equal: look at what is done after the training, or beside it."
+
+
+def _near(value: float, goal: float) -> bool:
+    return abs(value - goal) <= _SAME * abs(goal)
+
+
+def _reductions(run: Run) -> int:
+    kinds = ("reduce_scatter", "all_reduce")
+    return sum(rank.collectives.get(kind, 0) for rank in run.ranks for kind in kinds)

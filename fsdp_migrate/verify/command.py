@@ -8,10 +8,11 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from fsdp_migrate.verify import interrupts
 from fsdp_migrate.verify import summary as markdown
 from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
 from fsdp_migrate.verify.launch import Launcher
-from fsdp_migrate.verify.main import TIMEOUT, TOLERANCE, verify
+from fsdp_migrate.verify.main import TIMEOUT, verify
 from fsdp_migrate.verify.nodes import Nodes
 from fsdp_migrate.verify.page import render
 from fsdp_migrate.verify.show import show
@@ -62,9 +63,8 @@ _PROGRAM = click.Path(exists=True, path_type=Path)
 @click.option(
     "--tolerance",
     type=click.FloatRange(min=0),
-    default=TOLERANCE,
-    show_default=True,
-    help="Relative, of losses and gradient norms; 0 asks for the same bits.",
+    help="Relative, of losses and gradient norms; 0 asks for the same bits.  "
+    "[default: 1e-6, or one unit of the loss's dtype]",
 )
 @click.option(
     "--launcher",
@@ -108,6 +108,11 @@ _PROGRAM = click.Path(exists=True, path_type=Path)
     type=click.IntRange(min=0),
     help="Workers of each DataLoader.  [default: the program's own number]",
 )
+@click.option(
+    "--repeat/--no-repeat",
+    default=None,
+    help="Run the original twice: is it deterministic at all?  [default: where the programs differ]",
+)
 @click.option("--nnodes", type=click.IntRange(min=1), default=1, help="Nodes.  [default: 1]")
 @click.option("--node-rank", type=click.IntRange(min=0), help="This node's number, from 0.")
 @click.option("--rdzv-endpoint", help="host:port where the nodes meet, as torchrun takes it.")
@@ -145,7 +150,7 @@ def verify_command(
     root: Path | None,
     nproc: int,
     device: str,
-    tolerance: float,
+    tolerance: float | None,
     launcher: str,
     timeout: float,
     nnodes: int,
@@ -158,6 +163,7 @@ def verify_command(
     align_init: bool | None,
     emulate: bool | None,
     workers: int | None,
+    repeat: bool | None,
     json_file: Path | None,
     report: Path | None,
     summary: Path | None,
@@ -166,19 +172,16 @@ def verify_command(
 
     SCRIPT is a file, or the folder of a repository together with --entry. Both programs run on
     temporary copies, unedited; ARGUMENTS after -- are theirs. Exits with 0 if they train the same,
-    1 if they differ, 2 for wrong usage, 3 if one of them fails.
+    1 if they differ, 2 for wrong usage or if nothing is proved, 3 if one of them fails, 130 or 143 if
+    it is interrupted.
     """
     name = (entry or script).name
-    nodes = None
-    if nnodes > 1:
-        if node_rank is None or rdzv_endpoint is None or records is None:
-            raise click.UsageError("--nnodes needs --node-rank, --rdzv-endpoint and --records")
-        nodes = Nodes(nnodes, node_rank, rdzv_endpoint, rdzv_id, records)
+    nodes = _nodes(nnodes, node_rank, rdzv_endpoint, rdzv_id, records)
     to_stdout = json_file is not None and str(json_file) == "-"
     console = Console(stderr=to_stdout)
     errors = Console(stderr=True)
     try:
-        with errors.status("starting") as status:
+        with interrupts.raised(), errors.status("starting") as status:
             verdict = verify(
                 script,
                 migrated,
@@ -197,12 +200,16 @@ def verify_command(
                 align_init=align_init,
                 emulate=emulate,
                 workers=workers,
+                repeat=repeat,
                 form=form,
                 progress=status.update,
             )
     except Unverifiable as error:
         errors.print(f"fsdp-migrate verify: {error}", markup=False, highlight=False, soft_wrap=True)
         context.exit(2)
+    except interrupts.Interrupted as interrupt:
+        errors.print(f"fsdp-migrate verify: {interrupt}; nothing is left running", markup=False)
+        context.exit(interrupt.status)
     except ProgramFailed as failure:
         errors.print(failure.details, markup=False, highlight=False, soft_wrap=True)
         text = f"fsdp-migrate verify: {failure}"
@@ -224,6 +231,16 @@ def verify_command(
         _append(summary, markdown.markdown(verdict, name))
     show(verdict, console)
     context.exit(0 if verdict.equal else 1)
+
+
+def _nodes(
+    count: int, number: int | None, endpoint: str | None, run: str, folder: Path | None
+) -> Nodes | None:
+    if count == 1:
+        return None
+    if number is None or endpoint is None or folder is None:
+        raise click.UsageError("--nnodes needs --node-rank, --rdzv-endpoint and --records")
+    return Nodes(count, number, endpoint, run, folder)
 
 
 def _append(file: Path, text: str) -> None:

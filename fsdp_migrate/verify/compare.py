@@ -11,6 +11,21 @@ from fsdp_migrate.verify.records import Rank, Run
 NORM_TOLERANCE = 1e-12
 """Norms are fp64 sums of the same squares in another order: they agree up to their last digits."""
 
+TOLERANCE = 1e-6
+"""Of losses and norms in float32: some units of rounding."""
+
+_EPS = {"torch.bfloat16": 2.0**-7, "torch.float16": 2.0**-10, "torch.float64": 2.0**-52}
+
+
+def eps(dtype: str) -> float:
+    """The distance of two neighbours in a dtype, relative; of one that is not known float32's."""
+    return _EPS.get(dtype, 2.0**-23)
+
+
+def floor(dtype: str) -> float:
+    """The tolerance of numbers in a dtype, where none is asked for: one unit, if that is more than usual."""
+    return max(TOLERANCE, eps(dtype))
+
 
 @dataclass(frozen=True, order=True)
 class Difference:
@@ -57,23 +72,26 @@ class Comparison:
     max_rel_grad_norm: float
 
 
-def compare(original: Run, migrated: Run, tolerance: float) -> Comparison:
+def compare(original: Run, migrated: Run, tolerance: float | None = None) -> Comparison:
     """Compare two runs of one program.
 
     Args:
-        tolerance: relative; 0 asks for the same bits.
+        tolerance: relative; 0 asks for the same bits, None for what the dtypes can tell.
     """
+    losses, norms = (
+        tolerance if tolerance is not None else floor(dtype) for dtype in original.dtypes
+    )
     differences = sorted(
         [
             *_worlds(original, migrated),
-            *_norms(original, migrated, max(tolerance, NORM_TOLERANCE)),
+            *_norms(original, migrated, max(norms, NORM_TOLERANCE)),
             *(
                 difference
                 for one, other in zip(original.ranks, migrated.ranks, strict=False)
                 for difference in (
                     *_counts(one, other),
-                    *_losses(one, other, tolerance),
-                    *_rates(one, other, max(tolerance, NORM_TOLERANCE)),
+                    *_losses(one, other, losses),
+                    *_rates(one, other, max(tolerance or 0.0, NORM_TOLERANCE)),
                 )
             ),
         ]
@@ -83,20 +101,20 @@ def compare(original: Run, migrated: Run, tolerance: float) -> Comparison:
         for one, other in zip(original.ranks, migrated.ranks, strict=False)
         for pair in zip(one.losses, other.losses, strict=False)
     ]
-    norms = list(zip(original.grad_norms, migrated.grad_norms, strict=False))
+    both = list(zip(original.grad_norms, migrated.grad_norms, strict=False))
     return Comparison(
         differences=differences,
-        bitwise=all(_close(a, b, 0) for a, b in pairs)
+        bitwise=all(close(a, b, 0) for a, b in pairs)
         and [len(r.losses) for r in original.ranks] == [len(r.losses) for r in migrated.ranks],
         max_abs_loss=_largest(distance, pairs),
         max_rel_loss=_largest(relative, pairs),
-        max_rel_grad_norm=_largest(relative, norms),
+        max_rel_grad_norm=_largest(relative, both),
     )
 
 
 def distance(a: float, b: float) -> float:
     """How far two numbers are apart; two NaN, or the same infinity, are not apart at all."""
-    return 0.0 if _close(a, b, 0) else abs(a - b)
+    return 0.0 if close(a, b, 0) else abs(a - b)
 
 
 def relative(a: float, b: float) -> float:
@@ -106,7 +124,8 @@ def relative(a: float, b: float) -> float:
     return apart / larger if 0 < apart < math.inf else apart
 
 
-def _close(a: float, b: float, tolerance: float) -> bool:
+def close(a: float, b: float, tolerance: float) -> bool:
+    """Whether two numbers agree within a relative tolerance; NaN agrees with NaN."""
     if math.isnan(a) or math.isnan(b):
         return math.isnan(a) and math.isnan(b)
     return a == b or abs(a - b) <= tolerance * max(abs(a), abs(b)) < math.inf
@@ -125,7 +144,7 @@ def _worlds(original: Run, migrated: Run) -> Iterator[Difference]:
 
 def _losses(one: Rank, other: Rank, tolerance: float) -> Iterator[Difference]:
     for index, (a, b) in enumerate(zip(one.losses, other.losses, strict=False)):
-        if not _close(a, b, tolerance):
+        if not close(a, b, tolerance):
             step = one.loss_steps[index]
             several = one.loss_steps.count(step) > 1
             nth = index - one.loss_steps.index(step) + 1
@@ -140,7 +159,7 @@ def _rates(one: Rank, other: Rank, tolerance: float) -> Iterator[Difference]:
     for step, (a, b) in enumerate(zip(one.learning_rates, other.learning_rates, strict=False), 1):
         rates, others = sorted(set(a)), sorted(set(b))
         if len(rates) != len(others) or not all(
-            _close(x, y, tolerance) for x, y in zip(rates, others, strict=True)
+            close(x, y, tolerance) for x, y in zip(rates, others, strict=True)
         ):
             text = f"{_list(rates)} against {_list(others)}"
             yield Difference(step, 2, one.rank, "learning rate", text)
@@ -150,7 +169,7 @@ def _rates(one: Rank, other: Rank, tolerance: float) -> Iterator[Difference]:
 def _norms(original: Run, migrated: Run, tolerance: float) -> Iterator[Difference]:
     norms = zip(original.grad_norms, migrated.grad_norms, strict=False)
     for step, (a, b) in enumerate(norms, 1):
-        if not _close(a, b, tolerance):
+        if not close(a, b, tolerance):
             text = _against(a, b)
             yield Difference(step, 3, -1, "gradient norm", text)
             return

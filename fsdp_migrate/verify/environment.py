@@ -5,15 +5,27 @@ from __future__ import annotations
 import os
 import platform
 import shlex
+import sys
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from importlib import metadata
+from pathlib import Path
 
-from fsdp_migrate import __version__
+from fsdp_migrate import __version__, git
 
 
-def describe(device: str, launcher: str, ranks: int, arguments: Sequence[str]) -> dict[str, str]:
-    """Names and values; the programs run under this interpreter, so its packages are theirs."""
+def describe(
+    device: str, launcher: str, ranks: int, arguments: Sequence[str], folder: Path
+) -> dict[str, str]:
+    """Names and values; the programs run under this interpreter, so its packages are theirs.
+
+    Args:
+        folder: of the original program.
+    """
     return {
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "commit": git.commit(folder) or "none",
         "fsdp-migrate": __version__,
         "torch": _version("torch"),
         "Python": platform.python_version(),

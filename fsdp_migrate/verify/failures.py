@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.folders import Program
-from fsdp_migrate.verify.processes import Outcome
+from fsdp_migrate.verify.processes import OUTPUT, Outcome
 from fsdp_migrate.verify.records import Ending, Rank, read_endings
 
 _LINES = 30
@@ -19,6 +19,9 @@ _WIDTH = 200
 """Of a last line at most: a warning may be a paragraph."""
 _TRACEBACK = re.compile(r"(\[rank\d+\]: ?)?Traceback \(most recent call last\)")
 _TORCHRUN = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s*exitcode\s*:\s*(-?\d+)")
+_PORT = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
+_READ = 32 << 20
+"""Bytes at the end of an output that are read."""
 _TERMINATED, _ABORTED = -15, -6
 
 
@@ -78,6 +81,8 @@ def check(scene: Scene) -> None:
     """Raise `ProgramFailed` unless a program came to its end and trained."""
     if scene.outcome.timed_out:
         raise _late(scene)
+    if scene.outcome.flooded:
+        raise scene.failed(f"it printed more than {OUTPUT >> 20} MiB", scene.output)
     endings = read_endings(scene.folder / "records")
     if scene.outcome.status == 0:
         # A program may start its ranks itself and not look at how they ended.
@@ -108,6 +113,8 @@ def _ended_badly(scene: Scene, endings: list[Ending]) -> ProgramFailed:
         reason = f"{_name(first.rank)} ended with exit status {first.status}"
         return scene.failed(reason, scene.errors(first.rank))
     error = first.failure.strip().splitlines()[-1]
+    if _PORT.search(error):
+        error += " (another process has the port: end it, or give the program another port)"
     return scene.failed(f"{_name(first.rank)} raised {error}", first.failure)
 
 
@@ -156,4 +163,8 @@ def _name(rank: int | str) -> str:
 
 
 def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    if not path.exists():
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - _READ, 0))
+        return file.read().decode("utf-8", errors="replace")

@@ -4,37 +4,41 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fsdp_migrate.verify import parameters, start
-from fsdp_migrate.verify.compare import compare
+from fsdp_migrate.verify import causes, parameters, printed, start
+from fsdp_migrate.verify.compare import compare, floor
 from fsdp_migrate.verify.recording import Recording
 from fsdp_migrate.verify.records import Run
 from fsdp_migrate.verify.verdict import Verdict
 
 
-def judge(original: Run, migrated: Run, tolerance: float, recording: Recording) -> Verdict:
-    """Compare first values, training, and last values.
+def judge(original: Run, migrated: Run, tolerance: float | None, recording: Recording) -> Verdict:
+    """Compare first values, training, printed numbers and last values.
 
     Args:
-        tolerance: relative; 0 asks for the same bits.
+        tolerance: relative; 0 asks for the same bits, None for what the dtypes can tell.
         recording: how both were run.
     """
+    asked, tolerance = tolerance, floor(original.dtypes[0]) if tolerance is None else tolerance
     first, begun = start.read(original), start.read(migrated)
     odd = [*start.differences(first, begun, set(migrated.aligned), tolerance)]
     apart, unknown = parameters.differences(original, migrated)
     trained = parameters.largest(apart.values())
     kept, unkept = parameters.kept_difference(original, migrated, tolerance, trained)
     odd += [kept] if kept else []
-    buffers, buffer = parameters.buffers_difference(original, migrated)
-    comparison = compare(original, migrated, tolerance)
-    notes = [note for note in (unknown, unkept) if note]
-    notes += start.notes(first, begun, migrated.aligned, recording.align == "all")
+    odd += printed.differences(original, migrated, tolerance)
+    buffers, buffer, dtypes = parameters.buffers_difference(original, migrated)
+    comparison = compare(original, migrated, asked)
+    odd = sorted([*odd, *comparison.differences])
+    notes = start.notes(first, begun, migrated.aligned, recording.align == "all")
     return Verdict(
-        comparison=replace(comparison, differences=sorted([*odd, *comparison.differences])),
+        comparison=replace(comparison, differences=odd),
         tolerance=tolerance,
         backend=original.ranks[0].backend,
         parameters=None if unknown else apart,
         original=original,
         migrated=migrated,
+        causes=causes.find(min(odd, default=None), original, migrated, dtypes),
+        uncompared=[note for note in (unknown, unkept) if note],
         notes=notes + _problems(original, migrated),
         max_abs_buffer_diff=buffers,
         buffer=buffer,

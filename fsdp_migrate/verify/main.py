@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fsdp_migrate.verify import (
+    causes,
     emulation,
     environment,
     evidence,
     failures,
     folders,
+    interrupts,
     launch,
     migration,
     processes,
     records,
     sources,
     start,
+    written,
 )
 from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
 from fsdp_migrate.verify.folders import Program
@@ -31,10 +35,10 @@ from fsdp_migrate.verify.nodes import Nodes
 from fsdp_migrate.verify.recording import Recording
 from fsdp_migrate.verify.verdict import Verdict
 
-TOLERANCE = 1e-6
 TIMEOUT = 600.0
 
 _PLAIN = Recording()
+_BEGINNINGS = ("first parameters", "first parameters of the ranks", "first buffers")
 
 
 def verify(
@@ -48,7 +52,7 @@ def verify(
     arguments: Sequence[str] = (),
     launcher: Launcher = Launcher.AUTO,
     device: str = "auto",
-    tolerance: float = TOLERANCE,
+    tolerance: float | None = None,
     timeout: float = TIMEOUT,
     nodes: Nodes | None = None,
     canonical: bool | None = None,
@@ -56,6 +60,7 @@ def verify(
     align_init: bool | None = None,
     emulate: bool | None = None,
     workers: int | None = None,
+    repeat: bool | None = None,
     form: str = "auto",
     progress: Callable[[str], object] = lambda text: None,
 ) -> Verdict:
@@ -72,7 +77,8 @@ def verify(
         ranks: processes that torchrun starts on a node; a program that starts its own decides itself.
         arguments: the script's.
         device: `cpu`, `cuda`, or `auto`: CUDA where there is a device for each rank.
-        tolerance: relative, of losses and gradient norms; 0 asks for the same bits.
+        tolerance: relative, of losses and gradient norms; 0 asks for the same bits, None for what
+            their dtypes can tell.
         timeout: seconds for each of the runs.
         nodes: where every one of several nodes calls this function.
         canonical: whether sums over ranks and norms are done in one order and in fp64 in both
@@ -82,6 +88,8 @@ def verify(
             those that differ because it draws random numbers for sharded tensors.
         emulate: whether CUDA is emulated on the CPU; if None, where a program asks for it in vain.
         workers: of each DataLoader; None for the program's own number.
+        repeat: whether the original runs twice, to see whether it is deterministic at all; if None,
+            where the two programs differ.
         form: what the tool makes of a copy: `bridge` changes imports only, `auto` more where it can.
         progress: told what is being done, in a few words.
 
@@ -111,20 +119,38 @@ def verify(
         Recording(canonical, ranks if emulate else 0, workers, align),
         may_emulate=emulate is None and device == "cpu" and nodes is None,
         form=form,
+        repeat=repeat,
     )
-    with tempfile.TemporaryDirectory(prefix="fsdp-migrate-", ignore_cleanup_errors=True) as name:
+    with _temporary() as name:
         folder = Path(name).resolve()
         verdict = pair.run(folder / "first")
-        if plain and canonical:
+        if plain and canonical and verdict.equal:
             progress("once more, with the backend's own arithmetic")
             emulated = ranks if verdict.emulated else 0
             recording = replace(pair.recording, canonical=False, emulate=emulated)
-            again = replace(pair, recording=recording, may_emulate=False, nodes=_once_more(nodes))
+            again = replace(
+                pair,
+                recording=recording,
+                may_emulate=False,
+                repeat=False,
+                nodes=_again(nodes, "plain"),
+            )
             try:
                 verdict = replace(verdict, plain=again.run(folder / "plain"))
             except ProgramFailed as failure:
                 verdict.notes.append(f"no plain figures: {failure}")
     return verdict
+
+
+@contextlib.contextmanager
+def _temporary() -> Iterator[str]:
+    """A folder that is gone in the end, whatever interrupts."""
+    folder = tempfile.TemporaryDirectory(prefix="fsdp-migrate-", ignore_cleanup_errors=True)
+    try:
+        yield folder.name
+    finally:
+        with interrupts.held_back():
+            folder.cleanup()
 
 
 @dataclass(frozen=True)
@@ -140,41 +166,82 @@ class _Pair:
     arguments: Sequence[str]
     launcher: Launcher
     device: str
-    tolerance: float
+    tolerance: float | None
     timeout: float
     nodes: Nodes | None
     progress: Callable[[str], object]
     recording: Recording
     may_emulate: bool
     form: str
+    repeat: bool | None
 
     def run(self, folder: Path) -> Verdict:
-        """Run both in copies below `folder` and compare them."""
-        notes: list[str] = []
+        """Run both in copies below `folder` and compare them; where they differ, look why."""
+        before, after, notes = self._programs(folder)
+        if self.nodes is not None:
+            self.nodes.check()
+            if launch.choose(self.launcher, before.script) is not Launcher.TORCHRUN:
+                raise Unverifiable("a program that starts its own processes runs on one node")
+        notes = _stray_arguments(before, self.arguments) + notes
+        texts = sources.read(before, after)
+        old, new = written.files(before.root), written.files(after.root)
+        one, recording = self._run_original(before, folder)
+        evidence.original(one)
+        saved = start.read(one).save(folder / "start.pt")
+        other = self._run(after, replace(recording, start=saved), folder)
+        self.progress("comparing")
+        idle = evidence.migrated(other, texts)
+        verdict = judge(one, other, self.tolerance, recording)
+        found = written.compare(
+            written.checkpoints(before.root, old),
+            written.checkpoints(after.root, new),
+            verdict,
+        )
+        verdict = verdict.also(found.differences)
+        notes += verdict.notes
+        notes += _ranks_started(one, self.ranks * (self.nodes.count if self.nodes else 1))
+        launcher = launch.choose(self.launcher, before.script).value
+        verdict = replace(
+            verdict,
+            uncompared=[*idle, *found.notes, *verdict.uncompared, *_never(found.compared, verdict)],
+            notes=notes,
+            sources=texts,
+            environment=environment.describe(
+                self.device, launcher, self.ranks, self.arguments, before.source
+            ),
+        )
+        return self._explained(verdict, recording, folder)
+
+    def _programs(self, folder: Path) -> tuple[Program, Program, list[str]]:
+        """Fresh copies of both, with what the migration of the second has to say."""
         before = self._copy("original", self.original, folder)
         after = self._copy("migrated", self.migrated or self.original, folder)
         before, after = replace(before, twin=after.source), replace(after, twin=before.source)
-        launcher = launch.choose(self.launcher, before.script)
-        if self.nodes is not None:
-            self.nodes.check()
-            if launcher is not Launcher.TORCHRUN:
-                raise Unverifiable("a program that starts its own processes runs on one node")
-        notes += _stray_arguments(before, self.arguments)
-        if self.migrated is None:
-            self.progress("migrating a copy")
-            notes += migration.migrate(after.root, self.form)
-        texts = sources.read(before, after)
-        one, recording = self._run_original(before, folder)
-        saved = start.read(one).save(folder / "start.pt")
-        evidence.original(one)
-        other = self._run(after, replace(recording, start=saved), folder)
-        self.progress("comparing")
-        notes += evidence.migrated(other, texts)
-        verdict = judge(one, other, self.tolerance, recording)
-        notes += verdict.notes
-        notes += _ranks_started(one, self.ranks * (self.nodes.count if self.nodes else 1))
-        where = environment.describe(self.device, launcher.value, self.ranks, self.arguments)
-        return replace(verdict, notes=notes, sources=texts, environment=where)
+        if self.migrated is not None:
+            return before, after, []
+        self.progress("migrating a copy")
+        return before, after, migration.migrate(after.root, self.form)
+
+    def _explained(self, verdict: Verdict, recording: Recording, folder: Path) -> Verdict:
+        """With what further runs say: the original against itself, and both from the same values."""
+        if self.repeat or (self.repeat is None and not verdict.equal):
+            self.progress("the original program once more, against itself")
+            before, _, _ = self._programs(folder / "control")
+            again = replace(self, nodes=_again(self.nodes, "control"))
+            twin = again._run(before, recording, folder / "control")
+            control = judge(verdict.original, twin, self.tolerance, recording)
+            verdict = replace(verdict.without(control), control=control)
+        first = verdict.first
+        begun = folder / "start.pt"
+        if begun.exists() and verdict.deterministic and first and first.what in _BEGINNINGS:
+            self.progress("both from the same first values")
+            _, after, _ = self._programs(folder / "aligned")
+            same = replace(recording, align="all", start=begun)
+            again = replace(self, nodes=_again(self.nodes, "aligned"))
+            other = again._run(after, same, folder / "aligned")
+            if judge(verdict.original, other, self.tolerance, same).equal:
+                return replace(verdict, causes=[causes.aligned(verdict.causes[0])])
+        return verdict
 
     def _copy(self, name: str, path: Path, folder: Path) -> Program:
         target = folder / name / "copy"
@@ -213,9 +280,19 @@ class _Pair:
         )
 
 
-def _once_more(nodes: Nodes | None) -> Nodes | None:
-    """The same nodes for a second pair of runs, whose records are others."""
-    return nodes and replace(nodes, run=f"{nodes.run}-plain")
+def _again(nodes: Nodes | None, name: str) -> Nodes | None:
+    """The same nodes for further runs, whose records are others."""
+    return nodes and replace(nodes, run=f"{nodes.run}-{name}")
+
+
+def _never(checkpoints: int, verdict: Verdict) -> list[str]:
+    """What no run of this kind compares."""
+    told = ["what an evaluation computes, beyond numbers that are printed"]
+    if verdict.tolerance:
+        told.append("last parameters and buffers are shown, and judged with --tolerance 0 only")
+    if not checkpoints:
+        told.append("checkpoints: none that both programs wrote below their folder")
+    return told
 
 
 def _stray_arguments(program: Program, arguments: Sequence[str]) -> list[str]:

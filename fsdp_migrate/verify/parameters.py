@@ -74,30 +74,30 @@ def kept_difference(
     return None, f"only one program keeps {odd[0]} ({len(odd)} such names)" if odd else ""
 
 
-def buffers_difference(original: Run, migrated: Run) -> tuple[float, str]:
-    """The largest difference of two elements of the last buffers, and the buffer's name and rank.
+def buffers_difference(original: Run, migrated: Run) -> tuple[float, str, str]:
+    """The largest difference of two elements of the last buffers, the buffer's name and rank, and other dtypes.
 
     Buffers that only one program has are left out: FSDP2 needs none of FSDP1's, and may keep its
     own.
     """
     import torch
 
-    most, place = 0.0, ""
+    most, place, dtypes = 0.0, "", ""
     for one, other in zip(original.ranks, migrated.ranks, strict=False):
         paths = [rank.parameters for rank in (one, other) if rank.parameters is not None]
         if len(paths) < 2:
             continue
-        files = [torch.load(path, weights_only=True) for path in paths]
-        for name, value in files[0]["buffers"].items():
-            found = files[1]["buffers"].get(name)
+        files = [torch.load(path, weights_only=True)["buffers"] for path in paths]
+        for name, value in files[0].items():
+            found = files[1].get(name)
             if found is None:
                 continue
+            if found.dtype != value.dtype and not dtypes:
+                dtypes = f"{name} is {found.dtype}, {value.dtype} in the original"
             distance = apart(value, found) if value.shape == found.shape else math.inf
-            if math.isnan(distance) or distance > most:
+            if not math.isnan(most) and not distance <= most:
                 most, place = distance, f"{name} on rank {one.rank}"
-            if math.isnan(most):
-                return most, place
-    return most, place
+    return most, place, dtypes
 
 
 def _last(run: Run, which: str = "parameters") -> tuple[dict[str, Any], str]:

@@ -10,8 +10,16 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from fsdp_migrate.verify import interrupts
+
 _GRACE = 3.0
 """Seconds between the request to end and the end."""
+
+_PAUSE = 0.5
+"""Seconds between two looks at how much was printed."""
+
+OUTPUT = 256 << 20
+"""Bytes that a program may print: more is an endless loop, and would fill the disk."""
 
 
 @dataclass(frozen=True)
@@ -22,12 +30,14 @@ class Outcome:
         status: the launcher's exit status.
         timed_out: whether it had to be ended.
         stacks: when it was, where each process stood: its rank, if it had one, and its stack.
+        flooded: whether it was ended because it printed without end.
     """
 
     status: int
     seconds: float
     timed_out: bool = False
     stacks: tuple[tuple[str, str], ...] = ()
+    flooded: bool = False
 
 
 def run(
@@ -40,41 +50,86 @@ def run(
     """
     records = Path(environment["FSDP_MIGRATE_RECORD"])
     start = time.monotonic()
+    process = None
     with output.open("wb") as file:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
         try:
-            status = process.wait(timeout)
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            status = _wait(process, start + timeout, output.parent)
         except subprocess.TimeoutExpired:
-            stacks = _stacks(records)
-            return Outcome(-1, timeout, True, stacks)
+            return Outcome(-1, timeout, True, _stacks(records))
         finally:
-            _end(process, records)
-    return Outcome(status, time.monotonic() - start)
+            with interrupts.held_back():
+                _end(process, records)
+    flooded = status is None
+    return Outcome(-1 if flooded else status or 0, time.monotonic() - start, flooded=flooded)
 
 
-def _end(process: subprocess.Popen[bytes], records: Path) -> None:
-    """End the launcher and whatever it leaves: torchrun's workers have groups of their own."""
-    if process.poll() is None:
+def _wait(process: subprocess.Popen[bytes], end: float, folder: Path) -> int | None:
+    """The exit status; None if the program prints without end.
+
+    Raises:
+        TimeoutExpired: its time is over.
+    """
+    while True:
+        try:
+            return process.wait(_PAUSE)
+        except subprocess.TimeoutExpired:
+            if _over(end):
+                raise
+        if sum(path.stat().st_size for path in _printed(folder)) > OUTPUT:
+            return None
+
+
+def _over(end: float) -> bool:
+    return time.monotonic() > end
+
+
+def _printed(folder: Path) -> list[Path]:
+    """The files that a run's output goes to."""
+    return [*folder.glob("output"), *folder.glob("logs/**/*.log")]
+
+
+def _end(process: subprocess.Popen[bytes] | None, records: Path) -> None:
+    """End the launcher and whatever it leaves, in whichever group or session."""
+    if process is not None and process.poll() is None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_GRACE)
-    for pid in _alive(records):
-        _signal(pid, signal.SIGKILL)
-    with contextlib.suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    # What is forked meanwhile is found the next time.
+    while left := _started(records):
+        for pid in left:
+            _signal(pid, signal.SIGKILL)
+        time.sleep(0.01)
+    if process is not None:
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _started(records: Path) -> list[int]:
+    """Every process that has the run's environment; without /proc those that were recorded."""
+    if not Path("/proc/self/environ").exists():
+        return _alive(records)
+    mark = b"FSDP_MIGRATE_RECORD=" + os.fsencode(records) + b"\0"
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if mark in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
 
 
 def _stacks(records: Path) -> tuple[tuple[str, str], ...]:
-    alive = _alive(records)
+    started = set(_started(records))  # another process may have an old number
+    alive = [pid for pid in _alive(records) if pid in started]
     if hasattr(signal, "SIGUSR2"):
         for pid in alive:
             _signal(pid, signal.SIGUSR2)
@@ -87,16 +142,13 @@ def _stacks(records: Path) -> tuple[tuple[str, str], ...]:
 
 
 def _alive(records: Path) -> list[int]:
-    """The recorded processes that live; another process with an old number is none of them."""
+    """The recorded processes that live."""
     pids = [int(path.name.removeprefix("alive-")) for path in records.glob("alive-*[0-9]")]
-    return sorted(pid for pid in pids if _is_ours(pid, records))
+    return sorted(pid for pid in pids if _lives(pid))
 
 
-def _is_ours(pid: int, records: Path) -> bool:
-    status = Path("/proc", str(pid), "environ")
+def _lives(pid: int) -> bool:
     try:
-        if Path("/proc/self/environ").exists():
-            return os.fsencode(str(records)) in status.read_bytes()
         os.kill(pid, 0)
     except OSError:
         return False

@@ -29,6 +29,9 @@ class Rank:
         files: the files of the copy that it ran, relative to it.
         fsdp1: where it first built a model of torch's FSDP1, as `file:line`; empty if it did not.
         sharded: whether it built a unit of FSDP1 or FSDP2.
+        options: for each parameter what its optimizer was told of it, at the optimizer's first step.
+        lost: parameters of optimizers that belong to no module.
+        dtype: what the model computes in, as `torch.bfloat16`; so of the last loss and gradient.
     """
 
     rank: int
@@ -50,6 +53,11 @@ class Rank:
     files: list[str] = field(default_factory=list)
     fsdp1: str = ""
     sharded: bool = True
+    options: dict[str, dict[str, float]] = field(default_factory=dict)
+    lost: int = 0
+    dtype: str = ""
+    loss_dtype: str = ""
+    gradient_dtype: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,17 @@ class Run:
     def aligned(self) -> list[str]:
         """The first values that were taken over from the other program, on any rank."""
         return list(dict.fromkeys(name for rank in self.ranks for name in rank.aligned))
+
+    @property
+    def options(self) -> dict[str, dict[str, float]]:
+        """What the optimizers were told of each parameter, on any rank."""
+        return {name: told for rank in self.ranks for name, told in rank.options.items()}
+
+    @property
+    def dtypes(self) -> tuple[str, str]:
+        """Of the losses and of the gradients; float32 where that is not known."""
+        first = self.ranks[0] if self.ranks else None
+        return (first.loss_dtype, first.gradient_dtype) if first else ("", "")
 
     @property
     def steps(self) -> int:
@@ -140,6 +159,11 @@ def _rank(path: Path, data: dict[str, Any]) -> Rank:
         files=data["files"],
         fsdp1=data["fsdp1"],
         sharded=data["sharded"],
+        options=data["options"],
+        lost=data["lost"],
+        dtype=data["dtype"],
+        loss_dtype=data["loss_dtype"],
+        gradient_dtype=data["gradient_dtype"],
     )
 
 

@@ -9,10 +9,8 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.table import Table
 
-from fsdp_migrate.verify import curves
 from fsdp_migrate.verify.compare import distance
 from fsdp_migrate.verify.records import Run
-from fsdp_migrate.verify.sketch import sketch
 from fsdp_migrate.verify.verdict import Verdict
 
 _ROWS = 24
@@ -21,13 +19,15 @@ _ROWS = 24
 
 def show(verdict: Verdict, console: Console) -> None:
     """Print a verdict."""
+    for text in verdict.uncompared:
+        console.print(
+            f"not compared: {text}", style="dim", highlight=False, markup=False, soft_wrap=True
+        )
     console.print(_table(verdict))
-    for line in sketch(curves.losses(verdict.original), curves.losses(verdict.migrated)):
-        console.print(line, style="cyan", highlight=False, markup=False, soft_wrap=True)
     for line in _figures(verdict):
         console.print(line, style="dim", highlight=False, markup=False, soft_wrap=True)
     for cause in verdict.causes[:1]:
-        text = f"likeliest cause: {cause.title}. {cause.advice}"
+        text = f"cause: {cause.title}. {cause.advice}"
         console.print(text, style="yellow", highlight=False, markup=False, soft_wrap=True)
     style = "bold green" if verdict.equal else "bold red"
     console.print(verdict.line(), style=style, highlight=False, soft_wrap=True, markup=False)
@@ -109,12 +109,11 @@ def _figures(verdict: Verdict) -> Iterator[str]:
     yield f"arithmetic: {verdict.arithmetic}" + (", CUDA emulated" if verdict.emulated else "")
     if verdict.plain is not None:
         yield _plain(verdict.plain)
-    yield f"time: {verdict.original.seconds:.1f} s and {verdict.migrated.seconds:.1f} s"
-    peaks = [
-        max((rank.peak_memory_bytes for rank in run.ranks), default=0) / 2**20
-        for run in (verdict.original, verdict.migrated)
-    ]
-    yield f"peak memory of a rank: {peaks[0]:.0f} MiB and {peaks[1]:.0f} MiB"
+    yield f"tolerance: {verdict.why}"
+    yield verdict.cost
+    if verdict.control is not None:
+        how = "the same" if verdict.deterministic else "not the same"
+        yield f"control: the original program, run twice, is {how}"
     for note in verdict.notes:
         yield f"note: {note}"
     told = {verdict.first.what} if verdict.first else set()

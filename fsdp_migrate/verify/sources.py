@@ -1,4 +1,4 @@
-"""What both programs say: the diff that is tested, and the words that make a cause possible at all."""
+"""What both programs say: the diff that is tested."""
 
 from __future__ import annotations
 
@@ -11,26 +11,15 @@ from fsdp_migrate.verify.folders import Program
 
 @dataclass(frozen=True)
 class Sources:
-    """The Python text of both programs.
+    """How the Python text of both programs differs.
 
     Attributes:
-        original, migrated: all files of a program, one after another.
         diff: a unified diff of the files that differ.
         changed: the files of the migrated program that differ or are new, relative to its copy.
     """
 
-    original: str = ""
-    migrated: str = ""
     diff: str = ""
     changed: tuple[str, ...] = ()
-
-    def uses(self, *words: str) -> bool:
-        """Whether the original has any of these words."""
-        return any(word in self.original for word in words)
-
-    def lost(self, word: str) -> bool:
-        """Whether the migrated program has a word less often."""
-        return self.original.count(word) > self.migrated.count(word)
 
 
 def read(before: Program, after: Program) -> Sources:
@@ -44,8 +33,6 @@ def read(before: Program, after: Program) -> Sources:
         news[script] = news.pop(other)
     names = sorted(olds.keys() | news.keys())
     return Sources(
-        original="\n".join(olds.values()),
-        migrated="\n".join(news.values()),
         diff="".join(
             line
             for name in names

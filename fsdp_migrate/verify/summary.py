@@ -8,12 +8,12 @@ from fsdp_migrate.verify.verdict import Verdict
 
 
 def markdown(verdict: Verdict, name: str) -> str:
-    """A heading, the verdict, the likeliest cause and a table."""
+    """A heading, the verdict, the cause, what was not compared and a table."""
     sign = "✅" if verdict.equal else "❌"
     lines = [f"### {sign} fsdp-migrate verify: `{name}`", "", _plain(verdict.line()), ""]
     if verdict.causes:
         cause = verdict.causes[0]
-        lines += [f"**Likeliest cause:** {_plain(cause.title)}. {_plain(cause.advice)}", ""]
+        lines += [f"**Cause:** {_plain(cause.title)}. {_plain(cause.advice)}", ""]
     one, other = verdict.original, verdict.migrated
     lines += [
         "| | original | migrated |",
@@ -23,7 +23,10 @@ def markdown(verdict: Verdict, name: str) -> str:
         f"| seconds | {one.seconds:.1f} | {other.seconds:.1f} |",
         f"| peak memory of a rank, MiB | {_peak(one)} | {_peak(other)} |",
         "",
+        *(f"- not compared: {_plain(text)}" for text in verdict.uncompared),
+        f"- {_plain(verdict.cost)}",
         *(f"- {_plain(note)}" for note in verdict.notes),
+        *(f"- {_plain(f'{name}: {value}')}" for name, value in _run_as(verdict)),
         "",
     ]
     return "\n".join(lines)
@@ -41,6 +44,10 @@ def _plain(text: str) -> str:
     for character in "\\`*_<>[]|#":
         text = text.replace(character, f"\\{character}")
     return text
+
+
+def _run_as(verdict: Verdict) -> list[tuple[str, str]]:
+    return [(n, v) for n, v in verdict.environment.items() if n in ("commit", "date", "command")]
 
 
 def _last_loss(run: Run) -> str:

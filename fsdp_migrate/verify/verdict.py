@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+import statistics
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from fsdp_migrate.verify.causes import Cause, likeliest
+from fsdp_migrate.verify.causes import Cause, find
 from fsdp_migrate.verify.compare import Comparison, Difference
 from fsdp_migrate.verify.parameters import largest
 from fsdp_migrate.verify.records import Run
@@ -27,7 +28,9 @@ class Verdict:
         parameters: the largest difference of two elements of each last parameter, in the model's
             order; None where it is not known.
         original, migrated: what was recorded.
-        notes: what could not be compared, and what else a reader should know.
+        causes: what makes them differ, as far as it is known.
+        uncompared: what is no part of the verdict.
+        notes: what else a reader should know.
         sources: what both programs say.
         environment: where they ran, as names and values for a reader.
         max_abs_buffer_diff: the largest difference of two elements of the last buffers.
@@ -35,6 +38,7 @@ class Verdict:
         canonical: whether both programs added up over ranks in one order, in fp64.
         emulated: whether CUDA was emulated on the CPU.
         plain: the same comparison with the backend's own arithmetic, if it was asked for.
+        control: the original against itself, if it ran twice.
     """
 
     comparison: Comparison
@@ -43,6 +47,8 @@ class Verdict:
     parameters: dict[str, float] | None
     original: Run
     migrated: Run
+    causes: list[Cause] = field(default_factory=list)
+    uncompared: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     sources: Sources = field(default_factory=Sources)
     environment: dict[str, str] = field(default_factory=dict)
@@ -51,6 +57,7 @@ class Verdict:
     canonical: bool = False
     emulated: bool = False
     plain: Verdict | None = None
+    control: Verdict | None = None
 
     @property
     def arithmetic(self) -> str:
@@ -81,11 +88,6 @@ class Verdict:
         return min(self.comparison.differences, default=None)
 
     @property
-    def causes(self) -> list[Cause]:
-        """What fits the first difference, the likeliest first."""
-        return likeliest(self.first, self.original, self.migrated, self.sources)
-
-    @property
     def max_abs_param_diff(self) -> float | None:
         """The largest difference of two elements of the last parameters; None if not known."""
         return None if self.parameters is None else largest(self.parameters.values())
@@ -105,8 +107,57 @@ class Verdict:
         """Losses that were compared on one rank."""
         return max((len(rank.losses) for rank in self.original.ranks), default=0)
 
+    def also(self, differences: list[Difference]) -> Verdict:
+        """The same with further differences; the first of all has the cause."""
+        comparison = self.comparison
+        both = sorted([*comparison.differences, *differences])
+        causes = self.causes or find(min(both, default=None), self.original, self.migrated, "")
+        return replace(self, comparison=replace(comparison, differences=both), causes=causes)
+
+    def without(self, control: Verdict) -> Verdict:
+        """The same without printed lines in which the original differs from itself."""
+        noise = {d.what for d in control.comparison.differences if d.what.startswith("printed")}
+        kept = [d for d in self.comparison.differences if d.what not in noise]
+        causes = self.causes if kept else []
+        return replace(self, comparison=replace(self.comparison, differences=kept), causes=causes)
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the original is not known to differ from itself, lines that it prints aside."""
+        return self.control is None or self.control.without(self.control).equal
+
+    @property
+    def why(self) -> str:
+        """The tolerance, and what it is for."""
+        if self.tolerance == 0:
+            return "0: the same bits"
+        dtype = self.original.dtypes[0].removeprefix("torch.") or "float32"
+        return f"{self.tolerance:.3g} relative (losses are {dtype})"
+
+    @property
+    def cost(self) -> str:
+        """Time and memory, a verdict of their own; of the plain runs where there are any."""
+        if self.emulated:
+            return "time and memory: not judged, CUDA was emulated"
+        runs = (self.plain or self).original, (self.plain or self).migrated
+        if self.canonical and not self.plain:
+            return "time and memory: not judged, the arithmetic is canonical"
+        steps = [statistics.median(s) for run in runs if (s := run.ranks[0].step_seconds)]
+        if len(steps) < len(runs) or not steps[0]:
+            return "time and memory: not judged, there are too few steps"
+        peaks = [max(rank.peak_memory_bytes for rank in run.ranks) for run in runs]
+        memory = f", peak memory {peaks[1] / peaks[0]:.2f} times" if peaks[0] else ""
+        return f"time and memory: a step takes {steps[1] / steps[0]:.2f} times as long{memory}"
+
     def line(self) -> str:
         """The verdict in one line."""
+        emulated = " (CUDA emulated)" if self.emulated else ""
+        if not self.equal and self.control is not None and not self.deterministic:
+            told = self.control.without(self.control).line().removeprefix("different: ")
+            return f"undecided{emulated}: the original program differs from itself: {told}"
+        return self._line() + emulated
+
+    def _line(self) -> str:
         largest = f"{self.comparison.max_abs_loss:.3g}"
         if self.first is not None:
             return f"different: {self.first}; largest difference of a loss {largest}"
@@ -148,6 +199,9 @@ class Verdict:
             "emulated": self.emulated,
             "aligned": self.migrated.aligned,
             "plain": self.plain.figures() if self.plain else None,
+            "deterministic": None if self.control is None else self.deterministic,
+            "uncompared": self.uncompared,
+            "cost": self.cost,
         }
 
     def figures(self) -> dict[str, Any]:

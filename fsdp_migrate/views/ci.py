@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import quote
@@ -174,8 +174,8 @@ def _command(level: str, place: dict[str, Any], message: str) -> str:
     return f"::{level} {properties}::{_escaped(message, _GITHUB)}"
 
 
-def _escaped(text: str, signs: dict[str, str]) -> str:
-    return text.translate(str.maketrans(signs))
+def _escaped(text: str, signs: Mapping[str, str]) -> str:
+    return text.translate({ord(sign): code for sign, code in signs.items()})
 
 
 def _hash(*parts: str) -> str:

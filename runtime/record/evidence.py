@@ -40,7 +40,10 @@ class Evidence:
     def told(self) -> dict[str, Any]:
         """What the record says: also the files of the copy that this process has run."""
         loaded = [getattr(module, "__file__", None) for module in [*sys.modules.values()]]
-        inside = {self._copies.inside(os.path.realpath(path)) for path in loaded if path}
+        others = [
+            path for path in loaded if path and not path.startswith(_TORCH)
+        ]  # torch has some 1,500
+        inside = {self._copies.inside(os.path.realpath(path)) for path in others}
         files = sorted((inside | self._ran) - {""})
         return {"files": files, "fsdp1": self.fsdp1, "sharded": self.sharded}
 

@@ -1,4 +1,4 @@
-"""The losses: what each backward starts from."""
+"""The losses: what each backward starts from, before a gradient scaler has scaled it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from typing import Any
 
 import torch
 
+from . import imports
+
+_UNSCALED = "_fsdp_migrate_unscaled"
+
 
 def install(record: Callable[[torch.Tensor], None]) -> None:
     """Call `record` with each scalar that a backward starts from, before it runs.
@@ -16,6 +20,9 @@ def install(record: Callable[[torch.Tensor], None]) -> None:
     enough. A backward inside a backward (reentrant activation checkpointing) starts from no loss.
     It may run in another thread than the outer one, therefore the flag is not per thread.
     """
+    imports.after("torch.amp.grad_scaler", lambda module: _remember(module.GradScaler))
+    for name in ("torch.distributed.fsdp.sharded_grad_scaler", "*.sharded_grad_scaler"):
+        imports.after(name, lambda module: _remember(module.ShardedGradScaler))
     original = torch.autograd.backward
     running = False
 
@@ -40,4 +47,23 @@ def _scalars(tensors: Any) -> Iterator[torch.Tensor]:
         if isinstance(tensor, torch.Tensor) and tensor.numel() == 1:
             # A distributed tensor's own part: reading the whole would be a collective that the
             # program did not ask for.
-            yield getattr(tensor.detach(), "_local_tensor", tensor.detach())
+            loss = getattr(tensor, _UNSCALED, tensor).detach()
+            yield getattr(loss, "_local_tensor", loss)
+
+
+def _remember(scaler: Any) -> None:
+    """Keep the loss beside its scaled twin.
+
+    FSDP1's scaler gives a loss in fp16 an fp16 twin, which overflows; torch's gives it one in fp32.
+    The gradients are the same.
+    """
+    original = scaler.scale
+
+    @functools.wraps(original)
+    def scale(self: Any, outputs: Any) -> Any:
+        scaled = original(self, outputs)
+        if isinstance(outputs, torch.Tensor) and scaled is not outputs:
+            setattr(scaled, _UNSCALED, outputs.detach())
+        return scaled
+
+    scaler.scale = scale

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.optim import optimizer as optimizers
 
-from . import collectives, gradients, losses, memory, parameters
+from . import collectives, gradients, losses, memory, options, parameters
 from .census import Census
 from .evidence import Evidence
 from .kept import Kept
@@ -49,6 +49,10 @@ class Session:
         self.losses, self.loss_steps = Series(), list[int]()
         self.squares, self.learning_rates = Series(), list[list[float]]()
         self.step_times: list[float] = []
+        self.options: options.Options = {}
+        self.lost = 0
+        self._optimizers: set[int] = set()
+        self.loss_dtype = self.gradient_dtype = ""
         self.problems: list[str] = []
         self.census = Census()
         if self.start is not None:
@@ -71,6 +75,7 @@ class Session:
         """A backward begins."""
         self._stepping = None
         self.losses.append(loss)
+        self.loss_dtype = str(loss.dtype)
         self.loss_steps.append(len(self.squares) + 1)
         if self.rank < 0:
             self.identify()
@@ -88,6 +93,11 @@ class Session:
         self.kept.look()
         with torch.no_grad():
             self._gradients([p for group in groups for p in group["params"]])
+        if id(optimizer) not in self._optimizers:
+            self._optimizers.add(id(optimizer))
+            found, lost = options.of(optimizer)
+            self.options |= found
+            self.lost += lost
 
     def after_step(self, *_: Any) -> None:
         """The step is done."""
@@ -98,6 +108,8 @@ class Session:
         try:
             self.census.look(members, self.rank, self.world)
             self.squares.append(gradients.sum_of_squares(members, self.census.replicas))
+            grown = (str(p.grad.dtype) for p in members if p.grad is not None)
+            self.gradient_dtype = next(grown, self.gradient_dtype)
         except Exception as error:
             self.squares.append(torch.tensor(float("nan")))
             problem = f"no gradient norm: {type(error).__name__}: {error}"
@@ -127,6 +139,11 @@ class Session:
             "start_problem": self.start.problem if self.start else "",
             "peak_memory_bytes": memory.peak_bytes(),
             **self.evidence.told(),
+            "options": self.options,
+            "lost": self.lost,
+            "loss_dtype": self.loss_dtype,
+            "gradient_dtype": self.gradient_dtype,
+            "dtype": self.start.dtype if self.start else "",
             "problems": self.problems + self._write_parameters(f"{path}.pt"),
             "failure": self.departure.failure,
             "status": self.departure.status,

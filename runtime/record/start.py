@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import ALIGN, START, parameters
+from . import ALIGN, START, parameters, precision
 from .census import Census, roots
 from .draws import Draws
 from .layouts import Part
@@ -27,11 +27,13 @@ class Start:
     Attributes:
         aligned: the names of the parameters and buffers that were taken over.
         problem: why the first values are not known; empty if they are.
+        dtype: what the model computes in, as text; empty if it was not called.
     """
 
     def __init__(self, folder: str) -> None:
         self.aligned: list[str] = []
         self.problem = "no sharded model was called"
+        self.dtype = ""
         self._folder = folder
         self._align = os.environ.get(ALIGN, "")
         self._draws = Draws() if self._align else None
@@ -43,6 +45,7 @@ class Start:
         self._hook.remove()
         # What the recorder does not understand must not end the program: it is said in the record.
         try:
+            self.dtype = str(precision.of(module))
             with torch.no_grad():
                 self._look(*identity())
         except Exception as error:

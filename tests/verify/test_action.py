@@ -132,7 +132,7 @@ def test_a_migrated_repository_passes_and_a_fault_in_it_does_not(
     done = job.step("Verify", **inputs)
     assert done.returncode == 1, done.stdout + done.stderr
     summary = (job.temp / "summary.md").read_text()
-    assert "**Likeliest cause:** the programs begin with different weights." in summary
+    assert "the programs begin with different weights" in summary
     page = (job.folder / "report.html").read_text()
     assert "-        sync_module_states=True," in page
 

@@ -161,6 +161,9 @@ def test_the_json_is_the_contract() -> None:
         "emulated",
         "aligned",
         "plain",
+        "deterministic",
+        "uncompared",
+        "cost",
     ]
     assert data["first_difference"] == {
         "what": "loss",

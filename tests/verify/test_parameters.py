@@ -26,13 +26,13 @@ def run(folder: Path, name: str, *buffers: dict[str, Any]) -> Run:
 def test_buffers_are_compared_by_name_and_rank(tmp_path: Path) -> None:
     mean, count = torch.zeros(3), torch.tensor(4)
     one = run(tmp_path, "one", {"mean": mean, "count": count}, {"mean": mean, "extra": mean})
-    assert parameters.buffers_difference(one, one) == (0.0, "")
+    assert parameters.buffers_difference(one, one)[:2] == (0.0, "")
     other = run(tmp_path, "other", {"mean": mean, "count": count}, {"mean": mean + 0.5})
-    assert parameters.buffers_difference(one, other) == (0.5, "mean on rank 1")
+    assert parameters.buffers_difference(one, other)[:2] == (0.5, "mean on rank 1")
     counted = run(tmp_path, "counted", {"mean": mean, "count": count + 2}, {"mean": mean})
-    assert parameters.buffers_difference(one, counted) == (2.0, "count on rank 0")
+    assert parameters.buffers_difference(one, counted)[:2] == (2.0, "count on rank 0")
     shaped = run(tmp_path, "shaped", {"mean": torch.zeros(2)}, {})
-    assert parameters.buffers_difference(one, shaped) == (float("inf"), "mean on rank 0")
+    assert parameters.buffers_difference(one, shaped)[:2] == (float("inf"), "mean on rank 0")
 
 
 def test_a_tensor_is_put_together_from_parts() -> None:

@@ -48,16 +48,14 @@ def _verdict(verdict: Verdict) -> Iterator[str]:
     causes = verdict.causes
     if causes:
         yield '<div class="cause">'
-        yield f"<h3>Likeliest cause: {escape(causes[0].title)}</h3>"
+        yield f"<h3>Cause: {escape(causes[0].title)}</h3>"
         yield f"<p>{escape(causes[0].advice)}</p>"
-        if len(causes) > 1:
-            others = "; ".join(escape(cause.title) for cause in causes[1:3])
-            yield f'<p class="soft">If it is not that: {others}.</p>'
         yield "</div>"
-    if verdict.notes:
-        yield "<ul>"
-        yield from (f"<li>{escape(note)}</li>" for note in verdict.notes)
-        yield "</ul>"
+    told = [f"not compared: {text}" for text in verdict.uncompared]
+    told += [verdict.cost, *verdict.notes]
+    yield "<ul>"
+    yield from (f"<li>{escape(text)}</li>" for text in told)
+    yield "</ul>"
 
 
 def _charts(verdict: Verdict) -> Iterator[str]:

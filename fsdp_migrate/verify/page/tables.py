@@ -44,7 +44,7 @@ def sections(verdict: Verdict) -> Iterator[str]:
         **verdict.environment,
         "backend": verdict.backend or "none",
         "arithmetic": verdict.arithmetic,
-        "tolerance": f"{verdict.tolerance:g}, relative",
+        "tolerance": verdict.why,
     }
     yield _table(("", ""), facts.items(), kind="plain")
 

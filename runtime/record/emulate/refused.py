@@ -22,8 +22,11 @@ class NotEmulated(RuntimeError):
 def install() -> None:
     """Replace each such construct by one that raises `NotEmulated`."""
     cuda: Any = torch.cuda
-    for name in ("CUDAGraph", "graph", "make_graphed_callables"):
-        setattr(cuda, name, _refused(f"torch.cuda.{name}", "it records kernels of a device"))
+    why = "it records kernels of a device"
+    for name in ("CUDAGraph", "graph"):  # classes, from which programs derive
+        refuse = _refused(f"torch.cuda.{name}", why)
+        setattr(cuda, name, type(name, (), {"__init__": refuse, "__module__": "torch.cuda"}))
+    cuda.make_graphed_callables = _refused("torch.cuda.make_graphed_callables", why)
     if dist.is_available():
         nccl: Any = type("ProcessGroupNCCL", (), {})
         nccl.Options = _refused("ProcessGroupNCCL.Options", "gloo has no such options")

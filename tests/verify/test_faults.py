@@ -1,0 +1,157 @@
+"""What a program does to its machine: nothing of it is left, and its end is told rightly."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fsdp_migrate.verify import failures, processes
+from fsdp_migrate.verify.errors import ProgramFailed
+from fsdp_migrate.verify.folders import Program
+
+FSDP_MIGRATE = Path(sys.executable).parent / "fsdp-migrate"
+
+# A child in a session of its own that ignores what can be ignored, and its child.
+LEAVES = """
+import os, signal, subprocess, sys, time
+child = "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+child += "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); time.sleep(60)"
+subprocess.Popen([sys.executable, "-c", child], start_new_session=True)
+time.sleep(0.3)
+"""
+FLOODS = "while True: print('x' * 10_000)"
+
+
+def run(code: str, folder: Path, timeout: float = 30.0) -> processes.Outcome:
+    place = folder / "original"
+    (place / "records").mkdir(parents=True)
+    values = {**os.environ, "FSDP_MIGRATE_RECORD": str(place / "records")}
+    command = [sys.executable, "-c", code]
+    return processes.run(command, folder, values, place / "output", timeout)
+
+
+def told(outcome: processes.Outcome, folder: Path) -> str:
+    program = Program("original", folder, folder / "train.py", folder)
+    with pytest.raises(ProgramFailed) as caught:
+        failures.check(failures.Scene(program, outcome, folder / "original", 0, []))
+    return caught.value.reason
+
+
+def left(folder: Path) -> list[str]:
+    """The processes that have the folder in their environment."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if (
+                os.fsencode(str(folder)) in path.read_bytes()
+                and int(path.parent.name) != os.getpid()
+            ):
+                found.append(path.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+linux = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
+
+
+@linux
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (LEAVES, "no rank called backward"),
+        (LEAVES + "sys.exit(5)", "exit status 5"),
+        (LEAVES + "os.kill(os.getpid(), signal.SIGKILL)", "exit status -9"),
+        (LEAVES + "time.sleep(60)", "it did not end within 2 seconds"),
+    ],
+    ids=["ends", "fails", "killed", "hangs"],
+)
+def test_no_process_is_left(code: str, reason: str, tmp_path: Path) -> None:
+    outcome = run(code, tmp_path, timeout=2.0)
+    assert left(tmp_path / "original") == []
+    assert told(outcome, tmp_path) == reason
+
+
+def test_endless_output_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "OUTPUT", 1 << 20)
+    monkeypatch.setattr(processes, "_PAUSE", 0.02)
+    outcome = run(FLOODS, tmp_path)
+    assert outcome.flooded
+    assert outcome.seconds < 20
+    assert told(outcome, tmp_path).startswith("it printed more than")
+
+
+def test_a_port_that_is_taken_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "original" / "records").mkdir(parents=True)
+    error = "The server socket has failed to listen on any local network address. port: 12355, code: -98, EADDRINUSE"
+    ending = (
+        f'{{"rank": 0, "status": 1, "code": 1, "failure": "RuntimeError: {error}", "ended": 1.0}}'
+    )
+    (tmp_path / "original" / "records" / "process-1.json").write_text(ending)
+    reason = told(processes.Outcome(1, 1.0), tmp_path)
+    assert reason.startswith("rank 0 raised RuntimeError: The server socket has failed")
+    assert reason.endswith("another port)")
+
+
+PROGRAM = """
+import os, pathlib, subprocess, sys, time
+subprocess.Popen(["sleep", "60"], start_new_session=True)
+pathlib.Path(os.environ["BEGUN"]).touch()
+time.sleep(60)
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+FSDP(None)
+"""
+
+
+def interrupted(tmp_path: Path, number: int, delay: float | None = None) -> tuple[int, str]:
+    """`verify` on a program that sleeps, ended by a signal; its exit status and what it says."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text(PROGRAM)
+    (tmp_path / "tmp").mkdir()
+    begun = tmp_path / "begun"
+    values = {**os.environ, "BEGUN": str(begun), "TMPDIR": str(tmp_path / "tmp")}
+    command = [FSDP_MIGRATE, "verify", tmp_path / "src" / "train.py", "--device", "cpu"]
+    process = subprocess.Popen(
+        [*map(str, command), "--launcher", "python"],
+        env=values,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    end = time.monotonic() + (60 if delay is None else delay)
+    while time.monotonic() < end and not (begun.exists() and delay is None):
+        time.sleep(0.01)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    return process.returncode, output
+
+
+@linux
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_interruption_leaves_nothing(number: int, tmp_path: Path) -> None:
+    status, output = interrupted(tmp_path, number)
+    assert status == 128 + number, output
+    assert f"ended by {signal.Signals(number).name}" in output
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert left(tmp_path / "tmp") == []
+
+
+@linux
+@pytest.mark.thorough
+def test_an_interruption_at_any_moment_leaves_nothing(tmp_path: Path) -> None:
+    draw = random.Random(7)
+    for attempt in range(20):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        number = draw.choice([signal.SIGTERM, signal.SIGINT])
+        status, output = interrupted(folder, number, delay=draw.uniform(0.0, 6.0))
+        assert status != 0, output
+        assert list((folder / "tmp").iterdir()) == [], output
+        assert left(folder / "tmp") == [], output
