@@ -289,7 +289,9 @@ _DECISIONS: WeakKeyDictionary[Models, Decisions] = WeakKeyDictionary()
 
 def decisions(context: Context) -> Decisions:
     """The decisions of the run that a file is part of."""
-    return _DECISIONS.setdefault(context.models, Decisions(context.models))
+    if context.models not in _DECISIONS:
+        _DECISIONS[context.models] = Decisions(context.models)
+    return _DECISIONS[context.models]
 
 
 def parts_of(construction: Construction) -> dict[str, Plain]:

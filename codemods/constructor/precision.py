@@ -29,35 +29,6 @@ table of positions in full precision into bfloat16 inside every block. The units
 `cast_forward_inputs=False`.""",
     (
         Example(
-            "one unit",
-            """\
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
-
-from model import Net
-
-model = Net()
-model = FSDP(
-    model,
-    mixed_precision=MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
-)
-""",
-            """\
-import torch
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-from model import Net
-
-model = Net()
-fully_shard(
-    model,
-    mp_policy=MixedPrecisionPolicy(
-        param_dtype=torch.bfloat16, reduce_dtype=torch.float32
-    ),
-)
-""",
-        ),
-        Example(
             "units below the root, in a model of this program without BatchNorm",
             """\
 import torch

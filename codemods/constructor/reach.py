@@ -20,7 +20,6 @@ _IMPORT = re.compile(
     re.MULTILINE,
 )
 _DYNAMIC = re.compile(r"\bimport_module\(|\b__import__\(")
-_START = re.compile(r"^if __name__ == ", re.MULTILINE)
 _TEST = re.compile(r"(^|/)(tests?/|test_[^/]*\.py$|conftest\.py$)")
 _WORD = re.compile(r"[.\w]+")
 
@@ -33,9 +32,6 @@ class Reach:
         self._texts: dict[str, str] = {}
         self._imports: dict[str, tuple[str, ...]] = {}
         self._files: dict[tuple[str, str], tuple[str, ...]] = {}
-        self._by_tail: dict[str, list[str]] = {}
-        for path in program.paths:
-            self._by_tail.setdefault(os.path.basename(_stem(path)), []).append(path)
 
     def of(self, path: Path) -> list[str]:
         """The files that can get a model from one, itself included. Tests count only where a test wraps the model."""
@@ -56,7 +52,7 @@ class Reach:
 
     def is_start(self, path: str) -> bool:
         """Whether a file is a program by itself, which no other file imports."""
-        return bool(_START.search(self.text(path))) and not self.importers(path)
+        return "\nif __name__ == " in self.text(path) and not self.importers(path)
 
     def text(self, path: str) -> str:
         """The source of a file; "" if it cannot be read."""
@@ -85,6 +81,13 @@ class Reach:
             for other in self.imports(path):
                 if other != path:
                     found.setdefault(other, []).append(path)
+        return found
+
+    @cached_property
+    def _by_tail(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for path in self.program.paths:
+            found.setdefault(os.path.basename(_stem(path)), []).append(path)
         return found
 
     def _closed(self, paths: list[str], more: object) -> list[str]:

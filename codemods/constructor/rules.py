@@ -10,16 +10,18 @@ CONSTRUCTOR = Rule(
     "FSDP(model, ...) runs on the bridge, or becomes fully_shard(model, ...)",
     """The runtime's `FullyShardedDataParallel` has FSDP1's constructor and interface on FSDP2's engine: the call runs as it
 is. It becomes `fully_shard` where plain PyTorch says the same. `fully_shard` shards a module in place and returns the same
-module, so nothing may depend on the wrapper any more. That is decided once for all files that can share a model:
+module, so nothing may depend on the wrapper any more. That is decided once for all constructors that can share a model:
 
 - every constructor among them is a plain call whose arguments are known here;
-- every use of FSDP1's interface (`no_sync`, `clip_grad_norm_`, `state_dict_type`, `summon_full_params`, `.module`, the class
-  itself) can be rewritten with it;
+- every use of FSDP1's interface (`no_sync`, `clip_grad_norm_`, `.module`, the class itself) can be rewritten with it; static
+  functions of the class, such as `state_dict_type`, are the runtime's, which take a plain model as well;
 - no code depends on names of parameters with the wrapper in them, or on the class of a unit;
 - the model is made in the same program, and its parameters are not read before it is wrapped: an optimizer that was built
-  earlier would train nothing;
-- every part of the model that this program shows takes part in its forward: FSDP1 gave unused parameters zero gradients,
-  on which weight decay and momentum act, and FSDP2 gives them none. A model of another package is taken to use all.
+  earlier would train nothing.
+
+FSDP1 gave unused parameters zero gradients, on which weight decay and momentum act, and FSDP2 gives them none. Where a
+forward of this program's model may leave a part unused, `fill_unused_gradients` goes on giving them. A model of another
+package is taken to use all.
 
 In doubt all of them stay on the bridge, and the finding names the first fact that keeps them there. Positional arguments are
 bound to FSDP1's signature, the same from torch 2.2 to 2.13. Each argument has a rule of its own.""",
@@ -84,20 +86,6 @@ model = FSDP(model, use_orig_params=True)
 """,
             message="an optimizer may hold",
         ),
-        bridged(
-            "DDP in the other branch",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-from model import Net
-
-model = Net()
-model = FSDP(model) if sharded else DDP(model)
-raw_model = model.module
-""",
-            message=".module",
-        ),
         Example(
             "a class of another package",
             """\
@@ -128,20 +116,6 @@ from model import Net
 model = FSDP(Net(), **options)
 """,
             message="when the program runs",
-        ),
-        bridged(
-            "a dictionary of this file",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-from model import Net
-
-options = {"use_orig_params": True}
-if args.prefetch:
-    options["forward_prefetch"] = True
-model = FSDP(Net(), **options)
-""",
-            quiet=True,
         ),
     ),
 )

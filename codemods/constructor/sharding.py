@@ -128,28 +128,16 @@ mesh = init_device_mesh("cuda", (2, 8), mesh_dim_names=("replicate", "shard"))
 model = fully_shard(Net(), mesh=mesh)
 """,
         ),
-        bridged(
-            "groups of one node",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
-
-from model import Net
-
-model = FSDP(
-    Net(), auto_wrap_policy=policy, sharding_strategy=ShardingStrategy.HYBRID_SHARD
-)
-""",
-            message="the runtime builds",
-        ),
     ),
 )
 DYNAMIC = Rule(
     "FSDP105",
     "dynamic-strategy",
     "a strategy that is chosen when the program runs is read when it runs",
-    """Three of four real programs take the strategy from a configuration, a dictionary or a command line. The runtime reads
-whatever member arrives. `ShardingStrategy` comes from the runtime, too, so that configuration files and comparisons go on
-working after torch removes FSDP1.""",
+    """Three of four real programs take the strategy from a configuration, a dictionary or a command line. Where the call, or
+assignments that nothing else reads, show every member that it can be, each becomes the `reshard_after_forward` that it means.
+The runtime reads whatever else arrives; `ShardingStrategy` comes from the runtime, too, so that configuration files and
+comparisons go on working after torch removes FSDP1.""",
     (
         bridged(
             "from a configuration",
@@ -162,14 +150,44 @@ model = FSDP(Net(), sharding_strategy=config.strategy)
 """,
             message="when the program runs",
         ),
+        Example(
+            "from a table",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+from model import Net
+
+model = FSDP(
+    Net(),
+    sharding_strategy={
+        "zero3": ShardingStrategy.FULL_SHARD,
+        "zero2": ShardingStrategy.SHARD_GRAD_OP,
+    }[args.mode],
+)
+""",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+from model import Net
+
+model = fully_shard(
+    Net(),
+    reshard_after_forward={
+        "zero3": None,
+        "zero2": False,
+    }[args.mode],
+)
+""",
+        ),
     ),
 )
 GROUP = Rule(
     "FSDP106",
     "process-group",
     "a process group becomes a mesh",
-    """`process_group=` has no counterpart in `fully_shard`. The runtime makes a mesh of the very same group
-(`DeviceMesh.from_group`), so collectives run on the same communicator. `dist.group.WORLD` and None are the default mesh.""",
+    """`process_group=` has no counterpart in `fully_shard`. `DeviceMesh.from_group` makes a mesh of the very same group, so
+collectives run on the same communicator; it needs the kind of device, which `device_id` shows. The runtime finds it out where
+that is not known, or where the group may be None. `dist.group.WORLD` and None are the default mesh.""",
     (
         bridged(
             "a group of one's own",
@@ -183,22 +201,29 @@ model = FSDP(Net(), process_group=group)
             message="a mesh of the group",
         ),
         Example(
-            "all ranks",
+            "a group on a known device",
             """\
+import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 from model import Net
 
-model = FSDP(Net(), dist.group.WORLD)
+group = dist.new_group([0, 1])
+model = FSDP(Net(), group, device_id=torch.cuda.current_device())
 """,
             """\
+import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
 from model import Net
 
-model = fully_shard(Net())
+group = dist.new_group([0, 1])
+model = Net()
+mesh = DeviceMesh.from_group(group, "cuda")
+fully_shard(model, mesh=mesh)
 """,
         ),
     ),

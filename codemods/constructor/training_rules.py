@@ -29,24 +29,6 @@ model = fully_shard(Net(), offload_policy=CPUOffloadPolicy())
 """,
         ),
         Example(
-            "no offloading, bound to a name",
-            """\
-from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel as FSDP
-
-from model import Net
-
-offload = CPUOffload()
-model = FSDP(Net(), cpu_offload=offload)
-""",
-            """\
-from torch.distributed.fsdp import fully_shard
-
-from model import Net
-
-model = fully_shard(Net())
-""",
-        ),
-        Example(
             "decided when the program runs",
             """\
 from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel as FSDP
@@ -152,17 +134,6 @@ model = fully_shard(Net())
 """,
             message="no effect",
         ),
-        bridged(
-            "an expression that does more than give a value",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-from model import Net
-
-model = FSDP(Net(), limit_all_gathers=options.pop("limit"))
-""",
-            message="no effect",
-        ),
     ),
 )
 USE_ORIG_PARAMS = Rule(
@@ -202,25 +173,6 @@ DEVICE_ID = Rule(
 argument goes where the program sets the current device (`torch.cuda.set_device`) or passes the current one. A rank that the
 program did not make current is made so in front. Whatever can be the CPU stays with the runtime.""",
     (
-        Example(
-            "the current device",
-            """\
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-from model import Net
-
-model = FSDP(Net(), device_id=torch.cuda.current_device())
-""",
-            """\
-import torch
-from torch.distributed.fsdp import fully_shard
-
-from model import Net
-
-model = fully_shard(Net())
-""",
-        ),
         Example(
             "a rank that nothing made current",
             """\
@@ -339,23 +291,6 @@ model = FSDP(Net(), param_init_fn=init)
 """,
             message="initializes each unit",
         ),
-        Example(
-            "None",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-from model import Net
-
-model = FSDP(Net(), param_init_fn=None)
-""",
-            """\
-from torch.distributed.fsdp import fully_shard
-
-from model import Net
-
-model = fully_shard(Net())
-""",
-        ),
     ),
 )
 IGNORED = Rule(
@@ -375,23 +310,6 @@ from model import Net
 model = FSDP(Net(), ignored_modules=config.frozen)
 """,
             message="whole in every unit",
-        ),
-        Example(
-            "None",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-from model import Net
-
-model = FSDP(Net(), ignored_modules=None, ignored_states=None)
-""",
-            """\
-from torch.distributed.fsdp import fully_shard
-
-from model import Net
-
-model = fully_shard(Net())
-""",
         ),
     ),
 )

@@ -49,50 +49,16 @@ for module in reversed(list(model.modules())):
 fully_shard(model)
 """,
         ),
-        Example(
-            "transformer_auto_wrap_policy, bound to a name",
-            """\
-import functools
-
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
-
-from model import Decoder, Encoder, T5
-
-
-def main():
-    model = T5()
-    policy = functools.partial(
-        transformer_auto_wrap_policy,
-        transformer_layer_cls={Encoder, Decoder},
-    )
-    model = FSDP(model, auto_wrap_policy=policy)
-    train(model)
-""",
-            """\
-from torch.distributed.fsdp import fully_shard
-
-from model import Decoder, Encoder, T5
-
-
-def main():
-    model = T5()
-    for module in reversed(list(model.modules())):
-        if module is not model and isinstance(module, (Encoder, Decoder)):
-            fully_shard(module)
-    fully_shard(model)
-    train(model)
-""",
-        ),
     ),
 )
 RUNTIME_POLICY = Rule(
     "FSDP152",
     "runtime-policy",
     "a policy that looks at the model is applied by the runtime",
-    """Size-based policies count parameters as FSDP1 does while it wraps, and policies that come from another function or
-file are known only when the program runs. The runtime takes every policy object of FSDP1, torch's own among them, and picks
-the very modules that FSDP1 would wrap.""",
+    """`lambda_auto_wrap_policy` with a condition such as `m in model.layers` is a loop with that condition: which modules
+fulfil it does not change while others are sharded. Size-based policies count parameters as FSDP1 does while it wraps, and
+policies that come from another function or file are known only when the program runs. The runtime takes every policy object
+of FSDP1, torch's own among them, and picks the very modules that FSDP1 would wrap.""",
     (
         Example(
             "by size",
@@ -119,6 +85,32 @@ policy = functools.partial(size_based_auto_wrap_policy, min_num_params=100)
 model = FSDP(Net(), auto_wrap_policy=policy)
 """,
         ),
+        Example(
+            "the modules of a list",
+            """\
+from functools import partial
+
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import lambda_auto_wrap_policy
+
+from model import Net
+
+model = Net()
+policy = partial(lambda_auto_wrap_policy, lambda_fn=lambda m: m in list(model.layers))
+model = FSDP(model, auto_wrap_policy=policy)
+""",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+from model import Net
+
+model = Net()
+for module in reversed(list(model.modules())):
+    if module in list(model.layers):
+        fully_shard(module)
+fully_shard(model)
+""",
+        ),
         bridged(
             "from another function",
             """\
@@ -127,27 +119,6 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from model import Net
 
 model = FSDP(Net(), auto_wrap_policy=build_policy(config))
-""",
-        ),
-        Example(
-            "a container, which has no forward of its own",
-            """\
-import torch.nn as nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.fsdp.wrap import ModuleWrapPolicy
-
-from model import Net
-
-model = FSDP(Net(), auto_wrap_policy=ModuleWrapPolicy({nn.ModuleList}))
-""",
-            """\
-import torch.nn as nn
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-from fsdp_migrate.runtime.wrap import ModuleWrapPolicy
-
-from model import Net
-
-model = FSDP(Net(), auto_wrap_policy=ModuleWrapPolicy({nn.ModuleList}))
 """,
         ),
     ),
