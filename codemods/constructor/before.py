@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.origin import given, is_module, root_of
@@ -22,12 +22,13 @@ class Before:
     """The code of a file that runs before its models are wrapped."""
 
     def __init__(
-        self, context: Context, constructions: Iterable[Construction], calls: Calls
+        self, context: Context, constructions: Collection[Construction], calls: Calls
     ) -> None:
         self.context = context
         self.calls = calls
         self._first: dict[ast.AST | None, int] = {}
         self._wrapped: set[str] = set()
+        self._constructors = {each.call for each in constructions}
         for each in constructions:
             file = each.context.file
             function = file.function(each.call)
@@ -95,7 +96,9 @@ class Before:
         return not any(
             self._runs_model(call)
             for call in file.of(ast.Call)
-            if file.function(call) is function and first < call.lineno < getattr(node, "lineno", 0)
+            if file.function(call) is function
+            and first < call.lineno < getattr(node, "lineno", 0)
+            and call not in self._constructors
         )
 
     def _runs_model(self, call: ast.Call) -> bool:

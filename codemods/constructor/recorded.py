@@ -8,16 +8,18 @@ of the same parameters, which trains the same.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from fsdp_migrate.codemods.constructor import training
+from fsdp_migrate.codemods.constructor import precision, training
 from fsdp_migrate.codemods.constructor.checks import conditions
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.origin import Origin, origin_of
 from fsdp_migrate.codemods.constructor.plain import Plain, Stays, has_torch, is_pure, spent
 from fsdp_migrate.codemods.constructor.translate import HYBRID, mesh, translated
+from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Import
 from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.facts.program import Definition, External
@@ -26,6 +28,7 @@ from fsdp_migrate.values import Recorded
 _WORLD = "dist.group.WORLD"
 _CURRENT = "torch.cuda.current_device()"
 # The values of these have no effect under FSDP2, or none on the numbers.
+HINT = "`fsdp-migrate values` records it for --values"
 _FREE = {"limit_all_gathers", "use_orig_params", "backward_prefetch"}
 _NEEDED = {"parameters_held", "wrapped_parts", "batch_norm", "buffers", "root_is_alike"}
 _MOST_NAMES = 12
@@ -39,7 +42,11 @@ def parts(construction: Construction, names: Iterable[str], stays: Stays) -> dic
     """
     recorded = construction.context.recorded(construction.call)
     if recorded is None:
-        raise Stays(f"{stays}: record it with `fsdp-migrate values`, or write it down")
+        given = [each.value for each in construction.arguments if each.name in names]
+        is_open = not all(_is_written(construction.context, value) for value in given)
+        if is_open or construction.is_partly_known or "auto_wrap_policy" in names:
+            raise Stays(f"{stays}: {HINT}, or write it down")
+        raise stays
     return {name: _ByRun(construction, recorded).part(name) for name in names}
 
 
@@ -61,9 +68,9 @@ def origin(construction: Construction) -> Origin:
         raise Stays("an optimizer, or a list, held the model's parameters when it was wrapped")
     try:
         return origin_of(construction)
-    except Stays:
+    except Stays as stays:
         if known is None:
-            raise
+            raise Stays(f"{stays}: {HINT}") from None
         return Origin(sites=[(construction.context.file, construction.call)])
 
 
@@ -86,16 +93,14 @@ class _ByRun:
             raise Stays(f"{name} was not the same in all calls and on all ranks: {seen}")
         text, value = self.recorded.arguments.get(name, "None"), self.expression(name)
         made = self._plain(name, text)
-        if value is None or any(
-            ast.unparse(value) in c for c in (*made.shared.values(), *made.above)
-        ):
+        if value is None or _writes(value, (*made.shared.values(), *made.above)):
             return made  # as the program says, whatever that is
         if not self._can_go(value):
             raise Stays(f"{name}: its expression may do more than give a value")
         checks = () if self._is_free(name, text, value) else self._checks(name, text, value)
         given = self.context.value(value)
         spare = spent(self.context, given) if given is not None else None
-        if spare and given is not None and not any(ast.unparse(value) in check for check in checks):
+        if spare and given is not None and not _writes(value, checks):
             made = replace(made, statements=spare, removed=(given.node,))
         units = "by class" if made.units else "by name" if made.members else "none"
         fixed = f"{name}={text.removeprefix('ShardingStrategy.')}" if checks else ""
@@ -104,7 +109,7 @@ class _ByRun:
 
     def _is_free(self, name: str, text: str, value: ast.expr) -> bool:
         """Whether an argument can have no other value, or none that makes a difference."""
-        if name in _FREE or text == _CURRENT or self._is_written(value):
+        if name in _FREE or text == _CURRENT or _is_written(self.context, value):
             return True
         return name == "device_id" and training.is_set_before(self.construction, value)
 
@@ -131,21 +136,6 @@ class _ByRun:
             raise Stays(f"{name} is unpacked from what has no name")
         made = ast.Subscript(unpacked[0], ast.Constant(name), ast.Load())
         return ast.copy_location(ast.fix_missing_locations(made), unpacked[0])
-
-    def _is_written(self, value: ast.expr) -> bool:
-        """Whether an expression can have one value only: it is made of literals and of names from outside."""
-        made = self.context.value(value)
-        if made is None or isinstance(value, ast.Subscript):
-            return False
-        program = self.context.program
-        for node in ast.walk(made.node):
-            if isinstance(node, ast.Call) and program.definition(node.func, made.file):
-                return False
-            if isinstance(node, ast.Name):
-                meanings = program.meanings(node, made.file)
-                if not meanings or not all(isinstance(m, External | Definition) for m in meanings):
-                    return False
-        return True
 
     def _can_go(self, value: ast.AST) -> bool:
         """Whether nothing is missed without an expression: a function of the program in it sets nothing."""
@@ -182,7 +172,7 @@ class _ByRun:
         made = translated(name, value)
         if name == "mixed_precision" and value is not None:
             self._check_precision()
-            made = made if self.recorded.facts["buffers"] else without_buffers(made)
+            made = made if self.recorded.facts["buffers"] else precision.without_buffers(made)
         return made
 
     @property
@@ -298,13 +288,25 @@ class _ByRun:
         return (name, None) if is_it else ("", None)
 
 
-def without_buffers(part: Plain) -> Plain:
-    """The plain form for a model that has no buffers to cast."""
-    return replace(
-        part,
-        above=tuple(line for line in part.above if not line.startswith("cast_buffers")),
-        imports=tuple(need for need in part.imports if need.name != "cast_buffers"),
-    )
+def _is_written(context: Context, value: ast.expr) -> bool:
+    """Whether an expression can have one value only: it is made of literals and of names from outside."""
+    made = context.value(value)
+    if made is None or isinstance(value, ast.Subscript):
+        return False
+    for node in ast.walk(made.node) if not isinstance(made.node, ast.Lambda) else ():
+        if isinstance(node, ast.Call) and context.program.definition(node.func, made.file):
+            return False
+        if isinstance(node, ast.Name):
+            meanings = context.program.meanings(node, made.file)
+            if not meanings or not all(isinstance(m, External | Definition) for m in meanings):
+                return False
+    return True
+
+
+def _writes(value: ast.expr, lines: Iterable[str]) -> bool:
+    """Whether some code has an expression in it as it is."""
+    wanted = re.compile(rf"(?<![\w.]){re.escape(ast.unparse(value))}(?!\w)")
+    return any(map(wanted.search, lines))
 
 
 def _parsed(name: str, text: str) -> object:

@@ -138,7 +138,7 @@ def reason(program: Path, *recordings: Path) -> str:
 
 
 def test_without_a_recording_the_finding_says_how_to_get_one(program: Path) -> None:
-    assert "fsdp-migrate values" in reason(program)
+    assert "`fsdp-migrate values` records it" in reason(program)
 
 
 def test_recorded_values_are_plain_and_checked(program: Path) -> None:
