@@ -7,6 +7,7 @@
 # make fixtures  the bundled programs, migrated anew
 # make lines  how long the code is, and what it may be
 # make dev    an editable install, and the commit hooks
+# make docs   the documentation as a site, in build/site
 # make clean  removes what was built
 
 PYTHON ?= python3
@@ -16,7 +17,7 @@ SOURCES := $(shell find fsdp_migrate codemods runtime -name '*.py') pyproject.to
 TORCHES := 2.8 2.11
 EXAMPLE := fixtures/transformer/original
 
-.PHONY: demo test lint types lines units ranks thorough fuzz torches fixtures gpu dev clean
+.PHONY: demo test lint types lines units ranks thorough fuzz torches fixtures gpu dev clean docs
 .DELETE_ON_ERROR:
 .PRECIOUS: .venv-torch-%/.installed
 
@@ -86,6 +87,10 @@ fixtures: $(STAMP)
 	    rm -rf $$case/migrated && cp -r $$case/original $$case/migrated && \
 	    $(BIN)/fsdp-migrate $$case/migrated --allow-dirty || exit 1; \
 	done
+
+docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt ".[docs]"
+	$(BIN)/mkdocs build
 
 gpu: $(STAMP)
 	$(BIN)/pytest -m gpu

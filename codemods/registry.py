@@ -8,7 +8,6 @@ from fsdp_migrate.codemods import names, silenced, swap
 from fsdp_migrate.codemods.constructor import ledger
 from fsdp_migrate.codemods.left import (
     clip_local_norm,
-    composable,
     dynamic_names,
     hooks,
     parameters,
@@ -38,7 +37,6 @@ CODEMODS = (
     private_names,
     wrapper_internals,
     dynamic_names,
-    composable,
     hooks,
     clip_local_norm,
     parameters,

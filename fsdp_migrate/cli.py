@@ -94,7 +94,7 @@ def _release(ctx: click.Context, option: click.Parameter, text: str) -> tuple[in
 def _shared(command: F) -> F:
     """The arguments that `migrate` and `check` have in common."""
     decorators = [
-        click.argument("paths", nargs=-1, required=True, metavar="PATH..."),
+        click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path()),
         click.option(
             "--select",
             multiple=True,
@@ -240,7 +240,12 @@ def rules(pages: Path | None) -> None:
 
 
 def main() -> None:
-    """The console script."""
+    """The console script, and what a shell asks of it to complete a line."""
+    variable = "_FSDP_MIGRATE_COMPLETE"
+    if variable in os.environ:
+        from click.shell_completion import shell_complete
+
+        sys.exit(shell_complete(cli, {}, "fsdp-migrate", variable, os.environ[variable]))
     code = exit_code(sys.argv[1:])
     gc.freeze()  # nothing is looked for among what goes with the process
     sys.exit(code)

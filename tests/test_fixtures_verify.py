@@ -27,8 +27,25 @@ pytestmark = [pytest.mark.ranks, pytest.mark.usefixtures("forked")]
 Settings = dict[str, Any]
 Trained = Callable[[str, Settings, bool, str], Verdict]
 
-# The longest ones, cut short.
-SHORTER = {"finetune": ["--num_epochs", "1"], "mnist": ["--epochs", "1", "--train-size", "256"]}
+# Cut short: what the optimizer and the second half do shows in few steps. The runs of `make thorough` go on to their end.
+STEPS = (
+    "groups",
+    "hybrid",
+    "indirect",
+    "meta_init",
+    "order",
+    "rank0_loading",
+    "strategies",
+    "transformer",
+)
+SHORTER = {
+    **{case: ["--steps", "5"] for case in STEPS},
+    "resume": ["--steps", "6"],
+    "policies": ["--epochs", "1"],
+    "precision": ["--epochs", "1"],
+    "finetune": ["--num_epochs", "1"],
+    "mnist": ["--epochs", "1", "--train-size", "256"],
+}
 
 # On CUDA, which is emulated, the others show again what these and the runs without CUDA show.
 EMULATED = {"precision", "resume"}
@@ -50,7 +67,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
             migration.migrate(program.root, form)
         ranks, launcher = settings["ranks"], Launcher(settings["launcher"])
         how = Recording(canonical=True, emulate=ranks if cuda else 0, align="drawn", start=begun)
-        arguments = [*settings["arguments"], *SHORTER.get(case, ())]
+        whole = settings.get("thorough", False)
+        arguments = [*settings["arguments"], *([] if whole else SHORTER[case])]
         return main.run_program(program, launcher, ranks, arguments, "cpu", 120, folder, how)
 
     def do(case: str, settings: Settings, cuda: bool, form: str) -> Verdict:

@@ -79,7 +79,7 @@ class _Search:
     def __init__(self, context: Context) -> None:
         self.context = context
         self.origin = Origin()
-        self._seen: set[ast.AST] = set()
+        self._seen: set[object] = set()
 
     def site(self, file: File, call: ast.Call, model: ast.expr | None) -> None:
         """Follows the model of one call that wraps it."""
@@ -123,7 +123,7 @@ class _Search:
     def named(self, file: File, name: ast.Name, at: ast.Call) -> None:
         """Follows a local name; a parameter through the calls of its function."""
         found = file.scope_of(name).lookup(name.id)
-        if found is None or found[0] is not file.scope_of(at) or id(found) in self._seen:
+        if found is None or found[0] is not file.scope_of(at):
             raise Stays(_ELSEWHERE)
         assigned = [each for each in found[1] if isinstance(each, Assigned)]
         for each in reaching(file, assigned, name):
@@ -131,7 +131,7 @@ class _Search:
             if each.path and re.search("optim", ast.unparse(file.statement(each.target))):
                 raise Stays(_ELSEWHERE)
             if value is not at and not _is_same(value, name.id, at) and each not in self._seen:
-                self._seen.add(each)  # type: ignore[arg-type]
+                self._seen.add(each)
                 self.follow(file, value, at)
         for binding in found[1]:
             if isinstance(binding, Parameter):

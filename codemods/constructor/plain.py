@@ -174,7 +174,7 @@ def is_given(construction: Construction, name: str) -> bool:
 
 def bound(construction: Construction, name: str, text: str) -> tuple[str, tuple[str, ...]]:
     """A value as the calls of `fully_shard` get it, and the statement that gives it a name where several calls do."""
-    if text.isidentifier() or not is_given(construction, "auto_wrap_policy"):
+    if not name or text.isidentifier() or not is_given(construction, "auto_wrap_policy"):
         return text, ()
     free = construction.context.free(name, construction.call)
     return free, (f"{free} = {text}",)

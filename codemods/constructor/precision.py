@@ -292,7 +292,7 @@ def _edits(context: Context, leaf: ast.expr) -> list[Edit]:
     assert isinstance(leaf, ast.Call)
     assert fields is not None
     file = context.file
-    new = {name: name for name in ("param_dtype", "reduce_dtype") if name in fields}
+    new: dict[str, str] = {n: n for n in ("param_dtype", "reduce_dtype") if n in fields}
     if not casts(fields, below=False):
         new["cast_root_forward_inputs"] = "cast_forward_inputs"
     names = [*_FIELDS[: len(leaf.args)], *(keyword.arg for keyword in leaf.keywords)]

@@ -150,9 +150,8 @@ def _cpu_offload(construction: Construction) -> Plain:
     part = Plain(edits=made.edits, statements=made.statements, removed=made.leaves)
     if made.text == offload_policy(False):
         return replace(part, message=_OFF["cpu_offload"])
-    text, above = made.text, ()
-    if len(made.leaves) > 1:  # a plain `CPUOffloadPolicy()` needs no name
-        text, above = bound(construction, "offload_policy", made.text)
+    several = len(made.leaves) > 1  # a plain `CPUOffloadPolicy()` needs no name
+    text, above = bound(construction, "offload_policy" if several else "", made.text)
     texts = " ".join(_offloads(context, leaf) for leaf in made.leaves)
     names = sorted({*re.findall(r"\w*OffloadPolicy", texts)})
     return replace(

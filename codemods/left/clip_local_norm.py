@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import partial
 
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.left.measured import last_name
 from fsdp_migrate.codemods.left.taken import is_for_other_models, is_known_as_whole, taken
-from fsdp_migrate.codemods.rule import Edit, Example, Found, Import, Rule, bridged
-from fsdp_migrate.facts.names import RUNTIME
+from fsdp_migrate.codemods.rule import Found, Rule, bridged
 from fsdp_migrate.findings import Action
 
 RULE = Rule(
@@ -19,9 +17,9 @@ RULE = Rule(
     "torch.nn.utils.clip_grad_norm_ clipped an FSDP1 model by each rank's own norm",
     """FSDP1's parameters are local shards: `torch.nn.utils.clip_grad_norm_(model.parameters(), c)` computed a norm of its own
 on every rank and clipped by it; `model.clip_grad_norm_(c)` was the right call. FSDP2's parameters are DTensors, and the same
-line clips by the norm over all ranks. That is what was meant, and it changes the training. Where the result is used the call
-goes to the runtime's function, which returns a plain tensor with the same value on every rank: torch's returns a DTensor, which
-cannot be formatted. Clipping by value is the same under both.""",
+line clips by the norm over all ranks. That is what was meant, and it changes the training. Its result is a
+DTensor, which cannot be formatted; `clip_grad_norm_` of the runtime returns a plain tensor with the same value on every rank.
+Clipping by value is the same under both.""",
     (
         bridged(
             "the norm is not used",
@@ -34,7 +32,7 @@ torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 """,
             message="under FSDP1 each rank clipped by the norm of its own shards",
         ),
-        Example(
+        bridged(
             "a list of parameters, and the norm is used",
             """\
 import torch
@@ -43,15 +41,6 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 model = FSDP(model, sharding_strategy=strategy)
 trained = [p for p in model.parameters() if p.requires_grad]
 norm = torch.nn.utils.clip_grad_norm_(trained, 1.0)
-""",
-            """\
-import torch
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-from fsdp_migrate.runtime import clip_grad_norm_
-
-model = FSDP(model, sharding_strategy=strategy)
-trained = [p for p in model.parameters() if p.requires_grad]
-norm = clip_grad_norm_(trained, 1.0)
 """,
             message="by the norm over all ranks",
         ),
@@ -150,6 +139,7 @@ RULES = (RULE,)
 _NAME = "clip_grad_norm_"
 _TORCH = frozenset({f"torch.nn.utils.{_NAME}", f"torch.nn.utils.clip_grad.{_NAME}"})
 _MESSAGE = "clips by the norm over all ranks now; under FSDP1 each rank clipped by the norm of its own shards"
+_RESULT = "the result is a DTensor, and clip_grad_norm_ of the runtime returns a plain tensor"
 _KINDS = ("isinstance", "hasattr", "fsdp", "shard", "distributed", "strategy", "clip_grad_norm_")
 _ENDING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
@@ -162,36 +152,15 @@ def find(context: Context) -> Iterator[Found]:
         given = keyword(call, "parameters", 0)
         if given is None or not _are_sharded(context, given) or _is_for_others(context, call):
             continue
-        construct = f"{context.source(call.func)}(...)"
-        if _can_move(context, call):
-            yield Found(
-                RULE,
-                call,
-                Action.MANUAL,
-                _MESSAGE,
-                construct,
-                edits=partial(_renamed, context, call),
-                imports=(Import(RUNTIME, _NAME),),
-            )
-        else:
-            yield Found(RULE, call, Action.MANUAL, _MESSAGE, construct)
-
-
-def _renamed(context: Context, call: ast.Call) -> list[Edit]:
-    return [context.replace(call.func, _NAME)]
+        used = not isinstance(context.file.parents[call], ast.Expr)
+        message = f"{_MESSAGE}; {_RESULT}" if used else _MESSAGE
+        yield Found(RULE, call, Action.MANUAL, message, f"{context.source(call.func)}(...)")
 
 
 def _are_sharded(context: Context, given: ast.expr) -> bool:
     from_models, file = taken(context), context.file
     sharded = from_models.are_parameters(given, file) or from_models.is_parameter(given, file)
     return sharded and not (is_known_as_whole(file, given) or is_for_other_models(context, given))
-
-
-def _can_move(context: Context, call: ast.Call) -> bool:
-    """Whether the result is used, and the runtime's function can be called in torch's place."""
-    used = not isinstance(context.file.parents[call], ast.Expr)
-    known = all(k.arg and k.arg != "foreach" for k in call.keywords) and len(call.args) <= 4
-    return context.plain and used and known and context.means(_NAME, call, f"{RUNTIME}.{_NAME}")
 
 
 def _is_for_others(context: Context, call: ast.Call) -> bool:

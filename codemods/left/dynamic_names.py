@@ -62,22 +62,12 @@ wrapper = load_class("torch.distributed.fsdp.FullyShardedDataParallel")
             message="fsdp_migrate.runtime.FullyShardedDataParallel is the class on FSDP2",
         ),
         Example(
-            "an attribute of torch's module",
-            """\
-import torch
-
-wrapper = getattr(torch.distributed.fsdp, "FullyShardedDataParallel")
-""",
-            message="fsdp_migrate.runtime.FullyShardedDataParallel is the class on FSDP2",
-        ),
-        Example(
             "names of FSDP2",
             """\
 from unittest.mock import patch
 
 with patch("torch.distributed.fsdp.fully_shard") as sharded:
     build()
-has_fsdp2 = hasattr(torch.distributed.fsdp, "fully_shard")
 """,
             quiet=True,
         ),
@@ -101,7 +91,7 @@ _PATCHING = frozenset({"patch", "resolve_name"})
 
 
 def find(context: Context) -> Iterator[Found]:
-    """Strings in calls that name FSDP1 by its path, and `getattr` of torch's module."""
+    """Strings in calls that name FSDP1 by its path."""
     if TORCH not in context.file.text and RUNTIME not in context.file.text:
         return
     for constant in context.file.of(ast.Constant):
@@ -113,11 +103,8 @@ def find(context: Context) -> Iterator[Found]:
         if imported or (name and function in _PATCHING):
             yield _moved(context, constant, path)
         elif name and path.startswith(TORCH):
-            yield Found(RULE, call, Action.MANUAL, _instead(name))
-    for load in context.file.loads.get("getattr", ()):
-        call = context.file.parents[load]
-        if isinstance(call, ast.Call) and len(call.args) > 1:
-            yield from _asked(context, call, call.args[1])
+            message = f"may give torch's FSDP1: {RUNTIME}.{name} is the class on FSDP2"
+            yield Found(RULE, call, Action.MANUAL, message)
 
 
 def _moved(context: Context, constant: ast.Constant, path: str) -> Found:
@@ -125,19 +112,3 @@ def _moved(context: Context, constant: ast.Constant, path: str) -> Found:
     message = f"comes from {RUNTIME}"
     edits = (lambda: [context.replace(constant, code)]) if path.startswith(TORCH) else None
     return Found(RULE, constant, Action.RUNTIME, message, edits=edits)
-
-
-def _asked(context: Context, call: ast.Call, name: ast.expr) -> Iterator[Found]:
-    """`getattr(torch.distributed.fsdp, "FullyShardedDataParallel")`."""
-    if not isinstance(name, ast.Constant) or not isinstance(name.value, str):
-        return
-    if TORCH not in context.dotted(call.args[0]):
-        return
-    known = fsdp1_name(f"{TORCH}.{name.value}")
-    imported = isinstance(call.args[0], ast.Name)  # then the import moves, and with it the module
-    if known and not imported:
-        yield Found(RULE, call, Action.MANUAL, _instead(known))
-
-
-def _instead(name: str) -> str:
-    return f"may give torch's FSDP1: {RUNTIME}.{name} is the class on FSDP2"

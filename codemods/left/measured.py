@@ -1,4 +1,4 @@
-"""Whether a norm or a sum is taken of a tensor, and whether ranks add up a count."""
+"""Whether a norm or a sum is taken of a tensor, and whether ranks add something up."""
 
 from __future__ import annotations
 
@@ -60,62 +60,15 @@ def _is_torchs(context: Context, call: ast.Call) -> bool:
     return any(path.startswith("torch.") for path in context.dotted(call.func))
 
 
-def is_summed_over_ranks(context: Context, node: ast.expr) -> bool:
-    """Whether what a count goes into is summed over ranks, or multiplied by their number."""
-    file = context.file
-    statement = file.statement(node)
-    names = _bound_by(statement)
-    if any(_adds_ranks(context, inner) for inner in ast.walk(statement)):
-        return True
-    scope = file.scope_of(statement)
-    for call in file.of(ast.Call):
-        if call.lineno < statement.lineno or file.scope_of(call) is not scope:
-            continue
-        given = {n.id for a in call.args for n in ast.walk(a) if isinstance(n, ast.Name)}
-        if not given & names:
-            continue
-        if _adds_ranks(context, call):
-            return True
-        names |= _bound_by(file.statement(call))
-    return any(
-        isinstance(product.op, ast.Mult)
-        and file.scope_of(product) is scope
-        and {getattr(side, "id", "") for side in (product.left, product.right)} & names
-        and _adds_ranks(context, product)
-        for product in file.of(ast.BinOp)
-    )
-
-
 def reduces_over_ranks(context: Context, node: ast.AST) -> bool:
-    """Whether the function around a node, or its file at the top level, adds something up over ranks."""
+    """Whether the function around a node adds something up over ranks, or multiplies the node by their number."""
     function = context.file.function(node)
+    for around in context.file.ancestors(node):
+        if isinstance(around, ast.BinOp) and "world_size" in context.source(around):
+            return True
     return any(
         "reduce" in last_name(call)
         and context.file.function(call) is function
         and _is_torchs(context, call)
         for call in context.file.of(ast.Call)
     )
-
-
-def _adds_ranks(context: Context, node: ast.AST) -> bool:
-    """`dist.all_reduce(...)`, `... * world_size`."""
-    if isinstance(node, ast.Call):
-        return "reduce" in last_name(node) and _is_torchs(context, node)
-    return (
-        isinstance(node, ast.BinOp)
-        and isinstance(node.op, ast.Mult)
-        and any("world_size" in context.source(side) for side in (node.left, node.right))
-    )
-
-
-def _bound_by(statement: ast.stmt) -> set[str]:
-    """The names that a statement gives a value to, or appends one to."""
-    targets: list[ast.expr] = []
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "append":
-        targets = [getattr(call.func, "value", call)]
-    elif isinstance(statement, ast.Assign):
-        targets = statement.targets
-    elif isinstance(statement, ast.AugAssign | ast.AnnAssign):
-        targets = [statement.target]
-    return {target.id for target in targets if isinstance(target, ast.Name)}

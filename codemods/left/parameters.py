@@ -1,7 +1,7 @@
 """What a program computes from sharded parameters and gradients as tensors: counts, shapes, norms.
 
 Between forwards FSDP1's parameters were this rank's shards, plain tensors of one dimension. FSDP2's are DTensors of the whole
-shape. What must stay the shard's goes through `local_shard` of the runtime.
+shape. Which of the two a program means is for a person to say: `local_shard` of the runtime gives the shard.
 """
 
 from __future__ import annotations
@@ -10,15 +10,9 @@ import ast
 from collections.abc import Callable, Iterator
 
 from fsdp_migrate.codemods.context import Context, shortened
-from fsdp_migrate.codemods.left.measured import (
-    is_measured,
-    is_summed_over_ranks,
-    last_name,
-    reduces_over_ranks,
-)
+from fsdp_migrate.codemods.left.measured import is_measured, last_name, reduces_over_ranks
 from fsdp_migrate.codemods.left.taken import is_for_other_models, is_known_as_whole, taken
-from fsdp_migrate.codemods.rule import Example, Found, Import, Rule, bridged
-from fsdp_migrate.facts.names import RUNTIME
+from fsdp_migrate.codemods.rule import Found, Rule, bridged
 from fsdp_migrate.findings import Action
 
 RULE = Rule(
@@ -41,7 +35,7 @@ the shape), empty on some ranks. FSDP2's are DTensors of the whole shape. Measur
 Parameters taken before wrapping, those of other models, and those inside `summon_full_params` are the same in both
 versions. So are operations with numbers (`p.grad.mul_(0.5)`) and between parameters (`ema.lerp_(p, 0.1)`).""",
     (
-        Example(
+        bridged(
             "a norm written by hand",
             """\
 import torch
@@ -61,92 +55,9 @@ def norm_of(model):
 model = FSDP(model)
 norm = norm_of(model)
 """,
-            """\
-import torch
-import torch.distributed as dist
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-from fsdp_migrate.runtime import local_shard
-
-
-def norm_of(model):
-    total = torch.tensor(0.0)
-    for name, param in model.named_parameters():
-        if param.grad is not None:
-            total += local_shard(param.grad).norm(dtype=torch.float32) ** 2
-    dist.all_reduce(total)
-    return total.sqrt()
-
-
-model = FSDP(model)
-norm = norm_of(model)
-""",
-            message="this rank's shard",
+            message="FSDP1 had this rank's shard",
         ),
-        Example(
-            "a list of gradients, and torch's functions",
-            """\
-import torch
-import torch.distributed as dist
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-grads = [p.grad for p in model.parameters() if p.grad is not None]
-norms = [torch.norm(g.detach(), 2.0) for g in grads]
-total = torch.stack(norms).square().sum()
-dist.all_reduce(total)
-""",
-            """\
-import torch
-import torch.distributed as dist
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-from fsdp_migrate.runtime import local_shard
-
-model = FSDP(model)
-grads = [p.grad for p in model.parameters() if p.grad is not None]
-norms = [torch.norm(local_shard(g).detach(), 2.0) for g in grads]
-total = torch.stack(norms).square().sum()
-dist.all_reduce(total)
-""",
-            message="this rank's shard",
-        ),
-        Example(
-            "norms that an optimizer takes of its parameters",
-            """\
-import torch
-import torch.distributed as dist
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-
-class Optimizer(torch.optim.AdamW):
-    def grad_norm(self, module: FSDP):
-        norms = []
-        for group in self.param_groups:
-            for p in group["params"]:
-                norms.append(torch.linalg.vector_norm(p.grad))
-        total = torch.stack(norms) ** 2.0
-        dist.all_reduce(total, group=module.process_group)
-        return total.sum() ** 0.5
-""",
-            """\
-import torch
-import torch.distributed as dist
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-from fsdp_migrate.runtime import local_shard
-
-
-class Optimizer(torch.optim.AdamW):
-    def grad_norm(self, module: FSDP):
-        norms = []
-        for group in self.param_groups:
-            for p in group["params"]:
-                norms.append(torch.linalg.vector_norm(local_shard(p.grad)))
-        total = torch.stack(norms) ** 2.0
-        dist.all_reduce(total, group=module.process_group)
-        return total.sum() ** 0.5
-""",
-            message="this rank's shard",
-        ),
-        Example(
+        bridged(
             "a count that is summed over ranks",
             """\
 import torch
@@ -155,16 +66,6 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 model = FSDP(model)
 count = torch.tensor(sum(p.numel() for p in model.parameters()))
-dist.all_reduce(count)
-""",
-            """\
-import torch
-import torch.distributed as dist
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-from fsdp_migrate.runtime import local_shard
-
-model = FSDP(model)
-count = torch.tensor(sum(local_shard(p).numel() for p in model.parameters()))
 dist.all_reduce(count)
 """,
             message="on every rank",
@@ -237,16 +138,15 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 model = FSDP(model)
 ratios = [torch.norm(p) / torch.norm(p.grad) for p in model.parameters()]
 """,
-            message="the numbers change",
+            message="local_shard(p)",
         ),
     ),
 )
 RULES = (RULE,)
 
-_SHARD = "local_shard gives this rank's shard, which FSDP1's parameters and gradients were"
-_COUNT = "a DTensor counts the whole parameter, on every rank: local_shard counts this rank's share, as FSDP1 did"
+_COUNT = "a DTensor counts the whole parameter, on every rank: local_shard(p) of the runtime is this rank's share"
 _SHAPE = "the whole parameter's shape decides now, and FSDP1's shards had one dimension: training changes"
-_WHOLE = "of the whole parameter now, and FSDP1 had this rank's shard: the numbers change where ranks do not add them up"
+_NORM = "of the whole parameter now, and FSDP1 had this rank's shard, which local_shard(p) of the runtime gives"
 _FAILS = (
     "fails on a DTensor: p.to_local() is this rank's shard, p.full_tensor() the whole parameter"
 )
@@ -264,17 +164,15 @@ _FAILING = {
 
 def find(context: Context) -> Iterator[Found]:
     """Uses of sharded parameters as tensors."""
-    for attribute in _used(context, is_summed_over_ranks, "numel", "nelement"):
-        yield _localized(context, attribute.value, _COUNT)
+    for attribute in _used(context, reduces_over_ranks, "numel", "nelement"):
+        yield Found(RULE, attribute, Action.MANUAL, _COUNT)
     for attribute in _used(context, _decides, "ndim", "dim"):
         yield Found(RULE, attribute, Action.MANUAL, _SHAPE)
     for attribute in _used(context, _is_called, *_FAILING):
         yield Found(RULE, attribute, Action.MANUAL, _FAILING[attribute.attr])
     for node in (*_measured(context), *_asked_for_none(context)):
         if _is_sharded(context, node):
-            # Shards are cut otherwise than FSDP1's: only what ranks add up is the same.
-            reduced = reduces_over_ranks(context, node)
-            yield _localized(context, node, _SHARD) if reduced else _whole(context, node)
+            yield Found(RULE, node, Action.MANUAL, _NORM, shortened(_use(context, node)))
     for call in context.file.of(ast.Call):
         if last_name(call) == "parameters_to_vector" and call.args:
             if taken(context).are_parameters(call.args[0], context.file):
@@ -334,28 +232,6 @@ def _asked_for_none(context: Context) -> Iterator[ast.expr]:
             yield value.value if is_shape and isinstance(value, ast.Attribute) else value
 
 
-def _whole(context: Context, node: ast.expr) -> Found:
-    return Found(RULE, node, Action.MANUAL, _WHOLE, shortened(_use(context, node)))
-
-
 def _use(context: Context, node: ast.expr) -> str:
     around = context.file.parents[node]
     return context.source(around if isinstance(around, ast.Attribute) else node)
-
-
-def _localized(context: Context, node: ast.expr, message: str) -> Found:
-    """The parameter goes through `local_shard`."""
-    construct = shortened(_use(context, node))
-    name = "local_shard"
-    if not context.plain or not context.means(name, node, f"{RUNTIME}.{name}"):
-        return Found(RULE, node, Action.MANUAL, message, construct)
-    code = f"{name}({context.source(node)})"
-    return Found(
-        RULE,
-        node,
-        Action.RUNTIME,
-        message,
-        construct,
-        edits=lambda: [context.replace(node, code)],
-        imports=(Import(RUNTIME, name),),
-    )

@@ -20,7 +20,6 @@ _ISINSTANCE = "ask isinstance(module, FullyShardedDataParallel)"
 _SUMMON = "use FullyShardedDataParallel.summon_full_params"
 _FORWARD = "call the model: its forward gathers and frees parameters by itself"
 _LAZY = "model.check_is_root() initializes the bridge's model, and so does its first forward"
-_DISTRIBUTED = "torch.distributed"
 _OTHER = "it looks for FSDP1's private state, which a model of FSDP2 does not have"
 
 # Names of torch's private FSDP1 modules.
@@ -68,10 +67,9 @@ NAME = Rule(
     "torch's private FSDP1 functions know nothing of FSDP2's units",
     """`torch.distributed.fsdp._runtime_utils`, `_flat_param`, `_traversal_utils` and the like can still be imported, and
 find no handle, no flat parameter and no state in a model on FSDP2: they return None or an empty list, or fail far from the
-cause. What programs reach for has a public counterpart more often than not, which the finding names. A program's own
-copy of torch's files (`third_party/torch/distributed/...`) is such a function too. Helpers that only look at names or
-tensors (`clean_tensor_name`, `FSDP_PREFIX`, `_recursive_wrap`) go on working and are not reported; neither are FSDP2's own
-private modules (`torch.distributed.fsdp._fully_shard`).""",
+cause. What programs reach for has a public counterpart more often than not, which the finding names.
+Helpers that only look at names or tensors (`clean_tensor_name`, `FSDP_PREFIX`, `_recursive_wrap`) go on working
+and are not reported; neither are FSDP2's own private modules (`torch.distributed.fsdp._fully_shard`).""",
     (
         Example(
             "a private function",
@@ -134,10 +132,9 @@ RULES = (NAME,)
 
 
 def find(context: Context) -> Iterator[Found]:
-    """Private names of torch's FSDP1, and calls of copies of its files."""
-    yield from _copies(context)
+    """Private names of torch's FSDP1."""
     if _is_copy(context.file):
-        return  # reported where it is called
+        return  # torch's own code
     imported = _imported(context)
     nodes = {
         _outermost(context, load) for name in imported for load in context.file.loads.get(name, ())
@@ -195,22 +192,6 @@ def _name(context: Context, node: ast.expr) -> Iterator[Found]:
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
         message = "this replaces a part of torch's FSDP1, and FSDP2 does not run it"
     yield Found(NAME, node, Action.MANUAL, message, name)
-
-
-def _copies(context: Context) -> Iterator[Found]:
-    """Calls of functions from a copy of torch's files that is part of the program."""
-    for local, binding, _ in _imports(context):
-        package, found, original = binding.module.partition(_DISTRIBUTED)
-        copy = context.program.find(binding.module, context.file) if package and found else None
-        if copy is None or not _is_copy(copy) or "fsdp._" not in copy.text:
-            continue
-        message = (
-            f"this copy of {_DISTRIBUTED}{original} looks for FSDP1's private state: call torch's"
-        )
-        for load in context.file.loads.get(local, ()):
-            call = context.file.parents[load]
-            if isinstance(call, ast.Call) and any(map(context.can_be_model, call.args)):
-                yield Found(NAME, call, Action.MANUAL, message)
 
 
 def _is_copy(file: File) -> bool:

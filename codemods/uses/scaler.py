@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.constructor.plain import has_torch
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Edit, Example, Found, Import, Rule, bridged
+from fsdp_migrate.codemods.rule import Example, Found, Import, Rule, bridged
 from fsdp_migrate.findings import Action
 
 RULE = Rule(
@@ -18,7 +18,7 @@ RULE = Rule(
     """FSDP1 needed a scaler of its own: it reduces the flag of infinite gradients over the ranks, so that all of them skip a
 step. For DTensors, those of the bridge among them, torch does so in the operator (`tensor/_dispatch.py`,
 `found_inf_reduce_handler`), and `torch.amp.GradScaler` scales, skips and grows in the same steps. The two have the same
-defaults, but not the same order of arguments, so that all but the device go by keyword. A `process_group` may be wider than
+defaults, but not the same order of arguments. A `process_group` may be wider than
 the ranks that share a model, gradients in float16 are refused by `torch.amp.GradScaler`, and plain (ignored) parameters
 beside DTensors by the operator: there the runtime's `ShardedGradScaler` stays.""",
     (
@@ -34,19 +34,6 @@ scaler = ShardedGradScaler(enabled=args.fp16)
 import torch
 
 scaler = torch.amp.GradScaler(enabled=args.fp16)
-""",
-        ),
-        Example(
-            "by position",
-            """\
-from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
-
-scaler = ShardedGradScaler("cuda", 1024.0, 0.25)
-""",
-            """\
-from torch.amp import GradScaler
-
-scaler = GradScaler("cuda", init_scale=1024.0, backoff_factor=0.25)
 """,
         ),
         Example(
@@ -96,14 +83,7 @@ scaler = torch.amp.GradScaler()
 RULES = (RULE,)
 
 _NAME = "ShardedGradScaler"
-_SIGNATURE = (
-    "device",
-    "init_scale",
-    "backoff_factor",
-    "growth_factor",
-    "growth_interval",
-    "enabled",
-)
+_SAME = {"device", "init_scale", "backoff_factor", "growth_factor", "growth_interval", "enabled"}
 _HALF = re.compile(
     r"\.half\(|(\.to|from_pretrained|set_default_dtype)\([^)\n]*torch\.(float16|half)\b"
 )
@@ -131,21 +111,13 @@ def _plain(context: Context, reference: ast.expr, call: ast.Call) -> Found:
     spelled = has_torch(context, call)
     name = "torch.amp.GradScaler" if spelled else "GradScaler"
 
-    def edits() -> list[Edit]:
-        named = [
-            Edit(start, start, f"{keyword}=")
-            for keyword, value in zip(_SIGNATURE[1:], call.args[1:], strict=False)
-            for start in (context.file.span(value)[0],)
-        ]
-        return [context.replace(reference, name), *named]
-
     return Found(
         RULE,
         reference,
         Action.REWRITE,
         "torch.amp.GradScaler skips a step on all ranks together as well",
         _NAME,
-        edits=edits,
+        edits=lambda: [context.replace(reference, name)],
         imports=() if spelled else (Import("torch.amp", "GradScaler", reference),),
         removed=(reference,),
     )
@@ -155,16 +127,13 @@ def _reason(context: Context, call: ast.Call | None) -> str:
     """Why a scaler stays; "" if torch's own does the same."""
     if call is None:
         return "it is used as a value"
-    if any(isinstance(a, ast.Starred) for a in call.args) or any(
-        keyword.arg not in _SIGNATURE and keyword.arg != "process_group"
-        for keyword in call.keywords
-    ):
-        return "its arguments are known when the program runs"
-    first = call.args[0] if call.args else None
-    if isinstance(first, ast.Constant) and not isinstance(first.value, str):
-        return "its first argument was the scale before torch 2.3 and is the device now"
-    if len(call.args) > len(_SIGNATURE) or any(k.arg == "process_group" for k in call.keywords):
+    given = [keyword.arg for keyword in call.keywords]
+    if call.args:
+        return "its arguments have another order than those of torch.amp.GradScaler"
+    if "process_group" in given:
         return "its group may be wider than the ranks that share a model"
+    if not _SAME.issuperset(given):
+        return "its arguments are known when the program runs"
     texts = [file.text for file in context.program.files]
     if any("ignored_" in text for text in texts):
         return "plain (ignored) parameters beside DTensors need it"

@@ -11,17 +11,20 @@ import builtins
 from dataclasses import dataclass, field
 
 from fsdp_migrate.codemods.context import Context, shortened
-from fsdp_migrate.codemods.uses.optimizer_states import model_and_optimizer
+from fsdp_migrate.codemods.uses.optimizer_states import is_of_class
 from fsdp_migrate.codemods.uses.state_dict_settings import MODULE
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition, External
 
 # FSDP1's functions for optimizers that do the same under every type.
-_GATHER = frozenset({"full_optim_state_dict", "sharded_optim_state_dict"})
-_TO_LOAD = frozenset(
-    {"shard_full_optim_state_dict", "scatter_full_optim_state_dict"}
-    | {"flatten_sharded_optim_state_dict", "rekey_optim_state_dict"}
+_ANY_TYPE = frozenset(
+    {"full_optim_state_dict", "sharded_optim_state_dict", "shard_full_optim_state_dict"}
+    | {
+        "scatter_full_optim_state_dict",
+        "flatten_sharded_optim_state_dict",
+        "rekey_optim_state_dict",
+    }
 )
 _ASK = frozenset({"hasattr", "id", "isinstance", "len", "print", "type"})
 _ATTRIBUTES = frozenset({"config", "device", "dtype", "training"})
@@ -48,23 +51,19 @@ class Body:
 
     Attributes:
         saves, loads: `model.state_dict()` and `model.load_state_dict(state)`.
-        optimizers: `FSDP.optim_state_dict(model, optimizer)`.
-        gathers: the functions for optimizers that go by no type, but whose lines change with the others.
         to_load: `FSDP.optim_state_dict_to_load(model, optimizer, states)`.
         reason: why the context must stay; empty if it need not.
     """
 
     saves: list[ast.Call] = field(default_factory=list)
     loads: list[ast.Call] = field(default_factory=list)
-    optimizers: list[ast.Call] = field(default_factory=list)
-    gathers: list[ast.Call] = field(default_factory=list)
     to_load: list[ast.Call] = field(default_factory=list)
     reason: str = ""
 
     @property
     def calls(self) -> list[ast.Call]:
         """The calls that take a type."""
-        return [*self.saves, *self.loads, *self.optimizers]
+        return [*self.saves, *self.loads]
 
 
 def body_of(context: Context, statement: ast.With, model: ast.expr) -> Body:
@@ -143,24 +142,17 @@ class _Reader:
         self.known.add(call)
         if isinstance(call.func, ast.Name) and call.func.id in _ASK:
             return True
-        if self.is_of_fsdp1(call):
+        if is_of_class(self.context, call):
             assert isinstance(call.func, ast.Attribute)
-            if call.func.attr == "optim_state_dict" and model_and_optimizer(call):
-                self.body.optimizers.append(call)
-                return True
-            if call.func.attr in _GATHER:
-                self.body.gathers.append(call)
-                return True
             if call.func.attr == "optim_state_dict_to_load":
                 self.body.to_load.append(call)
-                return True
-            return call.func.attr in _TO_LOAD
+            elif call.func.attr == "optim_state_dict":
+                self.stay(f"`{self.context.source(call.func)}` follows it")
+            elif call.func.attr not in _ANY_TYPE:
+                return False
+            return True
         paths = self.context.dotted(call.func)
         return bool(paths) and all(path.startswith(f"{MODULE}.") for path in paths)
-
-    def is_of_fsdp1(self, call: ast.Call) -> bool:
-        function = call.func
-        return isinstance(function, ast.Attribute) and self.context.fsdp1(function.value) == CLASS
 
     def is_harmless(self, call: ast.Call, file: File, seen: set[ast.AST]) -> bool:
         """Whether a call that is not given the model has no other way to it."""

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import (
     comments_between,
+    edited_part,
     formatted,
     indentation,
     newline,
 )
 from fsdp_migrate.codemods.rule import Edit, Import
 from fsdp_migrate.codemods.uses.state_dict_settings import MODULE
+from fsdp_migrate.facts.file import NEWLINE
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +103,7 @@ def _in_statement(
     if long and on_one_line and isinstance(statement, _SIMPLE):
         indent = indentation(file, statement)
         indent = indent[: len(indent) + shift]
-        code = _edited(file.text, first, last, edits)
+        code = edited_part(file, first, last, _within(edits, first, last))
         made = formatted(code, _limit(context, len(indent))).rstrip("\n")
         yield Edit(first, last, made.replace("\n", newline(file) + indent))
         return
@@ -120,18 +122,13 @@ def _limit(context: Context, taken: int) -> int:
 def _width(context: Context, call: ast.Call, edits: Sequence[Edit]) -> int:
     """The length of the longest line of a call after edits."""
     file = context.file
-    start, end = file.line_starts[call.lineno - 1], file.text.find("\n", file.span(call)[1])
-    lines = _edited(file.text, start, len(file.text) if end < 0 else end, edits)
-    return max(len(line.rstrip("\r")) for line in lines.split("\n"))
+    start, end = file.lines(call)
+    lines = edited_part(file, start, end, _within(edits, start, end))
+    return max(map(len, NEWLINE.split(lines)))
 
 
-def _edited(text: str, start: int, end: int, edits: Sequence[Edit]) -> str:
-    """A part of a text after the edits that are in it."""
-    for edit in reversed(edits):
-        if start <= edit.start and edit.end <= end:
-            text = text[: edit.start] + edit.text + text[edit.end :]
-            end += len(edit.text) - (edit.end - edit.start)
-    return text[start:end]
+def _within(edits: Sequence[Edit], start: int, end: int) -> list[Edit]:
+    return [edit for edit in edits if start <= edit.start and edit.end <= end]
 
 
 def _exploded(context: Context, replacement: Replacement, shift: int) -> str:

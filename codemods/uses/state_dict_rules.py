@@ -15,7 +15,8 @@ every rank has its shards, as DTensors; where nothing is sharded (NO_SHARD, one 
 torch.distributed.checkpoint writes as it writes tensors. All of this is collective, as it was: all ranks must call it.
 
 The context goes where its type and configuration are known and its body holds nothing but calls that take the type as an
-option and calls that have no way to the model. A context stays where its model is given to a function, where `rank0_only` would
+option and calls that have no way to the model. A context stays where it
+holds `FSDP.optim_state_dict`, where its model is given to a function, where `rank0_only` would
 mean another rank (a process group, hybrid sharding), and where `offload_to_cpu` or `rank0_only` is set alone, which no option
 says. Loading a whole state dict stays, too: `set_model_state_dict` with `full_state_dict=True` fills in missing keys from the
 model without an error and puts DTensors into the dict that it is given (`_load_model_state_dict` in
@@ -58,7 +59,7 @@ def save(model, rank, path):
 """,
         ),
         Example(
-            "shards, model and optimizer together",
+            "shards, in the words of torch.distributed.checkpoint",
             """\
 import torch.distributed.checkpoint as dcp
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
@@ -68,25 +69,17 @@ class Trainer:
     def save(self, path):
         with FSDP.state_dict_type(self.model, StateDictType.SHARDED_STATE_DICT):
             state = {"model": self.model.state_dict()}
-            state["optim"] = FSDP.optim_state_dict(self.model, self.optimizer)
             state["scheduler"] = self.scheduler.state_dict()
             dcp.save(state, checkpoint_id=path)
 """,
             """\
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-)
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
 
 class Trainer:
     def save(self, path):
         state = {"model": get_model_state_dict(self.model)}
-        state["optim"] = get_optimizer_state_dict(
-            self.model, self.optimizer, options=StateDictOptions(cpu_offload=True)
-        )
         state["scheduler"] = self.scheduler.state_dict()
         dcp.save(state, checkpoint_id=path)
 """,
@@ -121,6 +114,16 @@ def load(model, path):
 """,
         ),
         bridged(
+            "with the states of an optimizer",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+    state = {"model": model.state_dict(), "optim": FSDP.optim_state_dict(model, optimizer)}
+""",
+            message="FSDP.optim_state_dict` follows it",
+        ),
+        bridged(
             "a trainer that has the model",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
@@ -139,19 +142,6 @@ with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
     save(model, model.state_dict())
 """,
             message="handed on",
-        ),
-        bridged(
-            "a trainer's own state dict",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
-
-
-class Trainer:
-    def save(self):
-        with FSDP.state_dict_type(self.model, StateDictType.FULL_STATE_DICT):
-            return self.state_dict()
-""",
-            message="self.state_dict",
         ),
         bridged(
             "rank 0 of a process group",
@@ -203,17 +193,6 @@ with FSDP.state_dict_type(model, config.state_dict_type):
     state = model.state_dict()
 """,
             message="known only when the program runs",
-        ),
-        bridged(
-            "a context that is returned",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
-
-
-def full(model):
-    return FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT)
-""",
-            message="no plain `with` statement",
         ),
         Example(
             "functions that take the type themselves, and other state dicts",

@@ -24,7 +24,6 @@ _SHARDS = {
     (True, False): "StateDictOptions(cpu_offload=True)",
 }
 ON_RANK_0 = _WHOLE[True, True]
-ON_THE_CPU = _SHARDS[True, False]
 
 
 class Unknown(Exception):
@@ -37,23 +36,18 @@ class Settings:
 
     Attributes:
         kind: Full, Sharded or Local.
-        model, optimizer: `offload_to_cpu` and `rank0_only` for each.
+        model: `offload_to_cpu` and `rank0_only` for the model.
+        loads_on_rank_0: `rank0_only` for optimizers.
     """
 
     kind: str
     model: tuple[bool, bool]
-    optimizer: tuple[bool, bool]
+    loads_on_rank_0: bool
 
-    def of_model(self) -> str | None:
+    @property
+    def options(self) -> str | None:
         """The options of `get_model_state_dict`, empty for its defaults; None if none say the same."""
-        return self._options(self.model)
-
-    def of_optimizer(self) -> str | None:
-        """The options of `get_optimizer_state_dict`, as `of_model`."""
-        return self._options(self.optimizer)
-
-    def _options(self, flags: tuple[bool, bool]) -> str | None:
-        return (_WHOLE if self.kind == "Full" else _SHARDS).get(flags)
+        return (_WHOLE if self.kind == "Full" else _SHARDS).get(self.model)
 
 
 def settings(context: Context, call: ast.Call) -> Settings:
@@ -70,9 +64,8 @@ def settings(context: Context, call: ast.Call) -> Settings:
     # A model's state dict stays where it is by default; an optimizer's goes to the CPU (torch/distributed/fsdp/api.py).
     model = _flags(context, call, ("state_dict_config", 2), f"{kind}StateDictConfig", False)
     place = ("optim_state_dict_config", 3)
-    return Settings(
-        kind, model, _flags(context, call, place, f"{kind}OptimStateDictConfig", kind != "Local")
-    )
+    _, on_rank_0 = _flags(context, call, place, f"{kind}OptimStateDictConfig", kind != "Local")
+    return Settings(kind, model, on_rank_0)
 
 
 def kind_of(context: Context, call: ast.Call) -> str | None:

@@ -10,12 +10,6 @@ from functools import partial
 from fsdp_migrate.codemods.context import Context, keyword, shortened
 from fsdp_migrate.codemods.rule import Edit, Found
 from fsdp_migrate.codemods.uses import optimizer_states, state_dict_bare, state_dict_local
-from fsdp_migrate.codemods.uses.optimizer_states import (
-    FIRST_STEP,
-    get_optimizer_state_dict,
-    model_and_optimizer,
-    replacement,
-)
 from fsdp_migrate.codemods.uses.state_dict_bodies import Body, body_of
 from fsdp_migrate.codemods.uses.state_dict_edits import Replacement, are_editable, unwrapped
 from fsdp_migrate.codemods.uses.state_dict_rules import CONTEXT, SET_TYPE
@@ -75,8 +69,7 @@ def find(context: Context) -> Iterator[Found]:
     for attribute in _attributes(context, "get_state_dict_type"):
         yield Found(SET_TYPE, attribute, Action.RUNTIME, "the runtime's returns the same")
     yield from state_dict_local.given(context)
-    settled = {made.call for each in plain for made in each.replacements}
-    yield from optimizer_states.find(context, settled)
+    yield from optimizer_states.find(context)
     yield from state_dict_bare.find(context)
 
 
@@ -149,34 +142,20 @@ def _replacements(context: Context, body: Body, asked: Settings) -> Iterator[Rep
     if body.loads and asked.kind == "Full":
         raise Unknown("set_model_state_dict would pass over missing keys")
     # The runtime's takes whole states and shards, whatever the type. Only `rank0_only` changes what it does.
-    if body.to_load and (asked.optimizer[1] or is_set(context.models)):
+    if body.to_load and (asked.loads_on_rank_0 or is_set(context.models)):
         raise Unknown("optim_state_dict_to_load goes by rank0_only")
     if body.calls and has_other_names(context.models):
         raise Unknown("names of the state dict may be the program's own")
     for call in body.saves:
         assert isinstance(call.func, ast.Attribute)
-        options = _options(context, asked.of_model())
-        arguments = [context.source(call.func.value), *_keyword("options", options)]
+        if asked.options is None:
+            raise Unknown("no option says offload_to_cpu without rank0_only, or the reverse")
+        if asked.options == ON_RANK_0 and not first_is_rank_0(context.models):
+            raise Unknown("rank 0 of the model's process group may not be rank 0 of all")
+        arguments = [context.source(call.func.value), *_keyword("options", asked.options)]
         yield Replacement(call, "get_model_state_dict", arguments)
     for call in body.loads:
         yield _loading(context, call)
-    for call in body.optimizers:
-        given = model_and_optimizer(call)
-        assert given is not None
-        options = _options(context, asked.of_optimizer())
-        yield get_optimizer_state_dict(context, call, given, options)
-    for call in body.gathers:
-        made = replacement(context, call)
-        if isinstance(made, Replacement):
-            yield made
-
-
-def _options(context: Context, options: str | None) -> str:
-    if options is None:
-        raise Unknown("no option says offload_to_cpu without rank0_only, or the reverse")
-    if options == ON_RANK_0 and not first_is_rank_0(context.models):
-        raise Unknown("rank 0 of the model's process group may not be rank 0 of all")
-    return options
 
 
 def _keyword(name: str, value: str) -> list[str]:
@@ -213,8 +192,6 @@ def _rewritten(context: Context, each: _Plain) -> Iterator[Found]:
     )
     for made in each.replacements:
         message = f"is {made.function}, with the type as an option"
-        if made.function == "get_optimizer_state_dict":
-            message += f"; {FIRST_STEP}"
         yield Found(CONTEXT, made.call, Action.REWRITE, message)
 
 

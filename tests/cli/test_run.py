@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from fsdp_migrate.cli import main
+
 FSDP1 = b"from torch.distributed.fsdp import FSDP\nmodel = FSDP(model)  # keep\n"
 FSDP2 = b"from torch.distributed.fsdp import FSDP2\nmodel = FSDP2(model)  # keep\n"
 CLEAN = b"print('no sharding here')\n"
@@ -371,3 +373,12 @@ def test_version_and_start_cost(folder: Path) -> None:
         "print([m for m in ('torch', 'libcst', 'black', 'rich') if m in sys.modules])"
     )
     assert fresh("-c", program).stdout.splitlines()[-1] == "[]"
+
+
+def test_a_shell_can_complete_a_line(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setenv("_FSDP_MIGRATE_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "fsdp-migrate check --form")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    assert capsys.readouterr().out == "plain,--format\n"

@@ -85,8 +85,6 @@ def test_a_model_is_known_in_another_file(tmp_path: Path) -> None:
         },
     )
     assert program.codes("norm() **", "norms.py") == {"FSDP507"}
-    assert "sum(local_shard(p.grad).norm() ** 2" in program.after["norms.py"]
-    assert "from fsdp_migrate.runtime import local_shard\n" in program.after["norms.py"]
 
 
 def test_a_function_that_is_given_the_model_before_it_is_sharded_is_left_alone(
@@ -174,55 +172,21 @@ class Trainer:
     assert found.codes("2.0") == set()
 
 
-def test_a_clipped_norm_that_is_used_becomes_a_plain_tensor(tmp_path: Path) -> None:
+def test_a_clipped_norm_that_is_used_is_said_to_be_a_dtensor(tmp_path: Path) -> None:
     program = f"{SHARDED}norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)\n"
-    after = analysed(tmp_path, program).after["train.py"]
-    assert "norm = clip_grad_norm_(model.parameters(), max_norm=1.0)" in after
-    ours = program.replace(
-        "import torch\n", "import torch\nfrom torch.nn.utils import clip_grad_norm_\n", 1
-    )
-    taken = analysed(tmp_path, ours.replace("= torch.nn.utils.clip", "= clip"))
-    assert taken.codes("norm =") == {"FSDP302"}
-    assert taken.is_kept("norm =")
+    found = analysed(tmp_path, program)
+    assert found.codes("norm =") == {"FSDP302"}
+    assert any("clip_grad_norm_ of the runtime" in each.message for each in found.findings)
 
 
 @pytest.mark.parametrize("form", ["auto", "bridge"])
 def test_with_the_bridge_alone_only_imports_change(form: str, tmp_path: Path) -> None:
-    norm = "norm = sum(p.grad.norm() for p in model.parameters())\ndist.all_reduce(norm)\n"
-    program = f"{SHARDED}model._handle.reshard(True)\n{norm}"
+    program = f"{SHARDED}model._handle.reshard(True)\n"
     found = analysed(tmp_path, program, form)
     kept = form == "bridge"
     assert found.is_kept("reshard") == kept
-    assert found.is_kept("norm =") == kept
-    actions = {f.action for f in found.findings if f.code in {"FSDP366", "FSDP507"}}
+    actions = {f.action for f in found.findings if f.code == "FSDP366"}
     assert (Action.MANUAL in actions) == kept
-
-
-def test_a_programs_own_copy_of_torchs_files_is_reported_where_it_is_called(tmp_path: Path) -> None:
-    copy = """\
-    from torch.distributed.fsdp._common_utils import _get_module_fsdp_state_if_fully_sharded_module
-
-
-    def get_model_state_dict(model):
-        return _get_module_fsdp_state_if_fully_sharded_module(model)
-    """
-    path = "third_party/torch/distributed/checkpoint/state_dict.py"
-    imported = (
-        "from third_party.torch.distributed.checkpoint.state_dict import get_model_state_dict"
-    )
-    found = analysed(
-        tmp_path,
-        {
-            path: copy,
-            "train.py": f"{HEAD}{imported}\n\nmodel = FSDP(build())\n"
-            "own = get_model_state_dict(model)\nother = get_model_state_dict(critic)\n",
-        },
-    )
-    assert found.codes("own =") == {"FSDP014"}
-    assert found.codes("other =") == set()
-    assert not [
-        f for f in found.findings if f.path.endswith("state_dict.py") and f.code == "FSDP014"
-    ]
 
 
 def test_private_names_in_branches_that_the_target_never_takes_are_left_alone(
@@ -302,10 +266,9 @@ torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
     assert found.codes("2.0") == {"FSDP302"}
 
 
-def test_gradients_that_are_reduced_by_hand_stay_this_ranks(tmp_path: Path) -> None:
+def test_gradients_that_are_reduced_by_hand_are_reported(tmp_path: Path) -> None:
     program = f"{SHARDED}for p in model.parameters():\n    dist.all_reduce(p.grad, group=tensor)\n"
-    after = analysed(tmp_path, program).after["train.py"]
-    assert "dist.all_reduce(local_shard(p.grad), group=tensor)" in after
+    assert codes(tmp_path, program, "all_reduce") == {"FSDP507"}
 
 
 @pytest.mark.parametrize(

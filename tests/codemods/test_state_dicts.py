@@ -61,11 +61,7 @@ GOES = {
         """\
         state, states = get_model_state_dict(
             model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
-        ), get_optimizer_state_dict(
-            model,
-            optimizer,
-            options=StateDictOptions(full_state_dict=True, cpu_offload=True),
-        )
+        ), FSDP.full_optim_state_dict(model, optimizer)
         """,
     ),
     "a call among the arguments of another, with a comment": (
@@ -236,9 +232,9 @@ STAYS = {
         "`model` is handed on",
     ),
     "options": ("state = model.state_dict(keep_vars=True)", "may depend on the type"),
-    "states of an optimizer on the CPU of all ranks": (
+    "states of an optimizer": (
         "states = FSDP.optim_state_dict(model, optimizer)",
-        "no option says",
+        "`FSDP.optim_state_dict` follows it",
     ),
     "another context": (
         "with FSDP.state_dict_type(model, trainer.type): pass",

@@ -1,0 +1,93 @@
+"""The documentation: its worked example works, and its pages are the ones that the site lists."""
+
+from __future__ import annotations
+
+import re
+import types
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fsdp_migrate import migration
+from fsdp_migrate.engine import analyse_source
+from fsdp_migrate.source import Source
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_codemod_of_the_page_does_what_its_examples_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = (ROOT / "docs" / "codemod.md").read_text("utf-8")
+    code = re.search(r"```python\n(.*?)```", text, re.DOTALL)
+    assert code is not None
+    codemod = types.ModuleType("root_check")
+    exec(compile(code[1], "root_check.py", "exec"), codemod.__dict__)
+    monkeypatch.setattr(migration, "CODEMODS", (codemod, *migration.CODEMODS))
+    for example in codemod.RULE.examples:
+        report = analyse_source(Source(Path("/nowhere/x.py"), "x.py", example.before.encode()))
+        assert not report.errors
+        assert report.changes[0].after.decode() == example.after
+        found = codemod.RULE.code in {finding.code for finding in report.findings}
+        assert found is not example.quiet
+
+
+PROGRAM = """\
+import torch
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import MixedPrecision
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+
+class Block(nn.Module):
+    def forward(self, x):
+        return x
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(4))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def main():
+    model = Net()
+    model = FSDP(
+        model,
+        auto_wrap_policy=ModuleWrapPolicy({Block}),
+        mixed_precision=MixedPrecision(param_dtype=torch.bfloat16),
+        device_id=torch.cuda.current_device(),
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for batch in batches():
+        model(batch).mean().backward()
+        model.clip_grad_norm_(1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_the_change_in_the_readme_is_what_the_tool_makes() -> None:
+    shown = re.search(r"```diff\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    assert shown is not None
+    source = Source(Path("/nowhere/train.py"), "train.py", PROGRAM.encode())
+    after = analyse_source(source).changes[0].after.decode()
+    for line in shown[1].splitlines():
+        if line != " ...":
+            texts = {"-": [PROGRAM], "+": [after], " ": [PROGRAM, after]}[line[0]]
+            assert all(f"\n{line[1:]}\n" in text for text in texts), line
+
+
+def test_the_site_has_every_page() -> None:
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
+    listed = {page for entry in site["nav"] for page in entry.values()}
+    pages = {file.relative_to(ROOT / "docs").as_posix() for file in (ROOT / "docs").rglob("*.md")}
+    assert listed <= pages
+    assert pages - listed == {page for page in pages if re.match(r"rules/FSDP|results/reach", page)}
