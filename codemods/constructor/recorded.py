@@ -189,13 +189,9 @@ class _ByRun:
         if text == "None":
             if self._has_own_ranks():
                 return Plain()
-            shard = self.recorded.facts["shard_ranks"]
-            code = mesh(self._strategy, "{device}", ("{replicas}", shard))
-            if not code:
-                return Plain()
-            code = code.replace('"{device}"', self._device_type())
-            code = code.replace("'{replicas}'", f"dist.get_world_size() // {shard}")
-            return self._named_mesh(code, "init_device_mesh", "torch.distributed.device_mesh")
+            code = mesh(self._strategy, self._device_type(), self.recorded.facts["shard_ranks"])
+            module = "torch.distributed.device_mesh"
+            return self._named_mesh(code, "init_device_mesh", module) if code else Plain()
         call = ast.parse(text, mode="eval").body
         assert isinstance(call, ast.Call)
         shape, named = ast.literal_eval(call.args[1]), ast.unparse(call.keywords[0].value) != "None"

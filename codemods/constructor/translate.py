@@ -75,18 +75,18 @@ def reshard_after_forward(member: object) -> str:
     return _RESHARD[member]  # type: ignore[index]
 
 
-def mesh(member: str | None, device_type: str, shape: Sequence[int]) -> str:
+def mesh(member: str, device_type: str, shard: int) -> str:
     """The mesh of a strategy, as source; "" for the default, all ranks in one dimension.
 
     Args:
-        shape: how many ranks replicate and how many shard; for the strategies of one dimension the ranks that shard.
+        device_type: as source.
+        shard: how many ranks shard, under a hybrid strategy.
     """
-    names = f"mesh_dim_names={MESH_DIM_NAMES}".replace("'", '"')
-    if member == "NO_SHARD":
-        return f'init_device_mesh("{device_type}", (dist.get_world_size(), 1), {names})'
+    shape = {"NO_SHARD": "dist.get_world_size(), 1"}.get(member, "")
     if member in HYBRID:
-        return f'init_device_mesh("{device_type}", {tuple(shape)}, {names})'
-    return ""
+        shape = f"dist.get_world_size() // {shard}, {shard}"
+    names = f"mesh_dim_names={MESH_DIM_NAMES}".replace("'", '"')
+    return f"init_device_mesh({device_type}, ({shape}), {names})" if shape else ""
 
 
 def offload_policy(offloads: bool) -> str:
