@@ -43,9 +43,9 @@ Entry = dict[str, Any]
 
 
 def install() -> list[Entry]:
-    """Watch the constructs of this process, if asked to; returns the list that they are added to, call by call."""
+    """Watch the constructs of this process; returns the list that they are added to, call by call."""
     watched = _Watched()
-    for module in MODULES if os.environ.get("FSDP_MIGRATE_VALUES") else ():
+    for module in MODULES:
         imports.after(module, lambda found: watched.watch(vars(found)[_CLASS]))
     return watched.entries
 

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.optim import optimizer as optimizers
 
-from . import collectives, constructs, gradients, losses, memory, options, parameters
+from . import collectives, gradients, losses, memory, options, parameters
 from .census import Census
 from .evidence import Evidence
 from .kept import Kept
@@ -40,7 +40,7 @@ class Session:
         self.counts, self.bytes = collectives.install(dist)
         self.start: Start | None = None
         self.kept = Kept()
-        self.constructs = constructs.install()
+        self.constructs = _watched_constructs()
         self.reset()
 
     def reset(self) -> None:
@@ -166,6 +166,15 @@ class Session:
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
         return [f"no last parameters: {problem}"] if problem else []
+
+
+def _watched_constructs() -> list[dict[str, Any]]:
+    """What the constructs are given from now on; nothing unless that is asked for."""
+    if not os.environ.get("FSDP_MIGRATE_VALUES"):
+        return []
+    from . import constructs
+
+    return constructs.install()
 
 
 def _makes_states() -> bool:
