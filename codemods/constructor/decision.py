@@ -11,6 +11,7 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from weakref import WeakKeyDictionary
 
 from fsdp_migrate.codemods.constructor import precision, recorded, sharding, training, wrapping
@@ -281,7 +282,7 @@ class Decisions:
 _TRANSLATED: tuple[tuple[Callable[[Construction], dict[str, Plain]], tuple[str, ...]], ...] = (
     (sharding.plain, ("process_group", "sharding_strategy", "device_mesh")),
     (wrapping.plain, ("auto_wrap_policy",)),
-    (training.plain, tuple(training.BY_NAME)),
+    *((partial(training.plain, name=name), (name,)) for name in training.BY_NAME),
     (precision.plain, ("mixed_precision",)),
 )
 _DECISIONS: WeakKeyDictionary[Models, Decisions] = WeakKeyDictionary()

@@ -25,12 +25,13 @@ from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.facts.program import Definition, External
 from fsdp_migrate.values import Recorded
 
-_WORLD = "dist.group.WORLD"
-_CURRENT = "torch.cuda.current_device()"
-# The values of these have no effect under FSDP2, or none on the numbers.
+_WORLD, _CURRENT = "dist.group.WORLD", "torch.cuda.current_device()"
 HINT = "`fsdp-migrate values` records it for --values"
+# The values of these have no effect under FSDP2, or none on the numbers.
 _FREE = {"limit_all_gathers", "use_orig_params", "backward_prefetch"}
-_NEEDED = {"parameters_held", "wrapped_parts", "batch_norm", "buffers", "root_is_alike"}
+# What of a model must be known, and so have been the same in all calls.
+_NEEDED = {"parameters_held", "wrapped_parts", "meta", "batch_norm", "buffers", "units"}
+_NEEDED |= {"all_of_classes", "root_is_alike", "other_options", "device_type", "shard_ranks"}
 _MOST_NAMES = 12
 
 
@@ -47,6 +48,9 @@ def parts(construction: Construction, names: Iterable[str], stays: Stays) -> dic
         if is_open or construction.is_partly_known or "auto_wrap_policy" in names:
             raise Stays(f"{stays}: {HINT}, or write it down")
         raise stays
+    if facts(construction) is None:
+        differs = ", ".join(sorted(_NEEDED & recorded.differs.keys()))
+        raise Stays(f"what was not the same in all calls and on all ranks: {differs}")
     return {name: _ByRun(construction, recorded).part(name) for name in names}
 
 
@@ -66,6 +70,8 @@ def origin(construction: Construction) -> Origin:
     known = facts(construction)
     if known is not None and known["parameters_held"]:
         raise Stays("an optimizer, or a list, held the model's parameters when it was wrapped")
+    if known is not None and known["meta"]:
+        raise Stays("the model was on the meta device, and FSDP1 gave it memory")
     try:
         return origin_of(construction)
     except Stays as stays:
@@ -162,14 +168,19 @@ class _ByRun:
         if name == "auto_wrap_policy":
             return self._units()
         if name == "device_id":
-            return Plain()
-        value = _parsed(name, text)
-        member = str(value or "FULL_SHARD")
-        if name == "sharding_strategy" and member == "NO_SHARD":
+            if text in ("None", _CURRENT, "torch.device('cpu')"):
+                return Plain()
+            raise Stays(f"device_id was {text}: the runtime makes this device the current one")
+        if name == "sharding_strategy" and self._strategy == "NO_SHARD":
             return Plain()  # it is the mesh
-        if name == "sync_module_states" and value and self._has_own_ranks():
-            raise Stays("sync_module_states: the runtime broadcasts among the ranks that shard")
+        value = _parsed(name, text)
         made = translated(name, value)
+        if name == "sync_module_states" and value:
+            if self._has_own_ranks():
+                raise Stays("sync_module_states: the runtime broadcasts among the ranks that shard")
+            device = self.expression("device_id")
+            where = "" if device is None else f", device={ast.unparse(device)}"
+            return replace(made, above=(f"broadcast_module_states({{model}}{where})",))
         if name == "mixed_precision" and value is not None:
             self._check_precision()
             made = made if self.recorded.facts["buffers"] else precision.without_buffers(made)

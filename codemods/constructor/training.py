@@ -104,13 +104,13 @@ def say(construction: Construction, argument: Argument) -> tuple[Rule, Said]:
     return BY_NAME[name], Said(text)
 
 
-def plain(construction: Construction) -> dict[str, Plain]:
-    """What these arguments are in plain PyTorch, by name.
+def plain(construction: Construction, name: str) -> dict[str, Plain]:
+    """What one of these arguments is in plain PyTorch, by its name.
 
     Raises:
-        Stays: if one needs the runtime.
+        Stays: if it needs the runtime.
     """
-    return {name: translate(construction) for name, translate in _PLAIN.items()}
+    return {name: _PLAIN[name](construction)}
 
 
 def _no_effect(name: str) -> Callable[[Construction], Plain]:
