@@ -98,16 +98,14 @@ def _run(request: Request) -> int:
         original, report = _analyse_stdin(request, options)
     else:
         report = _analyse(request, options, settings)
+    if request.write_baseline:
+        return _begin(request.write_baseline, report)
     written = not request.writes or _write(request, report)
     _show(request, report, original, written)
     if request.report:
         _save(request, request.report, report)
-    if request.write_baseline:
-        write_baseline(request.write_baseline, report)
     if report.errors:
         return USAGE
-    if request.write_baseline:
-        return DONE
     return FINDINGS if request.check and not report.is_done else DONE
 
 
@@ -236,6 +234,15 @@ def _say(request: Request, report: Report, written: bool, stream: Stream) -> Non
         lines += text.render_next(report, request.paths, wrote=request.writes)
     for line in lines:
         write_text(line, stream)
+
+
+def _begin(baseline: Path, report: Report) -> int:
+    """Writes a baseline of what is found."""
+    for line in text.render_problems(report.errors):
+        write_text(line, "stderr")
+    write_baseline(baseline, report)
+    write_text(f"{len(report.findings)} findings are in the baseline {baseline}.")
+    return USAGE if report.errors else DONE
 
 
 def _save(request: Request, file: Path, report: Report) -> None:

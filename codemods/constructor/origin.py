@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -85,10 +86,51 @@ class _Search:
         """Follows the model of one call that wraps it."""
         if model is None:
             raise Stays("the model is given by a dictionary")
-        if _reads_before(file, call):
+        if self.reads_before(file, call, model):
             raise Stays("an optimizer may hold the model's parameters from before it is wrapped")
         self.origin.sites.append((file, call))
         self.follow(file, model, call)
+
+    def reads_before(self, file: File, call: ast.Call, model: ast.expr) -> bool:
+        """Whether something in the same function, above a call, may keep parameters of the model."""
+        function, text = file.function(call), ast.unparse(model)
+        around = [n for n in file.ancestors(call) if isinstance(n, _LOOPS)]
+        last = call.lineno if not any(file.function(n) is function for n in around) else sys.maxsize
+        if any(
+            file.function(node) is function and node.lineno < last and not is_looked_at(file, node)
+            for node in _readers(file)
+        ):
+            return True
+        return any(
+            self.may_keep(file, each, text)
+            for each in file.of(ast.Call)
+            if each.lineno < last and each is not call and file.function(each) is function
+        )
+
+    def may_keep(self, file: File, call: ast.Call, model: str) -> bool:
+        """Whether a call may keep parameters: one that makes an optimizer, or a function of the program that gets the model."""
+        called = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        if re.search(r"optim|adam|sgd", called, re.IGNORECASE):
+            return "load" not in called
+        values = [*call.args, *(keyword.value for keyword in call.keywords)]
+        if not any(ast.unparse(value) == model for value in values):
+            return False
+        definition = self.context.program.definition(call.func, file)
+        if definition is None or definition.node in self._seen:
+            return False
+        self._seen.add(definition.node)
+        inside = {*ast.walk(definition.node)}
+        if any(
+            n in inside and not is_looked_at(definition.file, n) for n in _readers(definition.file)
+        ):
+            return True
+        return any(
+            self.may_keep(definition.file, each, ast.unparse(value))
+            for each in definition.file.of(ast.Call)
+            if each in inside
+            for value in (*each.args, *(keyword.value for keyword in each.keywords))
+            if isinstance(value, ast.Name)
+        )
 
     def follow(self, file: File, model: ast.expr, at: ast.Call) -> None:
         """Follows an expression to what makes its value."""
@@ -230,17 +272,10 @@ def given(
     return call.args[position] if 0 <= position < len(call.args) else None
 
 
-def _reads_before(file: File, call: ast.AST) -> bool:
-    """Whether parameters of any model are read in the same function above a call, and kept."""
-    function, line = file.function(call), getattr(call, "lineno", 0)
-    loop = any(isinstance(n, _LOOPS) and file.function(n) is function for n in file.ancestors(call))
-    return any(
-        file.function(attribute) is function
-        and (attribute.lineno < line or loop)
-        and not is_looked_at(file, attribute)
-        for name in ("parameters", "named_parameters")
-        for attribute in file.attributes.get(name, ())
-    )
+def _readers(file: File) -> Iterator[ast.Attribute]:
+    """Where a file reads parameters."""
+    for name in ("parameters", "named_parameters"):
+        yield from file.attributes.get(name, ())
 
 
 def is_looked_at(file: File, attribute: ast.Attribute) -> bool:
@@ -255,7 +290,10 @@ def is_looked_at(file: File, attribute: ast.Attribute) -> bool:
         whole = user
     else:
         return False
-    names = {node.id for node in ast.walk(user.target) if isinstance(node, ast.Name)}
+    target = user.target
+    if attribute.attr.startswith("named_") and isinstance(target, ast.Tuple):
+        target = target.elts[-1]
+    names = {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
     return all(
         isinstance(file.parents[node], ast.Attribute | ast.Compare | ast.FormattedValue)
         for node in ast.walk(whole)

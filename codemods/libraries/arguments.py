@@ -101,7 +101,9 @@ class _Reader:
         removed = tuple(nodes[span] for span in changed if span in nodes)
         for each in said:
             plain = each.change is not None and self.context.plain
-            message = each.message if plain or not each.change else "left as it is by --form bridge"
+            message = (
+                each.message if plain or not each.change else "stays as it is: only imports change"
+            )
             first = plain and each.change is changes[0]
             yield Found(
                 _BY_CODE[section.code],

@@ -9,7 +9,8 @@ ACCELERATE = Rule(
     "accelerate-config",
     "an Accelerate configuration becomes version 2",
     """Accelerate takes FSDP1 unless `fsdp_version` is 2. There `fsdp_reshard_after_forward` says what the strategy said: true
-for FULL_SHARD, false for SHARD_GRAD_OP. HYBRID_SHARD also needs a mesh of nodes and devices, `parallelism_config`, and
+for FULL_SHARD, false for SHARD_GRAD_OP. (Under version 1 it took a strategy's name too, which Accelerate 1.15 passes over:
+what the file says is written.) HYBRID_SHARD also needs a mesh of nodes and devices, `parallelism_config`, and
 NO_SHARD is DistributedDataParallel, `MULTI_GPU`: `accelerate to-fsdp2` loses both. The default of `fsdp_state_dict_type` was
 FULL_STATE_DICT and is SHARDED_STATE_DICT, so it is written out. Settings that FSDP2 does not have go
 (`FullyShardedDataParallelPlugin.__post_init__`). Comments and order stay. The same holds for dictionaries in Python.""",

@@ -20,7 +20,8 @@ def baseline(real_cli: Cli, folder: Path) -> Path:
     """That of a project with two files."""
     (folder / "a.py").write_text(IMPORT + "model = FSDP(model)\nother = FSDP(model)\n")
     (folder / "b.py").write_text(IMPORT)
-    assert real_cli("check", ".", "--write-baseline", "fsdp1.json").code == 0
+    written = real_cli("check", ".", "--write-baseline", "fsdp1.json")
+    assert (written.code, written.text) == (0, "4 findings are in the baseline fsdp1.json.\n")
     (folder / "pyproject.toml").write_text(SETTING)
     return folder / "fsdp1.json"
 

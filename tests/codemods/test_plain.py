@@ -253,6 +253,22 @@ ORIGINS = {
         "def wrap(model):\n    return FSDP(model)\n\n\ndef main():\n    model = Net()\n"
         "    optimizer = torch.optim.SGD(model.parameters())\n    model = wrap(model)\n"
     ),
+    "an optimizer that a function makes before": (
+        "def build(model, lr):\n    groups = [p for p in model.parameters()]\n    return torch.optim.SGD(groups, lr)\n\n\n"
+        "def main():\n    model = Net()\n    o = build(model, 0.1)\n    model = FSDP(model)\n"
+    ),
+    "an optimizer that the model makes before": (
+        "def main():\n    model = Net()\n    o = model.configure_optimizers(0.1)\n    model = FSDP(model)\n"
+    ),
+    "an optimizer that a function of a function makes before": (
+        "def groups(m):\n    return list(m.parameters())\n\n\ndef build(m):\n    return Kept(groups(m))\n\n\n"
+        "def main():\n    model = Net()\n    kept = build(model)\n    model = FSDP(model)\n"
+    ),
+    "what keeps parameters, by a keyword": (
+        "def build(m):\n    return Kept(m.parameters())\n\n\n"
+        "def main():\n    model = Net()\n    kept = build(m=model)\n    model = FSDP(model)\n"
+    ),
+    "an optimizer beside the model": "def main():\n    model, optimizer = build()\n    model = FSDP(model)\n",
     "a helper that nothing calls": "def wrap(model):\n    return FSDP(model)\n",
     "an attribute that is made elsewhere": (
         "class Trainer:\n    def wrap(self):\n        self.model = FSDP(self.model)\n"

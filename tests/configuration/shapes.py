@@ -114,7 +114,7 @@ fsdp_config:
     Shape("HYBRID_SHARD, one node", _with_strategy("HYBRID_SHARD"), _resharding("true")),
     Shape(
         "HYBRID_SHARD, nodes not known",
-        "distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: HYBRID_SHARD\n",
+        "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: HYBRID_SHARD}\nnum_processes: 8\n",
         says="dp_replicate_size is the number of nodes",
     ),
     Shape(
@@ -280,7 +280,7 @@ large:
   "fsdp_config": {
     "fsdp_forward_prefetch": false,
     "fsdp_sharding_strategy": "SHARD_GRAD_OP",
-\t"fsdp_transformer_layer_cls_to_wrap": "GPT2Block",
+    "fsdp_transformer_layer_cls_to_wrap": "GPT2Block",
     "fsdp_use_orig_params": true
   },
   "num_processes": 2
@@ -293,7 +293,7 @@ large:
     "fsdp_version": 2,
     "fsdp_state_dict_type": "FULL_STATE_DICT",
     "fsdp_reshard_after_forward": false,
-\t"fsdp_transformer_layer_cls_to_wrap": "GPT2Block"
+    "fsdp_transformer_layer_cls_to_wrap": "GPT2Block"
   },
   "num_processes": 2
 }
@@ -312,7 +312,7 @@ num_processes: 2
 """,
     ),
     Shape(
-        "no FSDP", "distributed_type: DEEPSPEED\nfsdp_config: {}\nnote: fsdp  # fsdp_config: none\n"
+        "no FSDP", "distributed_type: MULTI_GPU\nfsdp_config: {}  # fsdp: none\nnum_processes: 2\n"
     ),
     Shape("empty", ""),
     Shape(
@@ -418,4 +418,67 @@ runs:
   learning_rate: 1.0
 """,
     ),
+    Shape(
+        "JSON with tabs",
+        '{\n\t"distributed_type": "FSDP",\n\t"num_processes": 2,\n\t"fsdp_config": {\n\t\t'
+        '"fsdp_use_orig_params": true\n\t}\n}\n',
+        '{\n\t"distributed_type": "FSDP",\n\t"num_processes": 2,\n\t"fsdp_config": {\n\t\t"fsdp_version": 2,'
+        ' "fsdp_state_dict_type": "FULL_STATE_DICT"\n\t}\n}\n',
+        ending="json",
+    ),
+    Shape(
+        "a plugin",
+        """\
+from accelerate import FullyShardedDataParallelPlugin
+from torch.distributed.fsdp import BackwardPrefetch, CPUOffload, ShardingStrategy
+
+plugin = FullyShardedDataParallelPlugin(
+    sharding_strategy=ShardingStrategy.SHARD_GRAD_OP,
+    backward_prefetch=BackwardPrefetch.BACKWARD_PRE,
+    forward_prefetch=False,
+    cpu_offload=CPUOffload(offload_params=True),
+    auto_wrap_policy="transformer_based_wrap",
+    transformer_cls_names_to_wrap=["GPT2Block"],  # a unit a layer
 )
+""",
+        """\
+from accelerate import FullyShardedDataParallelPlugin
+
+plugin = FullyShardedDataParallelPlugin(
+    fsdp_version=2,
+    state_dict_type="FULL_STATE_DICT",
+    reshard_after_forward=False,
+    cpu_offload=True,
+    auto_wrap_policy="transformer_based_wrap",
+    transformer_cls_names_to_wrap=["GPT2Block"],  # a unit a layer
+)
+""",
+        ending="py",
+    ),
+    Shape(
+        "a call of TrainingArguments",
+        """\
+from transformers import TrainingArguments
+
+config = {"limit_all_gathers": True, "xla": False}
+arguments = TrainingArguments(
+    use_cpu=True,
+    fsdp=["shard_grad_op", "auto_wrap"],
+    fsdp_transformer_layer_cls_to_wrap="GPT2Block",  # a unit a layer
+    fsdp_config=config,
+)
+""",
+        """\
+from transformers import TrainingArguments
+
+config = {"version": 2, "reshard_after_forward": False, "transformer_layer_cls_to_wrap": "GPT2Block", "xla": False}
+arguments = TrainingArguments(
+    use_cpu=True,
+    fsdp=True,
+    # a unit a layer
+    fsdp_config=config,
+)
+""",
+        ending="py",
+    ),
+)  # fmt: skip
