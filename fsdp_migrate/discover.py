@@ -31,7 +31,7 @@ _PROGRAMS = (".py", ".ipynb")
 _KINDS = (*_PROGRAMS, *CONFIGURATIONS)
 # A setting of FSDP, by its name or its value: more than the word in a path or a sentence.
 _SETTING = re.compile(
-    rb"fsdp_\w+['\"]?[ \t]*[:=]|\bfsdp['\"]?[ \t]*:|--(?:use_)?fsdp|"
+    rb"fsdp_\w+['\"]?[ \t]*[:=]|\bfsdp['\"]?[ \t]*:|--fsdp|use_fsdp|"
     rb"(?:strategy|type|class_path)['\"]?[ \t]*[:=].*fsdp",
     re.IGNORECASE,
 )

@@ -34,9 +34,11 @@ _LIGHTNING = ("lightning.", "lightning_fabric.", "pytorch_lightning.")
 def find(context: Context) -> Iterator[Found]:
     """Calls and dictionaries that set FSDP1 for another library."""
     reader = _Reader(context)
+    text = context.file.text
+    imported = "lightning" in text or "FullyShardedDataParallelPlugin" in text
     for call in context.file.of(ast.Call):
         given = {keyword.arg: keyword for keyword in call.keywords}
-        path = next(iter(context.dotted(call.func)), "")
+        path = next(iter(context.dotted(call.func)), "") if imported else ""
         if path.startswith("accelerate.") and path.endswith(".FullyShardedDataParallelPlugin"):
             yield from reader.plugin(call)
         elif path.startswith(_LIGHTNING) and _is_sharded(path, given.get("strategy")):

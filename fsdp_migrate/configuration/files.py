@@ -47,9 +47,10 @@ class _File:
         self.outcome = Outcome(after=self.text)
 
     def run(self) -> None:
-        if self.source.path.suffix == ".sh":
-            for line in launches(self.text):
-                self.say(line.code, (line.start, line.end), line.message, Action.MANUAL)
+        suffix = self.source.path.suffix
+        for line in launches(self.text, suffix == ".sh") if suffix != ".json" else ():
+            self.say(line.code, (line.start, line.end), line.message, Action.MANUAL)
+        if suffix == ".sh":
             return
         roots = self.read(self.text)
         changes: list[Change] = []
@@ -87,14 +88,15 @@ class _File:
         for section in found:
             yield section.code, translate(section)
         for entry in (e for root in roots for m in mappings(root) for e in m.entries):
-            data = entry.data if entry.key in ("strategy", "class_path") else None
+            wanted = entry.key == "class_path" or entry.key.lower().endswith("strategy")
+            data = entry.data if wanted else None
             if isinstance(data, str) and data.endswith(".FSDPStrategy"):
                 yield LIGHTNING, [Said(entry, STRATEGY_OF_LIGHTNING)]
             elif data in ("fsdp", "fsdp_cpu_offload"):
                 if _LIGHTNING_KEYS & {other.key for other in entry.owner.entries}:
                     yield LIGHTNING, [Said(entry, STRATEGY_OF_LIGHTNING)]
                 elif OF_VERL.search(self.text):
-                    yield VERL, [Said(entry, "FSDP1 of verl: write strategy: fsdp2")]
+                    yield VERL, [Said(entry, f"FSDP1 of verl: write {entry.key}: fsdp2")]
 
     def check(self, roots: Sequence[Value], changes: Sequence[Change], edits: list[Edit]) -> None:
         """The new text says what was meant, and nothing else has changed."""

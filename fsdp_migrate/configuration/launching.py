@@ -26,12 +26,11 @@ _FLAG = re.compile(
     r"(?<![\w-])(?:--(?P<flag>use_fsdp|fsdp(?:_\w+)?)\b(?:(?:=|[ \t]+)(?P<value>\"[^\"\n]*\"|'[^'\n]*'|[^\s\\'\"-]\S*))?"
     r"|(?P<variable>ACCELERATE_USE_FSDP|FSDP_[A-Z_]+)=(?P<set>\"[^\"\n]*\"|[^\s;&]*))"
 )
-_SECOND = re.compile(r"(?i)fsdp_version[= ]+[\"']?2|[\"']version[\"']\s*:\s*2")
+_COMMENT = re.compile(r"(?:^|\s)#")
+_SECOND = re.compile(r"(?i)fsdp_version[=\"',\s-]+2\b|[\"']version[\"']\s*:\s*2")
 _STRATEGY = re.compile(r"\b([\w.]*strategy)=[\"']?(?:\$\{\w+:-[\"']?)?fsdp\b(?![\w.])", re.I)
 # Some word that only a script or a configuration for verl has.
-OF_VERL = re.compile(
-    r"actor_rollout_ref|\bverl\b|ppo_m(?:ini|icro)_batch|param_offload|\bfsdp_size\b"
-)
+OF_VERL = re.compile(r"actor_rollout_ref|\bverl\b|ppo_m(?:ini|icro)_batch|param_offload")
 
 
 @dataclass(frozen=True)
@@ -44,20 +43,24 @@ class Line:
     message: str
 
 
-def launches(text: str) -> Iterator[Line]:
-    """What sets FSDP1 in a shell script."""
-    exported = re.search(r"\bexport\s+FSDP_VERSION=[\"']?2", text)
+def launches(text: str, is_script: bool = True) -> Iterator[Line]:
+    """What sets FSDP1 in a shell script, or in a workflow, whose steps hold commands in pieces."""
+    second = (
+        re.search(r"\bexport\s+FSDP_VERSION=[\"']?2", text) if is_script else _SECOND.search(text)
+    )
     for command in _COMMAND.finditer(text):
-        if command[0].lstrip().startswith("#"):
-            continue
-        if not exported and not _SECOND.search(command[0]):
-            for found in _FLAG.finditer(text, command.start(), command.end()):
-                message = _said(found, command[0])
-                if message:
-                    yield Line(FLAGS, found.start(), found.end(), message)
-        if OF_VERL.search(text):
-            for found in _STRATEGY.finditer(text, command.start(), command.end()):
-                yield Line(VERL, found.start(), found.end(), f"FSDP1 of verl: {found[1]}=fsdp2")
+        is_second = second or _SECOND.search(command[0])
+        for pattern in (_FLAG, _STRATEGY):
+            for found in pattern.finditer(text, command.start(), command.end()):
+                line = text[text.rfind("\n", 0, found.start()) + 1 : found.start()]
+                if _COMMENT.search(line):
+                    continue
+                if pattern is _STRATEGY and OF_VERL.search(text):
+                    said = f"FSDP1 of verl: {found[1]}=fsdp2"
+                    yield Line(VERL, found.start(), found.end(), said)
+                elif pattern is _FLAG and not is_second and (said := _said(found, command[0])):
+                    end = found.end("flag") if found["flag"] == "use_fsdp" else found.end()
+                    yield Line(FLAGS, found.start(), end, said)
 
 
 def _said(found: re.Match[str], command: str) -> str:

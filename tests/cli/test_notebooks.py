@@ -99,6 +99,15 @@ def test_cells_are_migrated_and_all_else_stays(real_cli: Cli, notebook: Path) ->
     assert notebook.read_text("utf-8") == after
 
 
+def test_escapes_of_lines_that_stay_are_kept(real_cli: Cli, folder: Path) -> None:
+    text = json.dumps(NOTEBOOK, indent=1).replace("%timeit", "\\u0025timeit")
+    (folder / "x.ipynb").write_text(text)
+    real_cli(".")
+    after = (folder / "x.ipynb").read_text()
+    assert '    \\u0025timeit model(x)\\n",' in after
+    assert "fully_shard" in after
+
+
 def test_findings_are_where_the_line_is_in_the_file(real_cli: Cli, folder: Path) -> None:
     text = json.dumps(NOTEBOOK, **LAYOUTS["escaped"])
     (folder / "x.ipynb").write_text(text)

@@ -89,6 +89,15 @@ def test_what_is_used_is_copied_and_imported_from_there(real_cli: Cli, project: 
     assert real_cli("other.py").code == 0
     assert "from lib.fsdp import FullyShardedDataParallel" in (project / "other.py").read_text()
     assert few < modules(copy)
+
+    # What another file needs of it stays.
+    few = modules(copy)
+    (project / "option.py").write_text(
+        "from torch.distributed.fsdp import ShardingStrategy\nprint(ShardingStrategy)\n"
+    )
+    assert real_cli("option.py", "--vendor", "lib/fsdp").code == 0
+    assert modules(copy) == few
+    assert "no_sync" in ast.unparse(ast.parse((copy / "__init__.py").read_text()))
     assert all(file.read_text().startswith(MARK) for file in copy.glob("*.py"))
 
 

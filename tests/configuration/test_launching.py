@@ -1,0 +1,94 @@
+"""What is said of commands, and of files that only have the word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fsdp_migrate.discover import discover
+from fsdp_migrate.engine import analyse, analyse_source
+from fsdp_migrate.findings import Action
+from fsdp_migrate.source import Source
+
+MESH = "dp_replicate_size is the number of nodes"
+
+
+def said(text: str, name: str = "run.sh") -> list[str]:
+    report = analyse_source(Source(Path("/nowhere", name), name, text.encode()))
+    assert not report.errors
+    assert not report.changes
+    assert all(finding.action is Action.MANUAL for finding in report.findings)
+    return [f"{finding.construct} -> {finding.message}" for finding in report.findings]
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("export FSDP_SHARDING_STRATEGY=SHARD_GRAD_OP", ["write FSDP_RESHARD_AFTER_FORWARD=false"]),
+        ("FSDP_FORWARD_PREFETCH=false python train.py", ["leave it out"]),
+        ("ACCELERATE_USE_FSDP=true python train.py", ["add FSDP_VERSION=2 and FSDP_STATE_DICT_TYPE"]),
+        ("accelerate launch --use_fsdp train.py", ["--use_fsdp -> FSDP1 by default"]),
+        (
+            "accelerate launch --use_fsdp \\\n  --fsdp_sharding_strategy=4 \\\n  --fsdp_use_orig_params true a.py",
+            ["add --fsdp_version 2 and", f"true and a parallelism_config: {MESH}", "leave it out"],
+        ),
+        ("accelerate launch --fsdp_version 1 train.py", ["write --fsdp_version 2"]),
+        ("accelerate launch --fsdp_state_dict_type LOCAL_STATE_DICT a.py", ["SHARDED_STATE_DICT or"]),
+        ("accelerate launch --use_fsdp --fsdp_sharding_strategy no_shard a.py", ["add", "--multi_gpu"]),
+        (
+            'torchrun train.py --fsdp "shard_grad_op auto_wrap offload"',
+            ['\'{"version": 2, "reshard_after_forward": false, "cpu_offload": true}\''],
+        ),
+        ("torchrun train.py --fsdp hybrid_shard", [MESH]),
+        ("torchrun train.py --fsdp no_shard", ["leave --fsdp and --fsdp_config out"]),
+        ("python -m verl.trainer critic.strategy=fsdp", ["critic.strategy=fsdp2"]),
+        ("STRATEGY=${STRATEGY:-fsdp}; python -m verl.trainer", ["STRATEGY=fsdp2"]),
+    ],
+)  # fmt: skip
+def test_a_command_is_answered_with_what_to_write(command: str, expected: list[str]) -> None:
+    found = said(command)
+    assert len(found) == len(expected)
+    assert all(part in each for part, each in zip(expected, found, strict=True))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# accelerate launch --use_fsdp\n",
+        "torchrun train.py  # or with --fsdp full_shard\n",
+        "accelerate launch --use_fsdp --fsdp_version 2 train.py\n",
+        "export FSDP_VERSION=2\nexport ACCELERATE_USE_FSDP=true\n",
+        "torchrun train.py --fsdp full_shard --fsdp_config '{\"version\": 2}'\n",
+        "torchrun train.py --fsdp --dit_fsdp --data_parallel fsdp strategy=fsdp fsdp_size=4\n",
+        "python -m verl.trainer actor.strategy=fsdp2 actor.fsdp_config.param_offload=True\n",
+    ],
+)
+def test_what_is_no_fsdp1_is_passed_over(text: str) -> None:
+    assert said(text) == []
+
+
+def test_a_workflow_holds_commands_too() -> None:
+    text = "jobs:\n  train:\n    steps:\n      - run: |\n          accelerate launch --use_fsdp train.py\n"
+    assert len(said(text, "ci.yaml")) == 1
+    second = text.replace("--use_fsdp", "--use_fsdp\n            --fsdp_version 2")
+    assert said(second, "ci.yaml") == []
+
+
+def test_a_folder_gives_only_files_that_set_it(tmp_path: Path) -> None:
+    for name, text in {
+        "notes.yaml": "title: FSDP vs DeepSpeed\nlocal: usage_guides/fsdp\nneeds: [test_fsdp]\n",
+        "data.json": '{"text": "fsdp"}',
+        "own.yaml": "fsdp_cpu_offload: true\nfsdp:\n  enabled: true\nstrategy: fsdp\n",
+        "run.sh": "python fsdp.py\n",
+        "broken.yaml": "{{ fsdp_config: }\n  - x: [\n",
+        "set.yml": "distributed_type: FSDP\nfsdp_config: {fsdp_use_orig_params: true}\n",
+        "large.json": '{"fsdp_config": "' + "x" * (1 << 20) + '"}',
+    }.items():
+        (tmp_path / name).write_text(text)
+    found = discover([tmp_path])
+    assert {path.name for path in found.files} == {"own.yaml", "broken.yaml", "set.yml"}
+    report = analyse(found)
+    assert {Path(finding.path).name for finding in report.findings} == {"set.yml"}
+    assert [change.path.name for change in report.changes] == ["set.yml"]
+    assert [Path(error.path).name for error in report.errors] == ["broken.yaml"]
