@@ -227,3 +227,33 @@ def test_what_is_no_recording_is_a_wrong_usage(text: str, program: Path) -> None
     with pytest.raises(UnusableValues, match=r"run\.json: "):
         read([file])
     assert exit_code([str(program), "--diff", "--values", str(file)]) == 2
+
+
+def test_a_configuration_of_the_object_is_checked_through_it(program: Path) -> None:
+    """In a class, and inside of the function that the configuration is passed to."""
+    text = """\
+from model import Net
+from options import choose
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+class Trainer:
+    def __init__(self, cfg):
+        self.cfg = cfg
+        self.model = FSDP(Net(), sharding_strategy=choose(self.cfg["fsdp"]))
+"""
+    (program / "train.py").write_text(text)
+    (program / "options.py").write_text(
+        "def choose(options):\n    return options.table[options.kind]\n"
+    )
+    names = {"self.cfg.fsdp.kind": "'zero2'", "self.cfg.fsdp.steps": "3"}
+    changed = analysed(program, recorded(program, names=names, units={})).changes
+    assert '        assert self.cfg["fsdp"].kind == "zero2"\n' in changed[0].after.decode()
+
+
+def test_what_is_unpacked_is_checked_by_its_key(program: Path) -> None:
+    text = TRAIN.replace("sharding_strategy=cfg.strategy", "**cfg.options")
+    (program / "train.py").write_text(text)
+    assert '    assert cfg.options["sharding_strategy"].name == "SHARD_GRAD_OP"\n' in after(
+        program, recorded(program)
+    )

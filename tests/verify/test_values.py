@@ -68,6 +68,13 @@ def test_a_configuration_is_recorded_made_plain_and_checked(tmp_path: Path) -> N
         "    fully_shard(model, reshard_after_forward=False)",
     ]
 
+    bridged = copy_program("bridged", SCRIPT, None, tmp_path / "bridged")
+    migration.migrate(bridged.root, "bridge")
+    (there,) = record(bridged.script, tmp_path / "bridge.json", device="cpu").entries
+    assert {
+        key: there[key] for key in ("arguments", "units", "all_of_classes", "other_options")
+    } == {key: entry[key] for key in ("arguments", "units", "all_of_classes", "other_options")}
+
     program = copy_program("migrated", SCRIPT, None, tmp_path / "copy")
     migration.migrate(program.root, values=recorded)
     other = ["--strategy", "NO_SHARD"]
