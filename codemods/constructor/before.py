@@ -46,6 +46,8 @@ class Before:
         if isinstance(subject, ast.Name) and self._is_unwrapped(file, subject, set()):
             return True
         function = file.function(node)
+        if function is not None and self._is_policy(function):
+            return True
         first = self._first.get(function)
         if first is not None:
             above = (getattr(node, "end_lineno", 0) or 0) < first
@@ -56,6 +58,16 @@ class Before:
             return False
         cls = file.enclosing_class(function)
         return cls is not None and is_module(self.context.program, Definition(file, cls))
+
+    def _is_policy(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+        """Whether a function does nothing but decide about units, which FSDP1 asks it before it wraps."""
+        parents = self.context.file.parents
+        uses = [parents[load] for load in self.context.file.loads.get(function.name, ())]
+        return bool(uses) and all(
+            (isinstance(use, ast.keyword) and use.arg == "lambda_fn")
+            or (isinstance(use, ast.Call) and self.context.fsdp1(use.func) == "CustomPolicy")
+            for use in uses
+        )
 
     def _is_unwrapped(self, file: File, name: ast.Name, seen: set[ast.AST]) -> bool:
         """Whether a local name holds a model that is wrapped further below, or a parameter gets none but such models."""
