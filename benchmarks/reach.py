@@ -60,7 +60,7 @@ def measure(repository: Path, false_alarms: set[tuple[str, str, str]]) -> Counte
 
 def left_on_torch(report: Report) -> Iterator[str]:
     """The public FSDP1 names that the files import from torch after the migration."""
-    for change in report.changes:
+    for change in (each for each in report.changes if each.path.suffix == ".py"):
         for node in ast.walk(ast.parse(change.after)):
             if isinstance(node, ast.ImportFrom) and not node.level:
                 for alias in node.names:

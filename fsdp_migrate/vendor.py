@@ -7,10 +7,10 @@ that name, and written with the name of its copy: `unspelled` and `spelled`.
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from importlib import metadata, util
 from pathlib import Path
 
@@ -72,26 +72,25 @@ def package_of(path: Path, text: str) -> Package:
     """The copy that a file imports the runtime from, found by its mark; else the installed package."""
     if RUNTIME in text:
         return INSTALLED
+    places = [(root, set(os.listdir(root))) for root in _above(str(path.parent))]
     for module, member in dict.fromkeys(_IMPORTED.findall(text)):
         parts = [*module.split("."), member] if member else module.split(".")
-        for root in _roots(path.parent, parts[0]):
-            for length in range(len(parts), 0, -1):
-                folder = root.joinpath(*parts[:length])
+        for root, names in places:
+            for length in range(len(parts) * (parts[0] in names), 0, -1):
+                folder = Path(root, *parts[:length])
                 if is_copy(folder):
                     return Package(".".join(parts[:length]), folder)
     return INSTALLED
 
 
-@cache
-def _roots(folder: Path, name: str) -> list[Path]:
-    """The folders from one upwards that hold a folder of a name, which an import can mean."""
-    above = (
-        [] if (folder / ".git").exists() or folder == folder.parent else _roots(folder.parent, name)
-    )
-    return [folder, *above] if (folder / name).is_dir() else above
+def _above(folder: str) -> Iterator[str]:
+    """A folder and those above it, up to the root of the repository, as far as they are there."""
+    while os.path.isdir(folder):
+        yield folder
+        is_root = os.path.exists(os.path.join(folder, ".git"))
+        folder = "" if is_root or folder == os.path.dirname(folder) else os.path.dirname(folder)
 
 
-@cache
 def is_copy(folder: Path) -> bool:
     """Whether a folder holds a copy of the runtime."""
     try:
