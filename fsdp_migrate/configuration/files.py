@@ -34,6 +34,14 @@ def migrate_file(source: Source, options: Options) -> Outcome:
     except Unreadable as error:
         problem = Problem(source.shown, error.line, f"does not parse: {error}")
         return Outcome(errors=[problem])
+    except RecursionError:
+        problem = Problem(source.shown, 0, "left alone: it refers to itself, or nests too deeply")
+        return Outcome(errors=[problem])
+    except Exception as error:  # as for a program: the other files go on
+        problem = Problem(
+            source.shown, 0, f"left alone: internal error, please report it: {error!r}"
+        )
+        return Outcome(errors=[problem])
     file.outcome.of_torch = bool(file.outcome.findings) or None
     return file.outcome
 

@@ -12,6 +12,7 @@ from fsdp_migrate.configuration.table import (
     KEPT,
     REMOVED,
     TRANSFORMERS,
+    is_on,
     options_of,
     strategy_of,
 )
@@ -102,8 +103,9 @@ def flat_section(settings: Mapping) -> Section | None:
 
 def is_first(settings: Mapping) -> bool:
     """Whether settings can be those of FSDP1: not version 2, nor what a run decides, nor another framework's."""
-    xla = settings.data("xla") or settings.data("xla_fsdp_v2")
-    return _is_first(settings.data("version")) and not _has(settings, FOREIGN) and not xla
+    if is_on(settings.data("xla")) or is_on(settings.data("xla_fsdp_v2")):
+        return False
+    return _is_first(settings.data("version")) and not _has(settings, FOREIGN)
 
 
 def _is_first(version: Data) -> bool:

@@ -74,6 +74,11 @@ def strategy_of(data: Data) -> str | None:
     return text if text in STRATEGIES else None
 
 
+def is_on(data: Data) -> bool:
+    """Whether a flag is set; transformers' are strings, too."""
+    return bool(data) and str(data).lower() not in ("false", "0", "no")
+
+
 def reshards(strategy: str) -> bool:
     """Whether a strategy frees parameters after the forward."""
     return strategy not in ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2")

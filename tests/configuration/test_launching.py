@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fsdp_migrate.cli import exit_code
 from fsdp_migrate.discover import discover
 from fsdp_migrate.engine import analyse, analyse_source
 from fsdp_migrate.findings import Action
@@ -92,3 +93,18 @@ def test_a_folder_gives_only_files_that_set_it(tmp_path: Path) -> None:
     assert {Path(finding.path).name for finding in report.findings} == {"set.yml"}
     assert [change.path.name for change in report.changes] == ["set.yml"]
     assert [Path(error.path).name for error in report.errors] == ["broken.yaml"]
+
+
+def test_a_check_speaks_of_it_until_it_is_migrated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text(
+        'arguments = TrainingArguments(fsdp="full_shard auto_wrap")\n'
+    )
+    (tmp_path / "fsdp.yaml").write_text("distributed_type: FSDP\nfsdp_config: {}\n")
+    assert exit_code(["check", str(tmp_path)]) == 1
+    assert exit_code([str(tmp_path), "--diff"]) == 0
+    assert capsys.readouterr().out.count("\n+++ ") == 2
+    assert exit_code([str(tmp_path)]) == 0
+    assert exit_code(["check", str(tmp_path)]) == 0
+    assert exit_code([str(tmp_path / "fsdp.yaml")]) == 0
