@@ -10,6 +10,7 @@ from fsdp_migrate.configuration.table import (
     AXOLOTL,
     FOREIGN,
     KEPT,
+    RECIPE,
     REMOVED,
     TRANSFORMERS,
     is_on,
@@ -61,10 +62,10 @@ def section_of(home: Mapping) -> Section | None:
     if kind is not None:
         return Section(ACCELERATE, home, entry, settings) if str(kind) == "FSDP" else None
     words = options_of(fsdp)
-    if (
-        words and not entry and home.style != "call"
-    ):  # or a table of names that are not transformers'
-        words = words if {"auto_wrap", "offload"} & {*words} or _has(home, _RECIPE) else []
+    if not (
+        entry or home.style == "call" or {"auto_wrap", "offload"} & {*words} or _has(home, RECIPE)
+    ):
+        words = []  # `{"fsdp": "full_shard", ...}` may be any table
     if not words and (fsdp or not names & (KEPT | REMOVED.keys())):
         return None
     if home.get("base_model"):
@@ -73,18 +74,6 @@ def section_of(home: Mapping) -> Section | None:
         return None
     is_accelerates = not home.get("fsdp") and names & {"sharding_strategy", "offload_params"}
     return Section(ACCELERATE if is_accelerates else TRANSFORMERS, home, entry, settings)
-
-
-# What transformers' and axolotl's own configurations have beside `fsdp`.
-_RECIPE = frozenset(
-    {
-        "base_model",
-        "fsdp_transformer_layer_cls_to_wrap",
-        "gradient_accumulation_steps",
-        "learning_rate",
-    }
-    | {"max_steps", "num_train_epochs", "output_dir", "per_device_train_batch_size"}
-)
 
 
 def _has(home: Mapping, keys: frozenset[str]) -> bool:

@@ -108,3 +108,18 @@ def test_a_check_speaks_of_it_until_it_is_migrated(
     assert exit_code([str(tmp_path)]) == 0
     assert exit_code(["check", str(tmp_path)]) == 0
     assert exit_code([str(tmp_path / "fsdp.yaml")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("trainer:\n  accelerator: gpu\n  strategy: fsdp\n", "FSDP806"),
+        ("strategy:\n  class_path: lightning.pytorch.strategies.FSDPStrategy\n", "FSDP806"),
+        ("strategy:\n  _target_: lightning.fabric.strategies.FSDPStrategy\n", "FSDP806"),
+        ("actor_rollout_ref:\n  actor:\n    strategy: fsdp  # or fsdp2\n", "FSDP807"),
+        ("model: verl\nenv:\n  ACTOR_STRATEGY: 'fsdp'\n", "FSDP807"),
+    ],
+)
+def test_a_strategy_by_name_is_one_of_a_framework(text: str, expected: str) -> None:
+    report = analyse_source(Source(Path("/nowhere/a.yaml"), "a.yaml", text.encode()))
+    assert [finding.code for finding in report.findings] == [expected]
