@@ -17,7 +17,7 @@ SOURCES := $(shell find fsdp_migrate codemods runtime -name '*.py') pyproject.to
 TORCHES := 2.8 2.11
 EXAMPLE := fixtures/transformer/original
 
-.PHONY: demo test lint types lines units ranks thorough fuzz torches fixtures gpu dev clean docs
+.PHONY: demo test lint types lines tests thorough fuzz torches fixtures gpu dev clean docs
 .DELETE_ON_ERROR:
 .PRECIOUS: .venv-torch-%/.installed
 
@@ -37,7 +37,9 @@ demo: $(STAMP)
 	@echo "== losses may differ by 0.002 of their value. In float32 they are the same bit by bit."; echo
 	@$(BIN)/fsdp-migrate verify $(EXAMPLE)/train.py --nproc 2 --device cpu --tolerance 2e-3
 
-test: lint types units ranks
+# Side by side: tests that start processes wait for them now and then.
+test: $(STAMP)
+	$(MAKE) --jobs=2 tests lint types
 
 lint: $(STAMP)
 	$(BIN)/ruff check
@@ -51,13 +53,9 @@ types: $(STAMP)
 lines:
 	@$(PYTHON) benchmarks/lines.py
 
-units: $(STAMP)
-	$(BIN)/pytest -n 2 -m "not gpu and not ranks and not slow and not thorough"
-
-# Each of these tests starts processes of its own and waits for them: two at a time keep two cores busy. What the tests of
-# one file share is made once (tests/conftest.py).
-ranks: $(STAMP)
-	$(BIN)/pytest -n 2 --dist loadscope -m "ranks and not gpu and not thorough"
+# tests/conftest.py spreads them over the workers; what the tests of one file share is made once.
+tests: $(STAMP)
+	$(BIN)/pytest -n 2 --dist loadscope -m "not gpu and not slow and not thorough"
 
 # What `test` leaves out: more ranks, more runs of the bundled programs, more random examples, an installation by pip.
 thorough: $(STAMP) torches

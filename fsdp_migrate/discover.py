@@ -32,7 +32,7 @@ _KINDS = (*_PROGRAMS, *CONFIGURATIONS)
 # A setting of FSDP, by its name or its value: more than the word in a path or a sentence.
 _SETTING = re.compile(
     rb"fsdp_\w+['\"]?[ \t]*[:=]|\bfsdp['\"]?[ \t]*:|--fsdp|use_fsdp|"
-    rb"(?:strategy|type|class_path)['\"]?[ \t]*[:=].*fsdp",
+    rb"(?:strategy|type|class_path|_target_)['\"]?[ \t]*[:=].*fsdp",
     re.IGNORECASE,
 )
 _ENDLESS = re.compile(r"(?:\*+[^*/]+){4}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from fsdp_migrate.codemods import names, silenced
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.edit.text import Refused, apply, overlap
+from fsdp_migrate.codemods.libraries import arguments
 from fsdp_migrate.codemods.models import Models
 from fsdp_migrate.codemods.registry import CODEMODS
 from fsdp_migrate.codemods.rule import Edit, Found, Rule
@@ -27,7 +28,8 @@ class Outcome:
     """What is said of one file, and done with it.
 
     Attributes:
-        of_torch: whether it imports, or writes out, an FSDP1 name of torch's; None if it names no FSDP1 at all.
+        of_torch: whether it imports or writes out an FSDP1 name of torch's, or sets FSDP1 for another library; None if it
+            names no FSDP1 at all.
         after: the program as it is to be.
     """
 
@@ -106,7 +108,8 @@ class _File:
         needed = [need for each in applied for need in each.imports]
         found += list(names.find(self.context, found, removed))
         imports = swap(self.context, removed, needed, self.is_on)
-        of_torch = imports.of_torch if imports.of_torch or self.context.references else None
+        is_set = any(each.rule in arguments.RULES for each in found)
+        of_torch = imports.of_torch or is_set or (False if self.context.references else None)
         shown = [each for each in found if self.is_on(each.rule, each.node)] + imports.found
         if self.context.plain and not (
             self.options.select or silenced.RULE.code in self.options.ignore

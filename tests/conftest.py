@@ -1,4 +1,4 @@
-"""How the rank tests are spread over two workers, and what they start processes with."""
+"""How the tests are spread over two workers, and what they start processes with."""
 
 from __future__ import annotations
 
@@ -22,21 +22,33 @@ for profile, examples in (("quick", 25), ("thorough", 300)):
     )
 settings.load_profile("quick")
 
-# Their tests share runs of programs, which one worker makes once; others go one by one, wherever there is room.
-SHARING = (
+# What takes longest starts first; what is not named here comes last.
+LONGEST = (
     "tests/equivalence/",
     "tests/behaviour/",
-    "tests/verify/",
+    "tests/verify/test_programs.py",
     "tests/checkpoints/",
+    "tests/test_fixtures_verify.py",
+    "tests/verify/",
     "tests/checkpoint_tool/",
+    "tests/cases/",
 )
-# Both forms of a program share a run of the original: `test[program-form]`.
+# The tests of a file share what is made once, so that one worker runs them all. Here only both forms of a program share a
+# run of the original: `test[program-form]`.
 FORMS = ("tests/cases/test_cases.py", "tests/test_fixtures_verify.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        found = (n for n, start in enumerate(LONGEST) if item.nodeid.startswith(start))
+        return next(found, len(LONGEST))
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With ``--dist loadscope``: the tests of a file that share runs stay together."""
+    """With ``--dist loadscope``: the tests of a file stay together, in the order that they have here."""
     if config.getvalue("dist") != "loadscope":
         return None
     from xdist.scheduler import LoadScopeScheduling
@@ -44,10 +56,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Spread(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file, _, _ = nodeid.partition("::")
-            if any(folder in file for folder in SHARING):
-                return file
-            return nodeid.rpartition("-")[0] if file in FORMS else nodeid
+            return nodeid.rpartition("-")[0] if file in FORMS else file
 
+    config.option.loadscopereorder = False
     return Spread(config, log)
 
 

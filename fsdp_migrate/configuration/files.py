@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from bisect import bisect
 from collections.abc import Iterator, Sequence
 
 from fsdp_migrate.codemods.edit.text import Refused, overlap
@@ -34,6 +35,14 @@ def migrate_file(source: Source, options: Options) -> Outcome:
     except Unreadable as error:
         problem = Problem(source.shown, error.line, f"does not parse: {error}")
         return Outcome(errors=[problem])
+    except RecursionError:
+        problem = Problem(source.shown, 0, "left alone: it refers to itself, or nests too deeply")
+        return Outcome(errors=[problem])
+    except Exception as error:  # as for a program: the other files go on
+        problem = Problem(
+            source.shown, 0, f"left alone: internal error, please report it: {error!r}"
+        )
+        return Outcome(errors=[problem])
     file.outcome.of_torch = bool(file.outcome.findings) or None
     return file.outcome
 
@@ -56,10 +65,11 @@ class _File:
         changes: list[Change] = []
         edits: list[Edit] = []
         for code, said in self.translated(roots):
-            wanted = [
-                each.change for each in said if each.change and self.is_on(code, each.place.span)
-            ]
+            parts = [each for each in said if each.change]
+            wanted = [part.change for part in parts if self.is_on(code, part.place.span)]
             try:
+                if len(wanted) < len(parts):
+                    raise Refused("a comment silences a part of it")
                 if self.options.form == "bridge":
                     raise Refused("--form bridge changes imports and nothing else")
                 together = sorted({*edits, *edits_of(self.text, wanted)})
@@ -88,7 +98,7 @@ class _File:
         for section in found:
             yield section.code, translate(section)
         for entry in (e for root in roots for m in mappings(root) for e in m.entries):
-            wanted = entry.key == "class_path" or entry.key.lower().endswith("strategy")
+            wanted = entry.key.lower().endswith(("strategy", "class_path", "_target_"))
             data = entry.data if wanted else None
             if isinstance(data, str) and data.endswith(".FSDPStrategy"):
                 yield LIGHTNING, [Said(entry, STRATEGY_OF_LIGHTNING)]
@@ -113,28 +123,15 @@ class _File:
             self.say(code, each.place.span, (each.change and refusal) or each.message, action)
 
     def say(self, code: str, span: tuple[int, int], message: str, action: Action) -> None:
-        line, column = self.place(span[0])
-        end_line, end_column = self.place(span[1])
         if self.is_on(code, span):
-            rule = _rule(code)
+            places = (*self.place(span[0]), *self.place(span[1]))
             construct = self.text[slice(*span)].split("\n")[0].strip()
-            finding = Finding(
-                self.source.shown,
-                line,
-                column,
-                end_line,
-                end_column,
-                code,
-                rule.name,
-                action,
-                message,
-                construct,
-            )
-            self.outcome.findings.append(finding)
+            rest = code, _rule(code).name, action, message, construct
+            self.outcome.findings.append(Finding(self.source.shown, *places, *rest))
 
     def place(self, offset: int) -> tuple[int, int]:
         """Line and column, both from 1."""
-        line = next(n for n in range(len(self.starts), 0, -1) if self.starts[n - 1] <= offset)
+        line = bisect(self.starts, offset)
         return line, offset - self.starts[line - 1] + 1
 
     def is_on(self, code: str, span: tuple[int, int]) -> bool:

@@ -10,8 +10,10 @@ from fsdp_migrate.configuration.table import (
     AXOLOTL,
     FOREIGN,
     KEPT,
+    RECIPE,
     REMOVED,
     TRANSFORMERS,
+    is_on,
     options_of,
     strategy_of,
 )
@@ -60,10 +62,10 @@ def section_of(home: Mapping) -> Section | None:
     if kind is not None:
         return Section(ACCELERATE, home, entry, settings) if str(kind) == "FSDP" else None
     words = options_of(fsdp)
-    if (
-        words and not entry and home.style != "call"
-    ):  # or a table of names that are not transformers'
-        words = words if {"auto_wrap", "offload"} & {*words} or _has(home, _RECIPE) else []
+    if not (
+        entry or home.style == "call" or {"auto_wrap", "offload"} & {*words} or _has(home, RECIPE)
+    ):
+        words = []  # `{"fsdp": "full_shard", ...}` may be any table
     if not words and (fsdp or not names & (KEPT | REMOVED.keys())):
         return None
     if home.get("base_model"):
@@ -72,18 +74,6 @@ def section_of(home: Mapping) -> Section | None:
         return None
     is_accelerates = not home.get("fsdp") and names & {"sharding_strategy", "offload_params"}
     return Section(ACCELERATE if is_accelerates else TRANSFORMERS, home, entry, settings)
-
-
-# What transformers' and axolotl's own configurations have beside `fsdp`.
-_RECIPE = frozenset(
-    {
-        "base_model",
-        "fsdp_transformer_layer_cls_to_wrap",
-        "gradient_accumulation_steps",
-        "learning_rate",
-    }
-    | {"max_steps", "num_train_epochs", "output_dir", "per_device_train_batch_size"}
-)
 
 
 def _has(home: Mapping, keys: frozenset[str]) -> bool:
@@ -102,8 +92,9 @@ def flat_section(settings: Mapping) -> Section | None:
 
 def is_first(settings: Mapping) -> bool:
     """Whether settings can be those of FSDP1: not version 2, nor what a run decides, nor another framework's."""
-    xla = settings.data("xla") or settings.data("xla_fsdp_v2")
-    return _is_first(settings.data("version")) and not _has(settings, FOREIGN) and not xla
+    if is_on(settings.data("xla")) or is_on(settings.data("xla_fsdp_v2")):
+        return False
+    return _is_first(settings.data("version")) and not _has(settings, FOREIGN)
 
 
 def _is_first(version: Data) -> bool:

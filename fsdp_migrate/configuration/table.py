@@ -31,6 +31,11 @@ KEPT = frozenset(
     cpu_ram_efficient_loading final_state_dict_type ignored_modules min_num_params mixed_precision_policy offload_params
     reshard_after_forward sharding_strategy state_dict_type transformer_layer_cls_to_wrap version""".split()  # noqa: SIM905
 )
+# What a configuration of transformers or axolotl has beside `fsdp`.
+RECIPE = frozenset(
+    """base_model fsdp_transformer_layer_cls_to_wrap gradient_accumulation_steps learning_rate max_steps num_train_epochs
+    output_dir per_device_train_batch_size""".split()  # noqa: SIM905
+)
 # What only another framework's `fsdp_config` has: verl's.
 FOREIGN = frozenset({"_target_", "fsdp_size", "optimizer_offload", "param_offload", "wrap_policy"})
 
@@ -72,6 +77,11 @@ def strategy_of(data: Data) -> str | None:
     if text.isdecimal() and 1 <= int(text) <= len(STRATEGIES):
         return STRATEGIES[int(text) - 1]
     return text if text in STRATEGIES else None
+
+
+def is_on(data: Data) -> bool:
+    """Whether a flag is set; transformers' are strings, too."""
+    return bool(data) and str(data).lower() not in ("false", "0", "no")
 
 
 def reshards(strategy: str) -> bool:

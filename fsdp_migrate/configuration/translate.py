@@ -19,6 +19,7 @@ from fsdp_migrate.configuration.table import (
     TRANSFORMERS,
     UNSHARDED,
     CPUOffload,
+    is_on,
     options_of,
     reshards,
     strategy_of,
@@ -110,7 +111,7 @@ class _Translation:
         """The strategy that is set, by name; None if none is."""
         entry, data = self.strategy_entry, None
         found = {name for word in self.words if (name := strategy_of(word))}
-        if entry is not None and not isinstance(data := entry.data, bool):
+        if entry is not None and str(data := entry.data).lower() not in ("true", "false"):
             name = strategy_of(data)
             if name is None:
                 raise Stays(entry, f"which strategy that is, only a run knows: {STRATEGY}")
@@ -207,7 +208,7 @@ class _Translation:
             self.settings.get(name)
             for name in ("offload_params", "cpu_offload", "activation_checkpointing")
         ]
-        on = next((entry for entry in extra if entry and entry.data), None)
+        on = next((entry for entry in extra if entry and is_on(entry.data)), None)
         is_all = (
             self.section.settings is self.home
         )  # nothing would be left, or the rest is elsewhere

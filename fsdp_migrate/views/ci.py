@@ -18,6 +18,7 @@ from fsdp_migrate import __version__, git
 from fsdp_migrate.codemods.registry import rule_for
 from fsdp_migrate.findings import Action, Finding, Problem
 from fsdp_migrate.report import Report
+from fsdp_migrate.views.terminal import printable
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _GITHUB = {"%": "%25", "\r": "%0D", "\n": "%0A"}
@@ -145,7 +146,7 @@ def _notification(problem: Problem) -> dict[str, Any]:
 def _location(path: str, region: dict[str, int] | None) -> dict[str, Any]:
     name = in_repository(path)
     absolute = os.path.isabs(name)
-    artifact = {"uri": Path(name).as_uri() if absolute else quote(name)}
+    artifact = {"uri": Path(name).as_uri() if absolute else quote(os.fsencode(name))}
     if not absolute:
         artifact["uriBaseId"] = "%SRCROOT%"
     found: dict[str, Any] = {"artifactLocation": artifact}
@@ -175,7 +176,7 @@ def _command(level: str, place: dict[str, Any], message: str) -> str:
 
 
 def _escaped(text: str, signs: Mapping[str, str]) -> str:
-    return text.translate({ord(sign): code for sign, code in signs.items()})
+    return printable(text.translate({ord(sign): code for sign, code in signs.items()}))
 
 
 def _hash(*parts: str) -> str:

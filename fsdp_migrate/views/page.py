@@ -87,9 +87,9 @@ def render_html(report: Report, steps: Sequence[tuple[str, str]]) -> str:
 def _steps(report: Report, steps: Sequence[tuple[str, str]]) -> Iterator[str]:
     yield "<ul>"
     for each in sorted(report.errors):
-        yield f"<li>Error: {escape(printable(each.path))}:{each.line}: {escape(each.message)}</li>"
+        yield f"<li>Error: {escape(printable(each.path))}:{each.line}: {escape(printable(each.message))}</li>"
     for what, command in steps:
-        yield f"<li>Next: {escape(what)}: <code>{escape(command)}</code></li>"
+        yield f"<li>Next: {escape(what)}: <code>{escape(printable(command))}</code></li>"
     yield "</ul>"
 
 
@@ -116,9 +116,8 @@ def _section(path: str, report: Report) -> Iterator[str]:
             yield '<tr class="gap"><td class="number"></td><td class="code"></td><td></td></tr>'
             left_out = False
         said = "<br>".join(map(_said, row.said))
-        cells = (
-            f'<td class="number">{row.number or ""}</td><td class="code">{escape(row.code)}</td>'
-        )
+        code = escape(printable(row.code, keep="\t"))
+        cells = f'<td class="number">{row.number or ""}</td><td class="code">{code}</td>'
         yield f'<tr class="{row.kind}">{cells}<td class="said">{said}</td></tr>'
     yield "</table></section>"
 
@@ -158,5 +157,5 @@ def _lines(data: bytes) -> list[str]:
 
 def _said(finding: Finding) -> str:
     tag = f'<span class="tag {finding.action.value}">{_WORDS[finding.action]}</span>'
-    construct = f"<code>{escape(finding.construct)}</code>"
-    return f"{tag} {finding.code} {construct}: {escape(finding.message)}"
+    construct = f"<code>{escape(printable(finding.construct))}</code>"
+    return f"{tag} {finding.code} {construct}: {escape(printable(finding.message))}"

@@ -33,9 +33,9 @@ def paint(text: str, stream: Stream, **style: bool | str) -> str:
     return click.style(text, **style)  # type: ignore[arg-type]
 
 
-def printable(text: str) -> str:
-    """A file's name on one line: control characters and bytes that are no text are escaped."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+def printable(text: str, keep: str = "") -> str:
+    """A name or code on one line: control characters and bytes that are no text are escaped."""
+    return "".join(c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in text)
 
 
 def write_text(text: str, stream: Stream = "stdout") -> None:

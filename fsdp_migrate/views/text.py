@@ -101,7 +101,7 @@ def _finding_line(finding: Finding, stream: Stream) -> str:
     elif finding.action is Action.RUNTIME:
         mark = " [runtime]"
     construct = printable(finding.construct)
-    return f"{paint(place, stream, bold=True)} {code} `{construct}`: {finding.message}{mark}"
+    return f"{paint(place, stream, bold=True)} {code} `{construct}`: {printable(finding.message)}{mark}"
 
 
 def _place(problem: Problem) -> str:

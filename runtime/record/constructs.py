@@ -20,7 +20,7 @@ from . import imports, texts
 
 MODULES = (
     "torch.distributed.fsdp.fully_sharded_data_parallel",
-    "fsdp_migrate.runtime.bridge",
+    "*.bridge",  # the runtime's, which has another name where a project has a copy of it
 )
 _CLASS = "FullyShardedDataParallel"
 _WRAPPED = "_fsdp_wrapped_module"
@@ -46,7 +46,7 @@ def install() -> list[Entry]:
     """Watch the constructs of this process; returns the list that they are added to, call by call."""
     watched = _Watched()
     for module in MODULES:
-        imports.after(module, lambda found: watched.watch(vars(found)[_CLASS]))
+        imports.after(module, watched.watch_module)
     return watched.entries
 
 
@@ -54,6 +54,11 @@ class _Watched:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self._inside = False
+
+    def watch_module(self, module: ModuleType) -> None:
+        """Watch a module's FSDP1 class, if it has one."""
+        if cls := vars(module).get(_CLASS):
+            self.watch(cls)
 
     def watch(self, cls: Any) -> None:
         """Note every call of a class's constructor and of its methods."""

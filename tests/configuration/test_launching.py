@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fsdp_migrate.cli import exit_code
 from fsdp_migrate.discover import discover
 from fsdp_migrate.engine import analyse, analyse_source
 from fsdp_migrate.findings import Action
@@ -92,3 +93,33 @@ def test_a_folder_gives_only_files_that_set_it(tmp_path: Path) -> None:
     assert {Path(finding.path).name for finding in report.findings} == {"set.yml"}
     assert [change.path.name for change in report.changes] == ["set.yml"]
     assert [Path(error.path).name for error in report.errors] == ["broken.yaml"]
+
+
+def test_a_check_speaks_of_it_until_it_is_migrated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text(
+        'arguments = TrainingArguments(fsdp="full_shard auto_wrap")\n'
+    )
+    (tmp_path / "fsdp.yaml").write_text("distributed_type: FSDP\nfsdp_config: {}\n")
+    assert exit_code(["check", str(tmp_path)]) == 1
+    assert exit_code([str(tmp_path), "--diff"]) == 0
+    assert capsys.readouterr().out.count("\n+++ ") == 2
+    assert exit_code([str(tmp_path)]) == 0
+    assert exit_code(["check", str(tmp_path)]) == 0
+    assert exit_code([str(tmp_path / "fsdp.yaml")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("trainer:\n  accelerator: gpu\n  strategy: fsdp\n", "FSDP806"),
+        ("strategy:\n  class_path: lightning.pytorch.strategies.FSDPStrategy\n", "FSDP806"),
+        ("strategy:\n  _target_: lightning.fabric.strategies.FSDPStrategy\n", "FSDP806"),
+        ("actor_rollout_ref:\n  actor:\n    strategy: fsdp  # or fsdp2\n", "FSDP807"),
+        ("model: verl\nenv:\n  ACTOR_STRATEGY: 'fsdp'\n", "FSDP807"),
+    ],
+)
+def test_a_strategy_by_name_is_one_of_a_framework(text: str, expected: str) -> None:
+    report = analyse_source(Source(Path("/nowhere/a.yaml"), "a.yaml", text.encode()))
+    assert [finding.code for finding in report.findings] == [expected]

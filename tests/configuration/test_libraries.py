@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from fsdp_migrate.cli import exit_code
 
 from .shapes import SHAPES, Shape
 
@@ -107,3 +110,60 @@ def _row(shape: Shape, said: dict[str, Any]) -> str:
     else:
         ours = f"reported: *{shape.says}*" if shape.says else "left as it is"
     return f"| {shape.title} | {theirs} | {ours} |"
+
+
+CONFIGURATION = """\
+compute_environment: LOCAL_MACHINE
+distributed_type: FSDP
+fsdp_config:
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+  fsdp_transformer_layer_cls_to_wrap: GPT2Block
+  fsdp_sharding_strategy: FULL_SHARD  # what changes
+  fsdp_backward_prefetch: BACKWARD_PRE
+  fsdp_forward_prefetch: false
+  fsdp_use_orig_params: true
+  fsdp_cpu_ram_efficient_loading: false
+  fsdp_sync_module_states: false
+mixed_precision: 'no'
+num_machines: 1
+num_processes: 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("strategy", "wrapper"),
+    [
+        ("FULL_SHARD", "FSDPModule"),
+        ("SHARD_GRAD_OP", "FSDPModule"),
+        ("NO_SHARD", "DistributedDataParallel"),
+    ],
+)
+def test_a_model_trains_the_same_with_the_migrated_configuration(
+    strategy: str, wrapper: str, python: str, tmp_path: Path
+) -> None:
+    before, after = tmp_path / "before.yaml", tmp_path / "after.yaml"
+    for file in (before, after):
+        file.write_text(CONFIGURATION.replace("FULL_SHARD", strategy))
+    assert exit_code([str(after), "--allow-dirty"]) == 0
+    (first, second), (old, new) = zip(trained(python, before), trained(python, after), strict=True)
+    assert "FullyShardedDataParallel" in first
+    assert wrapper in second
+    assert len(old) == 5
+    assert new == pytest.approx(old, rel=1e-6)
+
+
+def trained(python: str, configuration: Path) -> tuple[list[str], list[float]]:
+    """The classes of the model that Accelerate made, and the losses of a run on two ranks."""
+    command = [python, "-m", "accelerate.commands.accelerate_cli", "launch"]
+    command += ["--config_file", str(configuration), str(HERE / "programs" / "train.py")]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [line.split() for line in done.stdout.splitlines()]
+    (classes,) = (line[1:] for line in lines if line[:1] == ["classes"])
+    return classes, [float(line[1]) for line in lines if line[:1] == ["loss"]]

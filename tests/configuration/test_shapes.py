@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fsdp_migrate.engine import analyse_source
+from fsdp_migrate.findings import Action
 from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
@@ -66,6 +67,15 @@ def test_check_and_the_bridge_write_nothing(shape: Shape) -> None:
     assert not check.changes
     assert not bridge.changes
     assert len(bridge.findings) == len(full.findings)
+
+
+def test_a_comment_on_one_setting_keeps_its_section_whole() -> None:
+    shape = next(shape for shape in SHAPES if shape.title == "the full documented configuration")
+    text = shape.before.replace("# PEFT", "# fsdp-migrate: ignore[FSDP801]")
+    report, after = analysed(text, "yaml")
+    assert after == text
+    assert {finding.action for finding in report.findings} == {Action.MANUAL}
+    assert all("a comment silences a part of it" in finding.message for finding in report.findings)
 
 
 @pytest.mark.parametrize("way", ["select", "ignore", "comment"])
