@@ -1,18 +1,18 @@
 """The files that can get a model from a file that wraps it: those that import that file, and those that all of these import.
 
 A model travels by calls, and a call needs an import. The imports are found by a search in the text, since most of these files
-are not parsed for anything else. A name that leads to several files means the nearest, as it does everywhere in this tool.
+are not parsed for anything else.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
+from fsdp_migrate.facts.file import module_name
 from fsdp_migrate.facts.program import Program
 
 _IMPORT = re.compile(
@@ -31,7 +31,6 @@ class Reach:
         self.program = program
         self._texts: dict[str, str] = {}
         self._imports: dict[str, tuple[str, ...]] = {}
-        self._files: dict[tuple[str, str], tuple[str, ...]] = {}
 
     def of(self, path: Path) -> list[str]:
         """The files that can get a model from one, itself included. Tests count only where a test wraps the model."""
@@ -83,13 +82,6 @@ class Reach:
                     found.setdefault(other, []).append(path)
         return found
 
-    @cached_property
-    def _by_tail(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
-        for path in self.program.paths:
-            found.setdefault(os.path.basename(_stem(path)), []).append(path)
-        return found
-
     def _closed(self, paths: list[str], more: object) -> list[str]:
         found = dict.fromkeys(paths)
         pending = list(found)
@@ -104,47 +96,18 @@ class Reach:
         return bool(_DYNAMIC.search(self.text(path)))
 
     def _imported(self, path: str) -> Iterator[str]:
+        package = module_name(Path(path)).split(".")
+        if not path.endswith(f"{os.sep}__init__.py"):
+            package.pop()
         for match in _IMPORT.finditer(self.text(path)):
             source, names, modules = match.groups()
-            if modules is not None:
-                for name in _WORD.findall(modules):
-                    yield from self._meant(path, name)
-            else:
-                yield from self._meant(path, source)
-                for name in _WORD.findall(names):
-                    yield from self._meant(path, f"{source}.{name}")
-
-    def _meant(self, importer: str, dotted: str) -> tuple[str, ...]:
-        """The files that a dotted name can mean: their paths end in its parts, and they are nearest to the importer."""
-        stem = _stem(importer)
-        is_package = importer.endswith(f"{os.sep}__init__.py")
-        key = stem if is_package else os.path.dirname(stem), dotted
-        if key not in self._files:
-            self._files[key] = tuple(self._nearest(*key))
-        return self._files[key]
-
-    def _nearest(self, folder: str, dotted: str) -> Iterator[str]:
-        level = len(dotted) - len(dotted.lstrip("."))
-        parts = [part for part in dotted.split(".") if part]
-        if level:
-            root = folder
-            for _ in range(level - 1):
-                root = os.path.dirname(root)
-            wanted = os.path.join(root, *parts)
-            tails = self._by_tail.get(os.path.basename(wanted), ())
-            yield from (path for path in tails if _stem(path) == wanted)
-            return
-        tails = self._by_tail.get(parts[-1], ()) if parts else ()
-        ending = os.sep + os.sep.join(parts)
-        found = [path for path in tails if _stem(path).endswith(ending)]
-        shared = {path: len(os.path.commonpath([_stem(path), folder])) for path in found}
-        nearest = max(shared.values(), default=0)
-        for path in found:
-            beside = len(parts) > 1 or parts[0] not in sys.stdlib_module_names
-            if shared[path] == nearest and (beside or os.path.dirname(_stem(path)) == folder):
-                yield path
-
-
-def _stem(path: str) -> str:
-    """The absolute path of a module without its ending; a package is its folder."""
-    return os.path.abspath(path).removesuffix(".py").removesuffix(f"{os.sep}__init__")
+            dotted = _WORD.findall(modules or "")
+            if source is not None:
+                level = len(source) - len(source.lstrip("."))
+                above = [*package[: len(package) - level + 1], ""] if level else []
+                source = ".".join(above) + source[level:]
+                dotted = [source, *(f"{source}.{name}" for name in _WORD.findall(names))]
+            for each in dotted:
+                found = self.program.locate(each.strip("."), os.path.dirname(path))
+                if found is not None:
+                    yield found

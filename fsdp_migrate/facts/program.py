@@ -92,15 +92,14 @@ class Program:
 
     def find(self, dotted: str, importer: File) -> File | None:
         """The file that `import dotted` inside `importer` means; None if it is not part of the run."""
-        path = self._locate(dotted, importer)
+        path = self.locate(dotted, importer.folder)
         return None if path is None else self.load(path)
 
-    def _locate(self, dotted: str, importer: File) -> str | None:
-        """The path of that file.
+    def locate(self, dotted: str, folder: str) -> str | None:
+        """The path of the file that `import dotted` means in a file of a folder.
 
         Several files may claim one name (`utils.py` in two example folders): the one nearest to the importer is meant.
         """
-        folder = importer.folder
         key = dotted, folder
         if key not in self._located:
             tail = dotted.replace(".", os.sep)
@@ -239,7 +238,7 @@ class Program:
                 if isinstance(binding, Imported) and binding.member is not None
             ]
             for module, name in (*names, *((module, "*") for module, _ in file.stars)):
-                path = self._locate(module, file)
+                path = self.locate(module, file.folder)
                 if path is not None:
                     found.setdefault((path, name), []).append(file)
         return found
@@ -331,7 +330,7 @@ class Program:
 
     def _module(self, dotted: str, importer: File, everywhere: bool) -> Meaning:
         """A module of the program or of another package."""
-        path = self._locate(dotted, importer)
+        path = self.locate(dotted, importer.folder)
         if path is None:
             return External(dotted)
         if not everywhere and path not in self._mentioning:

@@ -1,0 +1,136 @@
+"""Settings in calls and dictionaries of one Python file: read, translated, and what is said of them."""
+
+from __future__ import annotations
+
+import ast
+from bisect import bisect
+from collections.abc import Iterator, Sequence
+
+from fsdp_migrate.codemods.context import Context, keyword
+from fsdp_migrate.codemods.libraries.rules import LIGHTNING, PLUGIN, RULES, TRANSFORMERS
+from fsdp_migrate.codemods.rule import Found
+from fsdp_migrate.configuration.edits import edits_of
+from fsdp_migrate.configuration.reading import from_call, from_python
+from fsdp_migrate.configuration.sections import Section, flat_section, is_first, section_of
+from fsdp_migrate.configuration.table import STRATEGY, STRATEGY_OF_LIGHTNING, CPUOffload, options_of
+from fsdp_migrate.configuration.translate import translate
+from fsdp_migrate.configuration.tree import (
+    UNKNOWN,
+    Data,
+    Mapping,
+    Remove,
+    Replace,
+    Span,
+    Value,
+    mappings,
+)
+from fsdp_migrate.findings import Action
+
+_BY_CODE = {rule.code: rule for rule in RULES}
+_ENUMS = frozenset({"BackwardPrefetch", "FSDPOption", "ShardingStrategy", "StateDictType"})
+_LIGHTNING = ("lightning.", "lightning_fabric.", "pytorch_lightning.")
+
+
+def _is_sharded(path: str, strategy: ast.keyword | None) -> bool:
+    if path.endswith(".FSDPStrategy"):
+        return True
+    value = strategy.value if strategy else None
+    return isinstance(value, ast.Constant) and value.value in ("fsdp", "fsdp_cpu_offload")
+
+
+def _is_conditional(value: ast.expr) -> bool:
+    """`"full_shard" if ... else ""`."""
+    branches = (value.body, value.orelse) if isinstance(value, ast.IfExp) else ()
+    return any(isinstance(each, ast.Constant) and options_of(each.value) for each in branches)
+
+
+class Reader:
+    """The settings in one file."""
+
+    def __init__(self, context: Context) -> None:
+        self.context, self.file = context, context.file
+        self._seen: set[Span] = set()
+
+    def find(self, calls: Sequence[ast.Call], literals: Sequence[ast.Dict]) -> Iterator[Found]:
+        """What is said of calls, and of dictionaries that are in none of them."""
+        for call in calls:
+            given = {keyword.arg: keyword for keyword in call.keywords}
+            path = next(iter(self.context.dotted(call.func)), "")
+            if path.startswith("accelerate.") and path.endswith(".FullyShardedDataParallelPlugin"):
+                yield from self.plugin(call)
+            elif path.startswith(_LIGHTNING) and _is_sharded(path, given.get("strategy")):
+                yield Found(LIGHTNING, call, Action.MANUAL, STRATEGY_OF_LIGHTNING)
+            elif {"fsdp", "fsdp_config"} & given.keys():
+                found = list(self.section(call))
+                yield from found
+                if not found and "fsdp" in given and _is_conditional(given["fsdp"].value):
+                    message = f"True there, and in fsdp_config: {STRATEGY}"
+                    yield Found(TRANSFORMERS, given["fsdp"], Action.MANUAL, message)
+        for literal in literals:
+            yield from self.section(literal)
+
+    def plugin(self, call: ast.Call) -> Iterator[Found]:
+        settings = from_call(self.file, call, self.resolve)
+        if is_first(settings):
+            nodes = {self.file.span(keyword): keyword for keyword in call.keywords}
+            yield from self.found(Section(PLUGIN.code, settings, None, settings), nodes)
+
+    def section(self, node: ast.Call | ast.Dict) -> Iterator[Found]:
+        """What is said of a section, each once: that of a call first, then what is left of dictionaries."""
+        if self.file.span(node) in self._seen:
+            return
+        if isinstance(node, ast.Call):
+            home: Value = from_call(self.file, node, self.resolve)
+        else:
+            home = from_python(self.file, node, self.resolve)
+        assert isinstance(home, Mapping)
+        section = section_of(home) or flat_section(home)
+        for mapping in mappings(home):
+            self._seen.add(mapping.span)
+        if section is not None:
+            yield from self.found(section, {})
+
+    def found(self, section: Section, nodes: dict[Span, ast.keyword]) -> Iterator[Found]:
+        said = translate(section)
+        changes = [each.change for each in said if each.change]
+        changed = [each.place.span for each in said if isinstance(each.change, Remove | Replace)]
+        removed = tuple(nodes[span] for span in changed if span in nodes)
+        for each in said:
+            plain = each.change is not None and self.context.plain
+            message = (
+                each.message if plain or not each.change else "stays as it is: only imports change"
+            )
+            first = plain and each.change is changes[0]
+            yield Found(
+                _BY_CODE[section.code],
+                self.at(each.place.span),
+                Action.REWRITE if plain else Action.MANUAL,
+                message,
+                edits=(lambda: edits_of(self.file.text, changes)) if first else None,
+                removed=removed if first else (),
+            )
+
+    def resolve(self, node: ast.expr) -> Data | ast.expr:
+        """What an expression that is no literal says: the name of a member, FSDP1's offloading, a literal elsewhere."""
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name | ast.Attribute):
+            owner = node.value.attr if isinstance(node.value, ast.Attribute) else node.value.id
+            member = node.attr.lower() if owner == "FSDPOption" else node.attr
+            return member if owner in _ENUMS else UNKNOWN
+        if isinstance(node, ast.Call) and self.context.fsdp1(node.func) == "CPUOffload":
+            given = keyword(node, "offload_params", 0)
+            return CPUOffload(getattr(given, "value", None) is True)
+        value = self.context.value(node) if isinstance(node, ast.Name) else None
+        if value is None or not isinstance(value.node, ast.Dict | ast.Constant):
+            return UNKNOWN
+        return value.node if value.file is self.file else getattr(value.node, "value", UNKNOWN)
+
+    def at(self, span: Span) -> ast.AST:
+        """A node that has a place and nothing else."""
+        (line, column), (end_line, end_column) = (self.position(place) for place in span)
+        return ast.Pass(
+            lineno=line, col_offset=column, end_lineno=end_line, end_col_offset=end_column
+        )
+
+    def position(self, place: int) -> tuple[int, int]:
+        line = bisect(self.file.line_starts, place)
+        return line, len(self.file.text[self.file.line_starts[line - 1] : place].encode())
