@@ -1,4 +1,4 @@
-"""How many constructors of the bundled programs are plain by their files, and by a run: ``python benchmarks/values.py``.
+"""How many constructors of the bundled programs are plain by their files, and by a run: ``python benchmarks/values.py FOLDER``.
 
 Every program of `fixtures` and `tests/cases` is run once as it says, on the CPU, and migrated with what was recorded.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,36 +60,40 @@ def constructors(folder: Path, values: Values | None) -> list[bool]:
     """For each constructor of a program, whether it is plain."""
     report = analyse(discover([folder]), Options(values=values))
     assert not report.errors, report.errors
-    found = [f for f in report.findings if f.code == CONSTRUCTOR and "(" in f.construct]
+    found = [f for f in report.findings if f.code == CONSTRUCTOR and "import" not in f.construct]
     return [finding.action is Action.REWRITE for finding in found]
+
+
+def recording(program: Program, file: Path) -> Values | None:
+    """What a run of the program gave; None if it fails. A file that is there is taken as it is."""
+    if not file.exists():
+        try:
+            record(
+                program.script,
+                file,
+                ranks=program.ranks,
+                arguments=program.arguments,
+                launcher=program.launcher,
+                device="cpu",
+            )
+        except ProgramFailed as failure:
+            print(f"{program.name}: {failure}", file=sys.stderr)
+            return None
+    return read([file])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("only", nargs="*", help="names of programs")
-    arguments = parser.parse_args()
+    parser.add_argument("folder", type=Path, help="where the recordings are, or go")
+    folder = parser.parse_args().folder
+    folder.mkdir(exist_ok=True)
     print("| program | constructors | plain by files | plain by a run |")
     print("|---|---:|---:|---:|")
     sums = [0, 0, 0]
     for program in programs():
-        if arguments.only and program.name not in arguments.only:
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "run.json"
-            try:
-                record(
-                    program.script,
-                    file,
-                    ranks=program.ranks,
-                    arguments=program.arguments,
-                    launcher=program.launcher,
-                    device="cpu",
-                )
-            except ProgramFailed as failure:
-                print(f"| {program.name} | {failure} | | |")
-                continue
-            by_files = constructors(program.script.parent, None)
-            by_run = constructors(program.script.parent, read([file]))
+        values = recording(program, folder / f"{program.name}.json")
+        by_files = constructors(program.script.parent, None)
+        by_run = constructors(program.script.parent, values)
         row = [len(by_files), sum(by_files), sum(by_run)]
         sums = [total + number for total, number in zip(sums, row, strict=True)]
         print(f"| {program.name} | {' | '.join(map(str, row))} |", flush=True)

@@ -67,7 +67,14 @@ class Context:
 
     def can_be_model(self, expression: ast.expr) -> bool:
         """Whether an expression can hold a model that FSDP1 wrapped."""
-        return self.models.can_hold(expression, self.file)
+        return self.models.can_hold(expression, self.file) or self._was_model(expression)
+
+    def _was_model(self, expression: ast.expr) -> bool:
+        """Whether a run has called a method of FSDP1's on what an expression gives."""
+        method = self.file.parents.get(expression) if self.program.recorded else None
+        call = self.file.parents.get(method) if isinstance(method, ast.Attribute) else None
+        recorded = self.recorded(call) if isinstance(call, ast.Call) else None
+        return recorded is not None and recorded.call == getattr(method, "attr", "")
 
     def value(self, expression: ast.expr) -> Value | None:
         """The one expression that gives a name its value, in this file or another; None if that is not known."""

@@ -25,6 +25,8 @@ MODULES = (
 _CLASS = "FullyShardedDataParallel"
 _WRAPPED = "_fsdp_wrapped_module"
 _METHODS = (
+    "state_dict",
+    "load_state_dict",
     "state_dict_type",
     "set_state_dict_type",
     "optim_state_dict",
@@ -64,7 +66,7 @@ class _Watched:
         """Note every call of a class's constructor and of its methods."""
         cls.__init__ = self._noted(cls.__init__, cls, _CLASS)
         for name in _METHODS:
-            method = vars(cls).get(name)
+            method = vars(cls).get(name, getattr(cls, name, None))
             if isinstance(method, staticmethod):
                 setattr(cls, name, staticmethod(self._noted(method.__func__, cls, name)))
             elif method is not None:

@@ -258,3 +258,21 @@ def test_what_is_unpacked_is_checked_by_its_key(program: Path) -> None:
     assert '    assert cfg.options["sharding_strategy"].name == "SHARD_GRAD_OP"\n' in after(
         program, recorded(program)
     )
+
+
+def test_a_method_that_ran_on_a_model_was_one_of_a_model(program: Path) -> None:
+    text = TRAIN + (
+        "\n\ndef step(engine):\n    for part in engine.parts:\n        part.clip_grad_norm_(1.0)\n"
+    )
+    (program / "train.py").write_text(text)
+    one = recorded(program)
+    assert "may clip by FSDP1's own" in reason(program, one)
+    document = json.loads(one.read_text())
+    line = text.splitlines().index("        part.clip_grad_norm_(1.0)") + 1
+    place = {"call": "clip_grad_norm_", "file": "train.py", "line": line, "function": "step"}
+    place |= {"end_line": line, "end_column": 34, "times": 2, "arguments": {}, "names": {}}
+    document["constructs"].append(place)
+    one.write_text(json.dumps(document))
+    changed = analysed(program, one).changes
+    train = next(c.after.decode() for c in changed if c.path.name == "train.py")
+    assert "        torch.nn.utils.clip_grad_norm_(part.parameters(), 1.0)\n" in train

@@ -15,6 +15,8 @@ from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.main import run_program, verify
 from fsdp_migrate.verify.values import record
 
+from ..bundled import FIXTURES, RUNS
+
 SCRIPT = Path(__file__).parent / "programs" / "configured" / "train.py"
 PLACE = {"call": "FullyShardedDataParallel", "file": "train.py", "line": 3, "function": "main"}
 
@@ -67,15 +69,39 @@ def test_a_configuration_is_recorded_made_plain_and_checked(tmp_path: Path) -> N
         "    fully_shard(model, reshard_after_forward=False)",
     ]
 
-    bridged = copy_program("bridged", SCRIPT, None, tmp_path / "bridged")
-    migration.migrate(bridged.root, "bridge")
-    (there,) = record(bridged.script, tmp_path / "bridge.json", device="cpu").entries
-    assert {
-        key: there[key] for key in ("arguments", "units", "all_of_classes", "other_options")
-    } == {key: entry[key] for key in ("arguments", "units", "all_of_classes", "other_options")}
-
     program = copy_program("migrated", SCRIPT, None, tmp_path / "copy")
     migration.migrate(program.root, values=recorded)
     other = ["--strategy", "NO_SHARD"]
     with pytest.raises(ProgramFailed, match="AssertionError"):
         run_program(program, Launcher.TORCHRUN, 2, other, "cpu", 60, tmp_path)
+
+
+@pytest.mark.ranks
+@pytest.mark.thorough
+@pytest.mark.usefixtures("forked")
+def test_a_program_on_the_bridge_is_recorded_as_it_was(tmp_path: Path) -> None:
+    (entry,) = record(SCRIPT, tmp_path / "run.json", device="cpu").entries
+    bridged = copy_program("bridged", SCRIPT, None, tmp_path / "bridged")
+    migration.migrate(bridged.root, "bridge")
+    (there,) = record(bridged.script, tmp_path / "bridge.json", device="cpu").entries
+    for key in ("arguments", "names", "units", "all_of_classes", "parameters_held"):
+        assert there[key] == entry[key], key
+
+
+@pytest.mark.ranks
+@pytest.mark.thorough
+@pytest.mark.usefixtures("forked")
+@pytest.mark.parametrize(
+    ("case", "settings"),
+    [pytest.param(*run.values, id=run.id) for run in RUNS if "--compile" not in run.id],
+)
+def test_every_fixture_trains_the_same_by_what_a_run_gave(
+    case: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    script = FIXTURES / case / "original" / settings["entry"]
+    how: dict[str, Any] = {"ranks": settings["ranks"], "arguments": settings["arguments"]}
+    how |= {"launcher": Launcher(settings["launcher"]), "device": "cpu"}
+    recorded = record(script, tmp_path / "run.json", **how)
+    verdict = verify(script, tolerance=settings["tolerance"], recorded=recorded, **how)
+    assert verdict.equal, verdict.line()
+    assert verdict.bitwise or settings["tolerance"]
