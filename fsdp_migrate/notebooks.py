@@ -113,6 +113,9 @@ class Notebook(Source):
             code = first + code if cell is cells[0] else code
             if code != cell.code:
                 lines = re.findall(r"[^\n]*\n|[^\n]+", code.replace(_MASK, ""))
+                old = cell.lines[0]
+                if old.startswith("%%") and lines[0].rstrip() != old.partition("\n")[0].rstrip():
+                    raise ValueError(f"the magic of cell {cell.number} would not be its first line")
                 text = text[: cell.start] + _written(text, cell, lines) + text[cell.end :]
         return text
 
