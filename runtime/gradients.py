@@ -16,7 +16,6 @@ from .torch_private import (
     complete_gradients,
     drop_unreduced_gradient,
     has_unreduced_gradient,
-    parameters_of,
     show_sharded,
     units_of,
 )
