@@ -113,6 +113,9 @@ class Notebook(Source):
             code = first + code if cell is cells[0] else code
             if code != cell.code:
                 lines = re.findall(r"[^\n]*\n|[^\n]+", code.replace(_MASK, ""))
+                magic = cell.lines[0].partition("\n")[0]
+                if magic.startswith("%%") and not (lines and lines[0].startswith(magic)):
+                    raise ValueError(f"the magic of cell {cell.number} would not be its first line")
                 text = text[: cell.start] + _written(text, cell, lines) + text[cell.end :]
         return text
 
@@ -123,14 +126,13 @@ class Notebook(Source):
             begun = _BEGIN.fullmatch(text + "\n")
             number, line = (int(begun[1]), 0) if begun else (number, line + 1)
         cell = next(cell for cell in self.cells if cell.number == number)
-        raw, start = cell.raw[min(line, len(cell.raw)) - 1]
+        raw, start = cell.raw[max(min(line, len(cell.raw)), 1) - 1]
         signs = [0, *accumulate(map(len, _TOKEN.findall(raw[1:-1])))]
         before = start - (self.decoded.rfind("\n", 0, start) + 1) + 2
-        columns = (
+        first, last = (
             before + signs[min(column - 1, len(signs) - 1)]
             for column in (finding.column, finding.end_column)
         )
-        first, last = columns
         lines = finding.end_line - finding.line if len(cell.raw) > 1 else 0
         at = self._line(start)
         message = f"{finding.message} (cell {number}, line {line})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from fsdp_migrate.codemods.constructor.construction import Construction
@@ -14,6 +15,8 @@ from fsdp_migrate.facts.program import Definition
 from fsdp_migrate.facts.scopes import Assigned, Parameter
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_EVALUATION = re.compile(r"(^|_)(eval|valid|test|sanity|infer|generat|sampl)")
+_DATA = re.compile(r"load|data|sampler|split|config|metric|transform")
 # The calls of a name in the files that can share a model.
 Calls = Callable[[str], Iterable[tuple[File, ast.Call]]]
 
@@ -46,6 +49,8 @@ class Before:
         if isinstance(subject, ast.Name) and self._is_unwrapped(file, subject, set()):
             return True
         function = file.function(node)
+        if function is not None and self._is_policy(function):
+            return True
         first = self._first.get(function)
         if first is not None:
             above = (getattr(node, "end_lineno", 0) or 0) < first
@@ -56,6 +61,16 @@ class Before:
             return False
         cls = file.enclosing_class(function)
         return cls is not None and is_module(self.context.program, Definition(file, cls))
+
+    def _is_policy(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+        """Whether a function does nothing but decide about units, which FSDP1 asks it before it wraps."""
+        parents = self.context.file.parents
+        uses = [parents[load] for load in self.context.file.loads.get(function.name, ())]
+        return bool(uses) and all(
+            (isinstance(use, ast.keyword) and use.arg == "lambda_fn")
+            or (isinstance(use, ast.Call) and self.context.fsdp1(use.func) == "CustomPolicy")
+            for use in uses
+        )
 
     def _is_unwrapped(self, file: File, name: ast.Name, seen: set[ast.AST]) -> bool:
         """Whether a local name holds a model that is wrapped further below, or a parameter gets none but such models."""
@@ -99,6 +114,29 @@ class Before:
             if file.function(call) is function
             and first < call.lineno < getattr(node, "lineno", 0)
             and call not in self._constructors
+        )
+
+    def may_have_run(self, file: File, node: ast.AST, depth: int = 3) -> bool:
+        """Whether an evaluation may be above a node, in its function or in one that calls this: it leaves the root's
+        parameters gathered, and an optimizer that is made then does not get the sharded ones."""
+        function, line = file.function(node), getattr(node, "lineno", 0)
+        above = (c for c in file.of(ast.Call) if file.function(c) is function and c.lineno < line)
+        if any(self._evaluates(file, call) for call in above):
+            return True
+        if function is None or not depth or function.name == "__init__":
+            return False
+        calls = self.calls(function.name)
+        return any(self.may_have_run(other, call, depth - 1) for other, call in calls)
+
+    def _evaluates(self, file: File, call: ast.Call) -> bool:
+        """Whether a call evaluates a model, by its name: a method, or a function that gets one."""
+        name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        if not _EVALUATION.search(name) or _DATA.search(name) or (name == "eval" and not call.args):
+            return False
+        given = (*call.args, *(keyword.value for keyword in call.keywords))
+        return isinstance(call.func, ast.Attribute) or any(
+            self.context.models.can_hold(each, file) or "model" in ast.unparse(each).lower()
+            for each in given
         )
 
     def _runs_model(self, call: ast.Call) -> bool:

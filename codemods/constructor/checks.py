@@ -21,7 +21,7 @@ def conditions(context: Context, recorded: Recorded, value: ast.expr, text: str)
     through local names and inside of a function of the program that a configuration is passed to.
     """
     if _key(value):
-        own = _equal(context.source(value), text)
+        own = _equal(written(value), text)
         if own:
             return [own]
     found = dict.fromkeys(_Computed(context, recorded).of(value, set()))
@@ -39,7 +39,7 @@ class _Computed:
         """The conditions on the paths in an expression."""
         key = _key(value)
         if key in self.names:
-            yield _equal(ast.unparse(value), self.names[key])
+            yield _equal(written(value), self.names[key])
         elif isinstance(value, ast.Name):
             yield from self._behind(value, seen)
         elif isinstance(value, ast.Call):
@@ -69,15 +69,23 @@ class _Computed:
         if made is None or isinstance(made.node, ast.ClassDef):
             return
         names = [argument.arg for argument in made.node.args.args]
-        given = dict(zip(names, call.args, strict=False))
+        is_method = isinstance(made.file.parents[made.node], ast.ClassDef)
+        own = [call.func.value] if is_method and isinstance(call.func, ast.Attribute) else []
+        given = dict(zip(names, [*own, *call.args], strict=False))
         given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
         for node in ast.walk(made.node):
             root, _, rest = _key(node).partition(".")
             if rest and root in given and _key(given[root]):
                 key = f"{_key(given[root])}.{rest}"
                 if key in self.names:
-                    field = ast.unparse(node).removeprefix(root)
-                    yield _equal(ast.unparse(given[root]) + field, self.names[key])
+                    field = written(node).removeprefix(root)
+                    yield _equal(written(given[root]) + field, self.names[key])
+
+
+def written(node: ast.AST) -> str:
+    """An expression as source, with double quotes."""
+    text = ast.unparse(node)
+    return text if '"' in text else text.replace("'", '"')
 
 
 def _key(node: ast.AST) -> str:
@@ -102,7 +110,7 @@ def _equal(source: str, text: str) -> str:
         text = json.dumps(value.value) if isinstance(value.value, str) else text
         return f"{source} {'is' if value.value in (None, True, False) else '=='} {text}"
     if isinstance(value, ast.Call) and text.startswith("torch.device("):
-        return f"{source}.type == {ast.unparse(value.args[0])}"
+        return f"{source}.type == {written(value.args[0])}"
     if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name):
         return f'{source}.name == "{value.attr}"'  # of torch's enum as of the runtime's
     return ""

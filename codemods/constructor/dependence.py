@@ -56,6 +56,15 @@ _INTERFACE = (
     "rekey_optim_state_dict",
     "_fsdp_wrapped_module",
 )
+# Attributes that FSDP1 gives a model, and which other objects have as well.
+_OWN = (
+    "rank",
+    "world_size",
+    "process_group",
+    "compute_device",
+    "sharding_strategy",
+    "training_state",
+)
 # Words by which a byte search finds the files that have to be looked at.
 WORDS = re.compile(
     rb"|".join(re.escape(name.encode()) for name in _INTERFACE)
@@ -139,6 +148,9 @@ class _Search:
         for node in self.attributes(*_INTERFACE):
             if node.attr not in _STATIC or self.context.fsdp1(node.value) != CLASS:
                 yield node, f"uses {node.attr} of FSDP1"
+        for node in self.attributes(*_OWN):
+            if self.context.can_be_model(node.value):
+                yield node, f"reads {node.attr}, which FSDP1 kept at the wrapper"
 
     def clipping(self) -> Iterator[Dependence]:
         for node in self.attributes("clip_grad_norm_"):
@@ -296,7 +308,10 @@ class _Search:
                 break
             if isinstance(parent, ast.Call):
                 around.append(ast.unparse(parent.func))
-        return any(_TAKES_SHARDED.search(name) for name in around)
+        if any("clip_grad" in name for name in around):  # after backward
+            return True
+        takes = any(_TAKES_SHARDED.search(name) for name in around)
+        return takes and not self.before.may_have_run(self.file, node)
 
 
 def asks_first(file: File, node: ast.Attribute) -> bool:

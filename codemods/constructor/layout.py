@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fsdp_migrate.codemods.constructor.construction import Construction
@@ -141,7 +141,7 @@ def _loop(
     unit = construction.context.free("module", construction.call)
     call = f"fully_shard({{}}{_arguments(parts.child)}{shared})"
     if parts.members:
-        return [line for name in parts.members for line in _member(shape.model, name, unit, call)]
+        return _of_members([_member(shape.model, name) for name in parts.members], unit, call)
     condition = parts.units.format(module=unit)
     if skip_root:
         condition = f"{unit} is not {shape.model} and {condition}"
@@ -152,14 +152,19 @@ def _loop(
     )
 
 
-def _member(model: str, name: str, unit: str, call: str) -> Iterator[str]:
-    """A unit by its name: `model.layers[3].norm` for `layers.3.norm`, a loop over `model.layers` for `layers.*`."""
+def _of_members(members: list[str], unit: str, call: str) -> Sequence[str]:
+    """The units that are named, children before parents."""
+    if members[0][0] != "*" and len(members) == 1:
+        return (call.format(members[0]),)
+    every = members[0][1:] if len(members) == 1 else f"({', '.join(members)})"
+    return f"for {unit} in {every}:", f"    {call.format(unit)}"
+
+
+def _member(model: str, name: str) -> str:
+    """A unit by its name: `model.layers[3].norm` for `layers.3.norm`, `*model.layers` for `layers.*`."""
     parts = name.removesuffix(".*").split(".")
     code = model + "".join(f"[{part}]" if part.isdecimal() else f".{part}" for part in parts)
-    if name.endswith(".*"):
-        yield f"for {unit} in {code}:"
-        code = unit
-    yield f"{'    ' * (code == unit)}{call.format(code)}"
+    return f"*{code}" if name.endswith(".*") else code
 
 
 def _arguments(given: dict[str, str]) -> str:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from fsdp_migrate.codemods.constructor import precision, training
-from fsdp_migrate.codemods.constructor.checks import conditions
+from fsdp_migrate.codemods.constructor.checks import conditions, written
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.origin import Origin, origin_of
 from fsdp_migrate.codemods.constructor.plain import Plain, Stays, has_torch, is_pure, spent
@@ -179,7 +179,7 @@ class _ByRun:
             if self._has_own_ranks():
                 raise Stays("sync_module_states: the runtime broadcasts among the ranks that shard")
             device = self.expression("device_id")
-            where = "" if device is None else f", device={ast.unparse(device)}"
+            where = "" if device is None else f", device={written(device)}"
             return replace(made, above=(f"broadcast_module_states({{model}}{where})",))
         if name == "mixed_precision" and value is not None:
             self._check_precision()
@@ -238,14 +238,14 @@ class _ByRun:
     def _source(self, name: str) -> str:
         value = self.expression(name)
         assert value is not None
-        return ast.unparse(value)
+        return written(value)
 
     def _device_type(self) -> str:
         """The kind of device: asked of the device that the program gives, else as it was."""
         value = self.expression("device_id")
         is_device = self.recorded.arguments.get("device_id", "").startswith("torch.device(")
         if is_device and isinstance(value, ast.Name | ast.Attribute):
-            return f"{ast.unparse(value)}.type"
+            return f"{written(value)}.type"
         return f'"{self.recorded.facts["device_type"]}"'
 
     def _check_precision(self) -> None:
@@ -312,7 +312,7 @@ def _is_written(context: Context, value: ast.expr) -> bool:
 
 def _writes(value: ast.expr, lines: Iterable[str]) -> bool:
     """Whether some code has an expression in it as it is."""
-    wanted = re.compile(rf"(?<![\w.]){re.escape(ast.unparse(value))}(?!\w)")
+    wanted = re.compile(rf"(?<![\w.]){re.escape(written(value))}(?!\w)")
     return any(map(wanted.search, lines))
 
 

@@ -24,7 +24,10 @@ forward of this program's model may leave a part unused, `fill_unused_gradients`
 package is taken to use all.
 
 In doubt all of them stay on the bridge, and the finding names the first fact that keeps them there. Positional arguments are
-bound to FSDP1's signature, the same from torch 2.2 to 2.13. Each argument has a rule of its own.""",
+bound to FSDP1's signature, the same from torch 2.2 to 2.13. Each argument has a rule of its own.
+
+What no file shows, a run can: `fsdp-migrate values` records what each constructor is given, and `--values` makes it plain for
+that configuration, with checks that it is that one.""",
     (
         Example(
             "the simplest call",

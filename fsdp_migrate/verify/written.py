@@ -97,5 +97,6 @@ def _odd(one: Path, other: Path, tolerance: float, trained: float) -> Iterator[s
                 if not largest <= max(tolerance * scale, trained if tolerance else 0.0):
                     yield f"{shown(place)} by up to {largest:.3g}"
         elif all(isinstance(v, (int, float)) for v in values) and not COSTS.search(shown(place)):
-            if not close(*(float(cast(float, value)) for value in values), tolerance):
+            one_number, other_number = (float(cast(float, value)) for value in values)
+            if not close(one_number, other_number, tolerance):
                 yield f"{shown(place)} is {values[0]} against {values[1]}"

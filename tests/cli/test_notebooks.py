@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from fsdp_migrate.notebooks import Notebook
+
 Cli = Callable[..., Any]
 
 CELLS: list[dict[str, Any]] = [
@@ -148,3 +150,13 @@ def test_a_notebook_imports_the_copy_of_the_runtime(real_cli: Cli, folder: Path)
     assert real_cli(".", "--form", "bridge").code == 2
     assert (folder / "x.ipynb").read_text() == text
     assert (folder / "fsdp2" / "bridge.py").exists()
+
+
+def test_cells_that_would_be_damaged_are_refused() -> None:
+    notebook = Notebook(Path("x.ipynb"), "x.ipynb", json.dumps(NOTEBOOK).encode())
+    program = notebook.program
+    assert notebook.written(program) == notebook.decoded
+    with pytest.raises(ValueError, match="the magic of cell 4 would not be its first line"):
+        notebook.written(program.replace("None  # fsdp-migrate: magic %%time", "import os\n\\g<0>"))
+    with pytest.raises(ValueError, match="mixed up"):
+        notebook.written(program.replace("# fsdp-migrate: cell 4\n", ""))

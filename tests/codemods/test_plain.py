@@ -80,6 +80,14 @@ DEPENDENT = {
     "parameters of an average": (
         "def f(model, ema):\n    for p, e in zip(model.parameters(), ema.parameters()):\n        e.lerp_(p, 0.1)"
     ),
+    "an optimizer after an evaluation": (
+        "def f(loader):\n    model = FSDP(Net())\n    evaluate(model, loader)\n"
+        "    return torch.optim.AdamW(model.parameters())"
+    ),
+    "a function that makes an optimizer, called after an evaluation": (
+        "def make_optimizer(model):\n    return torch.optim.AdamW(model.parameters())\n\n\n"
+        "def f(model, loader):\n    validate(model, loader)\n    return make_optimizer(model)"
+    ),
     "another constructor that stays": "def f(options):\n    return FSDP(Net(), **options)",
 }
 # What looks like it and is not.

@@ -167,10 +167,11 @@ def test_units_that_are_no_class_are_named(program: Path) -> None:
     facts = {"units": {"torch.nn.Linear": ["blocks.0.linear"], "model.Block": ["blocks.*"]}}
     text = after(program, recorded(program, **facts, all_of_classes=False))
     assert (
-        "    fully_shard(model.blocks[0].linear, reshard_after_forward=False)\n"
-        "    for module in model.blocks:\n"
+        "    for module in (model.blocks[0].linear, *model.blocks):\n"
         "        fully_shard(module, reshard_after_forward=False)\n"
     ) in text
+    text = after(program, recorded(program, all_of_classes=False))
+    assert "    for module in model.blocks:\n        fully_shard(module, resh" in text
 
 
 def test_values_that_differ_stay_on_the_bridge(program: Path) -> None:
@@ -227,3 +228,33 @@ def test_what_is_no_recording_is_a_wrong_usage(text: str, program: Path) -> None
     with pytest.raises(UnusableValues, match=r"run\.json: "):
         read([file])
     assert exit_code([str(program), "--diff", "--values", str(file)]) == 2
+
+
+def test_a_configuration_of_the_object_is_checked_through_it(program: Path) -> None:
+    """In a class, and inside of the function that the configuration is passed to."""
+    text = """\
+from model import Net
+from options import choose
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+class Trainer:
+    def __init__(self, cfg):
+        self.cfg = cfg
+        self.model = FSDP(Net(), sharding_strategy=choose(self.cfg["fsdp"]))
+"""
+    (program / "train.py").write_text(text)
+    (program / "options.py").write_text(
+        "def choose(options):\n    return options.table[options.kind]\n"
+    )
+    names = {"self.cfg.fsdp.kind": "'zero2'", "self.cfg.fsdp.steps": "3"}
+    changed = analysed(program, recorded(program, names=names, units={})).changes
+    assert '        assert self.cfg["fsdp"].kind == "zero2"\n' in changed[0].after.decode()
+
+
+def test_what_is_unpacked_is_checked_by_its_key(program: Path) -> None:
+    text = TRAIN.replace("sharding_strategy=cfg.strategy", "**cfg.options")
+    (program / "train.py").write_text(text)
+    assert '    assert cfg.options["sharding_strategy"].name == "SHARD_GRAD_OP"\n' in after(
+        program, recorded(program)
+    )

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from fsdp_migrate.verify import main, parameters
+from fsdp_migrate.verify import launch, main, parameters
 from fsdp_migrate.verify.compare import compare
+from fsdp_migrate.verify.folders import copy_program
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.recording import Recording
 from fsdp_migrate.verify.records import Run
+
+from ..forkserver import ForkServer
 
 pytestmark = [pytest.mark.ranks, pytest.mark.usefixtures("forked")]
 
@@ -86,3 +90,63 @@ def test_the_plain_figures_are_given(programs: Path) -> None:
     assert verdict.plain is not None
     assert verdict.plain.arithmetic == "plain: gloo's own"
     assert verdict.to_json()["plain"]["max_abs_param_diff"] > 0
+
+
+SHARED = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.key, self.value = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x, memory):
+        return x + self.key(memory) * self.value(memory)
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.start = nn.Linear(8, 16), nn.Linear(8, 16)
+        self.readers = nn.ModuleList(Reader() for _ in range(3))
+
+    def forward(self, x):
+        memory, x = self.encoder(x), self.start(x)
+        for reader in self.readers:
+            x = reader(x, memory)
+        return x
+
+def gradient(shard):
+    torch.manual_seed(0)
+    model = Model().bfloat16()
+    if shard:
+        for reader in model.readers:
+            fully_shard(reader)
+        fully_shard(model)
+    torch.manual_seed(1)
+    model(torch.randn(32, 8, dtype=torch.bfloat16)).square().mean().backward()
+    gradient = model.encoder.weight.grad
+    return gradient.full_tensor() if shard else gradient
+
+print(torch.equal(gradient(False), gradient(True)))
+"""
+
+
+@pytest.mark.parametrize("canonical", [True, False])
+def test_what_several_units_read_gets_each_use_by_itself(
+    canonical: bool, tmp_path: Path, fork_server: ForkServer
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SHARED)
+    for name in ("start", "records"):
+        (tmp_path / name).mkdir()
+    program = copy_program("original", script, None, tmp_path / "copy")
+    places = tmp_path / "records", tmp_path / "start"
+    values = launch.environment(program, "cpu", *places, Recording(canonical=canonical))
+    output = tmp_path / "output"
+    done = fork_server.run([sys.executable, str(script)], tmp_path, values, output, 60)
+    assert done.status == 0, output.read_text()
+    assert output.read_text().splitlines()[-1] == str(canonical)

@@ -51,22 +51,28 @@ def test_a_configuration_is_recorded_made_plain_and_checked(tmp_path: Path) -> N
     assert entry["function"] == "main"
     assert entry["arguments"]["sharding_strategy"] == "ShardingStrategy.SHARD_GRAD_OP"
     assert entry["names"]["args.strategy"] == "'SHARD_GRAD_OP'"
-    assert entry["units"] == {"train.Block": ["blocks.*"]}
-    assert (entry["all_of_classes"], entry["parameters_held"], entry["times"]) == (True, False, 2)
+    assert entry["units"] == {"torch.nn.Linear": ["blocks.0.inner", "blocks.1.inner"]}
+    assert (entry["all_of_classes"], entry["parameters_held"], entry["times"]) == (False, False, 2)
 
     verdict = verify(SCRIPT, device="cpu", tolerance=0, recorded=recorded)
     assert verdict.equal, verdict.line()
     assert verdict.bitwise
     added = [line[1:] for line in verdict.sources.diff.splitlines() if line.startswith("+    ")]
     assert added == [
-        "    # As a run recorded: sharding_strategy=SHARD_GRAD_OP, units by class",
+        "    # As a run recorded: sharding_strategy=SHARD_GRAD_OP, units by name",
         '    assert args.strategy == "SHARD_GRAD_OP"',
         "    assert args.least == 60",
-        "    for module in reversed(list(model.modules())):",
-        "        if isinstance(module, Block):",
-        "            fully_shard(module, reshard_after_forward=False)",
+        "    for module in (model.blocks[0].inner, model.blocks[1].inner):",
+        "        fully_shard(module, reshard_after_forward=False)",
         "    fully_shard(model, reshard_after_forward=False)",
     ]
+
+    bridged = copy_program("bridged", SCRIPT, None, tmp_path / "bridged")
+    migration.migrate(bridged.root, "bridge")
+    (there,) = record(bridged.script, tmp_path / "bridge.json", device="cpu").entries
+    assert {
+        key: there[key] for key in ("arguments", "units", "all_of_classes", "other_options")
+    } == {key: entry[key] for key in ("arguments", "units", "all_of_classes", "other_options")}
 
     program = copy_program("migrated", SCRIPT, None, tmp_path / "copy")
     migration.migrate(program.root, values=recorded)

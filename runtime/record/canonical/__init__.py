@@ -7,6 +7,7 @@ programs add in one defined way, and every difference that remains has another r
 - Reductions over ranks (`collectives`, `functional`): fp64, in the order of the ranks, rounded once
   to the tensor's type.
 - Norms of gradients, and clipping by them (`norms`): fp64.
+- The gradient of a tensor that several units read (`inputs`): one use after the other.
 
 What it costs is bandwidth and time, and it is no backend's own result: the report says which
 arithmetic was used.
@@ -22,10 +23,11 @@ def install() -> None:
     from . import norms
 
     def reductions(_: object) -> None:
-        from . import collectives, functional
+        from . import collectives, functional, inputs
 
         collectives.install()
         functional.install()
+        inputs.install()
 
     imports.after("torch", reductions)
     norms.install()

@@ -1,0 +1,43 @@
+"""The gradient of a tensor that several units read: every use is added to it by itself, as in FSDP1.
+
+FSDP2 passes the inputs of each unit through an autograd node (``RegisterPostBackwardFunction``, in
+``torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py``), which first adds up the unit's own uses. With an
+encoder's output that each block of a decoder reads twice, FSDP1 gives ((k2 + v2) + k1) + v1 and FSDP2
+(k2 + v2) + (k1 + v1): in bfloat16 that shows in the third digit. Here the node is put on the unit's
+first input alone. It still runs after the unit's backward: autograd takes later nodes first.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from .. import imports
+
+
+def install() -> None:
+    """Arrange for FSDP2's registration to be replaced when its module is imported."""
+    imports.after("torch.distributed.fsdp._fully_shard._fsdp_param_group", _replace)
+
+
+def _replace(module: Any) -> None:
+    group = module.FSDPParamGroup
+    if hasattr(group, "_register_post_backward_hook"):
+        group._register_post_backward_hook = _on_first(group._register_post_backward_hook)
+
+
+def _on_first(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def register(self: Any, args: Any, kwargs: Any) -> Any:
+        leaves, form = _pytree.tree_flatten((args, kwargs))
+        for index, leaf in enumerate(leaves):
+            if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+                (leaves[index],), _ = original(self, (leaf,), {})
+                return _pytree.tree_unflatten(leaves, form)
+        return original(self, args, kwargs)
+
+    return register
