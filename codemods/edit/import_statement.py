@@ -177,7 +177,7 @@ def read(file: File, node: ast.ImportFrom) -> Code:
         block=True,
         indent=_in_front(file, own[0][0]) if own else INDENT,
         hangs=not NEWLINE.search(opening.partition("(")[2]),
-        closing="\n" + end_of_last.rstrip(")") if NEWLINE.search(last) else "",
+        closing="\n" + end_of_last.replace(",", "").rstrip(")") if NEWLINE.search(last) else "",
         comma=re.sub(r"#.*", "", last).lstrip().startswith(","),
         head=head,
         tail=above,
