@@ -22,6 +22,7 @@ _HARMLESS = {
     "GIT_OPTIONAL_LOCKS": "0",
 }
 _AT_ONCE = 500  # files that one command line names
+_PATIENCE = 60.0  # git waits without end where .gitignore is a pipe
 _SWITCHED_OFF = (
     "core.fsmonitor=false",
     f"core.hooksPath={os.devnull}",
@@ -105,8 +106,9 @@ def _git(folder: str | Path, *arguments: str) -> bytes | None:
             stderr=subprocess.DEVNULL,
             env=environment | _HARMLESS,
             check=False,
+            timeout=_PATIENCE,
         )
-    except (OSError, ValueError):  # ValueError: a NUL in a name
+    except (OSError, ValueError, subprocess.TimeoutExpired):  # ValueError: a NUL in a name
         return None
     return done.stdout if done.returncode == 0 else None
 

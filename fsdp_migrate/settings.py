@@ -103,7 +103,7 @@ def _upwards(folder: Path) -> list[Path]:
 def _read_table(file: Path) -> dict[str, object] | None:
     try:
         document = tomllib.loads(file.read_bytes().decode("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise SettingsError(f"{file}: cannot be read: {error}") from None
     tool = document.get("tool")
     table = tool.get("fsdp-migrate") if isinstance(tool, dict) else None

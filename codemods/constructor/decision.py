@@ -151,9 +151,9 @@ class Decisions:
             }
             wrapping = [path for path, each in files.items() if self.constructions(each)]
             hopeful = [path for path in wrapping if not any(self._stays(files[path]))]
+            using = {each for each in files if hopeful and _USES.search(files[each].file.text)}
             for path in wrapping if hopeful else ():
-                group = {path, *filter(files.get, self._reached(files[path]))}
-                group = {each for each in group if _USES.search(files[each].file.text)}
+                group = using & {path, *self._reached(files[path])}
                 for other in [each for each in self._groups if each & group]:
                     self._groups.remove(other)
                     group |= other

@@ -177,7 +177,7 @@ def read(file: File, node: ast.ImportFrom) -> Code:
         block=True,
         indent=_in_front(file, own[0][0]) if own else INDENT,
         hangs=not NEWLINE.search(opening.partition("(")[2]),
-        closing="\n" + end_of_last.rstrip(")") if NEWLINE.search(last) else "",
+        closing="\n" + end_of_last.replace(",", "").rstrip(")") if NEWLINE.search(last) else "",
         comma=re.sub(r"#.*", "", last).lstrip().startswith(","),
         head=head,
         tail=above,
@@ -238,7 +238,11 @@ def edited(
         made.update({home: added} if added else {})
         added = []
     order = order_of([name.text for name in code.names])
-    others = [new_statement(module, names, base, limit, order) for module, names in made.items()]
+    others = [
+        new_statement(module, group, base, limit, order)
+        for module, names in made.items()
+        for group in _star_apart(names)
+    ]
     loose = [comment for name in dropped for comment in name.comments]
     names = _joined(code, kept, added, order)
     if not names:
@@ -272,6 +276,13 @@ def _parted(
         if not new or new.split()[-1] not in bound:
             there.append(Name(new))
     return kept, dropped, {module: names for module, names in made.items() if names}
+
+
+def _star_apart(names: Sequence[Name]) -> list[list[Name]]:
+    """The names that one statement can import: a star is alone."""
+    stars = [name for name in names if name.text == "*"]
+    others = [name for name in names if name.text != "*"]
+    return [group for group in (stars, others) if group]
 
 
 def _joined(

@@ -7,12 +7,15 @@ shape. Which of the two a program means is for a person to say: `local_shard` of
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.left.measured import is_measured, last_name, reduces_over_ranks
-from fsdp_migrate.codemods.left.taken import is_for_other_models, is_known_as_whole, taken
+from fsdp_migrate.codemods.left.taken import holds, is_for_other_models, is_known_as_whole, taken
 from fsdp_migrate.codemods.rule import Found, Rule, bridged
+from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.scopes import Imported
 from fsdp_migrate.findings import Action
 
 RULE = Rule(
@@ -25,7 +28,8 @@ the shape), empty on some ranks. FSDP2's are DTensors of the whole shape. Measur
 - `p.numel()` counts the whole parameter, so a sum over ranks counts it once for each rank. `local_shard(p).numel()` counts what
   FSDP1 counted. A number that is only printed was the rank's share and is the model's now; that is not reported.
 - `p.ndim >= 2` was false for every shard, so that a group without weight decay got them all. Now it does what it says, and
-  **training changes**. To keep the old groups, decide by something else.
+  **training changes**, with `use_orig_params` and without, and by the module inside as by the wrapper. To keep the old groups,
+  decide by something else.
 - `p.grad.norm()` is a DTensor: `item()` gives the shard's norm, a sum of several the whole norm, and `all_reduce` fails. With
   `local_shard(p.grad)` a norm that is written by hand, with its own all-reduce, gives what it gave. A norm that ranks do not
   add up, such as the trust ratio of a layer, was the shard's and is the layer's now: **training changes**.
@@ -153,6 +157,7 @@ _FAILS = (
 _ADDRESS = "data_ptr() of a DTensor is 0: ask p.to_local()"
 _VECTOR = "gives a DTensor of the whole vector now, and FSDP1 gave this rank's shards: use p.to_local() or p.full_tensor()"
 
+_GROUPING = re.compile(r"optim|param|group|decay")
 _FAILING = {
     "data_ptr": _ADDRESS,
     "numpy": _FAILS,
@@ -166,8 +171,10 @@ def find(context: Context) -> Iterator[Found]:
     """Uses of sharded parameters as tensors."""
     for attribute in _used(context, reduces_over_ranks, "numel", "nelement"):
         yield Found(RULE, attribute, Action.MANUAL, _COUNT)
-    for attribute in _used(context, _decides, "ndim", "dim"):
+    for attribute in _used(context, lambda c, node: _decides(c.file, node), "ndim", "dim"):
         yield Found(RULE, attribute, Action.MANUAL, _SHAPE)
+    for call in _grouped_elsewhere(context):
+        yield Found(RULE, call, Action.MANUAL, f"in {last_name(call)}, {_SHAPE}")
     for attribute in _used(context, _is_called, *_FAILING):
         yield Found(RULE, attribute, Action.MANUAL, _FAILING[attribute.attr])
     for node in (*_measured(context), *_asked_for_none(context)):
@@ -195,16 +202,42 @@ def _is_sharded(context: Context, node: ast.expr) -> bool:
     )
 
 
+def _grouped_elsewhere(context: Context) -> Iterator[ast.Call]:
+    """The calls of a model's own method, of a file without FSDP in it, that parts parameters by their dimensions."""
+    for call in context.file.of(ast.Call):
+        if not isinstance(call.func, ast.Attribute) or not _GROUPING.search(call.func.attr):
+            continue
+        method = call.func.attr
+        if holds(context.models, call.func.value, context.file) and any(
+            getattr(file.function(attribute), "name", "") == method and _decides(file, attribute)
+            for file in _imported(context)
+            for name in ("ndim", "dim")
+            for attribute in file.attributes.get(name, ())
+        ):
+            yield call
+
+
+def _imported(context: Context) -> Iterator[File]:
+    """The files that a file imports names from, but for those that are analysed themselves."""
+    for bindings in context.file.scope.bindings.values():
+        for binding in bindings:
+            if isinstance(binding, Imported) and binding.member:
+                file = context.program.find(binding.module, context.file)
+                if file is not None and file not in context.program.files:
+                    yield file
+
+
 def _is_called(context: Context, attribute: ast.Attribute) -> bool:
     call = context.file.parents[attribute]
     return isinstance(call, ast.Call) and call.func is attribute
 
 
-def _decides(context: Context, attribute: ast.Attribute) -> bool:
+def _decides(file: File, attribute: ast.Attribute) -> bool:
     """`p.ndim >= 2`, `p.dim() < 2`."""
-    node: ast.AST = context.file.parents[attribute] if _is_called(context, attribute) else attribute
-    around = context.file.parents[node]
-    return (attribute.attr == "dim") == (node is not attribute) and isinstance(around, ast.Compare)
+    parent = file.parents[attribute]
+    called = isinstance(parent, ast.Call) and parent.func is attribute
+    around = file.parents[parent] if called else parent
+    return (attribute.attr == "dim") == called and isinstance(around, ast.Compare)
 
 
 def _measured(context: Context) -> Iterator[ast.expr]:

@@ -140,7 +140,7 @@ class Taken:
             return False
         method = file.function(owner)
         return method is not None and any(
-            isinstance(call.func, ast.Attribute) and self.models.can_hold(call.func.value, other)
+            isinstance(call.func, ast.Attribute) and holds(self.models, call.func.value, other)
             for other, call in self.models.calls.get(method.name, ())
         )
 
@@ -187,6 +187,25 @@ class Taken:
             statement = file.parents[store]
             if isinstance(statement, ast.Assign) and file.enclosing_class(store) is cls:
                 yield statement.value
+
+
+def holds(models: Models, expression: ast.expr, file: File) -> bool:
+    """Whether an expression can be a sharded model, or the module inside: `raw = model.module if sharded else model`."""
+    if models.can_hold(expression, file):
+        return True
+    if isinstance(expression, ast.Name):
+        found = file.scope_of(expression).lookup(expression.id)
+        bindings = [b for b in found[1] if isinstance(b, Assigned)] if found else []
+        inner = [b.value for b in bindings if isinstance(b.value, ast.Attribute | ast.IfExp)]
+        return any(holds(models, value, file) for value in inner)
+    if isinstance(expression, ast.IfExp):
+        return any(holds(models, branch, file) for branch in (expression.body, expression.orelse))
+    inner_names = {"module", "_fsdp_wrapped_module"}
+    return (
+        isinstance(expression, ast.Attribute)
+        and expression.attr in inner_names
+        and models.can_hold(expression.value, file)
+    )
 
 
 @lru_cache(maxsize=1)

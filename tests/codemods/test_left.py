@@ -287,3 +287,34 @@ def test_gradients_that_are_reduced_by_hand_are_reported(tmp_path: Path) -> None
 )
 def test_uses_of_parameters(use: str, expected: set[str], tmp_path: Path) -> None:
     assert codes(tmp_path, f"{SHARDED}{use}\n", use) == expected
+
+
+_GPT = """\
+import torch.nn as nn
+
+
+class GPT(nn.Module):
+    def configure_optimizers(self):
+        params = {name: p for name, p in self.named_parameters()}
+        return [p for name, p in params.items() if p.dim() >= 2]
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "reported"),
+    [
+        ("groups = model.configure_optimizers()\nmodel = FSDP(model)", False),
+        ("model = FSDP(model)\ngroups = model.configure_optimizers()", True),
+        ("model = FSDP(model)\nraw = model.module\ngroups = raw.configure_optimizers()", True),
+        ("other = GPT()\nmodel = FSDP(model)\ngroups = other.configure_optimizers()", False),
+    ],
+    ids=["before wrapping", "after it", "of the module inside", "of another model"],
+)
+def test_a_method_of_the_model_that_groups_by_dimensions(
+    use: str, reported: bool, tmp_path: Path
+) -> None:
+    program = f"{HEAD}from gpt import GPT\n\nmodel = GPT()\n{use}\n"
+    found = analysed(tmp_path, {"train.py": program, "gpt.py": _GPT})
+    assert found.codes("groups =") == ({"FSDP507"} if reported else set())
+    together = analysed(tmp_path, {"train.py": HEAD + _GPT + f"\n\nmodel = GPT()\n{use}\n"})
+    assert together.codes("p.dim()") == ({"FSDP507"} if reported else set())

@@ -57,6 +57,10 @@ FOUND = {
         "from torch.distributed.fsdp import (\n    MixedPrecision,\n    register_fsdp_forward_method\n"
         "    as r,\n)\nx = MixedPrecision()\n"
     ),
+    "a star beside new names of both packages": (
+        "from torch.distributed.fsdp import *\nfrom m import Net\nmodel = Net()\n"
+        "model = FullyShardedDataParallel(model)\nmodel.clip_grad_norm_(1.0)\n"
+    ),
     "a comment inside an alias": (
         "from torch.distributed.fsdp import (\n    fully_shard,\n    MixedPrecision  # a\n    as\n    # b\n    M,\n)\nM()\n"
     ),

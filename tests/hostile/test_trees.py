@@ -1,0 +1,338 @@
+"""Trees of other people: nothing in them runs, nothing outside of them is written, and their names do nothing to a terminal."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+PROGRAM = (
+    "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(model)\n"
+)
+TOOL = Path(sys.executable).parent / "fsdp-migrate"
+MODES = (["check"], ["--diff"], ["--check"], ["--form", "bridge"], ["check", "--format", "sarif"])
+
+
+def git(folder: Path, *arguments: str) -> None:
+    subprocess.run(
+        ["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+    )
+
+
+def tool(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    variables = {**os.environ, **environment}
+    return subprocess.run(
+        [TOOL, *arguments, "."],
+        cwd=folder,
+        env=variables,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A committed repository with an FSDP1 program, and a program beside it that leaves a mark when it runs."""
+    folder = tmp_path / "tree"
+    folder.mkdir()
+    (folder / "train.py").write_text(PROGRAM)
+    evil = tmp_path / "evil"
+    evil.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\nexit 0\n")
+    evil.chmod(0o755)
+    git(folder, "init", "-q")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "one")
+    return folder
+
+
+def configured(*settings: str) -> Callable[[Path, Path], None]:
+    def set_up(folder: Path, evil: Path) -> None:
+        for setting in settings:
+            name, value = setting.split("=", 1)
+            git(folder, "config", name, value.format(evil=evil))
+
+    return set_up
+
+
+def hooks(folder: Path, evil: Path) -> None:
+    for name in (
+        "post-index-change",
+        "post-checkout",
+        "pre-commit",
+        "fsmonitor-watchman",
+        "reference-transaction",
+    ):
+        (folder / ".git" / "hooks" / name).symlink_to(evil)
+
+
+def attributes(folder: Path, evil: Path) -> None:
+    """Filters and drivers, named where no commit shows it."""
+    configured(
+        "filter.x.clean={evil}",
+        "filter.x.smudge={evil}",
+        "filter.x.process={evil}",
+        "diff.x.textconv={evil}",
+        "diff.x.command={evil}",
+    )(folder, evil)
+    (folder / ".git" / "info" / "attributes").write_text("* filter=x diff=x\n")
+    os.utime(folder / "train.py", (1, 1))  # git has to read the file again
+
+
+def included(folder: Path, evil: Path) -> None:
+    (folder / "more").write_text(
+        f"[core]\n\tfsmonitor = {evil}\n\thooksPath = .\n\tworktree = /etc\n"
+    )
+    configured("include.path=../more")(folder, evil)
+
+
+def partial_clone(folder: Path, evil: Path) -> None:
+    """Objects that are missing, and a remote that would bring them."""
+    configured(
+        "core.repositoryFormatVersion=1", "extensions.partialClone=origin", "remote.origin.promisor=true",
+        "remote.origin.url=ssh://host/x", "core.sshCommand={evil}", "remote.origin.uploadpack={evil}",
+    )(folder, evil)  # fmt: skip
+    for file in (folder / ".git" / "objects").glob("??/*"):
+        file.unlink()
+
+
+def bare_repository(folder: Path, evil: Path) -> None:
+    """A folder of the tree that looks like a repository itself."""
+    nested = folder / "data"
+    nested.mkdir()
+    git(nested, "init", "-q", "--bare")
+    (nested / "train.py").write_text(PROGRAM)
+    git(nested, "config", "core.fsmonitor", str(evil))
+    git(nested, "config", "core.bare", "false")
+    git(nested, "config", "core.worktree", str(nested))
+
+
+def submodule(folder: Path, evil: Path) -> None:
+    nested = folder / "nested"
+    nested.mkdir()
+    (nested / "train.py").write_text(PROGRAM)
+    git(nested, "init", "-q")
+    git(nested, "config", "core.fsmonitor", str(evil))
+    attributes(nested, evil)
+
+
+def on_the_path(folder: Path, evil: Path) -> None:
+    (folder / "git").symlink_to(evil)
+    (folder / "black").symlink_to(evil)
+
+
+def modules(folder: Path, evil: Path) -> None:
+    """Files that Python imports by itself, or that are called like what the tool imports."""
+    code = f"import os\nos.system({str(evil)!r})\nimport fsdp\n"
+    for name in (
+        "sitecustomize",
+        "usercustomize",
+        "click",
+        "libcst",
+        "black",
+        "tokenize",
+        "torch",
+        "conftest",
+        "setup",
+        "encodings",
+    ):
+        (folder / f"{name}.py").write_text(code)
+    (folder / "pyproject.toml").write_text(
+        "[tool.black]\nline-length = 40\n[build-system]\nrequires = []\nbuild-backend = 'setup'\n"
+    )
+
+
+ATTACKS = {
+    "core.fsmonitor": configured("core.fsmonitor={evil}"),
+    "hooks": hooks,
+    "core.hooksPath": configured("core.hooksPath=..", "core.fsmonitor=true"),
+    "filters and drivers": attributes,
+    "external diff and pager": configured("diff.external={evil}", "core.pager={evil}", "core.editor={evil}", "core.askpass={evil}", "credential.helper={evil}"),
+    "aliases": configured("alias.ls-files=!{evil}", "alias.status=!{evil}", "alias.rev-parse=!{evil}"),
+    "included configuration": included,
+    "a partial clone": partial_clone,
+    "a bare repository inside": bare_repository,
+    "a repository inside": submodule,
+    "git on a relative PATH": on_the_path,
+    "modules": modules,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+def test_nothing_of_a_tree_runs(tree: Path, attack: Callable[[Path, Path], None]) -> None:
+    attack(tree, tree.parent / "evil")
+    for mode in MODES:
+        done = tool(tree, *mode, PATH=f".:{os.environ['PATH']}:")
+        assert done.returncode in (0, 1, 2), done.stderr
+        assert b"Traceback" not in done.stderr
+        assert not (tree.parent / "ran").exists(), mode
+    assert b"train.py" in tool(tree, "check", "--bridge").stdout
+
+
+def test_the_attacks_work(tree: Path) -> None:
+    """What the tests above are worth: git itself runs the program."""
+    attributes(tree, tree.parent / "evil")
+    subprocess.run(["git", "status"], cwd=tree, capture_output=True, check=False)
+    assert (tree.parent / "ran").exists()
+
+
+@pytest.mark.parametrize("repository", [True, False])
+def test_links_lead_nowhere(tree: Path, repository: bool) -> None:
+    other = tree.parent / "other"
+    other.mkdir()
+    (other / "train.py").write_text(PROGRAM)
+    git(other, "init", "-q")
+    (tree / "vendor").symlink_to("../other")
+    (tree / "loop").symlink_to(".")
+    (tree / "link.py").symlink_to("../other/train.py")
+    (tree / "package").mkdir()
+    (tree / "package" / "model.py").write_text(PROGRAM)
+    git(tree, "add", ".")
+    git(tree, "commit", "-qm", "two")
+    (tree / "package").rename(tree.parent / "moved")
+    (tree / "package").symlink_to("../moved")  # git goes on to list package/model.py
+    if not repository:
+        (tree / ".git").rename(tree.parent / "git")
+    done = tool(tree, "--form", "bridge", "--allow-dirty")
+    assert done.stdout.count(b"rewrote") == 1
+    assert "fsdp_migrate" in (tree / "train.py").read_text()
+    assert (
+        (other / "train.py").read_text()
+        == (tree.parent / "moved" / "model.py").read_text()
+        == PROGRAM
+    )
+
+
+@pytest.mark.parametrize("repository", [True, False])
+def test_what_is_no_file(tree: Path, repository: bool) -> None:
+    if not repository:
+        (tree / ".git").rename(tree.parent / "git")
+    os.mkfifo(tree / "pipe.py")
+    (tree / "deep").mkdir()
+    if not repository:  # git waits for it itself
+        os.mkfifo(tree / "deep" / ".gitignore")
+    (tree / "folder.py").mkdir()
+    (tree / "folder.py" / "inside.py").write_text(PROGRAM)
+    (tree / "zero.py").symlink_to("/dev/zero")
+    (tree / "gone.py").symlink_to("nowhere")
+    (tree / "self.py").symlink_to("self.py")
+    done = tool(tree, "check")
+    assert {line.split(b":")[0] for line in done.stdout.splitlines() if b".py:" in line} == {
+        b"train.py",
+        b"folder.py/inside.py",
+    }
+    assert done.stderr == b""
+    named = subprocess.run(
+        [TOOL, "check", "pipe.py", "zero.py", "gone.py", "self.py", "folder.py"],
+        cwd=tree,
+        capture_output=True,
+        check=False,
+        timeout=20,
+    )
+    assert sorted(
+        named.stderr.count(name) for name in (b"pipe.py", b"zero.py", b"gone.py", b"self.py")
+    ) == [1, 1, 1, 1]
+
+
+NAMES = [b"\x1b[31mred\x1b]0;title\x07.py", b"two\nlines.py", b"bad\xff\xfe.py", b"tab\t.py", "bidi\u202e.py".encode(), b"a`b|c<i>[x](y).py", b"-x.py", b"::error file=a::b.py"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("repository", [True, False])
+def test_names_do_nothing_to_a_terminal(tree: Path, name: bytes, repository: bool) -> None:
+    file = os.path.join(os.fsencode(tree), name)
+    with open(file, "wb") as handle:
+        handle.write(PROGRAM.encode())
+    if not repository:
+        (tree / ".git").rename(tree.parent / "git")
+    formats = (
+        [],
+        ["--format", "markdown"],
+        ["--format", "github"],
+        ["--format", "gitlab"],
+        ["--format", "sarif"],
+        ["--format", "json"],
+    )
+    for mode in (["check", *form] for form in formats):
+        done = tool(tree, *mode)
+        assert b"Traceback" not in done.stderr, (mode, done.stderr)
+        for said in (done.stdout, done.stderr):
+            text = said.decode()
+            assert all(sign.isprintable() for sign in text.replace("\n", "")), mode
+    if "::error" in name.decode(errors="replace"):
+        assert not any(
+            line.startswith(b"::error file=a::")
+            for line in tool(tree, "check", "--format", "github").stdout.splitlines()
+        )
+    done = tool(tree, "--form", "bridge", "--allow-dirty")
+    assert done.returncode == 0, done.stderr
+    with open(file, "rb") as handle:
+        assert b"fsdp_migrate" in handle.read()
+
+
+def test_code_does_nothing_to_a_terminal(tree: Path) -> None:
+    (tree / "train.py").write_text(
+        PROGRAM.replace(
+            "(model)\n",
+            "(m['\x1b]0;t\x07\u202e'], sharding_strategy=<i>)\n".replace("<i>", "'<i>`|'"),
+        )
+    )
+    for form in ("text", "markdown", "github"):
+        text = tool(tree, "check", "--format", form).stdout.decode()
+        assert all(sign.isprintable() for sign in text.replace("\n", "")), form
+    report = tree.parent / "report.html"
+    tool(tree, "check", "--report", str(report))
+    page = report.read_text()
+    assert "<i>" not in page
+    assert "\x1b" not in page
+    assert "\u202e" not in page
+
+
+HOSTILE_FILES = {
+    "NUL bytes": (b"fsdp = 1\n\0\n", "NUL"),
+    "deep parentheses": (b"# fsdp\nx = " + b"(" * 1000 + b")" * 1000, "does not parse"),
+    "deep blocks": (b"# fsdp\n" + b"".join(b" " * n + b"if x:\n" for n in range(1000)) + b" " * 1000 + b"pass\n", "does not parse"),
+    "deep attributes": (b"# fsdp\nx = a" + b".b" * 5000 + b"\n", ""),
+    "deep unary": (b"# fsdp\nx = " + b"-" * 5000 + b"1\n", ""),
+    "a long sum": (b"# fsdp\nx = " + b"+".join([b"1"] * 5000) + b"\n", ""),
+    "a long elif": (b"# fsdp\nif a: pass\n" + b"elif a: pass\n" * 3000, ""),
+    "a huge number": (b"# fsdp\nx = " + b"9" * 100_000 + b"\n", "does not parse"),
+    "a bad cookie": (b"# coding: fsdp\n", "coding cookie"),
+    "a codec that is none for text": (b"# coding: zlib\n# fsdp\n", "co"),
+    "100,000 lines": (PROGRAM.encode() + b"x = [1, 'two', f(3)]  # four\n" * 100_000, ""),
+    "one long line": (PROGRAM.encode() + b"x = [" + b"1, " * 100_000 + b"]\n", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "said"), HOSTILE_FILES.values(), ids=HOSTILE_FILES)
+def test_hostile_files_have_one_clear_line(tree: Path, data: bytes, said: str) -> None:
+    (tree / "hostile.py").write_bytes(data)
+    for mode in (["check"], ["--form", "bridge", "--allow-dirty"]):
+        done = tool(tree, *mode)
+        text = done.stderr.decode()
+        assert "Traceback" not in text
+        assert "internal error" not in text
+        assert sum("hostile.py" in line for line in text.splitlines()) <= 1
+        assert said in text
+    assert "fsdp_migrate" in (tree / "train.py").read_text()  # the others go on
+
+
+def test_patterns_that_take_forever_are_left_out(tree: Path) -> None:
+    (tree / ".git").rename(tree.parent / "git")
+    (tree / ".gitignore").write_text("*a*a*a*a*a*a*a*a*a*a*b\n")
+    (tree / f"{'a' * 200}.py").write_text(PROGRAM)
+    assert tool(tree, "check").stdout.count(b"FSDP002") == 2
+
+
+def test_settings_that_nest_without_end(tree: Path) -> None:
+    (tree / "pyproject.toml").write_text("x = " + "[" * 100_000)
+    done = tool(tree, "check")
+    assert b"pyproject.toml" in done.stderr
+    assert b"Traceback" not in done.stderr
