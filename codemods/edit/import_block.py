@@ -64,7 +64,7 @@ def edit_imports(file: File, changes: Sequence[ImportChange], limit: int) -> lis
     Args:
         limit: the line length of the target's formatter.
     """
-    changed = {change.node: change for change in changes}
+    changed: dict[ast.stmt, ImportChange] = {change.node: change for change in changes}
     edits: list[Edit] = []
     runs = {id(run[0]): run for node in changed if (run := _run(file, node))}
     for run in runs.values():
