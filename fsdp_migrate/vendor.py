@@ -73,13 +73,15 @@ def package_of(path: Path, text: str) -> Package:
     if RUNTIME in text:
         return INSTALLED
     places = [(root, set(os.listdir(root))) for root in _above(str(path.parent))]
+    seen: set[str] = set()
     for module, member in dict.fromkeys(_IMPORTED.findall(text)):
         parts = [*module.split("."), member] if member else module.split(".")
         for root, names in places:
             for length in range(len(parts) * (parts[0] in names), 0, -1):
-                folder = Path(root, *parts[:length])
-                if is_copy(folder):
-                    return Package(".".join(parts[:length]), folder)
+                folder = os.path.join(root, *parts[:length])
+                if folder not in seen and is_copy(folder):
+                    return Package(".".join(parts[:length]), Path(folder))
+                seen.add(folder)
     return INSTALLED
 
 
@@ -91,10 +93,10 @@ def _above(folder: str) -> Iterator[str]:
         folder = "" if is_root or folder == os.path.dirname(folder) else os.path.dirname(folder)
 
 
-def is_copy(folder: Path) -> bool:
+def is_copy(folder: str | Path) -> bool:
     """Whether a folder holds a copy of the runtime."""
     try:
-        with open(folder / "__init__.py", "rb") as stream:
+        with open(os.path.join(folder, "__init__.py"), "rb") as stream:
             return stream.read(len(MARK)) == MARK.encode()
     except OSError:
         return False

@@ -192,7 +192,7 @@ class Constructions:
             return ENABLE_WRAP
         if self._is_own(call.func):
             return SUBCLASS
-        if isinstance(call.func, ast.Name) and "partial" in self.context.file.text:
+        if self._mentions_partial and isinstance(call.func, ast.Name):
             is_made_by_partial = self.context.models.is_constructor(call, self.context.file)
             return WRAP if is_made_by_partial else None
         return None
@@ -201,6 +201,10 @@ class Constructions:
         if self.context.references.get(expression) == CLASS:
             return True
         return self._subclasses and self.context.models.is_class(expression, self.context.file)
+
+    @cached_property
+    def _mentions_partial(self) -> bool:
+        return "partial" in self.context.file.text
 
     @property
     def _subclasses(self) -> bool:

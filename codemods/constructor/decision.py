@@ -29,6 +29,7 @@ from fsdp_migrate.codemods.constructor.origin import (
     Origin,
     callers,
     may_be_nested,
+    origin_of,
     stays_inside,
 )
 from fsdp_migrate.codemods.constructor.plain import (
@@ -45,6 +46,7 @@ from fsdp_migrate.codemods.models import Models
 from fsdp_migrate.codemods.rule import Edit, Import
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import RUNTIME, TORCH
+from fsdp_migrate.facts.program import External
 
 # Where more files than these would have to be searched for a dependence on FSDP1, its model stays on the bridge: one of them
 # has it, and reading them all takes longer than the rest of the run.
@@ -149,9 +151,9 @@ class Decisions:
             }
             wrapping = [path for path, each in files.items() if self.constructions(each)]
             hopeful = [path for path in wrapping if not any(self._stays(files[path]))]
+            using = {each for each in files if hopeful and _USES.search(files[each].file.text)}
             for path in wrapping if hopeful else ():
-                group = {path, *filter(files.get, self._reached(files[path]))}
-                group = {each for each in group if _USES.search(files[each].file.text)}
+                group = using & {path, *self._reached(files[path])}
                 for other in [each for each in self._groups if each & group]:
                     self._groups.remove(other)
                     group |= other
@@ -179,11 +181,20 @@ class Decisions:
         return Decision(forms)
 
     def _reached(self, context: Context) -> list[str]:
-        """The files that can get a model from one: itself alone, where each is used in the function that wraps it."""
+        """The files that can get a model from one, or have its class."""
         path = context.file.path
-        if all(map(stays_inside, self.constructions(context))):
-            return [str(path)]
-        return self.reach.of(path)
+        alone = all(map(self._is_local, self.constructions(context)))
+        return [str(path)] if alone else self.reach.of(path)
+
+    def _is_local(self, construction: Construction) -> bool:
+        """Whether a model of another package is used in the function that wraps it, and nowhere else."""
+        if not stays_inside(construction):
+            return False
+        try:
+            makers = origin_of(construction).makers
+        except Stays:
+            return False
+        return all(isinstance(self.makeup.made_of(*maker), External) for maker in makers)
 
     def _stays(self, context: Context) -> Iterator[bool]:
         """Whether each constructor of a file stays on the bridge for its own arguments."""
@@ -313,7 +324,7 @@ def parts_of(construction: Construction) -> dict[str, Plain]:
             parts.update(plain(construction))
         except Stays as stays:
             parts.update(recorded.parts(construction, names, stays))
-    return parts
+    return {"device_id": parts["device_id"], **parts}  # the device is current before a mesh is made
 
 
 def why_not(construction: Construction) -> str:

@@ -113,6 +113,8 @@ def _text(context: Context, value: ast.expr, table: Table) -> str | None:
         made = _text(context, each, table)
         if made is None:
             return None
+        if not branches(each) and " if " in made:
+            made = f"({made})"
         first, last = (place - start for place in context.file.span(each))
         text = text[:first] + made + text[last:]
     return text

@@ -19,7 +19,7 @@ _IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n]*)|import[ \t]+([^\n]+))",
     re.MULTILINE,
 )
-_DYNAMIC = re.compile(r"\bimport_module\(|\b__import__\(")
+_DYNAMIC = ("import_module(", "__import__(")
 _TEST = re.compile(r"(^|/)(tests?/|test_[^/]*\.py$|conftest\.py$)")
 _WORD = re.compile(r"[.\w]+")
 
@@ -93,7 +93,7 @@ class Reach:
         return list(found)
 
     def _is_dynamic(self, path: str) -> bool:
-        return bool(_DYNAMIC.search(self.text(path)))
+        return any(call in self.text(path) for call in _DYNAMIC)
 
     def _imported(self, path: str) -> Iterator[str]:
         package = module_name(Path(path)).split(".")

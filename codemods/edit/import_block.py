@@ -64,7 +64,7 @@ def edit_imports(file: File, changes: Sequence[ImportChange], limit: int) -> lis
     Args:
         limit: the line length of the target's formatter.
     """
-    changed = {change.node: change for change in changes}
+    changed: dict[ast.stmt, ImportChange] = {change.node: change for change in changes}
     edits: list[Edit] = []
     runs = {id(run[0]): run for node in changed if (run := _run(file, node))}
     for run in runs.values():
@@ -246,7 +246,7 @@ class _Run:
             yield from others
             return
         code = result.kept
-        exact = exact_edits(file, change, result.kept)
+        exact = exact_edits(file, change, code)
         if exact is None:
             text = str(code)
             if not code.block and len(self.base + text) > max(self.limit, last - begin):
@@ -267,7 +267,8 @@ class _Run:
         node = change.node
         if isinstance(node, ast.ImportFrom):
             code = read(self.file, node)
-            return edited(code, change, self.base, self.limit, apart=self.apart)
+            after = edited(code, change, self.base, self.limit, apart=self.apart)
+            return after if self.order is not None else self._parted(code, after)
         names = tuple(
             Name(change.move.get(alias.asname or alias.name, (alias.name,))[0])
             for alias in node.names
@@ -277,6 +278,18 @@ class _Run:
             made.setdefault(module, []).append(Name(name))
         others = [new_statement(m, n, self.base, self.limit) for m, n in made.items()]
         return Edited(None if change.drop else Code("", names), others)
+
+    def _parted(self, before: Code, after: Edited) -> Edited:
+        """New names that have no room on a line get a statement: a smaller edit than one of many lines."""
+        kept = after.kept
+        if kept is None or kept.block or not {*before.names} < {*kept.names}:
+            return after
+        if len(self.base + str(kept)) <= max(self.limit, len(self.base + str(before))):
+            return after
+        own = tuple(name for name in kept.names if name in before.names)
+        new = tuple(name for name in kept.names if name not in before.names)
+        others = [*after.others, replace(kept, names=new)]
+        return replace(after, kept=replace(kept, names=own), others=others)
 
     def _new(self, code: Code, beside: str) -> Line:
         """A new statement; what a linter overlooks beside it (an unused name, its place) is overlooked here too."""

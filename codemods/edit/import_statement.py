@@ -177,7 +177,7 @@ def read(file: File, node: ast.ImportFrom) -> Code:
         block=True,
         indent=_in_front(file, own[0][0]) if own else INDENT,
         hangs=not NEWLINE.search(opening.partition("(")[2]),
-        closing="\n" + end_of_last.rstrip(")") if NEWLINE.search(last) else "",
+        closing="\n" + end_of_last.replace(",", "").rstrip(")") if NEWLINE.search(last) else "",
         comma=re.sub(r"#.*", "", last).lstrip().startswith(","),
         head=head,
         tail=above,
@@ -381,7 +381,7 @@ def _path(file: File, node: ast.AST, old: str, new: str) -> Edit:
     return Edit(*written.span(), new)
 
 
-def _binds_torch_elsewhere(file: File, node: ast.Import) -> bool:
+def _binds_torch_elsewhere(file: File, node: ast.AST) -> bool:
     """Whether `torch` is bound without an `import torch.distributed.fsdp` wherever it is used."""
     bindings = file.scope_of(node).bindings.get("torch", ())
     used = min((load.lineno for load in file.loads.get("torch", ())), default=node.lineno)

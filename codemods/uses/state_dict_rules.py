@@ -87,7 +87,7 @@ class Trainer:
         Example(
             "shards, loaded",
             """\
-import torch.distributed.checkpoint as dcp
+import torch.distributed._shard.checkpoint as dcp
 import torch.distributed.fsdp as fsdp
 
 

@@ -25,6 +25,7 @@ from fsdp_migrate.facts.names import CLASS, STATE_DICTS
 from fsdp_migrate.facts.scopes import Assigned
 from fsdp_migrate.findings import Action
 
+_LEGACY = "torch.distributed._shard.checkpoint"
 RULES = (CONTEXT, SET_TYPE, state_dict_bare.BARE, state_dict_local.LOCAL, *optimizer_states.RULES)
 
 
@@ -58,6 +59,8 @@ def find(context: Context) -> Iterator[Found]:
             plain.append(decided)
             yield from _rewritten(context, decided)
     yield from _spent(context, plain)
+    if any(each.replacements for each in plain):
+        yield from _legacy_paths(context)
     for attribute in _attributes(context, "set_state_dict_type"):
         call = context.file.parents[attribute]
         assert isinstance(call, ast.Call)
@@ -212,6 +215,23 @@ def _spent(context: Context, plain: Sequence[_Plain]) -> Iterator[Found]:
                 edits=partial(_removal, context, statement),
                 removed=(statement,),
             )
+
+
+def _legacy_paths(context: Context) -> Iterator[Found]:
+    """Imports of `torch.distributed._shard.checkpoint`, which is the module torch.distributed.checkpoint by its old name."""
+    statements: list[ast.Import | ast.ImportFrom] = [
+        *context.file.of(ast.Import),
+        *context.file.of(ast.ImportFrom),
+    ]
+    for node in statements:
+        start, end = context.file.span(node)
+        at = context.file.text.find(_LEGACY, start, end)
+        named = isinstance(node, ast.ImportFrom) or all(alias.asname for alias in node.names)
+        if at >= 0 and named:
+            where = at + len("torch.distributed"), at + len("torch.distributed._shard")
+            message = "torch.distributed.checkpoint is the same module, and torch's name for it"
+            edit = Edit(*where, "")
+            yield Found(CONTEXT, node, Action.REWRITE, message, edits=partial(list, [edit]))
 
 
 def _removal(context: Context, statement: ast.stmt) -> list[Edit]:

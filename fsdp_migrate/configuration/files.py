@@ -65,10 +65,10 @@ class _File:
         changes: list[Change] = []
         edits: list[Edit] = []
         for code, said in self.translated(roots):
-            parts = [each for each in said if each.change]
-            wanted = [part.change for part in parts if self.is_on(code, part.place.span)]
+            wanted = [each.change for each in said if each.change]
+            shown = [self.is_on(code, each.place.span) for each in said]
             try:
-                if len(wanted) < len(parts):
+                if not all(shown):
                     raise Refused("a comment silences a part of it")
                 if self.options.form == "bridge":
                     raise Refused("--form bridge changes imports and nothing else")
@@ -126,8 +126,9 @@ class _File:
         if self.is_on(code, span):
             places = (*self.place(span[0]), *self.place(span[1]))
             construct = self.text[slice(*span)].split("\n")[0].strip()
-            rest = code, _rule(code).name, action, message, construct
-            self.outcome.findings.append(Finding(self.source.shown, *places, *rest))
+            name = _rule(code).name
+            found = Finding(self.source.shown, *places, code, name, action, message, construct)
+            self.outcome.findings.append(found)
 
     def place(self, offset: int) -> tuple[int, int]:
         """Line and column, both from 1."""

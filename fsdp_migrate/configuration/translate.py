@@ -224,6 +224,9 @@ class _Translation:
 
     def add(self) -> None:
         """The new settings, in their section or in one that is made for them."""
+        gone = {each.change.entry for each in self.said if isinstance(each.change, Remove)}
+        if self.settings.entries and gone.issuperset(self.settings.entries) and not self.added:
+            self.added[f"{self.prefix}reshard_after_forward"] = True  # the default: none is empty
         if not self.added:
             return
         message = "FSDP2: " + ", ".join(

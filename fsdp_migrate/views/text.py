@@ -74,7 +74,7 @@ def next_steps(report: Report, paths: Sequence[str], *, wrote: bool) -> list[tup
     if wrote and report.changes:
         steps.append(("compare what both train", "verify ORIGINAL --migrated SCRIPT"))
         if report.count()["runtime"] and not report.vendored:
-            without = "run it where fsdp-migrate is not installed: copy the runtime"
+            without = "copy the runtime, to run where fsdp-migrate is not installed"
             steps.append((without, f"{own} --vendor DIR"))
     elif not wrote and len(report.findings) > len(manual):
         steps.append(("try it on a copy", "verify SCRIPT"))

@@ -95,7 +95,7 @@ def test_the_next_steps_are_named() -> None:
     assert render_next(Report(FINDINGS, changes=[change]), ["."], wrote=True) == [
         by_hand,
         "Next: compare what both train: `fsdp-migrate verify ORIGINAL --migrated SCRIPT`",
-        "Next: run it where fsdp-migrate is not installed: copy the runtime: "
+        "Next: copy the runtime, to run where fsdp-migrate is not installed: "
         "`fsdp-migrate . --vendor DIR`",
     ]
     assert len(render_next(Report(FINDINGS[2:], changes=[change]), ["."], wrote=True)) == 1

@@ -218,3 +218,38 @@ def test_the_root_is_skipped_where_it_may_be_of_the_classes() -> None:
     assert "if module is not model and isinstance(module, Seen):" in analyse(HEAD + itself)[1]
     unknown = f"model = FSDP(model, {BY_BLOCK})\n"
     assert "if module is not model and isinstance(module, Block):" in analyse(HEAD + unknown)[1]
+
+
+def test_a_condition_inside_of_a_branch_keeps_its_brackets() -> None:
+    text = "model = FSDP(model, cpu_offload=CPUOffload(offload_params=low) if save else None)\n"
+    _, after = analyse(HEAD + text)
+    assert "(CPUOffloadPolicy() if low else OffloadPolicy()) if save else OffloadPolicy()" in after
+
+
+def test_the_device_is_current_before_a_mesh_is_made_on_it() -> None:
+    text = (
+        "model = FSDP(model, process_group=new_group(), device_id=rank, sync_module_states=True)\n"
+    )
+    _, after = analyse(HEAD + text)
+    assert (
+        """\
+torch.cuda.set_device(rank)
+mesh = DeviceMesh.from_group(new_group(), "cuda")
+broadcast_module_states(model, mesh=mesh)
+fully_shard(model, mesh=mesh)
+"""
+        in after
+    )
+
+
+def test_a_strategy_of_several_names_is_called_what_it_is() -> None:
+    text = (
+        "s = ShardingStrategy.FULL_SHARD\nif zero2:\n    s = ShardingStrategy.SHARD_GRAD_OP\n"
+        "model = FSDP(model, sharding_strategy=s)\n"
+    )
+    assert analyse(HEAD + text)[1].endswith("""\
+reshard_after_forward = None
+if zero2:
+    reshard_after_forward = False
+fully_shard(model, reshard_after_forward=reshard_after_forward)
+""")

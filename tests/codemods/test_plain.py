@@ -297,3 +297,29 @@ def test_a_helper_whose_callers_are_known(tmp_path: Path) -> None:
     head = TRAIN[: TRAIN.index("def main")]
     after, _ = migrated(tmp_path, {"train.py": head + body, "model.py": MODEL})
     assert "    return fully_shard(model)\n" in after["train.py"]
+
+
+def test_the_class_of_a_model_counts(tmp_path: Path) -> None:
+    """Its methods see the names of its parameters, also where the function that wraps it keeps it to itself."""
+    model = MODEL + (
+        "\n    def groups(self):\n"
+        "        return [p for n, p in self.named_parameters() if n.split('.')[0] == 'head']\n"
+    )
+    body = "def main():\n    model = Net()\n    model = FSDP(model)\n    optimizer = torch.optim.SGD(model.groups())\n"
+    text = TRAIN[: TRAIN.index("def main")] + body
+    after, _ = migrated(tmp_path, {"train.py": text, "model.py": model})
+    assert not is_plain(after["train.py"])
+
+
+def test_a_model_of_another_package_that_goes_nowhere(tmp_path: Path) -> None:
+    """No other file is asked, whatever it says of models."""
+    text = (
+        "import torch\nfrom helper import batches\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+        "from transformers import AutoModel\n\n\ndef main():\n    model = AutoModel.from_config(c)\n"
+        "    model = FSDP(model)\n    print(model(batches()))\n"
+    )
+    helper = "def save(model):\n    return model.module.state_dict()\n"
+    after, _ = migrated(tmp_path, {"train.py": text, "helper.py": helper})
+    assert is_plain(after["train.py"])
+    after, _ = migrated(tmp_path, {"train.py": text + "    keep(model)\n", "helper.py": helper})
+    assert not is_plain(after["train.py"])

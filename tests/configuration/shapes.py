@@ -356,6 +356,11 @@ fsdp_config:
 """,
     ),
     Shape(
+        "axolotl, and nothing is left",
+        "base_model: x\nfsdp_config:\n  limit_all_gathers: true\n",
+        "base_model: x\nfsdp_version: 2\nfsdp_config:\n  reshard_after_forward: true\n",
+    ),
+    Shape(
         "a recipe for transformers",
         """\
 learning_rate: 1.0e-4

@@ -19,7 +19,7 @@ from pathlib import Path
 from fsdp_migrate.codemods.edit.text import comments
 from fsdp_migrate.engine import analyse_source
 from fsdp_migrate.facts.file import NEWLINE, File
-from fsdp_migrate.facts.names import NAMES, TORCH, fsdp1_name
+from fsdp_migrate.facts.names import NAMES, RUNTIME, TORCH, fsdp1_name
 from fsdp_migrate.facts.program import is_fallback
 from fsdp_migrate.facts.scopes import Assigned, Binding
 from fsdp_migrate.report import Report
@@ -141,12 +141,14 @@ def touched(outcome: Outcome) -> set[int]:
             lines = range(node.lineno, body[0].lineno if body else (node.end_lineno or 0) + 1)
             spoken.update(lines if not spoken.isdisjoint(lines) else ())
     matcher = SequenceMatcher(None, before, after, autojunk=False)
+    changes = [each for each in matcher.get_opcodes() if each[0] != "equal"]
+    # An import may change places with the one above it.
+    made = {after[line] for _, _, _, first, last in changes for line in range(first, last)}
     return {
         line + 1
-        for kind, start, end, _, _ in matcher.get_opcodes()
-        if kind != "equal"
+        for _, start, end, _, _ in changes
         for line in range(start, end)
-        if before[line].strip("\\ \t\f\r\n")
+        if before[line].strip("\\ \t\f\r\n") and before[line] not in made
     } - spoken
 
 
@@ -254,9 +256,16 @@ def shadowing_imports(text: str) -> set[str]:
         name
         for scope in module.scopes
         for name, bindings in scope.bindings.items()
-        if len({getattr(b, "module", id(b)) for b in bindings if not _is_fallback(b)}) > 1
+        if len({_origin(b) for b in bindings if not _is_fallback(b)}) > 1
         and any(hasattr(b, "alias") for b in bindings)
     }
+
+
+def _origin(binding: Binding) -> str | int:
+    module = getattr(binding, "module", None)
+    if module is None:
+        return id(binding)
+    return RUNTIME if str(module).startswith(RUNTIME) else str(module)  # one object, by any path
 
 
 def _is_fallback(binding: Binding) -> bool:

@@ -1,0 +1,69 @@
+"""Public programs under `verify`, as they are: what they would download is stood in for (`standins/`).
+
+    python benchmarks/real_programs.py NAME FOLDER [options of verify]
+
+FOLDER is a clone, fetched by the user. The interpreter needs what the program imports: see docs/results/real-programs.md.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+STANDINS = Path(__file__).parent / "standins"
+
+
+@dataclass(frozen=True)
+class Real:
+    """A program in a public repository.
+
+    Attributes:
+        folder, entry: where it is, below the clone.
+        paths: folders of the clone that an installation would put on the path.
+        arguments: as short a run as it allows.
+    """
+
+    folder: str
+    entry: str
+    arguments: tuple[str, ...]
+    paths: tuple[str, ...] = ()
+
+
+T5 = ("--epochs", "1", "--batch-size", "4", "--test-batch-size", "4")
+LLAMA = (
+    *("--enable_fsdp", "--model_name", "none", "--num_epochs", "1", "--context_length", "64"),
+    *("--batch_size_training", "2", "--max_train_step", "4", "--max_eval_step", "2"),
+    *("--dist_checkpoint_root_folder", "out", "--dist_checkpoint_folder", "model"),
+)
+
+PROGRAMS = {
+    "t5": Real("distributed/FSDP", "T5_training.py", T5),
+    "llama-cookbook": Real("", "getting-started/finetuning/finetuning.py", LLAMA, ("src",)),
+}
+
+
+def command(name: str, clone: Path, options: list[str]) -> tuple[list[str], dict[str, str]]:
+    """The one command, and its environment."""
+    real = PROGRAMS[name]
+    folder = clone / real.folder
+    verify = [sys.executable, "-m", "fsdp_migrate", "verify", str(folder), "--entry", real.entry]
+    how = ["--nproc", "2", "--device", "cpu", "--workers", "0", *options]
+    paths = [STANDINS, *(clone / path for path in real.paths), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, filter(None, paths)))}
+    return [*verify, *how, "--", *real.arguments], environment
+
+
+def main() -> int:
+    """Runs one program; its exit status is verify's."""
+    if len(sys.argv) < 3 or sys.argv[1] not in PROGRAMS:
+        print(f"{__doc__}\nNAME is one of: {', '.join(PROGRAMS)}", file=sys.stderr)
+        return 2
+    arguments, environment = command(sys.argv[1], Path(sys.argv[2]).resolve(), sys.argv[3:])
+    return subprocess.run(arguments, env=environment, check=False, cwd="/").returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

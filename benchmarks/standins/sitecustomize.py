@@ -1,0 +1,184 @@
+"""Stands in for what programs download: models get random weights and a few layers, tokenizers and data sets are made up.
+
+It runs when the interpreter starts, from PYTHONPATH, and changes a package once it is imported. The program itself
+is not edited.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+VOCABULARY = 128
+SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 256,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 1,
+}
+T5 = {
+    "vocab_size": VOCABULARY,
+    "d_model": 32,
+    "d_kv": 8,
+    "d_ff": 64,
+    "num_layers": 2,
+    "num_heads": 4,
+    "decoder_start_token_id": 0,
+}
+
+
+class Tokenizer:
+    """A letter is a token."""
+
+    pad_token_id, eos_token_id, bos_token_id, unk_token_id = 0, 1, 1, 2
+    pad_token = eos_token = bos_token = "<>"
+    padding_side = "right"
+    chat_template = None
+
+    def __len__(self) -> int:
+        return VOCABULARY
+
+    def encode(self, text: str, add_special_tokens: bool = True, **_: Any) -> list[int]:
+        return [3 + ord(letter) % (VOCABULARY - 3) for letter in text] + [1] * add_special_tokens
+
+    def __call__(self, text: Any, max_length: int = 512, padding: Any = False, **how: Any) -> Any:
+        import torch
+
+        several = isinstance(text, list)
+        rows = [
+            self.encode(each, how.get("add_special_tokens", True))[:max_length]
+            for each in (text if several else [text])
+        ]
+        length = max_length if padding == "max_length" else max(map(len, rows))
+        fill = length if padding else 0
+        found: dict[str, Any] = {
+            "input_ids": [row + [0] * (fill - len(row)) for row in rows],
+            "attention_mask": [[1] * len(row) + [0] * (fill - len(row)) for row in rows],
+        }
+        if how.get("return_tensors") == "pt":
+            return {name: torch.tensor(value) for name, value in found.items()}
+        return found if several else {name: value[0] for name, value in found.items()}
+
+    batch_encode_plus = __call__
+
+    def convert_ids_to_tokens(self, ids: Any) -> Any:
+        return ids
+
+    def decode(self, ids: Any, **_: Any) -> str:
+        return str(list(ids))
+
+    def save_pretrained(self, folder: str) -> None: ...
+
+
+def text(seed: int, words: int = 12) -> str:
+    """A few made-up words."""
+    draw = random.Random(seed)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    return " ".join("".join(draw.choices(letters, k=draw.randint(1, 6))) for _ in range(words))
+
+
+@contextlib.contextmanager
+def _seeded() -> Iterator[None]:
+    """Weights are the same in every process, as downloaded ones are."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
+def _model(cls: Any, *_: Any, **how: Any) -> Any:
+    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, T5Config
+
+    if not hasattr(cls, "config_class"):  # AutoModelForCausalLM
+        cls = GPTNeoXForCausalLM
+    config = cls.config_class
+    made = config(**T5) if config is T5Config else config(**SIZES)
+    made.use_cache = how.get("use_cache", True) is not False and config is not GPTNeoXConfig
+    with _seeded():
+        return cls(made)
+
+
+def _models(module: Any) -> None:
+    module.PreTrainedModel.from_pretrained = classmethod(_model)
+    module.PreTrainedModel.save_pretrained = lambda self, *args, **kwargs: None
+
+
+def _auto_models(module: Any) -> None:
+    module._BaseAutoModelClass.from_pretrained = classmethod(_model)
+
+
+def _tokenizers(module: Any) -> None:
+    base = getattr(module, "PreTrainedTokenizerBase", None) or module.AutoTokenizer
+    base.from_pretrained = classmethod(lambda cls, *args, **kwargs: Tokenizer())
+
+
+def _configs(module: Any) -> None:
+    def llama(*_: Any, **__: Any) -> Any:
+        from transformers import LlamaConfig
+
+        return LlamaConfig(**SIZES)
+
+    module.AutoConfig.from_pretrained = llama
+
+
+def _datasets(module: Any) -> None:
+    def load_dataset(name: str, split: str = "train", **_: Any) -> Any:
+        numbers = range(16) if split == "train" else range(16, 24)
+        rows = [{"id": str(n), "dialogue": text(n), "summary": text(n + 1000, 5)} for n in numbers]
+        return module.Dataset.from_list(rows)
+
+    module.load_dataset = load_dataset
+
+
+def _transformers(module: Any) -> None:
+    import torch
+
+    module.AdamW = torch.optim.AdamW  # which it had up to release 4
+
+
+PATCHES: dict[str, Callable[[Any], None]] = {
+    "datasets": _datasets,
+    "transformers": _transformers,
+    "transformers.models.auto.configuration_auto": _configs,
+    "transformers.modeling_utils": _models,
+    "transformers.models.auto.auto_factory": _auto_models,
+    "transformers.models.auto.tokenization_auto": _tokenizers,
+    "transformers.tokenization_utils_base": _tokenizers,
+}
+
+
+class _Patches(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        patch = PATCHES.pop(fullname, None)
+        if patch is None:
+            return None
+        for finder in [finder for finder in sys.meta_path if finder is not self]:
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None and spec.loader is not None:
+                execute = spec.loader.exec_module
+
+                def exec_module(module: ModuleType, execute: Any = execute) -> None:
+                    execute(module)
+                    patch(sys.modules[module.__name__])  # a lazy one takes its place
+
+                spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+                return spec
+        return None
+
+
+sys.meta_path.insert(0, _Patches())

@@ -1,0 +1,98 @@
+"""What programs print and write: compared by their numbers and by their content."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fsdp_migrate.verify import printed, written
+from fsdp_migrate.verify.compare import Difference, compare
+from fsdp_migrate.verify.records import Rank, Run
+from fsdp_migrate.verify.verdict import Verdict
+
+torch = pytest.importorskip("torch")
+
+
+def run(*outputs: str) -> Run:
+    ranks = [
+        Rank(n, [1.0], [1], [1.0], [[0.1]], output=text) for n, text in enumerate(outputs or [""])
+    ]
+    return Run(ranks, seconds=1.0)
+
+
+def verdict(one: Run, other: Run, *differences: Difference) -> Verdict:
+    comparison = compare(one, other)
+    comparison = replace(comparison, differences=[*comparison.differences, *differences])
+    return Verdict(comparison, 1e-6, "gloo", {"a": 0.0}, one, other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "differs"),
+    [
+        ("eval loss 2.315", "eval loss 2.315", False),
+        ("eval loss 2.315", "eval loss 2.316", False),  # one in the last digit
+        ("eval loss 2.315", "eval loss 2.318", True),
+        ("12 tensors", "13 tensors", True),
+        ("accuracy 1.5e-3", "accuracy 1.9e-3", True),
+        ("epoch took 3.2s", "epoch took 9.9s", False),
+        ("memory 312 MiB", "memory 900 MiB", False),
+        ("wrote /tmp/run1/x.pt", "wrote /tmp/run2/x.pt", False),
+        ("a 1\na 2", "a 2\na 1", False),  # ranks that share an output
+        ("a 1\na 2", "a 1", False),
+        ("a nan", "a nan", False),
+    ],
+)
+def test_numbers_that_are_printed(one: str, other: str, differs: bool) -> None:
+    found = list(printed.differences(run("same 1", one), run("same 1", other), 1e-6))
+    assert bool(found) == differs
+    assert all(difference.rank == 1 for difference in found)
+
+
+def test_a_line_in_which_the_original_differs_from_itself_is_no_difference() -> None:
+    noise = Difference(2, 6, 0, "printed 'port #'", "'port 1' against 'port 2'")
+    other = Difference(2, 6, 0, "printed 'loss #'", "'loss 1' against 'loss 2'")
+    both, control = verdict(run(), run(), noise, other), verdict(run(), run(), noise)
+    assert both.without(control).first == other
+    kept = replace(both.without(control), control=control)
+    assert kept.deterministic
+    assert kept.line().startswith("different: printed 'loss #' differs first")
+
+
+def test_an_original_that_differs_from_itself_is_the_verdict() -> None:
+    twice = verdict(run(), run(), Difference(1, 1, 0, "loss", "1 against 2", 0))
+    found = replace(twice, control=twice, emulated=True)
+    assert not found.equal
+    assert found.line().startswith(
+        "undecided (CUDA emulated): the original program differs from itself: loss differs first at step 1"
+    )
+    assert found.to_json()["deterministic"] is False
+
+
+def test_checkpoints_that_both_wrote(tmp_path: Path) -> None:
+    trees = {
+        "one": {"model": {"w": torch.ones(3)}, "step": 7, "seconds": 1.5},
+        "same": {"model": {"w": torch.ones(3)}, "step": 7, "seconds": 9.5},
+        "other": {"model": {"w": torch.ones(3) + 0.5}, "step": 7, "seconds": 1.5},
+        "later": {"model": {"w": torch.ones(3)}, "step": 8, "seconds": 1.5},
+        "less": {"model": {}, "step": 7, "seconds": 1.5},
+    }
+    told = {}
+    for name, tree in trees.items():
+        (tmp_path / name).mkdir()
+        before = written.files(tmp_path / name)
+        torch.save(tree, tmp_path / name / "m.pt")
+        told[name] = written.checkpoints(tmp_path / name, before)
+    same = verdict(run(), run())
+    texts = {
+        name: [d.text for d in written.compare(told["one"], told[name], same).differences]
+        for name in trees
+    }
+    assert texts["one"] == texts["same"] == []
+    assert texts["other"] == ["model.w by up to 0.5"]
+    assert texts["later"] == ["step is 7 against 8"]
+    assert texts["less"] == ["model.w is in one of them only"]
+    alone = written.compare(told["one"], {}, same)
+    assert alone.notes == ["only one program wrote m.pt (1 such checkpoints)"]
+    assert written.checkpoints(tmp_path / "one", written.files(tmp_path / "one")) == {}
