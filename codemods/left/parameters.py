@@ -180,6 +180,10 @@ def find(context: Context) -> Iterator[Found]:
     for node in (*_measured(context), *_asked_for_none(context)):
         if _is_sharded(context, node):
             yield Found(RULE, node, Action.MANUAL, _NORM, shortened(_use(context, node)))
+    for call in _measured_elsewhere(context):
+        yield Found(
+            RULE, call, Action.MANUAL, f"{last_name(call)} takes norms of gradients: {_NORM}"
+        )
     for call in context.file.of(ast.Call):
         if last_name(call) == "parameters_to_vector" and call.args:
             if taken(context).are_parameters(call.args[0], context.file):
@@ -215,6 +219,20 @@ def _grouped_elsewhere(context: Context) -> Iterator[ast.Call]:
             for attribute in file.attributes.get(name, ())
         ):
             yield call
+
+
+def _measured_elsewhere(context: Context) -> Iterator[ast.Call]:
+    """The calls that give a model to a function, of a file without FSDP in it, that takes norms of gradients."""
+    functions = {
+        getattr(file.function(attribute), "name", "")
+        for file in _imported(context)
+        for attribute in file.attributes.get("norm", ())
+        if getattr(attribute.value, "attr", "") == "grad"
+    }
+    for call in context.file.of(ast.Call) if functions else ():
+        if last_name(call) in functions and isinstance(call.func, ast.Name):
+            if any(holds(context.models, value, context.file) for value in call.args):
+                yield call
 
 
 def _imported(context: Context) -> Iterator[File]:
