@@ -173,8 +173,8 @@ def find(context: Context) -> Iterator[Found]:
         yield Found(RULE, attribute, Action.MANUAL, _COUNT)
     for attribute in _used(context, lambda c, node: _decides(c.file, node), "ndim", "dim"):
         yield Found(RULE, attribute, Action.MANUAL, _SHAPE)
-    for call in _grouped_elsewhere(context):
-        yield Found(RULE, call, Action.MANUAL, f"in {last_name(call)}, {_SHAPE}")
+    for call, message in _elsewhere(context):
+        yield Found(RULE, call, Action.MANUAL, message)
     for attribute in _used(context, _is_called, *_FAILING):
         yield Found(RULE, attribute, Action.MANUAL, _FAILING[attribute.attr])
     for node in (*_measured(context), *_asked_for_none(context)):
@@ -204,6 +204,14 @@ def _is_sharded(context: Context, node: ast.expr) -> bool:
     return taken(context).is_parameter(node, context.file) and not (
         is_known_as_whole(context.file, node) or is_for_other_models(context, node)
     )
+
+
+def _elsewhere(context: Context) -> Iterator[tuple[ast.Call, str]]:
+    """The calls of functions of files without FSDP in them, with what these do."""
+    for call in _grouped_elsewhere(context):
+        yield call, f"in {last_name(call)}, {_SHAPE}"
+    for call in _measured_elsewhere(context):
+        yield call, f"{last_name(call)} takes norms of gradients: {_NORM}"
 
 
 def _grouped_elsewhere(context: Context) -> Iterator[ast.Call]:
