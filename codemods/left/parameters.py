@@ -173,13 +173,17 @@ def find(context: Context) -> Iterator[Found]:
         yield Found(RULE, attribute, Action.MANUAL, _COUNT)
     for attribute in _used(context, lambda c, node: _decides(c.file, node), "ndim", "dim"):
         yield Found(RULE, attribute, Action.MANUAL, _SHAPE)
-    for call in _grouped_elsewhere(context):
-        yield Found(RULE, call, Action.MANUAL, f"in {last_name(call)}, {_SHAPE}")
+    for call, message in _elsewhere(context):
+        yield Found(RULE, call, Action.MANUAL, message)
     for attribute in _used(context, _is_called, *_FAILING):
         yield Found(RULE, attribute, Action.MANUAL, _FAILING[attribute.attr])
     for node in (*_measured(context), *_asked_for_none(context)):
         if _is_sharded(context, node):
             yield Found(RULE, node, Action.MANUAL, _NORM, shortened(_use(context, node)))
+    for call in _measured_elsewhere(context):
+        yield Found(
+            RULE, call, Action.MANUAL, f"{last_name(call)} takes norms of gradients: {_NORM}"
+        )
     for call in context.file.of(ast.Call):
         if last_name(call) == "parameters_to_vector" and call.args:
             if taken(context).are_parameters(call.args[0], context.file):
@@ -202,6 +206,14 @@ def _is_sharded(context: Context, node: ast.expr) -> bool:
     )
 
 
+def _elsewhere(context: Context) -> Iterator[tuple[ast.Call, str]]:
+    """The calls of functions of files without FSDP in them, with what these do."""
+    for call in _grouped_elsewhere(context):
+        yield call, f"in {last_name(call)}, {_SHAPE}"
+    for call in _measured_elsewhere(context):
+        yield call, f"{last_name(call)} takes norms of gradients: {_NORM}"
+
+
 def _grouped_elsewhere(context: Context) -> Iterator[ast.Call]:
     """The calls of a model's own method, of a file without FSDP in it, that parts parameters by their dimensions."""
     for call in context.file.of(ast.Call):
@@ -215,6 +227,20 @@ def _grouped_elsewhere(context: Context) -> Iterator[ast.Call]:
             for attribute in file.attributes.get(name, ())
         ):
             yield call
+
+
+def _measured_elsewhere(context: Context) -> Iterator[ast.Call]:
+    """The calls that give a model to a function, of a file without FSDP in it, that takes norms of gradients."""
+    functions = {
+        getattr(file.function(attribute), "name", "")
+        for file in _imported(context)
+        for attribute in file.attributes.get("norm", ())
+        if getattr(attribute.value, "attr", "") == "grad"
+    }
+    for call in context.file.of(ast.Call) if functions else ():
+        if last_name(call) in functions and isinstance(call.func, ast.Name):
+            if any(holds(context.models, value, context.file) for value in call.args):
+                yield call
 
 
 def _imported(context: Context) -> Iterator[File]:

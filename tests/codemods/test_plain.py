@@ -323,3 +323,18 @@ def test_a_model_of_another_package_that_goes_nowhere(tmp_path: Path) -> None:
     assert is_plain(after["train.py"])
     after, _ = migrated(tmp_path, {"train.py": text + "    keep(model)\n", "helper.py": helper})
     assert not is_plain(after["train.py"])
+
+
+def test_a_norm_that_a_file_without_fsdp_takes_is_for_a_person(tmp_path: Path) -> None:
+    helper = (
+        "def norm_of(model):\n    total = torch.tensor(0.0)\n    for p in model.parameters():\n"
+        "        total += p.grad.norm() ** 2\n    dist.all_reduce(total)\n    return total\n"
+    )
+    text = f"from helper import norm_of\n{TRAIN}    norm = norm_of(model)\n"
+    files = {"train.py": text, "model.py": MODEL, "helper.py": helper}
+    _, report = migrated(tmp_path, files)
+    assert [f.construct for f in report.findings if f.action == "manual"] == ["norm_of(model)"]
+    files["helper.py"] = helper.replace("p.grad.norm()", "p.grad")
+    (tmp_path / "other").mkdir()
+    _, report = migrated(tmp_path / "other", files)
+    assert not [f for f in report.findings if f.action == "manual"]
