@@ -381,7 +381,7 @@ def _path(file: File, node: ast.AST, old: str, new: str) -> Edit:
     return Edit(*written.span(), new)
 
 
-def _binds_torch_elsewhere(file: File, node: ast.AST) -> bool:
+def _binds_torch_elsewhere(file: File, node: ast.stmt) -> bool:
     """Whether `torch` is bound without an `import torch.distributed.fsdp` wherever it is used."""
     bindings = file.scope_of(node).bindings.get("torch", ())
     used = min((load.lineno for load in file.loads.get("torch", ())), default=node.lineno)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from fsdp_migrate.configuration.sections import Section
 from fsdp_migrate.configuration.table import (
@@ -132,10 +133,11 @@ class _Translation:
 
     def mesh(self) -> None:
         """HYBRID_SHARD: a mesh of nodes and the devices of a node; one node has no other to replicate on."""
-        machines, processes = self.home.data("num_machines"), self.home.data("num_processes")
-        if self.code != ACCELERATE or self.home.get("parallelism_config"):
-            machines = None
-        if not isinstance(machines, int) or not isinstance(processes, int) or processes % machines:
+        machines: Any = self.home.data("num_machines")
+        processes: Any = self.home.data("num_processes")
+        is_free = self.code == ACCELERATE and not self.home.get("parallelism_config")
+        known = isinstance(machines, int) and isinstance(processes, int)
+        if not is_free or not known or machines < 1 or processes % machines:
             raise Stays(self.strategy_entry or self.home.get("fsdp"), MESHES[self.code])
         if machines > 1:
             sizes = {"dp_replicate_size": machines, "dp_shard_size": processes // machines}
@@ -179,12 +181,12 @@ class _Translation:
 
     def switch(self) -> None:
         """transformers' `fsdp` says whether FSDP is used at all; all else is in `fsdp_config`."""
-        entry = self.home.get("fsdp")
-        if isinstance(path := self.home.data("fsdp_config"), str) and path:
-            if {"offload", "shard_grad_op"} & {*self.words}:
-                raise Stays(
-                    entry, f"write fsdp True; into the file of fsdp_config: {STRATEGY}, cpu_offload"
-                )
+        entry, path = self.home.get("fsdp"), self.home.data("fsdp_config")
+        is_path = isinstance(path, str) and bool(path)
+        if is_path and {"offload", "shard_grad_op"} & {*self.words}:
+            message = f"write fsdp True, and into the file of fsdp_config: {STRATEGY}, cpu_offload"
+            raise Stays(entry, message)
+        if is_path:
             self.added.clear()
         if "offload" in self.words and not self.settings.get("cpu_offload", "offload_params"):
             name = "offload_params" if self.code == AXOLOTL else "cpu_offload"
@@ -196,7 +198,7 @@ class _Translation:
         for name in _MOVED if self.code == TRANSFORMERS else ():
             moved = self.home.key(name)
             if moved is not None:
-                if moved.data is UNKNOWN:
+                if moved.data is UNKNOWN or is_path:
                     raise Stays(moved, "belongs into fsdp_config, without its prefix")
                 self.say(Remove(moved), f"goes into fsdp_config, as {moved.name}")
                 if moved.data and not self.settings.get(moved.name):
@@ -209,9 +211,8 @@ class _Translation:
             for name in ("offload_params", "cpu_offload", "activation_checkpointing")
         ]
         on = next((entry for entry in extra if entry and is_on(entry.data)), None)
-        is_all = (
-            self.section.settings is self.home
-        )  # nothing would be left, or the rest is elsewhere
+        # Of a plugin or a file of its own nothing would be left, and FSDP is switched on elsewhere.
+        is_all = self.section.settings is self.home
         if on or is_all or "offload" in self.words:
             raise Stays(on or self.strategy_entry, UNSHARDED)
         entries = [self.section.entry, *map(self.home.key, ("fsdp", "fsdp_version", *_MOVED))]

@@ -397,6 +397,11 @@ output_dir: out
         "learning_rate: 1.0\nfsdp: true\nfsdp_config: fsdp.json\n",
     ),
     Shape(
+        "a path in fsdp_config, and settings beside it",
+        "learning_rate: 1.0\nfsdp: full_shard\nfsdp_config: fsdp.json\nfsdp_min_num_params: 100\n",
+        says="belongs into fsdp_config, without its prefix",
+    ),
+    Shape(
         "hybrid sharding in transformers",
         "learning_rate: 1.0\nfsdp: hybrid_shard auto_wrap\n",
         says="ParallelismConfig",
