@@ -180,10 +180,6 @@ def find(context: Context) -> Iterator[Found]:
     for node in (*_measured(context), *_asked_for_none(context)):
         if _is_sharded(context, node):
             yield Found(RULE, node, Action.MANUAL, _NORM, shortened(_use(context, node)))
-    for call in _measured_elsewhere(context):
-        yield Found(
-            RULE, call, Action.MANUAL, f"{last_name(call)} takes norms of gradients: {_NORM}"
-        )
     for call in context.file.of(ast.Call):
         if last_name(call) == "parameters_to_vector" and call.args:
             if taken(context).are_parameters(call.args[0], context.file):
