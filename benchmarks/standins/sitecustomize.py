@@ -164,7 +164,7 @@ class _Patches(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        patch = PATCHES.pop(fullname, None)
+        patch = PATCHES.get(fullname)
         if patch is None:
             return None
         for finder in [finder for finder in sys.meta_path if finder is not self]:

@@ -32,7 +32,7 @@ _FREE = {"limit_all_gathers", "use_orig_params", "backward_prefetch"}
 # What of a model must be known, and so have been the same in all calls.
 _NEEDED = {"parameters_held", "wrapped_parts", "meta", "batch_norm", "buffers", "units"}
 _NEEDED |= {"all_of_classes", "root_is_alike", "other_options", "device_type", "shard_ranks"}
-_MOST_NAMES = 12
+_MOST_NAMES, _LONG = 12, 40
 
 
 def parts(construction: Construction, names: Iterable[str], stays: Stays) -> dict[str, Plain]:
@@ -109,9 +109,16 @@ class _ByRun:
         if spare and given is not None and not _writes(value, checks):
             made = replace(made, statements=spare, removed=(given.node,))
         units = "by class" if made.units else "by name" if made.members else "none"
-        fixed = f"{name}={text.removeprefix('ShardingStrategy.')}" if checks else ""
+        short = f"={text.removeprefix('ShardingStrategy.')}" if len(text) < _LONG else ""
+        fixed = f"{name}{short}" if checks else ""
         fixed = f"units {units}" if name == "auto_wrap_policy" else fixed
-        return replace(made, message=f"as recorded: {text}", fixed=fixed, checks=checks)
+        unsaid = (
+            ""
+            if checks or not fixed
+            else "; there is nothing to check it by: other units train the same"
+        )
+        message = f"as recorded: {text}{unsaid}"
+        return replace(made, message=message, fixed=fixed, checks=checks)
 
     def _is_free(self, name: str, text: str, value: ast.expr) -> bool:
         """Whether an argument can have no other value, or none that makes a difference."""

@@ -174,6 +174,12 @@ def test_units_that_are_no_class_are_named(program: Path) -> None:
     assert "    for module in model.blocks:\n        fully_shard(module, resh" in text
 
 
+def test_units_without_a_check_are_said_to_have_none(program: Path) -> None:
+    (program / "train.py").write_text(TRAIN.replace("make_policy(cfg)", "make_policy([])"))
+    found = analysed(program, recorded(program)).findings
+    assert "nothing to check it by" in "".join(f.message for f in found if f.code == "FSDP152")
+
+
 def test_values_that_differ_stay_on_the_bridge(program: Path) -> None:
     """Between ranks or calls, which the recording says itself, or between runs."""
     differs = {"sharding_strategy": ["ShardingStrategy.FULL_SHARD", "ShardingStrategy.NO_SHARD"]}
