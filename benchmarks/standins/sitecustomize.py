@@ -161,12 +161,28 @@ PATCHES: dict[str, Callable[[Any], None]] = {
 
 
 class _Patches(MetaPathFinder):
+    def __init__(self) -> None:
+        self._asking: set[str] = set()
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         patch = PATCHES.get(fullname)
-        if patch is None:
+        if patch is None or fullname in self._asking:
             return None
+        self._asking.add(fullname)
+        try:
+            return self._patched(fullname, path, target, patch)
+        finally:
+            self._asking.remove(fullname)
+
+    def _patched(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: ModuleType | None,
+        patch: Callable[[Any], None],
+    ) -> ModuleSpec | None:
         for finder in [finder for finder in sys.meta_path if finder is not self]:
             spec = finder.find_spec(fullname, path, target)
             if spec is not None and spec.loader is not None:
