@@ -181,6 +181,11 @@ def find(context: Context) -> Iterator[Found]:
     for node in (*_measured(context), *_asked_for_none(context)):
         if _is_sharded(context, node):
             yield Found(RULE, node, Action.MANUAL, _NORM, shortened(_use(context, node)))
+    yield from _vectors(context)
+
+
+def _vectors(context: Context) -> Iterator[Found]:
+    """Sharded parameters that are joined into one vector."""
     for call in context.file.of(ast.Call):
         if last_name(call) == "parameters_to_vector" and call.args:
             if taken(context).are_parameters(call.args[0], context.file):
