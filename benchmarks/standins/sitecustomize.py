@@ -79,6 +79,9 @@ class Tokenizer:
     def decode(self, ids: Any, **_: Any) -> str:
         return str(list(ids))
 
+    def batch_decode(self, rows: Any, **_: Any) -> list[str]:
+        return [self.decode(row) for row in rows]
+
     def save_pretrained(self, folder: str) -> None: ...
 
 
