@@ -46,6 +46,7 @@ class Models:
         self.program = program
         self.references: dict[File, dict[ast.expr, str]] = {}
         self._answers: dict[ast.AST, bool] = {}
+        self._classes: dict[ast.Call, list[str]] = {}
 
     def constructors(self, file: File) -> list[ast.Call]:
         """The calls in a file that wrap a model: of FSDP1's class, of a subclass of it, of a `partial` of it."""
@@ -256,25 +257,40 @@ class Models:
                 continue
             if self.can_hold(statement.value, file):
                 return True
-        fields = [] if own else self._fields.get(attribute.attr, [])
-        return any(self.can_hold(value, other) for other, value in fields)
+        given = [] if own else self._fields(attribute.attr)
+        return any(self.can_hold(value, other) for other, value in given)
+
+    def _fields(self, name: str) -> Iterator[tuple[File, ast.expr]]:
+        """What a field of the program's dataclasses is given: `Models(generator=FSDP(...))`."""
+        for file, call in self._made:
+            named = [each.value for each in call.keywords if each.arg == name]
+            fields = self._fields_of(call, file) if named or call.args else []
+            if name in fields:
+                place = fields.index(name)
+                yield from ((file, value) for value in named or call.args[place : place + 1])
 
     @cached_property
-    def _fields(self) -> dict[str, list[tuple[File, ast.expr]]]:
-        """What the fields of the program's dataclasses are given: `Models(generator=FSDP(...))`."""
-        found: dict[str, list[tuple[File, ast.expr]]] = {}
-        calls = ((n, f, c) for n, each in self.calls.items() for f, c in each if n[:1].isupper())
-        for _, file, call in calls:
+    def _made(self) -> list[tuple[File, ast.Call]]:
+        """The calls that make an object with something in it that can be a model."""
+        upper = [call for name, calls in self.calls.items() if name[:1].isupper() for call in calls]
+        return [
+            (file, call)
+            for file, call in upper
+            if any(not isinstance(value, ast.Constant) for value in _values_given(call))
+        ]
+
+    def _fields_of(self, call: ast.Call, file: File) -> list[str]:
+        """The fields of the class that a call makes an object of."""
+        if call not in self._classes:
             made = self._called(call, file)
-            if made is None or not isinstance(made.node, ast.ClassDef):
-                continue
-            annotated = [node for node in made.node.body if isinstance(node, ast.AnnAssign)]
-            names = [node.target.id for node in annotated if isinstance(node.target, ast.Name)]
-            given = [*zip(names, call.args, strict=False)]
-            given += [(each.arg, each.value) for each in call.keywords if each.arg in names]
-            for name, value in given:
-                found.setdefault(name, []).append((file, value))
-        return found
+            body = made.node.body if made and isinstance(made.node, ast.ClassDef) else []
+            annotated = [node.target for node in body if isinstance(node, ast.AnnAssign)]
+            self._classes[call] = [each.id for each in annotated if isinstance(each, ast.Name)]
+        return self._classes[call]
+
+
+def _values_given(call: ast.Call) -> list[ast.expr]:
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
 def _is_method(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.import_statement import ImportChange
@@ -241,7 +242,21 @@ def _is_spent(context: Context, node: ast.AST, local: str, gone: Collection[ast.
         isinstance(c.value, str) and c.value == local and _in_all(context, c)
         for c in file.of(ast.Constant)
     )
-    return not (file.is_package or exported or context.program.is_imported(file, local))
+    imported = context.program.is_imported(file, local) and _is_mentioned(context, local)
+    return not (file.is_package or exported or imported)
+
+
+def _is_mentioned(context: Context, name: str) -> bool:
+    """Whether another file of the run has a name in its text: `import *` alone does not use it."""
+    others = (path for path in context.program.paths if path != str(context.file.path))
+    return any(name.encode() in read for path in others if (read := _bytes(path)))
+
+
+def _bytes(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
 
 
 def _in_all(context: Context, constant: ast.Constant) -> bool:

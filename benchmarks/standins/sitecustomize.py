@@ -79,6 +79,9 @@ class Tokenizer:
     def decode(self, ids: Any, **_: Any) -> str:
         return str(list(ids))
 
+    def batch_decode(self, rows: Any, **_: Any) -> list[str]:
+        return [self.decode(row) for row in rows]
+
     def save_pretrained(self, folder: str) -> None: ...
 
 
@@ -161,12 +164,28 @@ PATCHES: dict[str, Callable[[Any], None]] = {
 
 
 class _Patches(MetaPathFinder):
+    def __init__(self) -> None:
+        self._asking: set[str] = set()
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        patch = PATCHES.pop(fullname, None)
-        if patch is None:
+        patch = PATCHES.get(fullname)
+        if patch is None or fullname in self._asking:
             return None
+        self._asking.add(fullname)
+        try:
+            return self._patched(fullname, path, target, patch)
+        finally:
+            self._asking.remove(fullname)
+
+    def _patched(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: ModuleType | None,
+        patch: Callable[[Any], None],
+    ) -> ModuleSpec | None:
         for finder in [finder for finder in sys.meta_path if finder is not self]:
             spec = finder.find_spec(fullname, path, target)
             if spec is not None and spec.loader is not None:

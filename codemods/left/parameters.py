@@ -158,6 +158,7 @@ _ADDRESS = "data_ptr() of a DTensor is 0: ask p.to_local()"
 _VECTOR = "gives a DTensor of the whole vector now, and FSDP1 gave this rank's shards: use p.to_local() or p.full_tensor()"
 
 _GROUPING = re.compile(r"optim|param|group|decay")
+_MEASURING = re.compile(r"norm|grad|clip", re.IGNORECASE)
 _FAILING = {
     "data_ptr": _ADDRESS,
     "numpy": _FAILS,
@@ -180,6 +181,11 @@ def find(context: Context) -> Iterator[Found]:
     for node in (*_measured(context), *_asked_for_none(context)):
         if _is_sharded(context, node):
             yield Found(RULE, node, Action.MANUAL, _NORM, shortened(_use(context, node)))
+    yield from _vectors(context)
+
+
+def _vectors(context: Context) -> Iterator[Found]:
+    """Sharded parameters that are joined into one vector."""
     for call in context.file.of(ast.Call):
         if last_name(call) == "parameters_to_vector" and call.args:
             if taken(context).are_parameters(call.args[0], context.file):
@@ -227,16 +233,20 @@ def _grouped_elsewhere(context: Context) -> Iterator[ast.Call]:
 
 def _measured_elsewhere(context: Context) -> Iterator[ast.Call]:
     """The calls that give a model to a function, of a file without FSDP in it, that takes norms of gradients."""
-    functions = {
-        getattr(file.function(attribute), "name", "")
-        for file in _imported(context)
-        for attribute in file.attributes.get("norm", ())
-        if getattr(attribute.value, "attr", "") == "grad"
-    }
-    for call in context.file.of(ast.Call) if functions else ():
-        if last_name(call) in functions and isinstance(call.func, ast.Name):
-            if any(holds(context.models, value, context.file) for value in call.args):
-                yield call
+    for call in context.file.of(ast.Call):
+        if not isinstance(call.func, ast.Name) or not _MEASURING.search(call.func.id):
+            continue
+        made = context.program.definition(call.func, context.file)
+        if made is None or made.file in context.program.files:
+            continue
+        norms = [
+            attribute
+            for attribute in made.file.attributes.get("norm", ())
+            if made.file.function(attribute) is made.node
+            and getattr(attribute.value, "attr", "") == "grad"
+        ]
+        if norms and any(holds(context.models, value, context.file) for value in call.args):
+            yield call
 
 
 def _imported(context: Context) -> Iterator[File]:

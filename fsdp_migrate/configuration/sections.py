@@ -62,17 +62,20 @@ def section_of(home: Mapping) -> Section | None:
     if kind is not None:
         return Section(ACCELERATE, home, entry, settings) if str(kind) == "FSDP" else None
     words = options_of(fsdp)
-    if not (
-        entry or home.style == "call" or {"auto_wrap", "offload"} & {*words} or _has(home, RECIPE)
-    ):
-        words = []  # `{"fsdp": "full_shard", ...}` may be any table
+    if not (entry or home.style == "call" or {"auto_wrap", "offload"} & {*words}):
+        words = words if _has(home, RECIPE) else []  # `{"fsdp": "full_shard"}` may be any table
     if not words and (fsdp or not names & (KEPT | REMOVED.keys())):
         return None
     if home.get("base_model"):
         return Section(AXOLOTL, home, entry, settings)
-    if home.get("fsdp") and not words:  # "", None or False: it is off
+    if words:
+        return Section(TRANSFORMERS, home, entry, settings)
+    is_prefixed = (
+        any(each.key.startswith("fsdp_") for each in settings.all()) if settings else False
+    )
+    if home.get("fsdp") or not (is_prefixed or version):  # it is off, or another's, as Composer's
         return None
-    is_accelerates = not home.get("fsdp") and names & {"sharding_strategy", "offload_params"}
+    is_accelerates = names & {"sharding_strategy", "offload_params"}
     return Section(ACCELERATE if is_accelerates else TRANSFORMERS, home, entry, settings)
 
 

@@ -93,7 +93,7 @@ def render_next(report: Report, paths: Sequence[str], *, wrote: bool) -> list[st
 
 
 def _finding_line(finding: Finding, stream: Stream) -> str:
-    place = f"{printable(finding.path)}:{finding.line}:{finding.column}"
+    place = f"{_name(finding.path)}:{finding.line}:{finding.column}"
     code = paint(finding.code, stream, fg=_COLOURS[finding.action], bold=True)
     mark = ""
     if finding.action is Action.MANUAL:
@@ -104,8 +104,14 @@ def _finding_line(finding: Finding, stream: Stream) -> str:
     return f"{paint(place, stream, bold=True)} {code} `{construct}`: {printable(finding.message)}{mark}"
 
 
+def _name(path: str) -> str:
+    """A path at the start of a line: CI systems take `::error ...` and `##...` there for commands."""
+    name = printable(path)
+    return f"./{name}" if name.lstrip().startswith(("::", "##")) else name
+
+
 def _place(problem: Problem) -> str:
-    name = printable(problem.path)
+    name = _name(problem.path)
     return f"{name}:{problem.line}" if problem.line else name
 
 

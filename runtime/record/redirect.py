@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -51,11 +52,24 @@ class Redirect(MetaPathFinder):
 
     def __init__(self, copies: Copies) -> None:
         self._copies = copies
+        self._asking = threading.local()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The spec that Python would use, or its twin in the copy."""
+        # A finder of the program may ask the others, too.
+        if fullname in vars(self._asking).setdefault("names", []):
+            return None
+        self._asking.names.append(fullname)
+        try:
+            return self._ask(fullname, path, target)
+        finally:
+            self._asking.names.remove(fullname)
+
+    def _ask(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> ModuleSpec | None:
         for finder in sys.meta_path:
             if type(finder).__module__.startswith(__package__ or ""):
                 continue

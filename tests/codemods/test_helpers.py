@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-from importlib import import_module
 from pathlib import Path
 
-import fsdp_migrate
+from fsdp_migrate.codemods import registry
 from fsdp_migrate.codemods.registry import all_rules
 from fsdp_migrate.facts.names import NAMES, RUNTIME
+
+CODEMODS = Path(registry.__file__).parent
 
 # The helpers, and why torch's own functions do not do.
 REASONS = {
@@ -27,9 +28,7 @@ REASONS = {
 def _emitted() -> set[str]:
     """The names that the codemods import from the runtime: `Import(RUNTIME, name)`, in their source."""
     found = set()
-    package = import_module("fsdp_migrate.codemods").__file__
-    assert package is not None
-    for file in Path(package).parent.rglob("*.py"):
+    for file in CODEMODS.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Import":
                 module, name, *_ = [*node.args, ast.Constant("")]
@@ -58,7 +57,7 @@ def test_examples_show_no_other_helper() -> None:
 
 
 def test_the_runtime_has_every_helper() -> None:
-    runtime = ast.parse((Path(fsdp_migrate.__path__[0]) / "runtime" / "__init__.py").read_text())
+    runtime = ast.parse((CODEMODS.parent / "runtime" / "__init__.py").read_text("utf-8"))
     names = {
         alias.name for n in ast.walk(runtime) if isinstance(n, ast.ImportFrom) for alias in n.names
     }

@@ -72,7 +72,7 @@ def meaning(path: Path) -> Any:
                 return called(path, first)
             read = json.loads if path.suffix == ".json" else yaml.safe_load
             settings = read(path.read_text())
-            known = re.compile(r"fsdp|distributed_type|learning_rate|transformer_layer")
+            known = re.compile(r"^fsdp$|distributed_type|learning_rate|transformer_layer")
             if not isinstance(settings, dict) or not any(map(known.search, settings)):
                 return "nothing of theirs"
             if "base_model" in settings:

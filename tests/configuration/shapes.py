@@ -402,6 +402,10 @@ output_dir: out
         says="belongs into fsdp_config, without its prefix",
     ),
     Shape(
+        "another library's fsdp_config",
+        "max_seq_len: 64\nfsdp_config:\n  sharding_strategy: FULL_SHARD\n  mixed_precision: PURE\n  verbose: true\n",
+    ),
+    Shape(
         "hybrid sharding in transformers",
         "learning_rate: 1.0\nfsdp: hybrid_shard auto_wrap\n",
         says="ParallelismConfig",

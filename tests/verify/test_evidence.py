@@ -60,7 +60,19 @@ class Finder:
             place = {repo!r} + "/src/engine"
             return spec_from_file_location(fullname, place + "/__init__.py", submodule_search_locations=[place])
 
+class Asking:
+    # As an import hook of the program may do.
+
+    @classmethod
+    def find_spec(cls, fullname, path=None, target=None):
+        for finder in sys.meta_path:
+            if finder is not cls and fullname == "tools":
+                spec = finder.find_spec(fullname, path, target)
+                if spec is not None:
+                    return spec
+
 sys.meta_path.append(Finder)
+sys.meta_path.insert(0, Asking)
 """
 
 
@@ -74,7 +86,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         repo / "src/engine/shard.py": SHARD,
         repo / "src/parts/blocks/net.py": NET,
         repo / "lib/tools.py": "",
-        site / "__editable___engine_finder.py": FINDER.format(repo=str(repo)),
+        site / "__editable___engine_finder.py": FINDER.replace("{repo!r}", repr(str(repo))),
         site / "__editable__.engine.pth": f"import __editable___engine_finder\n{repo}/lib\n",
         site / "sitecustomize.py": f"import site\nsite.addsitedir({str(site)!r})\n",
     }
