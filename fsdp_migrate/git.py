@@ -77,7 +77,8 @@ def _differing(root: Path, files: list[Path]) -> Iterator[Path]:
             for file in files[start : start + _AT_ONCE]
         }
         answer = _git(root, "ls-tree", "-z", "HEAD", "--", *map(os.fsdecode, names)) or b""
-        blobs = dict(reversed(entry.split(b"\t", 1)) for entry in answer.split(b"\0") if entry)
+        entries = (entry.partition(b"\t") for entry in answer.split(b"\0") if entry)
+        blobs = {name: about for about, _, name in entries}
         for name, file in names.items():
             blob = blobs.get(name, b"").split(b" ")[-1].decode()
             data = file.read_bytes()
