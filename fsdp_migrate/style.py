@@ -23,7 +23,7 @@ def line_length(path: Path) -> int:
 def _of_folder(folder: Path) -> int:
     try:
         tools = tomllib.loads((folder / "pyproject.toml").read_text("utf-8")).get("tool", {})
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return DEFAULT if folder.parent == folder else _of_folder(folder.parent)
     for tool in ("black", "ruff"):
         length = tools.get(tool, {}).get("line-length")
