@@ -50,7 +50,6 @@ from .optimizer_state import (
 from .plan import Unit, plan_units
 from .precision import cast_buffers
 from .refusals import UnsupportedInFSDP2
-from .set_optimizer_state import set_optimizer_state_dict
 from .sharded_grad_scaler import ShardedGradScaler
 from .state_dict_types import get_state_dict_type, set_state_dict_type, state_dict_type
 from .summon import summon_full_params
@@ -115,7 +114,6 @@ __all__ = [
     "plan_units",
     "rekey_optim_state_dict",
     "scatter_full_optim_state_dict",
-    "set_optimizer_state_dict",
     "set_state_dict_type",
     "shard_full_optim_state_dict",
     "sharded_grad_scaler",
