@@ -41,10 +41,23 @@ LLAMA = (
     *("--batch_size_training", "2", "--max_train_step", "4", "--max_eval_step", "2"),
     *("--dist_checkpoint_root_folder", "out", "--dist_checkpoint_folder", "model"),
 )
+DPO = (
+    *(
+        "model=pythia28",
+        "datasets=[hh]",
+        "loss=dpo",
+        "loss.beta=0.1",
+        "exp_name=dpo",
+        "trainer=FSDPTrainer",
+    ),
+    *("sample_during_eval=false", "gradient_accumulation_steps=2", "batch_size=8", "lr=1e-3"),
+    *("warmup_steps=2", "eval_batch_size=4", "n_eval_examples=4", "minimum_log_interval_secs=0"),
+)
 
 PROGRAMS = {
     "t5": Real("distributed/FSDP", "T5_training.py", T5),
     "llama-cookbook": Real("", "getting-started/finetuning/finetuning.py", LLAMA, ("src",)),
+    "dpo": Real("", "train.py", DPO),
 }
 
 # The tutorial's text has its program in pieces.

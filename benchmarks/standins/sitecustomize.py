@@ -111,7 +111,9 @@ def _model(cls: Any, *_: Any, **how: Any) -> Any:
     made = config(**T5) if config is T5Config else config(**SIZES)
     made.use_cache = how.get("use_cache", True) is not False and config is not GPTNeoXConfig
     with _seeded():
-        return cls(made)
+        model = cls(made)
+    dtype = how.get("torch_dtype", how.get("dtype"))
+    return model.to(dtype) if dtype is not None and dtype != "auto" else model
 
 
 def _models(module: Any) -> None:
@@ -137,11 +139,20 @@ def _configs(module: Any) -> None:
     module.AutoConfig.from_pretrained = llama
 
 
+def _summary(number: int) -> dict[str, str]:
+    return {"id": str(number), "dialogue": text(number), "summary": text(number + 1000, 5)}
+
+
+def _preference(number: int) -> dict[str, str]:
+    asked = f"\n\nHuman: {text(number)}\n\nAssistant: "
+    return {"chosen": asked + text(number + 1000, 5), "rejected": asked + text(number + 2000, 5)}
+
+
 def _datasets(module: Any) -> None:
     def load_dataset(name: str, split: str = "train", **_: Any) -> Any:
         numbers = range(16) if split == "train" else range(16, 24)
-        rows = [{"id": str(n), "dialogue": text(n), "summary": text(n + 1000, 5)} for n in numbers]
-        return module.Dataset.from_list(rows)
+        row = _preference if name == "Anthropic/hh-rlhf" else _summary
+        return module.Dataset.from_list([row(number) for number in numbers])
 
     module.load_dataset = load_dataset
 
@@ -149,7 +160,8 @@ def _datasets(module: Any) -> None:
 def _transformers(module: Any) -> None:
     import torch
 
-    module.AdamW = torch.optim.AdamW  # which it had up to release 4
+    # It had the name up to release 4. On the class, because the package can make its module twice.
+    type(module).AdamW = torch.optim.AdamW
 
 
 PATCHES: dict[str, Callable[[Any], None]] = {
