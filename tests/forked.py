@@ -20,6 +20,9 @@ import torch
 import torch._dynamo  # FSDP2 imports it at first use: once here instead of once a rank
 import torch.distributed as dist
 
+# In every error of a connection of gloo (closed, reset, timed out) there is the path of its source.
+LOST = "gloo/transport"
+
 
 def run_ranks(ranks: int, folder: Path, run: Callable[[int], None]) -> None:
     """Calls ``run(rank)`` in each of some processes that have joined one group; it meets in ``folder``."""
@@ -58,8 +61,15 @@ def join(rank: int, ranks: int, place: Path) -> None:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timeout)
 
 
+class PeerLost(Exception):
+    """Another rank of the group has gone, so that nothing can follow in it."""
+
+
 def record(folder: Path, name: str, run: Callable[[], dict[str, Any] | None]) -> None:
-    """Writes what a run gives, or the error that it ends with, before the next one starts."""
+    """Writes what a run gives, or the error that it ends with, before the next one starts.
+
+    Raises PeerLost once that is written, if the error came from the connection to another rank.
+    """
     start = time.perf_counter()
     try:
         result = run() or {}
@@ -67,5 +77,5 @@ def record(folder: Path, name: str, run: Callable[[], dict[str, Any] | None]) ->
         result = {"error": traceback.format_exc()}
     result["seconds"] = time.perf_counter() - start
     (folder / f"{name}.{dist.get_rank()}.json").write_text(json.dumps(result))
-    if "Gloo" in result.get("error", ""):  # a peer is gone: nothing can follow in this group
-        os._exit(1)
+    if LOST in result.get("error", ""):
+        raise PeerLost(f"in {name}")

@@ -85,7 +85,9 @@ def test_plain_program_trains_like_the_original(
 def test_fault_in_a_plain_form_is_found(results: Results, fault: str) -> None:
     name, _, _, expected = PLAIN_FAULTS[fault]
     case = next(each.case for each in PLAIN if each.name == name)
-    for result in results(2)[f"fault-{fault}"]:
+    found = results(2)[f"fault-{fault}"]
+    assert len(found) == 2
+    for result in found:
         assert "error" not in result, result["error"]
         different = [line.split(":")[0] for line in differences(case, result, bitwise=False)]
         assert expected in different

@@ -167,8 +167,8 @@ def test_a_fault_is_found_and_named(name: str, compared: Compared) -> None:
     assert first.startswith(fault.first)
     # The last digits of a norm in float32 are the processor's.
     numbers = [float(number) for number in re.findall(NUMBER, first.removeprefix(fault.first))]
-    for found, expected in zip(numbers, fault.numbers, strict=False):
-        assert found == pytest.approx(expected, rel=1e-3)
+    expected = list(fault.numbers)
+    assert numbers[: len(expected)] == pytest.approx(expected, rel=1e-3)
     assert result.causes[0].name == fault.cause, [cause.name for cause in result.causes]
 
 
