@@ -27,7 +27,7 @@ model = FSDP(  # fsdp-migrate: ignore
     model,
 )  # fsdp-migrate: ignore[FSDP002]
 """,
-            message="silences nothing: it belongs on the line where a construct begins",
+            message="silences nothing: move it to the line where a construct begins",
         ),
         Example(
             "a code that no rule has",
@@ -84,7 +84,7 @@ class Silenced:
             idle = [code for code in codes or [""] if (line, code) not in self._used]
             if idle:
                 what = ", ".join(idle) + " " if codes else ""
-                message = f"{what}silences nothing: it belongs on the line where a construct begins, or goes"
+                message = f"{what}silences nothing: move it to the line where a construct begins, or remove it"
                 yield Found(RULE, self._at(line, comment), Action.MANUAL, message, comment[0])
 
     def _at(self, line: int, comment: re.Match[str]) -> ast.AST:

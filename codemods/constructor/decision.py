@@ -123,7 +123,7 @@ class Decisions:
         """The decision that holds for a file."""
         path = str(context.file.path)
         if path not in self._made:
-            self._made[path] = Decision(reason="another constructor of this file stays there")
+            self._made[path] = Decision(reason="another constructor in this file stays there")
             self._contexts[path] = context
             group = next((each for each in self._grouped(context) if path in each), {path})
             decision = self._decided(context, sorted(group))
@@ -164,7 +164,7 @@ class Decisions:
         mentioned = {str(file.path): file for file in self.models.program.files}
         contexts = [self._context(mentioned[path], context) for path in paths]
         if any(stays for other in contexts for stays in self._stays(other)):
-            return Decision(reason="another constructor stays there")
+            return Decision(reason="another constructor that may share the model stays there")
         try:
             origins = {
                 each: recorded.origin(each)
@@ -222,13 +222,13 @@ class Decisions:
         if precise.shared or precise.root or precise.above or parts["sync_module_states"].above:
             apart = recorded.are_apart(origins)
             if not apart and may_be_nested(context, origin, origins.values()):
-                raise Stays("another constructor may wrap a part of the model, or the whole")
+                raise Stays("another constructor may wrap the model or a part of it")
         if precise.shared or precise.root:
             policy = construction.value("auto_wrap_policy")
             norms = ran["batch_norm"] if ran else self.makeup.may_hold(origin, BATCH_NORM)
             if policy is not None and norms:
                 raise Stays(
-                    "mixed_precision: FSDP1 keeps BatchNorm in full precision, and there may be one"
+                    "the model may have a BatchNorm, which FSDP1 keeps in full precision under mixed_precision"
                 )
         if precise.above and not (ran["buffers"] if ran else self.makeup.may_hold(origin, BUFFERS)):
             parts["mixed_precision"] = precision.without_buffers(precise)
@@ -256,7 +256,7 @@ class Decisions:
         paths = {path for context in wrapping.values() for path in self._reached(context)}
         rest = [p for p in sorted(paths - mentioned) if WORDS.search(self.reach.text(p).encode())]
         if len(rest) > MOST_FILES:
-            raise Stays(f"{len(rest)} other files can share the model")
+            raise Stays(f"{len(rest)} other files may share the model")
         loaded = [file for path in rest if (file := self.models.program.load(path)) is not None]
         others = [self._context(file, contexts[0]) for file in loaded]
 
@@ -315,9 +315,11 @@ def parts_of(construction: Construction) -> dict[str, Plain]:
     if construction.kind != DIRECT:
         raise Stays(f"{construction.kind} makes the units when the program runs")
     if construction.unknown:
-        raise Stays(f"`{construction.unknown[0].arg}` is no argument of FSDP1")
+        raise Stays(f"`{construction.unknown[0].arg}` is not an argument of FSDP1")
     if construction.is_partly_known:
-        return recorded.parts(construction, SIGNATURE[1:], Stays("some arguments are unpacked"))
+        return recorded.parts(
+            construction, SIGNATURE[1:], Stays("some arguments come from an unpacked dictionary")
+        )
     parts: dict[str, Plain] = {}
     for plain, names in _TRANSLATED:
         try:

@@ -50,18 +50,18 @@ def shape_of(construction: Construction, parts: Plain) -> Shape:
     context, call = construction.context, construction.call
     model = construction.module
     if model is None:
-        raise Stays("the model is given by a dictionary")
+        raise Stays("the model comes from an unpacked dictionary")
     source = _enclosed(context.source(model))
     several = bool(parts.units or parts.members or parts.above or parts.below or parts.checks)
     if several and isinstance(context.file.scope_of(call).node, ast.ClassDef):
-        raise Stays("a loop in the body of a class would leave names behind")
+        raise Stays("a loop in a class body would add attributes to the class")
     if parts.units and any(context.file.scope_of(call).lookup(name) for name in _BUILTINS):
         raise Stays("a loop needs Python's own reversed, list, isinstance and dict")
     statement = context.file.parents[call]
     target = _target(context, statement)
     if target is None:
         if several:
-            raise Stays("the call is inside an expression, where no loop can be")
+            raise Stays("the call is inside an expression, where a loop cannot go")
         return Shape(None, "", source)
     assert isinstance(statement, ast.stmt)
     if isinstance(model, ast.Name | ast.Attribute | ast.Subscript) and not _calls(model):

@@ -58,7 +58,7 @@ def find(context: Context) -> Iterator[Found]:
         form = decision.forms.get(construction.call) if decision else None
         yield _constructor(construction, form, decision)
         for statement in form.unneeded_imports if form else ():
-            message = "nothing uses it any more"
+            message = "is removed: nothing uses it any more"
             yield Found(CONSTRUCTOR, statement, Action.REWRITE, message, context.source(statement))
         for argument in construction.arguments:
             if argument.name != "module" and argument.node not in spoken:
@@ -67,10 +67,10 @@ def find(context: Context) -> Iterator[Found]:
                 if form is not None:
                     yield from _elsewhere(construction, argument, form)
         for keyword in construction.unknown:
-            message = f"`{keyword.arg}` is no argument of FSDP1: the call raises TypeError"
+            message = f"`{keyword.arg}` is not an argument of FSDP1: the call raises TypeError"
             yield Found(UNKNOWN, keyword, Action.MANUAL, message, f"{keyword.arg}=")
         for keyword in construction.unseen:
-            message = "the runtime binds these arguments when the program runs"
+            message = "the runtime binds the unpacked arguments when the program runs"
             construct = f"**{shortened(context.source(keyword.value))}"
             yield Found(UNPACKED, keyword.value, Action.RUNTIME, message, construct)
 
@@ -86,9 +86,7 @@ def _constructor(
         return Found(CONSTRUCTOR, call, Action.RUNTIME, message, construct)
     message = "becomes fully_shard(...): the model is sharded in place and stays the same object"
     if form.whole.units:
-        message = (
-            "becomes fully_shard(...) on every unit, children before parents, and on the model last"
-        )
+        message = "becomes fully_shard(...) on every unit, children before parents, the model last"
     return Found(
         CONSTRUCTOR,
         call,

@@ -85,7 +85,7 @@ class _Search:
     def site(self, file: File, call: ast.Call, model: ast.expr | None) -> None:
         """Follows the model of one call that wraps it."""
         if model is None:
-            raise Stays("the model is given by a dictionary")
+            raise Stays("the model comes from an unpacked dictionary")
         if self.reads_before(file, call, model):
             raise Stays("an optimizer may hold the model's parameters from before it is wrapped")
         self.origin.sites.append((file, call))

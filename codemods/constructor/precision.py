@@ -174,7 +174,7 @@ _FIELDS = (
     "cast_root_forward_inputs",
     "_module_classes_to_ignore",
 )
-_WHEN_RUN = "mixed_precision is known when the program runs"
+_WHEN_RUN = "mixed_precision is known only when the program runs"
 
 
 def say(construction: Construction, argument: Argument) -> tuple[Rule, Said]:
@@ -192,8 +192,12 @@ def say(construction: Construction, argument: Argument) -> tuple[Rule, Said]:
         )
         return LOW_PRECISION_GRADS, Said(message, Action.MANUAL)
     if "buffer_dtype" in fields:
-        return BUFFERS, Said("a MixedPrecisionPolicy; the runtime casts buffers to buffer_dtype")
-    return POLICY, Said("a MixedPrecisionPolicy: inputs are cast at the root only, as by FSDP1")
+        return BUFFERS, Said(
+            "the runtime makes it a MixedPrecisionPolicy and casts buffers to buffer_dtype"
+        )
+    return POLICY, Said(
+        "the runtime makes it a MixedPrecisionPolicy and casts inputs at the root only, as FSDP1 did"
+    )
 
 
 def plain(construction: Construction) -> dict[str, Plain]:
@@ -219,9 +223,9 @@ def plain(construction: Construction) -> dict[str, Plain]:
     buffers = {line for part in parts for line in part.above}
     flags = {(casts(fields, below=True), casts(fields, below=False)) for fields in every if fields}
     if len(flags) > 1 or len(buffers) > 1 or (buffers and len(every) > 1):
-        raise Stays("mixed_precision: its branches differ in more than types")
+        raise Stays("the branches of mixed_precision differ in more than types")
     below, root = flags.pop() if flags else (False, True)
-    message = "MixedPrecisionPolicy; inputs are cast at the root only, as by FSDP1"
+    message = "becomes MixedPrecisionPolicy; inputs are cast at the root only, as in FSDP1"
     if buffers:
         message += "; the runtime casts buffers"
     imports = {need.name: need for part in parts for need in part.imports}

@@ -26,7 +26,7 @@ from fsdp_migrate.facts.program import Definition, External
 from fsdp_migrate.values import Recorded
 
 _WORLD, _CURRENT = "dist.group.WORLD", "torch.cuda.current_device()"
-HINT = "`fsdp-migrate values` records it for --values"
+HINT = "record it with `fsdp-migrate values`"
 # The values of these have no effect under FSDP2, or none on the numbers.
 _FREE = {"limit_all_gathers", "use_orig_params", "backward_prefetch"}
 # What of a model must be known, and so have been the same in all calls.
@@ -46,11 +46,11 @@ def parts(construction: Construction, names: Iterable[str], stays: Stays) -> dic
         given = [each.value for each in construction.arguments if each.name in names]
         is_open = not all(_is_written(construction.context, value) for value in given)
         if is_open or construction.is_partly_known or "auto_wrap_policy" in names:
-            raise Stays(f"{stays}: {HINT}, or write it down")
+            raise Stays(f"{stays}; {HINT}, or write it out")
         raise stays
     if facts(construction) is None:
         differs = ", ".join(sorted(_NEEDED & recorded.differs.keys()))
-        raise Stays(f"what was not the same in all calls and on all ranks: {differs}")
+        raise Stays(f"calls or ranks differed in: {differs}")
     return {name: _ByRun(construction, recorded).part(name) for name in names}
 
 
@@ -76,7 +76,7 @@ def origin(construction: Construction) -> Origin:
         return origin_of(construction)
     except Stays as stays:
         if known is None:
-            raise Stays(f"{stays}: {HINT}") from None
+            raise Stays(f"{stays}; {HINT}") from None
         return Origin(sites=[(construction.context.file, construction.call)])
 
 
@@ -96,13 +96,13 @@ class _ByRun:
         """One argument, with its check."""
         if name in self.recorded.differs:
             seen = " and ".join(self.recorded.differs[name])
-            raise Stays(f"{name} was not the same in all calls and on all ranks: {seen}")
+            raise Stays(f"{name} differed between calls or ranks: {seen}")
         text, value = self.recorded.arguments.get(name, "None"), self.expression(name)
         made = self._plain(name, text)
         if value is None or _writes(value, (*made.shared.values(), *made.above)):
             return made  # as the program says, whatever that is
         if not self._can_go(value):
-            raise Stays(f"{name}: its expression may do more than give a value")
+            raise Stays(f"evaluating {name} may have side effects")
         checks = () if self._is_free(name, text, value) else self._checks(name, text, value)
         given = self.context.value(value)
         spare = spent(self.context, given) if given is not None else None
@@ -279,7 +279,7 @@ class _ByRun:
         names = [name for group in facts["units"].values() for name in group]
         if len(names) > _MOST_NAMES:
             raise Stays(
-                "auto_wrap_policy: its units have no classes of their own at the constructor"
+                "the units of auto_wrap_policy have no classes of their own at the constructor"
             )
         # Children before parents.
         return Plain(members=tuple(sorted(names, key=lambda name: -name.count("."))))
@@ -332,7 +332,7 @@ def _parsed(name: str, text: str) -> object:
     try:
         node = ast.parse(text, mode="eval").body
     except SyntaxError:
-        raise Stays(f"{name} was {text}: only the runtime has what it does") from None
+        raise Stays(f"{name} was {text}, which works on the runtime only") from None
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Attribute):

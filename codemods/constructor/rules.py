@@ -137,7 +137,7 @@ from model import Net
 
 model = FSDP(Net(), mesh=mesh)
 """,
-            message="no argument of FSDP1",
+            message="not an argument of FSDP1",
         ),
     ),
 )

@@ -38,9 +38,9 @@ RULES = (FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD, DYNAMIC, GROUP, MESH
 _STRATEGIES = {
     "FULL_SHARD": (
         FULL_SHARD,
-        "FSDP2's default: freed after forward below the root, not at the root",
+        "FSDP2's default: parameters are freed after forward, except the root's",
     ),
-    "SHARD_GRAD_OP": (SHARD_GRAD_OP, "reshard_after_forward=False in every unit"),
+    "SHARD_GRAD_OP": (SHARD_GRAD_OP, "becomes reshard_after_forward=False in every unit"),
     "NO_SHARD": (
         NO_SHARD,
         "the runtime builds a mesh of shape (world, 1): every rank is a replica",
@@ -59,13 +59,11 @@ def say(construction: Construction, argument: Argument) -> tuple[Rule, Said]:
     """What the bridge does with one of these arguments."""
     none = construction.is_none(argument.value)
     if argument.name == "process_group":
-        text = "all ranks, the default" if none else "the runtime makes a mesh of the group"
+        text = "all ranks, the default" if none else "the runtime makes a mesh from this group"
         return GROUP, Said(text)
     if argument.name == "device_mesh":
         text = (
-            "all ranks, the default"
-            if none
-            else "the runtime takes the mesh and looks at its shape"
+            "all ranks, the default" if none else "the runtime takes the mesh and reads its shape"
         )
         return MESH, Said(text)
     if none:
@@ -86,13 +84,15 @@ def plain(construction: Construction) -> dict[str, Plain]:
     made, members = _members(construction)
     group, given = _group(construction), construction.value("device_mesh")
     said = (
-        _STRATEGIES[members[0]][1] if len(members) == 1 else "reshard_after_forward of each branch"
+        _STRATEGIES[members[0]][1]
+        if len(members) == 1
+        else "each branch becomes its value of reshard_after_forward"
     )
     text, above = bound(construction, "reshard_after_forward", made.text)
     shared = {} if text == "None" else {"reshard_after_forward": text}
     part = Plain(said, shared, above=above, edits=made.edits, statements=made.statements)
     part = replace(part, removed=made.leaves)
-    by_group = Plain("all ranks are the default mesh")
+    by_group = Plain("is removed: all ranks are the default mesh")
     by_mesh = Plain("all ranks, the default")
     if given is not None:
         by_mesh = _mesh(construction, given, hybrid=[member in HYBRID for member in members])
@@ -125,7 +125,7 @@ def _members(construction: Construction) -> tuple[Rewritten, list[str]]:
 
     made = rewritten(context, value, text, name="reshard_after_forward")
     if made is None:
-        raise Stays("sharding_strategy is known when the program runs")
+        raise Stays("sharding_strategy is known only when the program runs")
     texts = {reshard_after_forward(member(leaf)) for leaf in made.leaves}
     if len(texts) == 1 and not made.edits and is_pure(context, value):
         made = replace(made, text=texts.pop())
@@ -150,7 +150,7 @@ def _built(
     more = "" if group is None else f", process_group={source(group)}"
     name = construction.context.free("mesh", construction.call)
     return Plain(
-        "the runtime builds the mesh of the strategy",
+        "the runtime builds the mesh for this strategy",
         shared={"mesh": name},
         above=(f'{name} = build_mesh({source(strategy)}, "{device}"{more})',),
         imports=(Import(RUNTIME, "build_mesh"),),
@@ -165,10 +165,10 @@ def _of_group(construction: Construction, group: ast.expr) -> Plain:
     made = isinstance(value.node, ast.Call) if value is not None else False
     device = device_type(construction)
     if not made or not device:
-        raise Stays("process_group: the runtime makes a mesh of the group")
+        raise Stays("process_group: the runtime makes a mesh from this group")
     name = context.free("mesh", construction.call)
     return Plain(
-        "a mesh of this group, whose ranks communicate as before",
+        "becomes a mesh made from this group: the same ranks communicate as before",
         shared={"mesh": name},
         above=(f'{name} = DeviceMesh.from_group({context.source(group)}, "{device}")',),
         imports=(Import("torch.distributed.device_mesh", "DeviceMesh"),),
@@ -179,10 +179,10 @@ def _mesh(construction: Construction, mesh: ast.expr, *, hybrid: list[bool]) -> 
     """`mesh=`, if this file shows a mesh of one dimension, or for a hybrid strategy one of two with names."""
     made = construction.context.value(mesh)
     if made is None or made.file is not construction.context.file:
-        raise Stays("device_mesh: its shape is known when the program runs")
+        raise Stays("the shape of device_mesh is known only when the program runs")
     seen = _dimensions(construction, made.node)
     if seen != (2, True) if all(hybrid) else any(hybrid) or seen[0] != 1:
-        raise Stays("device_mesh: its shape is known when the program runs")
+        raise Stays("the shape of device_mesh is known only when the program runs")
     source = construction.context.source(mesh)
     several = any(
         is_given(construction, name) for name in ("auto_wrap_policy", "sync_module_states")
@@ -190,8 +190,8 @@ def _mesh(construction: Construction, mesh: ast.expr, *, hybrid: list[bool]) -> 
     if several and not isinstance(mesh, ast.Name):
         name = construction.context.free("mesh", construction.call)
         above = (f"{name} = {source}",)  # each call of init_device_mesh makes process groups
-        return Plain("device_mesh is mesh", shared={"mesh": name}, above=above)
-    return Plain("device_mesh is mesh", shared={"mesh": source})
+        return Plain("becomes the argument mesh", shared={"mesh": name}, above=above)
+    return Plain("becomes the argument mesh", shared={"mesh": source})
 
 
 def _dimensions(construction: Construction, made: ast.expr) -> tuple[int, bool]:

@@ -178,7 +178,7 @@ from model import Net
 
 model = FSDP(Net(), process_group=group)
 """,
-            message="a mesh of the group",
+            message="a mesh from this group",
         ),
         Example(
             "a group on a known device",
@@ -211,7 +211,7 @@ fully_shard(model, mesh=mesh)
 MESH = Rule(
     "FSDP107",
     "device-mesh",
-    "device_mesh is mesh",
+    "becomes the argument mesh",
     """A mesh that has one dimension, as this file shows, is passed on as `mesh=`. `fully_shard` takes one of two dimensions
 for HYBRID_SHARD whatever the strategy was, so a mesh of another origin stays with the runtime, which looks at its shape. For
 HYBRID_SHARD itself see FSDP104.""",
@@ -242,7 +242,7 @@ from model import Net
 
 model = FSDP(Net(), device_mesh=build_mesh(config))
 """,
-            message="looks at its shape",
+            message="reads its shape",
         ),
     ),
 )

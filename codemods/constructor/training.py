@@ -72,9 +72,9 @@ _OFF = {
     "ignored_states": "None: nothing is ignored",
 }
 _ANY = {
-    "cpu_offload": "the runtime offloads by CPUOffloadPolicy()",
+    "cpu_offload": "the runtime offloads with CPUOffloadPolicy()",
     "backward_prefetch": "FSDP2 always prefetches as BACKWARD_PRE does",
-    "forward_prefetch": "the runtime records the order of the units and prefetches along it",
+    "forward_prefetch": "the runtime records the order of the units and prefetches in that order",
     "limit_all_gathers": "no effect under FSDP2, which needs no limit",
     "use_orig_params": "no effect under FSDP2, which always keeps the original parameters",
     "device_id": "the runtime makes this device the current one and moves the model there",
@@ -119,7 +119,7 @@ def _no_effect(name: str) -> Callable[[Construction], Plain]:
     def translate(construction: Construction) -> Plain:
         value = construction.value(name)
         if value is not None and not is_pure(construction.context, value):
-            raise Stays(f"{name}: its expression may do more than give a value")
+            raise Stays(f"evaluating {name} may have side effects")
         return Plain(_ANY[name])
 
     return translate
@@ -146,7 +146,7 @@ def _cpu_offload(construction: Construction) -> Plain:
         context, value, lambda leaf: _offloads(context, leaf) or None, name="offload_policy"
     )
     if made is None:
-        raise Stays("cpu_offload is known when the program runs")
+        raise Stays("cpu_offload is known only when the program runs")
     part = Plain(edits=made.edits, statements=made.statements, removed=made.leaves)
     if made.text == offload_policy(False):
         return replace(part, message=_OFF["cpu_offload"])
@@ -156,7 +156,7 @@ def _cpu_offload(construction: Construction) -> Plain:
     names = sorted({*re.findall(r"\w*OffloadPolicy", texts)})
     return replace(
         part,
-        message="CPUOffloadPolicy() in every unit that offloads",
+        message="becomes CPUOffloadPolicy() in every unit",
         shared={"offload_policy": text},
         above=above,
         imports=tuple(Import(TORCH, name) for name in names),
@@ -186,7 +186,7 @@ def _backward_prefetch(construction: Construction) -> Plain:
         return Plain()
     member = construction.member(given[0].value, "BackwardPrefetch")
     if member == "BACKWARD_PRE":
-        return Plain("what FSDP2 always does")
+        return Plain("no effect under FSDP2, which always prefetches this way")
     if member == "BACKWARD_POST":
         return Plain("FSDP2 prefetches one unit earlier, with the same numbers")
     raise Stays("backward_prefetch: the runtime prefetches as this argument says")
@@ -199,21 +199,23 @@ def _device_id(construction: Construction) -> Plain:
         return Plain(_OFF["device_id"])
     context = construction.context
     if not is_pure(context, value):
-        raise Stays("device_id: its expression may do more than give a value")
+        raise Stays("evaluating device_id may have side effects")
     function = value.func if isinstance(value, ast.Call) else value
     if "torch.cuda.current_device" in context.dotted(function):
         return Plain("fully_shard moves the model to the current device")
     if device_type(construction) == "cpu" and is_given(construction, "process_group"):
-        return Plain("the mesh is one of CPUs")
+        return Plain("no effect: the mesh is on the CPU")
     made = context.value(value)
     if made is not None and any(_is_cpu(node) for node in ast.walk(made.node)):
-        raise Stays("device_id: the CPU is not the current device of a machine that has a GPU")
+        raise Stays("device_id is the CPU, which is not the current device where there is a GPU")
     if is_set_before(construction, value):
         return Plain("fully_shard moves the model to the current device, which the program sets")
     if not has_torch(context, construction.call) or device_type(construction) != "cuda":
         raise Stays("device_id: the runtime makes this device the current one")
     line = f"torch.cuda.set_device({context.source(value)})"
-    return Plain(f"{line}: fully_shard moves the model to the current device", above=(line,))
+    return Plain(
+        f"becomes {line}: fully_shard moves the model to the current device", above=(line,)
+    )
 
 
 def _is_cpu(node: ast.AST) -> bool:

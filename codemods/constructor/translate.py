@@ -64,7 +64,7 @@ def translated(name: str, value: object) -> Plain:
         )
     if name in _NO_EFFECT or (name in _ONLY_OFF and not value):
         return Plain()
-    raise Stays(f"{name}: only the runtime has what {value!r} does")
+    raise Stays(f"{name}={value!r} works on the runtime only")
 
 
 def reshard_after_forward(member: object) -> str:

@@ -138,8 +138,8 @@ def say(construction: Construction, argument: Argument) -> tuple[Rule, Said]:
     except Stays as stays:
         return RUNTIME_POLICY, Said(f"the runtime applies it as FSDP1 did: {stays}")
     if not units.classes:
-        return RUNTIME_POLICY, Said("the runtime asks this condition of every module")
-    return CLASS_POLICY, Said("the runtime makes a unit of every module of these classes")
+        return RUNTIME_POLICY, Said("the runtime tests every module with this condition")
+    return CLASS_POLICY, Said("the runtime makes every module of these classes a unit")
 
 
 def plain(construction: Construction) -> dict[str, Plain]:
@@ -154,11 +154,11 @@ def plain(construction: Construction) -> dict[str, Plain]:
     context, units = construction.context, _units(construction, value)
     statements = spent(context, units.made)
     if statements is None:
-        raise Stays("auto_wrap_policy: the policy is used elsewhere, too")
-    which = "of these classes" if units.classes else "that fulfils the condition"
+        raise Stays("auto_wrap_policy is also used elsewhere")
+    which = "of these classes" if units.classes else "that meets the condition"
     return {
         "auto_wrap_policy": Plain(
-            f"every module {which} is sharded in a loop, children before parents",
+            f"becomes a loop that shards every module {which}, children before parents",
             units=units.condition,
             statements=statements,
             removed=(units.made.node,),
@@ -190,21 +190,21 @@ def _units(construction: Construction, value: ast.expr) -> _Units:
     context = construction.context
     made = context.value(value)
     if made is None or not isinstance(made.node, ast.Call):
-        raise Stays("auto_wrap_policy is known when the program runs")
+        raise Stays("auto_wrap_policy is known only when the program runs")
     condition = _lambda(context, made)
     given = _collection(context, made)
     elements = list(given.elts) if isinstance(given, ast.Set | ast.List | ast.Tuple) else []
     if not elements and condition is None:
-        raise Stays("auto_wrap_policy looks at the model")
+        raise Stays("auto_wrap_policy inspects the model")
     if made.file is not context.file or not all(_is_unit(context, cls) for cls in elements):
-        raise Stays("auto_wrap_policy: its classes are known when the program runs")
+        raise Stays("the classes of auto_wrap_policy are known only when the program runs")
     if condition is not None:
         names = _names_of(condition.body, condition.args.args[0].arg)
         if not all(_same_at(context, name, construction.call, times=None) for name in names):
-            raise Stays("auto_wrap_policy: its names mean something else at the constructor")
+            raise Stays("names in auto_wrap_policy mean something else at the constructor")
         return _Units(_of_loop(context, condition), [], made)
     if not all(_same_at(context, cls, construction.call) for cls in elements):
-        raise Stays("auto_wrap_policy: its classes have no name at the constructor")
+        raise Stays("the classes of auto_wrap_policy have no name at the constructor")
     return _Units(unit_condition([context.source(cls) for cls in elements]), elements, made)
 
 

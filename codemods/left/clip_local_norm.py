@@ -138,7 +138,7 @@ RULES = (RULE,)
 
 _NAME = "clip_grad_norm_"
 _TORCH = frozenset({f"torch.nn.utils.{_NAME}", f"torch.nn.utils.clip_grad.{_NAME}"})
-_MESSAGE = "clips by the norm over all ranks now; under FSDP1 each rank clipped by the norm of its own shards"
+_MESSAGE = "now clips by the norm over all ranks; under FSDP1 each rank clipped by the norm of its own shards"
 _RESULT = "the result is a DTensor, and clip_grad_norm_ of the runtime returns a plain tensor"
 _KINDS = ("isinstance", "hasattr", "fsdp", "shard", "distributed", "strategy", "clip_grad_norm_")
 _ENDING = (ast.Return, ast.Raise, ast.Continue, ast.Break)

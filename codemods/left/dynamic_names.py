@@ -109,6 +109,6 @@ def find(context: Context) -> Iterator[Found]:
 
 def _moved(context: Context, constant: ast.Constant, path: str) -> Found:
     code = context.source(constant).replace(TORCH, RUNTIME)
-    message = f"comes from {RUNTIME}"
+    message = f"becomes a name of {RUNTIME}"
     edits = (lambda: [context.replace(constant, code)]) if path.startswith(TORCH) else None
     return Found(RULE, constant, Action.RUNTIME, message, edits=edits)

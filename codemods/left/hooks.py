@@ -135,7 +135,7 @@ _apply_optimizer_in_backward(torch.optim.SGD, teacher.parameters(), {"lr": 0.1})
 RULES = (COMMUNICATION, PARAMETER, OPTIMIZER)
 
 _COMPRESSING = {"fp16_compress_hook": "float16", "bf16_compress_hook": "bfloat16"}
-_RAISES = "FSDP2 has no communication hooks, and this raises: to compress, use MixedPrecision(reduce_dtype=...)"
+_RAISES = "raises, because FSDP2 has no communication hooks: to compress, use MixedPrecision(reduce_dtype=...)"
 _ON_PARAMETERS = {
     "register_hook": "never fires on FSDP2's parameters: register_post_accumulate_grad_hook does, with the"
     " shard of the reduced gradient",
@@ -171,7 +171,7 @@ def _instead(context: Context, call: ast.Call) -> str:
     if name not in _COMPRESSING:
         return _RAISES
     policy = f"MixedPrecision(reduce_dtype=torch.{_COMPRESSING[name]})"
-    return f"FSDP2 has no communication hooks, and this raises: {policy} does what this hook did"
+    return f"raises, because FSDP2 has no communication hooks: {policy} does what this hook did"
 
 
 def _is_sharded_ever(context: Context, parameters: ast.expr) -> bool:

@@ -59,7 +59,7 @@ def norm_of(model):
 model = FSDP(model)
 norm = norm_of(model)
 """,
-            message="FSDP1 had this rank's shard",
+            message="under FSDP1 of this rank's shards",
         ),
         bridged(
             "a count that is summed over ranks",
@@ -149,13 +149,13 @@ ratios = [torch.norm(p) / torch.norm(p.grad) for p in model.parameters()]
 RULES = (RULE,)
 
 _COUNT = "a DTensor counts the whole parameter, on every rank: local_shard(p) of the runtime is this rank's share"
-_SHAPE = "the whole parameter's shape decides now, and FSDP1's shards had one dimension: training changes"
-_NORM = "of the whole parameter now, and FSDP1 had this rank's shard, which local_shard(p) of the runtime gives"
+_SHAPE = "now the whole parameter's shape decides, and FSDP1's shards had one dimension: training changes"
+_NORM = "now of whole parameters, under FSDP1 of this rank's shards: use local_shard(p) of the runtime to keep those"
 _FAILS = (
     "fails on a DTensor: p.to_local() is this rank's shard, p.full_tensor() the whole parameter"
 )
-_ADDRESS = "data_ptr() of a DTensor is 0: ask p.to_local()"
-_VECTOR = "gives a DTensor of the whole vector now, and FSDP1 gave this rank's shards: use p.to_local() or p.full_tensor()"
+_ADDRESS = "data_ptr() of a DTensor is 0: call it on p.to_local()"
+_VECTOR = "now gives a DTensor of the whole vector, where FSDP1 gave this rank's shards: use p.to_local() or p.full_tensor()"
 
 _GROUPING = re.compile(r"optim|param|group|decay")
 _MEASURING = re.compile(r"norm|grad|clip", re.IGNORECASE)

@@ -16,11 +16,11 @@ _HANDLE = (
     "FSDP2 has no handles: unit.unshard() gathers a unit's parameters, unit.reshard() frees them"
 )
 _FLAT = "FSDP2 has no flat parameters: unit.parameters() are DTensors, and p.to_local() is this rank's shard"
-_ISINSTANCE = "ask isinstance(module, FullyShardedDataParallel)"
+_ISINSTANCE = "use isinstance(module, FullyShardedDataParallel)"
 _SUMMON = "use FullyShardedDataParallel.summon_full_params"
 _FORWARD = "call the model: its forward gathers and frees parameters by itself"
 _LAZY = "model.check_is_root() initializes the bridge's model, and so does its first forward"
-_OTHER = "it looks for FSDP1's private state, which a model of FSDP2 does not have"
+_OTHER = "reads FSDP1's private state, which an FSDP2 model does not have"
 
 # Names of torch's private FSDP1 modules.
 _NAMES = {
@@ -32,7 +32,7 @@ _NAMES = {
     "_get_module_fsdp_state": _ISINSTANCE,
     "_get_module_fsdp_state_if_fully_sharded_module": _ISINSTANCE,
     "_has_fsdp_params": _ISINSTANCE,
-    "_is_fsdp_flattened": "ask isinstance(parameter, DTensor)",
+    "_is_fsdp_flattened": "use isinstance(parameter, DTensor)",
     "_lazy_init": _LAZY,
     "_module_handle": _HANDLE,
     "_post_forward": _FORWARD,
@@ -97,7 +97,7 @@ import torch.distributed.fsdp._runtime_utils as runtime_utils
 
 runtime_utils._post_backward_hook = my_hook
 """,
-            message="FSDP2 does not run it",
+            message="which FSDP2 does not run",
         ),
         Example(
             "the class of flat parameters",
@@ -190,7 +190,7 @@ def _name(context: Context, node: ast.expr) -> Iterator[Found]:
         return
     message = _NAMES.get(name, _OTHER)
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-        message = "this replaces a part of torch's FSDP1, and FSDP2 does not run it"
+        message = "replaces a part of torch's FSDP1, which FSDP2 does not run"
     yield Found(NAME, node, Action.MANUAL, message, name)
 
 

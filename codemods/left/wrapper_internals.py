@@ -18,7 +18,7 @@ _FLAT = "FSDP2 has no flat parameters: unit.parameters() are DTensors, and p.to_
 ATTRIBUTES = {
     "_all_fsdp_states": "FullyShardedDataParallel.fsdp_modules(model) lists the units",
     "_all_handles": _HANDLE,
-    "_assert_state": "compare model.training_state",
+    "_assert_state": "use model.training_state",
     "_comm_hook": "FSDP2 has no communication hooks",
     "_comm_hook_state": "FSDP2 has no communication hooks",
     "_exec_order_data": "FSDP2 records no order: set_modules_to_forward_prefetch() takes one",
@@ -28,7 +28,7 @@ ATTRIBUTES = {
     "_fully_sharded_module_to_handle": _HANDLE,
     "_handle": _HANDLE,
     "_handles": _HANDLE,
-    "_has_params": "ask whether list(unit.parameters()) is empty",
+    "_has_params": "test whether list(unit.parameters()) is empty",
     "_lazy_init": "model.check_is_root() initializes the bridge's model, and so does its first forward",
     "_pre_unshard_stream": _HANDLE,
     "_reset_lazy_init": "wrap a new model instead",
@@ -175,7 +175,7 @@ def find(context: Context) -> Iterator[Found]:
 def _attribute(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
     owner, name = attribute.value, attribute.attr
     if context.fsdp1(owner) == CLASS:
-        message = f"this sets {name} of FSDP1's class, and FSDP2 does not use it"
+        message = f"sets {name} of FSDP1's class, which FSDP2 does not use"
         if isinstance(attribute.ctx, ast.Store):
             yield Found(ATTRIBUTE, attribute, Action.MANUAL, message, f".{name}")
         return

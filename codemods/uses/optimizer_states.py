@@ -35,7 +35,7 @@ def save(model, optimizer, rank):
     if rank == 0:
         torch.save(state, "optimizer.pt")
 """,
-            message="each rank what FSDP1's did",
+            message="each rank what FSDP1 did",
         ),
         bridged(
             "loading, and names that live on",
@@ -57,7 +57,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 state = FSDP.optim_state_dict(model, optimizer)
 """,
-            message="type that is in force",
+            message="type currently set",
         ),
         Example(
             "an optimizer's own states",
@@ -83,10 +83,10 @@ FUNCTIONS = (
     "rekey_optim_state_dict",
 )
 _STAYS = {
-    "optim_state_dict": "the runtime's follows the type that is in force",
-    "rekey_optim_state_dict": "the runtime's gives states names for numbers, or numbers for names",
-    "full_optim_state_dict": "the runtime's gives each rank what FSDP1's did",
-    "sharded_optim_state_dict": "the runtime's gives each rank what FSDP1's did",
+    "optim_state_dict": "the runtime follows the state-dict type currently set",
+    "rekey_optim_state_dict": "the runtime turns parameter numbers into names, or names into numbers",
+    "full_optim_state_dict": "the runtime gives each rank what FSDP1 did",
+    "sharded_optim_state_dict": "the runtime gives each rank what FSDP1 did",
 }
 
 
@@ -97,7 +97,7 @@ def find(context: Context) -> Iterator[Found]:
             owner = attribute.value
             if context.fsdp1(owner) == CLASS or context.can_be_model(owner):
                 message = _STAYS.get(
-                    name, "the runtime's returns what optimizer.load_state_dict takes"
+                    name, "the runtime returns what optimizer.load_state_dict takes"
                 )
                 yield Found(RULE, attribute, Action.RUNTIME, message)
 

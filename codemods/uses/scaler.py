@@ -101,7 +101,7 @@ def find(context: Context) -> Iterator[Found]:
         call = calls.get(reference)
         reason = _reason(context, call) if len(calls) == len(references) else "its class is used"
         if call is None or reason or not context.plain:
-            message = "the runtime's ShardedGradScaler stays" + (f": {reason}" if reason else "")
+            message = "stays on the bridge" + (f": {reason}" if reason else "")
             yield Found(RULE, reference, Action.RUNTIME, message, _NAME)
         else:
             yield _plain(context, reference, call)
@@ -115,7 +115,7 @@ def _plain(context: Context, reference: ast.expr, call: ast.Call) -> Found:
         RULE,
         reference,
         Action.REWRITE,
-        "torch.amp.GradScaler skips a step on all ranks together as well",
+        "becomes torch.amp.GradScaler, which also skips a step on all ranks together",
         _NAME,
         edits=lambda: [context.replace(reference, name)],
         imports=() if spelled else (Import("torch.amp", "GradScaler", reference),),
@@ -133,7 +133,7 @@ def _reason(context: Context, call: ast.Call | None) -> str:
     if "process_group" in given:
         return "its group may be wider than the ranks that share a model"
     if not _SAME.issuperset(given):
-        return "its arguments are known when the program runs"
+        return "its arguments are known only when the program runs"
     texts = [file.text for file in context.program.files]
     if any("ignored_" in text for text in texts):
         return "plain (ignored) parameters beside DTensors need it"

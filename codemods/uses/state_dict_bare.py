@@ -107,7 +107,7 @@ def find(context: Context) -> Iterator[Found]:
                 BARE,
                 call,
                 Action.REWRITE,
-                "get_model_state_dict gathers, as FSDP1's model does",
+                "becomes get_model_state_dict, which gathers as FSDP1's state_dict() did",
                 edits=partial(call_edits, context, [made]),
                 imports=tuple(made.imports(constructor.func)),
                 removed=(attribute,),

@@ -111,13 +111,13 @@ class _Reader:
     def mention(self, node: ast.Name | ast.Attribute) -> None:
         parent = self.file.parents[node]
         if not isinstance(node.ctx, ast.Load):
-            self.stay(f"`{ast.unparse(node)}` gets another value inside")
+            self.stay(f"`{ast.unparse(node)}` is assigned inside")
         elif isinstance(parent, ast.Attribute) and ast.unparse(node) == self.model:
             self.member(parent)
         elif isinstance(parent, ast.keyword | ast.Call) and self.is_asked(parent):
             pass
         else:
-            self.stay(f"`{ast.unparse(node)}` is handed on inside")
+            self.stay(f"`{ast.unparse(node)}` is passed on inside")
 
     def member(self, attribute: ast.Attribute) -> None:
         """`model.attribute`, called or not."""

@@ -141,7 +141,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictTy
 with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
     save(model, model.state_dict())
 """,
-            message="handed on",
+            message="passed on",
         ),
         bridged(
             "rank 0 of a process group",

@@ -67,10 +67,10 @@ def find(context: Context) -> Iterator[Found]:
         if kind_of(context, call) == "Local":
             yield state_dict_local.raises(call)
         else:
-            message = "the runtime's: the model's state_dict() goes by this type from here on"
+            message = "the runtime sets the type, and model.state_dict() follows it from here on"
             yield Found(SET_TYPE, attribute, Action.RUNTIME, message)
     for attribute in _attributes(context, "get_state_dict_type"):
-        yield Found(SET_TYPE, attribute, Action.RUNTIME, "the runtime's returns the same")
+        yield Found(SET_TYPE, attribute, Action.RUNTIME, "the runtime returns what FSDP1 did")
     yield from state_dict_local.given(context)
     yield from optimizer_states.find(context)
     yield from state_dict_bare.find(context)
@@ -106,19 +106,19 @@ def _decided(context: Context, attribute: ast.Attribute, call: ast.Call) -> _Pla
         if not context.plain or _is_silenced(context, call):
             raise Unknown("")
         if body is None or not isinstance(statement, ast.With):
-            raise Unknown("it is no plain `with` statement")
+            raise Unknown("it is not the context of a plain `with` statement")
         if len(statement.items) > 1 or statement.items[0].optional_vars is not None:
             raise Unknown("the statement does more than set the type")
         asked = settings(context, call)
         made = list(_replacements(context, body, asked))
         if not are_editable(context, made):
-            raise Unknown("a comment inside or another name here is in the way")
+            raise Unknown("a comment or a name in the body prevents the edit")
         return _Plain(call, statement, asked, made, _imported(context, attribute, call))
     except Unknown as reason:
         if is_local:
             return state_dict_local.raises(call)
-        because = f" and stays: {reason}" if str(reason) else ""
-        message = f"the runtime's context sets the type{because}"
+        because = f": {reason}" if str(reason) else ": the runtime sets the type"
+        message = f"stays on the bridge{because}"
         return Found(CONTEXT, call, Action.RUNTIME, message)
 
 
@@ -179,9 +179,9 @@ def _rewritten(context: Context, each: _Plain) -> Iterator[Found]:
     """The findings of a context that goes: its own, and one for each call in its body."""
     imports = [need for made in each.replacements for need in made.imports(each.reference)]
     functions = [made.call.func for made in each.replacements]
-    message = "the type is an option of the functions that get and set the state dict"
+    message = "is removed: the state-dict type becomes an option of the calls inside"
     if not each.replacements:
-        message = "goes: nothing inside depends on the type"
+        message = "is removed: nothing inside depends on the state-dict type"
     rule = state_dict_local.LOCAL if each.settings.kind == "Local" else CONTEXT
     yield Found(
         rule,
@@ -194,7 +194,7 @@ def _rewritten(context: Context, each: _Plain) -> Iterator[Found]:
         removed=(each.call, *functions),
     )
     for made in each.replacements:
-        message = f"is {made.function}, with the type as an option"
+        message = f"becomes {made.function}, with the state-dict type as an option"
         yield Found(CONTEXT, made.call, Action.REWRITE, message)
 
 
@@ -210,7 +210,7 @@ def _spent(context: Context, plain: Sequence[_Plain]) -> Iterator[Found]:
                 CONTEXT,
                 statement,
                 Action.REWRITE,
-                f"nothing reads {name} any more",
+                f"is removed: nothing reads {name} any more",
                 shortened(context.source(statement)),
                 edits=partial(_removal, context, statement),
                 removed=(statement,),
@@ -229,7 +229,7 @@ def _legacy_paths(context: Context) -> Iterator[Found]:
         named = isinstance(node, ast.ImportFrom) or all(alias.asname for alias in node.names)
         if at >= 0 and named:
             where = at + len("torch.distributed"), at + len("torch.distributed._shard")
-            message = "torch.distributed.checkpoint is the same module, and torch's name for it"
+            message = "becomes torch.distributed.checkpoint, the public name of the same module"
             edit = Edit(*where, "")
             yield Found(CONTEXT, node, Action.REWRITE, message, edits=partial(list, [edit]))
 

@@ -199,7 +199,7 @@ def _no_sync(context: Context, attribute: ast.Attribute, call: ast.Call) -> Foun
         NO_SYNC,
         attribute,
         Action.RUNTIME,
-        "no_sync(model) turns the reduction of gradients off and on again",
+        "becomes no_sync(model), which turns gradient reduction off and on again",
         edits=lambda: [context.replace(call, f"no_sync({context.source(attribute.value)})")],
         imports=(Import(RUNTIME, "no_sync"),),
         removed=(attribute,),
@@ -223,9 +223,9 @@ def _clip(
         CLIP,
         attribute,
         Action.REWRITE if by_torch else Action.RUNTIME,
-        "torch's own clipping takes the norm over all shards"
+        "becomes torch.nn.utils.clip_grad_norm_, which takes the norm over all shards"
         if by_torch
-        else "the runtime's clipping returns a plain tensor, as FSDP1's did",
+        else "becomes clip_grad_norm_ of the runtime, which returns a plain tensor as FSDP1's did",
         edits=edits,
         imports=() if by_torch else (Import(RUNTIME, "clip_grad_norm_"),),
         removed=(attribute,),

@@ -101,7 +101,7 @@ def plain(context: Context, forms: Sequence[PlainForm]) -> Iterator[Found]:
                 RULE,
                 attribute,
                 Action.REWRITE,
-                "a plain model has no wrapper: it is its own module",
+                "is removed: a plain model has no wrapper",
                 ".module",
                 edits=lambda node=attribute: [  # type: ignore[misc]
                     context.replace(node, context.source(node.value))

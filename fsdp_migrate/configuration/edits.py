@@ -58,7 +58,7 @@ class _Writer:
             comments = self.comments(start, end)
             if isinstance(change, Replace):
                 if comments:
-                    raise Refused("a comment is inside of it")
+                    raise Refused("it contains a comment")
                 yield Edit(start, end, self.pair(change.key, change.value, indent))
                 continue
             if self.text[first:start].strip():

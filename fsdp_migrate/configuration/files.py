@@ -106,7 +106,7 @@ class _File:
                 if _LIGHTNING_KEYS & {other.key for other in entry.owner.entries}:
                     yield LIGHTNING, [Said(entry, STRATEGY_OF_LIGHTNING)]
                 elif OF_VERL.search(self.text):
-                    yield VERL, [Said(entry, f"FSDP1 of verl: write {entry.key}: fsdp2")]
+                    yield VERL, [Said(entry, f"selects FSDP1 in verl: write {entry.key}: fsdp2")]
 
     def check(self, roots: Sequence[Value], changes: Sequence[Change], edits: list[Edit]) -> None:
         """The new text says what was meant, and nothing else has changed."""
@@ -115,7 +115,7 @@ class _File:
         except Unreadable as error:
             raise Refused(f"the result would not parse ({error})") from None
         if after != [plain(root, changes) for root in roots]:
-            raise Refused("the result would say something else")
+            raise Refused("the rewritten file would mean something else")
 
     def report(self, code: str, said: Sequence[Said], refusal: str = "") -> None:
         for each in said:

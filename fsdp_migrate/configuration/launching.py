@@ -56,7 +56,7 @@ def launches(text: str, is_script: bool = True) -> Iterator[Line]:
                 if _COMMENT.search(line):
                     continue
                 if pattern is _STRATEGY and OF_VERL.search(text):
-                    said = f"FSDP1 of verl: {found[1]}=fsdp2"
+                    said = f"selects FSDP1 in verl: write {found[1]}=fsdp2"
                     yield Line(VERL, found.start(), found.end(), said)
                 elif pattern is _FLAG and not is_second and (said := _said(found, command[0])):
                     end = found.end("flag") if found["flag"] == "use_fsdp" else found.end()

@@ -20,9 +20,9 @@ OPTIONS = frozenset({"auto_wrap", "offload", *(name.lower() for name in STRATEGI
 REMOVED = {
     "backward_prefetch": "FSDP2 always gathers the next unit early in the backward",
     "backward_prefetch_policy": "nothing reads it, and FSDP2 always gathers the next unit early",
-    "forward_prefetch": "Accelerate refuses it with FSDP2, False as well",
+    "forward_prefetch": "Accelerate refuses it with FSDP2, even when it is False",
     "limit_all_gathers": "FSDP2 has no such limit to set",
-    "param_init_fn": "nothing calls it with FSDP2",
+    "param_init_fn": "nothing calls it under FSDP2",
     "sync_module_states": "with FSDP2, Accelerate loads rank 0's weights itself",
     "use_orig_params": "FSDP2 always keeps the original parameters",
 }
@@ -54,12 +54,12 @@ UNSHARDED = (
     "NO_SHARD is DistributedDataParallel: take FSDP away and launch on several devices; offloading and FSDP's activation"
     " checkpointing have no counterpart there"
 )
-POLICY = "FSDP2 in Accelerate calls no function: 'transformer_based_wrap' and transformer_cls_names_to_wrap=[...]"
+POLICY = "Accelerate calls no policy function under FSDP2: use 'transformer_based_wrap' and transformer_cls_names_to_wrap=[...]"
 PRECISION = (
     "write MixedPrecisionPolicy, or a dictionary of param_dtype, reduce_dtype and output_dtype"
 )
 STRATEGY_OF_LIGHTNING = (
-    "FSDP1 of Lightning: ModelParallelStrategy(data_parallel_size=<processes>, tensor_parallel_size=1), and a"
+    "is FSDP1 in Lightning: use ModelParallelStrategy(data_parallel_size=<processes>, tensor_parallel_size=1), and a"
     " configure_model that calls fully_shard with mesh=self.device_mesh['data_parallel']"
 )
 

@@ -63,7 +63,7 @@ def translate(section: Section) -> list[Said]:
         return _Translation(section).run()
     except Stays as stays:
         why = Said(stays.place or section.place, str(stays))
-        whole = Said(section.place, "stays FSDP1 as a whole, because of one setting")
+        whole = Said(section.place, "stays on FSDP1 as a whole because of one setting")
         return [why] if why.place is section.place else [whole, why]
 
 
@@ -91,7 +91,7 @@ class _Translation:
         self.state_dicts()
         for entry in self.settings.all():
             if entry.name in REMOVED:
-                self.say(Remove(entry), f"goes: {REMOVED[entry.name]}")
+                self.say(Remove(entry), f"is removed: {REMOVED[entry.name]}")
         self.reshard(strategy)
         if self.code == PLUGIN:
             self.objects()
@@ -115,10 +115,10 @@ class _Translation:
         if entry is not None and str(data := entry.data).lower() not in ("true", "false"):
             name = strategy_of(data)
             if name is None:
-                raise Stays(entry, f"which strategy that is, only a run knows: {STRATEGY}")
+                raise Stays(entry, f"the strategy is known only when the program runs: {STRATEGY}")
             found.add(name)
         if len(found) > 1:
-            raise Stays(entry, f"fsdp and the strategy say different things: {STRATEGY}")
+            raise Stays(entry, f"fsdp and the strategy contradict each other: {STRATEGY}")
         return next(iter(found), None)
 
     def version(self) -> None:
@@ -161,9 +161,9 @@ class _Translation:
                 self.added[key] = reshards(strategy or "FULL_SHARD")
         elif strategy is not None:
             value = reshards(strategy)
-            self.say(Replace(entry, key, value), f"{strategy} is {key} {str(value).lower()}")
+            self.say(Replace(entry, key, value), f"becomes {key} {str(value).lower()}")
             if other is not None and other is not entry:
-                self.say(Remove(other), "goes: Accelerate takes the strategy instead")
+                self.say(Remove(other), "is removed: Accelerate takes the strategy instead")
 
     def objects(self) -> None:
         """What only Python can give: objects of torch's FSDP1."""
@@ -177,7 +177,9 @@ class _Translation:
             raise Stays(precision, PRECISION)
         entry = self.settings.get("cpu_offload")
         if entry is not None and isinstance(entry.data, CPUOffload):
-            self.say(Replace(entry, entry.key, entry.data.offload_params), "is a flag with FSDP2")
+            self.say(
+                Replace(entry, entry.key, entry.data.offload_params), "becomes a flag under FSDP2"
+            )
 
     def switch(self) -> None:
         """transformers' `fsdp` says whether FSDP is used at all; all else is in `fsdp_config`."""
@@ -192,15 +194,15 @@ class _Translation:
             name = "offload_params" if self.code == AXOLOTL else "cpu_offload"
             self.added[f"{self.prefix}{name}"] = True
         if entry is not None and self.words and self.code == AXOLOTL:
-            self.say(Remove(entry), "goes: axolotl takes all of it from fsdp_config")
+            self.say(Remove(entry), "is removed: axolotl takes all of it from fsdp_config")
         elif entry is not None and self.words:
-            self.say(Replace(entry, "fsdp", True), "only turns FSDP on; how is in fsdp_config")
+            self.say(Replace(entry, "fsdp", True), "only turns FSDP on; fsdp_config says how")
         for name in _MOVED if self.code == TRANSFORMERS else ():
             moved = self.home.key(name)
             if moved is not None:
                 if moved.data is UNKNOWN or is_path:
-                    raise Stays(moved, "belongs into fsdp_config, without its prefix")
-                self.say(Remove(moved), f"goes into fsdp_config, as {moved.name}")
+                    raise Stays(moved, "is moved into fsdp_config, without its prefix")
+                self.say(Remove(moved), f"is moved into fsdp_config as {moved.name}")
                 if moved.data and not self.settings.get(moved.name):
                     self.added[f"{self.prefix}{moved.name}"] = moved.data
 
@@ -218,7 +220,7 @@ class _Translation:
         entries = [self.section.entry, *map(self.home.key, ("fsdp", "fsdp_version", *_MOVED))]
         for entry in entries:
             if entry is not None:
-                self.say(Remove(entry), "goes: NO_SHARD is DistributedDataParallel")
+                self.say(Remove(entry), "is removed: NO_SHARD is DistributedDataParallel")
         kind = self.home.get("distributed_type")
         if kind is not None:
             self.say(Replace(kind, kind.key, "MULTI_GPU"), "NO_SHARD is DistributedDataParallel")

@@ -164,7 +164,7 @@ def test_stays_on_the_bridge(tmp_path: Path, use: str) -> None:
     assert "fully_shard(" not in after["train.py"]
     assert "model = FSDP(model)" in after["train.py"]
     reasons = [f.message for f in report.findings if f.code == "FSDP002"]
-    known = ("train.py:", "another constructor", "some arguments are unpacked")
+    known = ("train.py:", "another constructor", "some arguments come from an unpacked")
     assert all(any(words in reason for words in known) for reason in reasons), reasons
 
 

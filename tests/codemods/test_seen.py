@@ -297,7 +297,7 @@ def test_clipping_says_what_was_and_what_is(tmp_path: Path) -> None:
     )
     said = [f.message for f in program.findings if f.code == clip_local_norm.RULE.code]
     assert len(said) == 1
-    assert "over all ranks now" in said[0]
+    assert "now clips by the norm over all ranks" in said[0]
     assert "under FSDP1 each rank clipped by the norm of its own shards" in said[0]
 
 

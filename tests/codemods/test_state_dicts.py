@@ -223,13 +223,13 @@ STAYS = {
     "a wrapper": ("state = trainer.state_dict()", "`trainer.state_dict` may reach"),
     "an inner module": ("state = model.module.state_dict()", "`model.module` is used inside"),
     "a method of the model": ("model.save_pretrained(path)", "may depend on the type"),
-    "a list of models": ("trainer.write([model], model.state_dict())", "`model` is handed on"),
-    "another name": ("other = model; state = other.state_dict()", "`model` is handed on"),
-    "another value": ("model = trainer.best; state = model.state_dict()", "another value inside"),
+    "a list of models": ("trainer.write([model], model.state_dict())", "`model` is passed on"),
+    "another name": ("other = model; state = other.state_dict()", "`model` is passed on"),
+    "another value": ("model = trainer.best; state = model.state_dict()", "is assigned inside"),
     "a function that is given": ("rank(model.state_dict())", "`rank` may reach the model"),
     "whole parameters": (
         "with FSDP.summon_full_params(model): state = model.state_dict()",
-        "`model` is handed on",
+        "`model` is passed on",
     ),
     "options": ("state = model.state_dict(keep_vars=True)", "may depend on the type"),
     "states of an optimizer": (
@@ -238,11 +238,11 @@ STAYS = {
     ),
     "another context": (
         "with FSDP.state_dict_type(model, trainer.type): pass",
-        "`model` is handed on",
+        "`model` is passed on",
     ),
     "a comment that has no other place": (
         "state = model.state_dict(  # whole\n    )",
-        "a comment inside",
+        "prevents the edit",
     ),
     "a generator": ("yield model.state_dict()", "other code runs"),
 }

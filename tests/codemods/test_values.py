@@ -138,7 +138,7 @@ def reason(program: Path, *recordings: Path) -> str:
 
 
 def test_without_a_recording_the_finding_says_how_to_get_one(program: Path) -> None:
-    assert "`fsdp-migrate values` records it" in reason(program)
+    assert "record it with `fsdp-migrate values`" in reason(program)
 
 
 def test_recorded_values_are_plain_and_checked(program: Path) -> None:
@@ -188,7 +188,7 @@ def test_values_that_differ_stay_on_the_bridge(program: Path) -> None:
     one = recorded(program, "one.json")
     other = {**ARGUMENTS, "sharding_strategy": "ShardingStrategy.FULL_SHARD"}
     two = recorded(program, "two.json", arguments=other)
-    assert "not the same" in reason(program, one, two)
+    assert "differed between" in reason(program, one, two)
 
 
 @pytest.mark.parametrize(

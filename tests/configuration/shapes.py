@@ -133,7 +133,7 @@ fsdp_config:
     Shape(
         "a name that is none",
         _with_strategy("${STRATEGY}"),
-        says="which strategy that is, only a run knows",
+        says="the strategy is known only when the program runs",
     ),
     Shape(
         "NO_SHARD with offloading",
@@ -399,7 +399,7 @@ output_dir: out
     Shape(
         "a path in fsdp_config, and settings beside it",
         "learning_rate: 1.0\nfsdp: full_shard\nfsdp_config: fsdp.json\nfsdp_min_num_params: 100\n",
-        says="belongs into fsdp_config, without its prefix",
+        says="is moved into fsdp_config, without its prefix",
     ),
     Shape(
         "another library's fsdp_config",
