@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,35 +28,33 @@ class Real:
         folder, entry: where it is, below the clone.
         paths: folders of the clone that an installation would put on the path.
         arguments: as short a run as it allows.
+        edit: a file of a copy, text in it and what takes its place.
     """
 
     folder: str
     entry: str
     arguments: tuple[str, ...]
     paths: tuple[str, ...] = ()
+    edit: tuple[str, str, str] | None = None
 
 
 T5 = ("--epochs", "1", "--batch-size", "4", "--test-batch-size", "4")
+FLOAT32 = ("configs/training.py", "mixed_precision: bool=True", "mixed_precision: bool=False")
 LLAMA = (
     *("--enable_fsdp", "--model_name", "none", "--num_epochs", "1", "--context_length", "64"),
     *("--batch_size_training", "2", "--max_train_step", "4", "--max_eval_step", "2"),
     *("--dist_checkpoint_root_folder", "out", "--dist_checkpoint_folder", "model"),
 )
 DPO = (
-    *(
-        "model=pythia28",
-        "datasets=[hh]",
-        "loss=dpo",
-        "loss.beta=0.1",
-        "exp_name=dpo",
-        "trainer=FSDPTrainer",
-    ),
-    *("sample_during_eval=false", "gradient_accumulation_steps=2", "batch_size=8", "lr=1e-3"),
-    *("warmup_steps=2", "eval_batch_size=4", "n_eval_examples=4", "minimum_log_interval_secs=0"),
+    *("model=pythia28", "datasets=[hh]", "loss=dpo", "loss.beta=0.1", "exp_name=dpo"),
+    *("trainer=FSDPTrainer", "sample_during_eval=false", "gradient_accumulation_steps=2"),
+    *("batch_size=8", "eval_batch_size=4", "n_eval_examples=4", "n_epochs=2"),
+    *("lr=1e-3", "warmup_steps=2", "minimum_log_interval_secs=0"),
 )
 
 PROGRAMS = {
     "t5": Real("distributed/FSDP", "T5_training.py", T5),
+    "t5-float32": Real("distributed/FSDP", "T5_training.py", T5, edit=FLOAT32),
     "llama-cookbook": Real("", "getting-started/finetuning/finetuning.py", LLAMA, ("src",)),
     "dpo": Real("", "train.py", DPO),
 }
@@ -71,6 +70,18 @@ def tutorial(text: str) -> str:
     blocks = re.findall(r"^\.\. code-block:: python\n\n((?: {4}.*\n| *\n)+)", text, re.MULTILINE)
     last = next(i for i, block in enumerate(blocks) if "__main__" in block)
     return "\n".join(textwrap.dedent(block) for block in blocks[: last + 1])
+
+
+def edited(clone: Path, real: Real, edit: tuple[str, str, str], scratch: Path) -> Path:
+    """A copy of the program's folder with the edit made, where the clone has it."""
+    shutil.copytree(clone / real.folder, scratch / real.folder)
+    path, before, after = edit
+    file = scratch / real.folder / path
+    text = file.read_text("utf-8")
+    if before not in text:
+        raise SystemExit(f"{path} of the clone has no line {before!r}")
+    file.write_text(text.replace(before, after), "utf-8")
+    return scratch
 
 
 def command(name: str, clone: Path, options: list[str]) -> tuple[list[str], dict[str, str]]:
@@ -91,6 +102,9 @@ def main() -> int:
         return 2
     name, clone = sys.argv[1], Path(sys.argv[2]).resolve()
     with tempfile.TemporaryDirectory() as scratch:
+        edit = PROGRAMS[name].edit
+        if edit:
+            clone = edited(clone, PROGRAMS[name], edit, Path(scratch))
         if name == "mnist":
             text = (clone / TUTORIAL).read_text("utf-8")
             clone = Path(scratch)

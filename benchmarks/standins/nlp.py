@@ -16,7 +16,7 @@ class Rows:
         self.shape = (len(self.indices), 2)
 
     def select(self, indices: Iterable[int]) -> Rows:
-        return Rows(self.indices[i] for i in list(indices)[:16])
+        return Rows(self.indices[i] for i in indices if i < len(self.indices))
 
     def __getitem__(self, index: int) -> dict[str, str]:
         number = self.indices[index]

@@ -212,4 +212,10 @@ class _Patches(MetaPathFinder):
         return None
 
 
+def _seed(value: Any = None, version: int = 2, seed: Callable[..., None] = random.seed) -> None:
+    """Takes numpy's numbers too, as Python did up to 3.10."""
+    seed(value.item() if hasattr(value, "item") else value, version)
+
+
+random.seed = _seed
 sys.meta_path.insert(0, _Patches())
