@@ -61,7 +61,7 @@ tests: $(STAMP)
 thorough: $(STAMP) torches
 	$(BIN)/pytest -n 2 -m "thorough and not gpu"
 	$(BIN)/pytest -n 2 -m slow
-	$(BIN)/pytest -n 2 -m "not gpu and not ranks and not thorough and not slow" --hypothesis-profile=thorough tests/hostile tests/codemods
+	$(BIN)/pytest -n 2 -m "not gpu and not ranks and not thorough and not slow" --hypothesis-profile=thorough tests/hostile tests/codemods tests/fuzz
 
 # FSDP1 programs of every form; a seed that fails is printed (tests/fuzz/run.py --help).
 fuzz: $(STAMP)

@@ -13,7 +13,7 @@ from fsdp_migrate.verify import launch, processes
 from .forkserver import ForkServer
 
 # `make test` draws few examples, `make thorough` many: --hypothesis-profile=thorough.
-for profile, examples in (("quick", 25), ("thorough", 300)):
+for profile, examples in (("quick", 10), ("thorough", 300)):
     settings.register_profile(
         profile,
         max_examples=examples,

@@ -299,7 +299,16 @@ HOSTILE_FILES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("data", "said"), HOSTILE_FILES.values(), ids=HOSTILE_FILES)
+SLOW = ("100,000 lines",)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        pytest.param(*given, id=name, marks=[pytest.mark.thorough] if name in SLOW else [])
+        for name, given in HOSTILE_FILES.items()
+    ],
+)
 def test_hostile_files_have_one_clear_line(tree: Path, data: bytes, said: str) -> None:
     (tree / "hostile.py").write_bytes(data)
     for mode in (["check"], ["--form", "bridge", "--allow-dirty"]):

@@ -134,7 +134,9 @@ def interrupted(tmp_path: Path, number: int, delay: float | None = None) -> tupl
 
 
 @linux
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.thorough)]
+)
 def test_an_interruption_leaves_nothing(number: int, tmp_path: Path) -> None:
     status, output = interrupted(tmp_path, number)
     assert status == 128 + number, output
