@@ -22,7 +22,7 @@ from fsdp_migrate.findings import Action
 POLICY = Rule(
     "FSDP213",
     "mixed-precision",
-    "MixedPrecision is MixedPrecisionPolicy, and inputs are cast at the root only",
+    "MixedPrecision becomes MixedPrecisionPolicy, with inputs cast at the root only",
     """`param_dtype` and `reduce_dtype` carry over. FSDP1's defaults cast the inputs of the root (`cast_root_forward_inputs`)
 and not those of the units below it (`cast_forward_inputs`). FSDP2's default casts everywhere, which turns, say, a mask or a
 table of positions in full precision into bfloat16 inside every block. The units below the root therefore get

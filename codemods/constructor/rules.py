@@ -105,7 +105,7 @@ model = FSDP(Net())
 UNPACKED = Rule(
     "FSDP004",
     "dynamic-constructor",
-    "arguments that are unpacked from a value are bound when the program runs",
+    "the runtime binds arguments that come from an unpacked dictionary",
     """`FSDP(model, **options)` gives arguments that are known where the dictionary is written. The runtime's class has
 FSDP1's signature and binds them. Where this file shows the dictionary, each key has a finding of its own.""",
     (

@@ -113,7 +113,7 @@ model = fully_shard(Net(), mesh=mesh)
 DYNAMIC = Rule(
     "FSDP105",
     "dynamic-strategy",
-    "a strategy that is chosen when the program runs is read when it runs",
+    "the runtime reads a strategy that is known only when the program runs",
     """Three of four real programs take the strategy from a configuration, a dictionary or a command line. Where the call, or
 assignments that nothing else reads, show every member that it can be, each becomes the `reshard_after_forward` that it means.
 The runtime reads whatever else arrives; `ShardingStrategy` comes from the runtime, too, so that configuration files and
@@ -211,7 +211,7 @@ fully_shard(model, mesh=mesh)
 MESH = Rule(
     "FSDP107",
     "device-mesh",
-    "becomes the argument mesh",
+    "device_mesh becomes the argument mesh",
     """A mesh that has one dimension, as this file shows, is passed on as `mesh=`. `fully_shard` takes one of two dimensions
 for HYBRID_SHARD whatever the strategy was, so a mesh of another origin stays with the runtime, which looks at its shape. For
 HYBRID_SHARD itself see FSDP104.""",

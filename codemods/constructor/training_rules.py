@@ -7,7 +7,7 @@ from fsdp_migrate.codemods.rule import Example, Rule, bridged
 CPU_OFFLOAD = Rule(
     "FSDP201",
     "cpu-offload",
-    "CPUOffload(offload_params=True) is CPUOffloadPolicy()",
+    "CPUOffload(offload_params=True) becomes CPUOffloadPolicy()",
     """FSDP1 pinned the memory of offloaded shards, and so does `CPUOffloadPolicy()` by default. FSDP1's object must not be
 left behind: `fully_shard` accepts it as `offload_policy` without an error and does not offload.""",
     (
@@ -91,7 +91,7 @@ model = FSDP(Net(), backward_prefetch=None)
 FORWARD_PREFETCH = Rule(
     "FSDP204",
     "forward-prefetch",
-    "forward_prefetch=True is a list of units to gather ahead",
+    "forward_prefetch=True becomes a list of units to gather ahead",
     """FSDP1 learned the order of the units in the first forward and then gathered one unit ahead. FSDP2 takes the order as
 lists (`set_modules_to_forward_prefetch`); the runtime records it in the first forward. It changes speed only, never a
 number.""",
@@ -220,7 +220,7 @@ model = FSDP(Net(), device_id=torch.device("cpu"))
 SYNC = Rule(
     "FSDP208",
     "sync-module-states",
-    "sync_module_states=True is a broadcast before sharding",
+    "sync_module_states=True becomes a broadcast before sharding",
     """Ranks that start from different weights train a model whose shards come from different initializations, and nothing
 says so. FSDP1's `sync_module_states=True` broadcast parameters and buffers from rank 0 (`_init_utils.py`,
 `_sync_module_params_and_buffers`); FSDP2 has nothing like it. The runtime's `broadcast_module_states` does it in front of the

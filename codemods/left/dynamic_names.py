@@ -14,7 +14,7 @@ from fsdp_migrate.findings import Action
 RULE = Rule(
     "FSDP010",
     "dynamic-name",
-    "FSDP1 reached by a string is the runtime's",
+    "an FSDP1 path in a string becomes the runtime's",
     """A string that is imported (`importlib.import_module`, `__import__`) or patched (`unittest.mock.patch`) names torch's
 FSDP1 as an import does, and is redirected to the runtime likewise. What other functions do with the path of an FSDP1 name
 cannot be known; it is reported where it may give torch's class. A path that is only compared, and `torch.distributed.fsdp` as a

@@ -21,7 +21,7 @@ from fsdp_migrate.findings import Action
 RULE = Rule(
     "FSDP507",
     "local-tensor-ops",
-    "counts, shapes and norms of sharded parameters are the whole parameter's; local_shard gives the rank's",
+    "counts, shapes and norms describe whole parameters; local_shard gives this rank's part",
     """After wrapping, FSDP1's `model.parameters()` were this rank's shards: plain tensors of one dimension (NO_SHARD kept
 the shape), empty on some ranks. FSDP2's are DTensors of the whole shape. Measured with torch 2.13:
 

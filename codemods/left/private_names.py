@@ -64,7 +64,7 @@ _HARMLESS = frozenset(
 NAME = Rule(
     "FSDP014",
     "private-api",
-    "torch's private FSDP1 functions know nothing of FSDP2's units",
+    "torch's private FSDP1 functions do not know FSDP2's units",
     """`torch.distributed.fsdp._runtime_utils`, `_flat_param`, `_traversal_utils` and the like can still be imported, and
 find no handle, no flat parameter and no state in a model on FSDP2: they return None or an empty list, or fail far from the
 cause. What programs reach for has a public counterpart more often than not, which the finding names.

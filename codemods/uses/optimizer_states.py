@@ -13,7 +13,7 @@ from fsdp_migrate.findings import Action
 RULE = Rule(
     "FSDP335",
     "optimizer-state-dict",
-    "FSDP1's functions for the states of optimizers are the runtime's",
+    "the runtime has FSDP1's functions for optimizer states",
     """They are gone from torch 2.14 (pytorch#191398). The runtime's save and load what FSDP1's did: states by parameter name,
 whole or as shards, nothing before an optimizer's first step. `optim_state_dict` follows the type that is in force.
 

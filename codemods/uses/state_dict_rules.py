@@ -210,7 +210,7 @@ kind = plugin.state_dict_type
 SET_TYPE = Rule(
     "FSDP332",
     "set-state-dict-type",
-    "a type that is set is the runtime's, for the model's own state_dict()",
+    "the runtime keeps the state-dict type that a program sets",
     """It says what every later `state_dict()` of the model returns and every `load_state_dict()` takes, wherever that is
 called. The runtime's class has it, with FSDP1's default: FULL_STATE_DICT. `get_model_state_dict` and its relatives take the
 type as an option instead and go by no type that was set.""",

@@ -14,7 +14,7 @@ from fsdp_migrate.findings import Action
 SUMMON = Rule(
     "FSDP321",
     "summon-full-params",
-    "summon_full_params is the runtime's",
+    "the runtime has summon_full_params",
     """torch's `summon_full_params` does nothing on an FSDP2 model, without an error. The runtime's takes the same arguments:
 inside it parameters are whole and in their own dtype, changes are written back unless `writeback=False`, and what FSDP1
 refused is refused. `unshard()` is no substitute: it does not recurse, casts to `param_dtype` and forgets changes. To read one
@@ -60,7 +60,7 @@ with FSDP.summon_full_params(model):
 UNITS = Rule(
     "FSDP362",
     "fsdp-modules",
-    "FSDP.fsdp_modules(model) of a plain model is a list of its FSDPModules",
+    "FSDP.fsdp_modules(model) of a plain model becomes a list of its FSDPModules",
     """FSDP1's function looks for wrappers; the runtime's finds the units of the bridge. The units of a plain model are the
 modules that are `FSDPModule`s, in the same order. With `root_only=True` the constructors stay on the bridge.""",
     (

@@ -15,7 +15,7 @@ from fsdp_migrate.findings import Action
 CLIP = Rule(
     "FSDP301",
     "clip-method",
-    "model.clip_grad_norm_(c) is a function of a plain model's parameters",
+    "model.clip_grad_norm_(c) becomes a function of a plain model's parameters",
     """On the bridge the method goes on working. A plain model has none. With the result unused and a finite norm,
 `torch.nn.utils.clip_grad_norm_(model.parameters(), c)` clips as FSDP1 did, up to the rounding of the norm. It returns a
 DTensor, though: `f"{norm:.3f}"` and `dist.all_reduce(norm)` fail, and with the infinity norm `.item()` is the local value, or
@@ -99,7 +99,7 @@ agent.clip_grad_norm_(1.0)
 NO_SYNC = Rule(
     "FSDP311",
     "no-sync",
-    "model.no_sync() of a plain model is the runtime's no_sync(model)",
+    "model.no_sync() of a plain model becomes the runtime's no_sync(model)",
     """Inside FSDP1's `no_sync`, gradients are kept and not reduced. `set_requires_gradient_sync(False)` does that under FSDP2
 and stays in force until it is set back; forgotten, the optimizer does nothing, and says nothing. `no_sync(model)` sets it
 back, also after an error. On the bridge the method does the same.""",
