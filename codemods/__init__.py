@@ -1,4 +1,4 @@
-"""The codemods: what is done with each construct of FSDP1.
+"""The codemods: rules that find each FSDP1 construct, report it and rewrite it.
 
     swap            imports of FSDP1 names: the one edit that is always made
     constructor/    the call FSDP(...) and its arguments

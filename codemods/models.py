@@ -1,4 +1,4 @@
-"""Which expressions can hold a model of FSDP1: enough to speak of it, never enough to prove what it is.
+"""Which expressions can hold an FSDP1 model: enough to report it, never enough to prove what it is.
 
 A value is followed back from where it is used: through names, attributes of the same class, results of functions and
 arguments of calls, each only when asked. Nothing is followed forward.

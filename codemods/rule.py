@@ -12,7 +12,7 @@ from fsdp_migrate.findings import Action
 
 @dataclass(frozen=True)
 class Example:
-    """A program before and after, or with what is said of it: test, documentation and explanation at once.
+    """A program before and after, or with its finding: a test, documentation and explanation at once.
 
     Attributes:
         title: what the example shows, in a few words.

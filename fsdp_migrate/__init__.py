@@ -21,7 +21,7 @@ __version__ = "0.1.0"
 
 
 def migrate_source(text: str, *, form: str = "auto") -> tuple[str, list[Finding]]:
-    """One Python program after its migration, and what is said of each construct.
+    """Migrates one Python program; returns its code and the findings.
 
     Args:
         text: the program. Of what it imports nothing is known, as for `fsdp-migrate -`.

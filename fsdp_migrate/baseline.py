@@ -1,4 +1,4 @@
-"""A baseline: what a repository has of FSDP1 already, so that `check` speaks of what is new.
+"""A baseline: the FSDP1 findings that a repository already has, so that `check` reports only new ones.
 
 A finding is known by its file, rule and construct, not by its line. The file is JSON, version 1.
 """

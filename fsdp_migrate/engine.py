@@ -35,7 +35,7 @@ def analyse(
     options: Options | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Analyses files together and says what is done with every FSDP1 construct in them.
+    """Analyses files together and reports every FSDP1 construct in them.
 
     Nothing is written. A file that cannot be read or parsed is an error of the report, and the others go on.
     """

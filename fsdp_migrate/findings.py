@@ -11,7 +11,7 @@ from enum import Enum
 
 
 class Action(str, Enum):
-    """What is done with a construct."""
+    """How a construct is handled."""
 
     REWRITE = "rewrite"
     """Plain PyTorch takes its place."""
@@ -23,7 +23,7 @@ class Action(str, Enum):
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """One FSDP1 construct and what is done with it.
+    """One FSDP1 construct and how it is handled.
 
     Attributes:
         path: the file, relative to the current folder where it lies below it, with forward slashes.

@@ -25,7 +25,7 @@ from fsdp_migrate.style import line_length
 
 @dataclass
 class Outcome:
-    """What is said of one file, and done with it.
+    """The findings and edits of one file.
 
     Attributes:
         of_torch: whether it imports or writes out an FSDP1 name of torch's, or sets FSDP1 for another library; None if it
@@ -122,7 +122,7 @@ class _File:
         return _Result(shown, after, of_torch)
 
     def is_on(self, rule: Rule, node: ast.AST) -> bool:
-        """Whether a rule is asked for, and not silenced on a node's line."""
+        """Whether a rule is selected, and not silenced on a node's line."""
         options, silenced = self.options, self.silenced(rule, node)
         selected = not options.select or rule.code in options.select
         return selected and not silenced and rule.code not in options.ignore
@@ -131,7 +131,7 @@ class _File:
 def _settled(
     found: Sequence[Found], is_on: Callable[[Rule, ast.AST], bool]
 ) -> tuple[list[Found], list[Edit]]:
-    """The findings with the edits that can be made together; of two that want the same code the first is made."""
+    """The findings with the edits that can be made together; if two edits overlap, the first one wins."""
     settled: list[Found] = []
     taken: list[Edit] = []
     for each in found:

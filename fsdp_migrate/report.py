@@ -33,7 +33,7 @@ class Report:
         changes: the files that the findings rewrite; `before != after` in each.
         files: number of Python files looked at.
         candidates: how many of them mention FSDP at all.
-        on_bridge: whether no file uses FSDP1 of torch's: what is found is the runtime's already.
+        on_bridge: whether no file uses torch's FSDP1: every construct found is already the runtime's.
         vendored: the folders with a copy of the runtime that the files import.
         known, gone: how many findings a baseline has besides, and how many of it there are no more.
         seconds: wall time of the run.
@@ -52,7 +52,7 @@ class Report:
 
     @property
     def is_done(self) -> bool:
-        """Whether the migration is done: FSDP1 of torch's is used nowhere, and nothing is left for a person."""
+        """Whether the migration is done: no file uses torch's FSDP1, and no finding is left to the user."""
         by_hand = any(finding.action is Action.MANUAL for finding in self.findings)
         return not by_hand and (self.on_bridge or not self.findings)
 

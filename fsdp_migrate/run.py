@@ -62,7 +62,7 @@ class Request:
 
 
 def run(request: Request) -> int:
-    """Does what is asked for and returns the exit code."""
+    """Carries out a run and returns the exit code."""
     if request.diff and request.output != "text":
         raise click.UsageError(
             f"--diff and --format {request.output} share standard output: use --report FILE"

@@ -1,4 +1,4 @@
-"""What a run is asked to do, and the `[tool.fsdp-migrate]` table of the project at hand."""
+"""The settings of a run, and the `[tool.fsdp-migrate]` table of the project."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
         leave_out_of_state_dicts(self)
         state_dict_types.follow_default_type(self)
 
-    # What it wraps #
+    # The wrapped module #
 
     @property
     def module(self) -> nn.Module:

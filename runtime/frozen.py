@@ -1,4 +1,4 @@
-"""Units of which some parameters are frozen and others are not: FSDP1's check of what a policy selects."""
+"""Units with both frozen and trainable parameters: FSDP1's check of what a policy selects."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def _rank_in_mesh(unit: FSDPModule) -> int:
 
 @dataclass(frozen=True)
 class _Summoned:
-    """One sharded parameter, the whole one that stands for it, and where."""
+    """One sharded parameter, the whole one that replaces it, and the module that holds it."""
 
     sharded: nn.Parameter
     whole: nn.Parameter

@@ -64,7 +64,7 @@ class _Computed:
                 yield from self.of(element(binding) or binding.value, seen)
 
     def _inside(self, call: ast.Call) -> Iterator[str]:
-        """The fields that a function of the program reads of what it is given: `cfg.dtype` in `get_policy(cfg)`."""
+        """The fields that a function of the program reads from its arguments: `cfg.dtype` in `get_policy(cfg)`."""
         made = self.context.program.definition(call.func, self.context.file)
         if made is None or isinstance(made.node, ast.ClassDef):
             return

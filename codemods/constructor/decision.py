@@ -75,7 +75,7 @@ class PlainForm:
 
     @property
     def unneeded_imports(self) -> list[ast.stmt]:
-        """The imports of functools that only the code needs that goes."""
+        """The imports of functools that only removed code uses."""
         return list(unneeded_imports(self.construction.context, self.removed))
 
     @property

@@ -1,4 +1,4 @@
-"""What is said of every constructor and of each of its arguments, and the edit where the constructor becomes plain."""
+"""The findings about each constructor and its arguments, and the edit if the constructor becomes plain."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _argument(construction: Construction, argument: Argument, form: PlainForm | 
 
 
 def _elsewhere(construction: Construction, argument: Argument, form: PlainForm) -> Iterator[Found]:
-    """What the value of an argument becomes where it is made, above the call."""
+    """The edits of an argument's value where it is assigned, above the call."""
     context, part = construction.context, form.parts[argument.name]
     rule, _ = _SAY.get(argument.name, training.say)(construction, argument)
     for made in part.removed:

@@ -1,4 +1,4 @@
-"""What a model may be made of: the source of every class and function of the program that can take part in building it."""
+"""What a model may contain: the source of every class and function of the program that may help build it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TRANSFORMERS = re.compile(
 
 
 class Makeup:
-    """What the models of a program may be made of."""
+    """What the models of a program may contain."""
 
     def __init__(self, program: Program, reach: Reach) -> None:
         self.program = program

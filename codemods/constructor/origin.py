@@ -182,7 +182,7 @@ class _Search:
                 self.looped(file, binding.node, at)
 
     def looped(self, file: File, loop: ast.AST, at: ast.Call) -> None:
-        """Follows what a loop goes over."""
+        """Follows the values that a loop iterates over."""
         self.origin.is_part = True
         names = [n for n in ast.walk(getattr(loop, "iter", loop)) if isinstance(n, ast.Name)]
         models = [n for n in names if n.id not in _BUILTINS or file.scope_of(n).lookup(n.id)]
@@ -355,7 +355,7 @@ def may_be_nested(context: Context, origin: Origin, every: Iterable[Origin]) -> 
 
 
 def _is_kept(context: Context, file: File, statement: ast.AST, makers: list[ast.Call]) -> bool:
-    """Whether a wrapped model is only bound to a name, of which no other model is made."""
+    """Whether a wrapped model is only bound to a name, and no other model is made from it."""
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
         return False
     target = statement.targets[0]

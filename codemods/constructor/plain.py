@@ -20,7 +20,7 @@ class Stays(Exception):
 
 @dataclass(frozen=True)
 class Said:
-    """What is said of an argument on the bridge."""
+    """The message about an argument on the bridge."""
 
     message: str
     action: Action = Action.RUNTIME
@@ -138,7 +138,7 @@ def _only_makes(context: Context, function: ast.expr) -> bool:
 
 
 def unneeded_imports(context: Context, removed: Iterable[ast.AST]) -> Iterator[ast.stmt]:
-    """`import functools` and `from functools import partial`, if nothing but code that goes uses them."""
+    """`import functools` and `from functools import partial`, if only removed code uses them."""
     gone = {node for region in removed for node in ast.walk(region)}
     for name in ("functools", "partial"):
         loads = context.file.loads.get(name, ())

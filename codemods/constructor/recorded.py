@@ -303,7 +303,7 @@ class _ByRun:
 
 
 def _is_written(context: Context, value: ast.expr) -> bool:
-    """Whether an expression can have one value only: it is made of literals and of names from outside."""
+    """Whether an expression can have one value only: it consists of literals and names from other packages."""
     made = context.value(value)
     if made is None or isinstance(value, ast.Subscript):
         return False
@@ -318,7 +318,7 @@ def _is_written(context: Context, value: ast.expr) -> bool:
 
 
 def _writes(value: ast.expr, lines: Iterable[str]) -> bool:
-    """Whether some code has an expression in it as it is."""
+    """Whether code contains an expression verbatim."""
     wanted = re.compile(rf"(?<![\w.]){re.escape(written(value))}(?!\w)")
     return any(map(wanted.search, lines))
 

@@ -167,7 +167,7 @@ def plain(construction: Construction) -> dict[str, Plain]:
 
 
 def classes_of(construction: Construction) -> list[ast.expr] | None:
-    """The classes that a policy goes by; None if there is no policy, or it goes by something else."""
+    """The classes that a policy selects units by; None if there is no policy, or it selects by something else."""
     value = construction.value("auto_wrap_policy")
     return None if value is None else _units(construction, value).classes or None
 

@@ -119,7 +119,7 @@ def replace_statement(file: File, statement: ast.stmt, code: str, line_length: i
 
 
 def remove_statement(file: File, statement: ast.stmt) -> Edit:
-    """A statement goes with its lines; its comments stay, and `pass` takes the place of a block's only one."""
+    """Removes a statement and its lines; its comments stay, and `pass` replaces the only statement of a block."""
     start, end = file.lines(statement)
     indent, end_of_line = indentation(file, statement), newline(file)
     kept = [indent + comment for comment in comments_between(file, start, end)]
@@ -129,7 +129,7 @@ def remove_statement(file: File, statement: ast.stmt) -> Edit:
 
 
 def drop_items(text: str, spans: Sequence[tuple[int, int]], dropped: Sequence[int]) -> list[Edit]:
-    """Takes some of the items between commas away, in order and never all; one with lines of its own goes with them."""
+    """Removes some of the items between commas, in order and never all; an item on lines of its own takes its lines along."""
     edits: list[Edit] = []
     for index in dropped:
         start, end = spans[index]
@@ -152,7 +152,7 @@ def comments_between(file: File, start: int, end: int) -> list[str]:
 
 
 def dedent_body(file: File, statement: ast.With) -> list[Edit]:
-    """The body of a `with` takes the place of the whole: the header goes, the lines move to the left.
+    """Replaces a `with` statement by its body: removes the header and dedents the lines.
 
     Lines inside of strings stay as they are.
     """

@@ -40,7 +40,7 @@ def is_measured(context: Context, node: ast.expr) -> bool:
 
 
 def _done_to(child: ast.AST, parent: ast.AST) -> str | None:
-    """The name of what is done to a tensor one step up, empty for a step of syntax; None if that is none of it."""
+    """The name of the operation applied to a tensor one step up, empty for a step of syntax; None if it is no operation."""
     if isinstance(parent, ast.Attribute):
         return parent.attr
     if isinstance(parent, ast.Call) and child is not parent.func:

@@ -195,7 +195,7 @@ def _vectors(context: Context) -> Iterator[Found]:
 def _used(
     context: Context, asked: Callable[[Context, ast.Attribute], bool], *names: str
 ) -> Iterator[ast.Attribute]:
-    """The attributes of sharded parameters among some names, used in the way that is asked for."""
+    """The uses of some attributes on sharded parameters that satisfy `asked`."""
     for name in names:
         for attribute in context.file.attributes.get(name, ()):
             if asked(context, attribute) and _is_sharded(context, attribute.value):
@@ -273,7 +273,7 @@ def _decides(file: File, attribute: ast.Attribute) -> bool:
 
 
 def _measured(context: Context) -> Iterator[ast.expr]:
-    """The names and gradients of which a norm, a sum or a reduction over ranks is taken."""
+    """The names and gradients that go into a norm, a sum or a reduction over ranks."""
     candidates: list[ast.expr] = [
         node
         for name in ("grad", "main_grad", "data")
@@ -288,7 +288,7 @@ def _measured(context: Context) -> Iterator[ast.expr]:
 
 
 def _asked_for_none(context: Context) -> Iterator[ast.expr]:
-    """The parameters of which `p.numel() > 0` or `p.shape.numel() > 0` asks whether this rank has a part."""
+    """The parameters that `p.numel() > 0` or `p.shape.numel() > 0` tests for a shard on this rank."""
     for attribute in context.file.attributes.get("numel", ()):
         around = context.file.parents[context.file.parents[attribute]]
         if isinstance(around, ast.Compare) and getattr(around.comparators[0], "value", 1) == 0:

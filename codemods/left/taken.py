@@ -145,7 +145,7 @@ class Taken:
         )
 
     def _are_an_optimizers(self, group: ast.Subscript, file: File) -> bool:
-        """`group["params"]` of `optimizer.param_groups`, in a file that speaks of FSDP1's class."""
+        """`group["params"]` of `optimizer.param_groups`, in a file that mentions FSDP1's class."""
         if not (isinstance(group.slice, ast.Constant) and group.slice.value == "params"):
             return False
         loop = loop_of(file, group.value) if isinstance(group.value, ast.Name) else None

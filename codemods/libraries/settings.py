@@ -1,4 +1,4 @@
-"""Settings in calls and dictionaries of one Python file: read, translated, and what is said of them."""
+"""Settings in calls and dictionaries of one Python file: read, translated and reported."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Reader:
         self._seen: set[Span] = set()
 
     def find(self, calls: Sequence[ast.Call], literals: Sequence[ast.Dict]) -> Iterator[Found]:
-        """What is said of calls, and of dictionaries that are in none of them."""
+        """Findings about calls, and about dictionaries outside of any call."""
         for call in calls:
             given = {keyword.arg: keyword for keyword in call.keywords}
             path = next(iter(self.context.dotted(call.func)), "")
@@ -76,7 +76,7 @@ class Reader:
             yield from self.found(Section(PLUGIN.code, settings, None, settings), nodes)
 
     def section(self, node: ast.Call | ast.Dict) -> Iterator[Found]:
-        """What is said of a section, each once: that of a call first, then what is left of dictionaries."""
+        """Findings about a section, each once: calls first, then the remaining dictionaries."""
         if self.file.span(node) in self._seen:
             return
         if isinstance(node, ast.Call):

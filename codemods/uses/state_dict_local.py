@@ -80,7 +80,7 @@ _SETTERS = ("state_dict_type", "set_state_dict_type")
 
 
 def raises(node: ast.AST) -> Found:
-    """What is said where the type is asked for."""
+    """The finding where LOCAL_STATE_DICT is asked for."""
     message = (
         "a state dict of this type raises: FSDP2 has no flat parameters; load the files with FSDP1 on as many ranks once, and "
         "save them as FULL_STATE_DICT or SHARDED_STATE_DICT"

@@ -31,7 +31,7 @@ RULES = (CONTEXT, SET_TYPE, state_dict_bare.BARE, state_dict_local.LOCAL, *optim
 
 @dataclass(frozen=True, eq=False)
 class _Plain:
-    """A context that goes.
+    """A context that becomes plain.
 
     Attributes:
         call: `state_dict_type(...)`.
@@ -92,7 +92,7 @@ def _is_of_model(context: Context, attribute: ast.Attribute, call: ast.Call) -> 
 
 
 def _decided(context: Context, attribute: ast.Attribute, call: ast.Call) -> _Plain | Found:
-    """Whether a context goes or stays."""
+    """Whether a context becomes plain or stays on the bridge."""
     item = context.file.parents[call]
     statement = context.file.parents[item]
     model = keyword(call, "module", 0)
@@ -176,7 +176,7 @@ def _loading(context: Context, call: ast.Call) -> Replacement:
 
 
 def _rewritten(context: Context, each: _Plain) -> Iterator[Found]:
-    """The findings of a context that goes: its own, and one for each call in its body."""
+    """The findings of a context that becomes plain: its own, and one for each call in its body."""
     imports = [need for made in each.replacements for need in made.imports(each.reference)]
     functions = [made.call.func for made in each.replacements]
     message = "is removed: the state-dict type becomes an option of the calls inside"
@@ -199,7 +199,7 @@ def _rewritten(context: Context, each: _Plain) -> Iterator[Found]:
 
 
 def _spent(context: Context, plain: Sequence[_Plain]) -> Iterator[Found]:
-    """The assignments of configurations and types that only contexts read that go."""
+    """The assignments of configurations and types that only removed contexts read."""
     gone = {node for each in plain for node in ast.walk(each.call)}
     names = dict.fromkeys(node.id for node in gone if isinstance(node, ast.Name))
     for name in sorted(names):
@@ -218,7 +218,7 @@ def _spent(context: Context, plain: Sequence[_Plain]) -> Iterator[Found]:
 
 
 def _legacy_paths(context: Context) -> Iterator[Found]:
-    """Imports of `torch.distributed._shard.checkpoint`, which is the module torch.distributed.checkpoint by its old name."""
+    """Imports of `torch.distributed._shard.checkpoint`, the old name of the module torch.distributed.checkpoint."""
     statements: list[ast.Import | ast.ImportFrom] = [
         *context.file.of(ast.Import),
         *context.file.of(ast.ImportFrom),

@@ -84,7 +84,7 @@ RULES = (RULE,)
 
 
 def find(context: Context) -> Iterator[Found]:
-    """`.module` of plain models; on the bridge it is what it was."""
+    """`.module` of plain models; on the bridge it works as before."""
     if "module" not in context.file.attributes:
         return
     forms = decisions(context).plain_forms(context)

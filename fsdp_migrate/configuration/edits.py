@@ -1,4 +1,4 @@
-"""Changes of a tree as edits of its text: what they do not mention stays as it is, comments among it."""
+"""Changes to a tree as edits of its text: all else is kept, comments included."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class _File:
         return (from_json if self.source.path.suffix == ".json" else from_yaml)(text)
 
     def translated(self, roots: Sequence[Value]) -> Iterator[tuple[str, list[Said]]]:
-        """What is said of each section, with its code."""
+        """The findings of each section, with its code."""
         found = [section for root in roots for section in sections(root)]
         if not found and self.source.path.suffix == ".json" and isinstance(roots[0], Mapping):
             found = [section for section in [flat_section(roots[0])] if section]
@@ -136,7 +136,7 @@ class _File:
         return line, offset - self.starts[line - 1] + 1
 
     def is_on(self, code: str, span: tuple[int, int]) -> bool:
-        """Whether a rule is asked for, and not silenced on a line."""
+        """Whether a rule is selected, and not silenced on a line."""
         line = ast.Pass(lineno=self.place(span[0])[0], col_offset=0)
         selected = not self.options.select or code in self.options.select
         return selected and code not in self.options.ignore and not self.silenced(_rule(code), line)

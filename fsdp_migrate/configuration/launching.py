@@ -35,7 +35,7 @@ OF_VERL = re.compile(r"actor_rollout_ref|\bverl\b|ppo_m(?:ini|icro)_batch|param_
 
 @dataclass(frozen=True)
 class Line:
-    """A place in a script, and what is said of it."""
+    """A place in a script, and the message about it."""
 
     code: str
     start: int

@@ -1,4 +1,4 @@
-"""A section of FSDP1, translated: all of it changes, or nothing does and it is said why."""
+"""Translates a section of FSDP1 settings: all of it changes, or nothing does and a message says why."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _MOVED = ("fsdp_transformer_layer_cls_to_wrap", "fsdp_min_num_params")
 
 @dataclass(frozen=True)
 class Said:
-    """What is said of one place: that it changes, or, without a change, what a person is to do."""
+    """A message about one place: how it changes, or what the user has to do."""
 
     place: Entry | Mapping
     message: str
@@ -58,7 +58,7 @@ class Stays(Exception):
 
 
 def translate(section: Section) -> list[Said]:
-    """What is done with a section."""
+    """Translates a section."""
     try:
         return _Translation(section).run()
     except Stays as stays:

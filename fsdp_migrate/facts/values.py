@@ -34,7 +34,7 @@ def value_of(program: Program, file: File, expression: ast.expr) -> Value | None
 
 
 def branches(expression: ast.expr) -> list[ast.expr]:
-    """The parts of which one gives an expression its value: `a if x else b`, `{...}[key]`; none for a leaf."""
+    """The alternatives that an expression can take its value from: `a if x else b`, `{...}[key]`; none for a leaf."""
     if isinstance(expression, ast.IfExp):
         return [expression.body, expression.orelse]
     table: ast.expr | None = None

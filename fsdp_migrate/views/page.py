@@ -1,4 +1,4 @@
-"""The report as one HTML page: each file's change, and beside each line what is said of it."""
+"""The report as one HTML page: each file's diff, with the findings beside their lines."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def pages(rules: Sequence[Rule]) -> dict[str, str]:
 
 
 def write_pages(folder: Path, rules: Sequence[Rule]) -> None:
-    """Writes the pages into a folder and removes those of rules that are gone."""
+    """Writes the pages into a folder and removes those of rules that no longer exist."""
     folder.mkdir(parents=True, exist_ok=True)
     made = pages(rules)
     for old in folder.glob("FSDP*.md"):

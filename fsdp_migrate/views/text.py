@@ -1,4 +1,4 @@
-"""The report for a person: a line for each finding, and one that sums up."""
+"""The report as text: a line for each finding, and a summary."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def render_problems(problems: Iterable[Problem], stream: Stream = "stderr") -> l
 
 
 def summary(report: Report) -> str:
-    """What was found and what is done with it, in one sentence."""
+    """How many constructs were found and how they are handled, in one sentence."""
     known = f" {_number(report.known, 'finding')} more in the baseline." if report.known else ""
     if not report.findings:
         return (
