@@ -15,6 +15,7 @@ from fsdp_migrate.engine import analyse_source
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
 
+from ..launch import launch, results_in
 from . import faults, loop, silent, summon, surroundings  # noqa: F401  (they register their checks)
 from .cases import COMPARISONS, FAULTS
 from .checks import CHECKS
@@ -101,6 +102,35 @@ def test_check(results: Results, check: str, ranks: int, again: bool) -> None:
     found = results(ranks, again).get(check, [])
     assert len(found) == ranks, "not every rank finished"
     assert [result.get("error") for result in found] == [None] * ranks
+
+
+LOST = """\
+import os, sys
+from pathlib import Path
+import torch, torch.distributed as dist
+from forked import record, run_ranks
+
+folder = Path(sys.argv[1])
+
+def crash():
+    if dist.get_rank() == 0:
+        os._exit(1)
+    dist.all_reduce(torch.ones(1))
+
+def run(rank):
+    record(folder, "before", lambda: {})
+    record(folder, "crash", crash)
+    record(folder, "after", lambda: {})
+
+run_ranks(2, folder, run)
+"""
+
+
+def test_nothing_follows_a_lost_rank(tmp_path: Path) -> None:
+    assert not launch(tmp_path, "-c", LOST, str(tmp_path))
+    found = results_in(tmp_path)
+    assert {name: len(results) for name, results in found.items()} == {"before": 2, "crash": 1}
+    assert "error" in found["crash"][0]
 
 
 def test_names_are_unique() -> None:
