@@ -120,18 +120,44 @@ class Context:
 
     @cached_property
     def quoted(self) -> dict[ast.Constant, str]:
-        """Annotations in quotes that mean an FSDP1 name."""
+        """Annotations in quotes that mean an FSDP1 name: other text that reads like one is only text."""
         found = {}
         for node in self.file.of(ast.Constant):
             if isinstance(node.value, str) and ("FSDP" in node.value or CLASS in node.value):
-                name = self.fsdp1(node)
+                name = self.fsdp1(node) if self.is_annotation(node) else None
                 if name is not None:
                     found[node] = name
         return found
 
+    def is_annotation(self, node: ast.expr) -> bool:
+        """Whether a name is in an annotation of a parameter, a result or a variable, or the type of a `cast`."""
+        child: ast.AST = node
+        for parent in self.file.ancestors(node):
+            if isinstance(parent, ast.arg | ast.AnnAssign):
+                return parent.annotation is child
+            if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef):
+                return parent.returns is child
+            if isinstance(parent, ast.Call):
+                cast = "typing.cast" in self.dotted(parent.func)
+                return cast and bool(parent.args) and parent.args[0] is child
+            if not isinstance(parent, ast.Subscript | ast.Tuple | ast.BinOp):
+                return False
+            owner = getattr(parent, "value", None)
+            if getattr(owner, "attr", getattr(owner, "id", "")) == "Literal":
+                return False
+            child = parent
+        return False
+
     def replace(self, node: ast.AST, code: str) -> Edit:
         """The edit that puts code in a node's place."""
         return Edit(*self.file.span(node), code)
+
+    def rename(self, node: ast.expr, name: str) -> Edit:
+        """The edit that puts another dotted name in one's place, the comments between its parts behind it."""
+        kept = text.comments_between(self.file, *self.file.span(node))
+        # Only brackets have room for comments, and for line breaks.
+        behind = "".join(f"  {comment}{text.newline(self.file)}" for comment in kept)
+        return self.replace(node, name + behind)
 
     def remove(self, statement: ast.stmt) -> Edit:
         """The edit that takes a statement away; its comments stay."""

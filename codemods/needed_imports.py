@@ -36,8 +36,7 @@ def _is_imported(context: Context, need: Import) -> bool:
     """Whether the top of the file imports the name already."""
     name, _, local = need.name.partition(" as ")
     wanted = local or name or need.module.split(".")[0]
-    at_top = need.at is not None and context.file.scope_of(need.at) is context.file.scope
-    used = getattr(need.at, "lineno", 0) if at_top else len(context.file.line_starts)
+    used = _line_of_use(context, need)
     for binding in context.file.scope.bindings.get(wanted, ()):
         if isinstance(binding, Imported) and binding.member == (name or None):
             source = binding.module if name else binding.alias.name
@@ -47,15 +46,23 @@ def _is_imported(context: Context, need: Import) -> bool:
     return False
 
 
+def _line_of_use(context: Context, need: Import) -> int:
+    """The line that an import has to be above: the file's last one for code that runs when a function is called."""
+    at_top = need.at is not None and context.file.scope_of(need.at) is context.file.scope
+    return getattr(need.at, "lineno", 0) if at_top else len(context.file.line_starts)
+
+
 def _beside(
     context: Context, statements: list[ImportChange], need: Import
 ) -> ast.Import | ast.ImportFrom | None:
     """The statement that imports from the same module, else the one that imported what the name replaces.
 
-    Else one that imports from FSDP1, or from the same package, and the last import at the top of the file if there is none.
+    Else one that imports from FSDP1, or from the same package, and the last import at the top of the file if there is none:
+    one above the place that needs the name.
     """
     file = context.file
-    head = list(leading(context))
+    used = _line_of_use(context, need)
+    head = [node for node in leading(context) if node.lineno <= used]
     ours = [
         s.node for s in statements if isinstance(s.node, ast.ImportFrom) and "*" not in s.locals
     ]

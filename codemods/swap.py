@@ -12,7 +12,6 @@ from pathlib import Path
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.import_statement import ImportChange
-from fsdp_migrate.codemods.edit.text import comments_between, newline
 from fsdp_migrate.codemods.needed_imports import hand_out, leading, root_of, sees
 from fsdp_migrate.codemods.rule import Edit, Edits, Example, Found, Import, Rule, bridged
 from fsdp_migrate.facts.names import RUNTIME, TORCH, fsdp1_name, in_runtime, is_module
@@ -22,7 +21,7 @@ from fsdp_migrate.findings import Action
 RULE = Rule(
     "FSDP001",
     "fsdp1-import",
-    "imports of FSDP1 names come from the runtime",
+    "FSDP1 names are imported from the runtime",
     """`fsdp_migrate.runtime` has every public name of `torch.distributed.fsdp` and of its modules `api`, `wrap`,
 `fully_sharded_data_parallel` and `sharded_grad_scaler`, with FSDP1's interface on FSDP2's engine. A program whose imports are
 redirected there runs on FSDP2 as it is. Each import is edited where it is: its guard (`try`, a test of the version,
@@ -142,20 +141,19 @@ def swap(
         for local, (target, name) in s.move.items()
         if not name and is_module(local)
     }
-    spelled: dict[ast.Attribute, str] = {}
-    needs: list[Import] = []
-    for node, target in written_out:
-        name = node.attr if node in context.references else ""
+    spelled: dict[ast.expr, str] = {}
+    needs: dict[tuple[str, str], Import] = {}
+    for node, target in sorted(written_out, key=lambda each: _runs_late(context, each[0])):
+        name = _last(node) if node in context.references or node in context.quoted else ""
         local = _at_hand(context, statements, node, name, target) if name else ""
         spelled[node] = local or f"{target}.{name}".rstrip(".")
-        if not local and not _covered(target, imported):
-            needs.append(Import(target, ""))
-        elif local == name:
-            needs.append(Import(target, name))
-    insert = hand_out(context, statements, [*needed, *dict.fromkeys(needs)])
+        if local == name or not (local or _covered(target, imported)):
+            needs.setdefault((target, local), Import(target, local, node))
+    insert = hand_out(context, statements, [*needed, *needs.values()])
     found = [each for statement in statements for each in _say(statement)]
     found += [
-        Found(RULE, node, Action.RUNTIME, f"comes from {target}") for node, target in written_out
+        Found(RULE, node, Action.RUNTIME, f"is imported from {target}")
+        for node, target in written_out
     ]
     return Swap(found, lambda: _edits(context, statements, insert, spelled), of_torch)
 
@@ -267,12 +265,27 @@ def _in_all(context: Context, constant: ast.Constant) -> bool:
     )
 
 
-def _written_out(context: Context) -> Iterator[tuple[ast.Attribute, str]]:
+def _runs_late(context: Context, node: ast.expr) -> bool:
+    """Whether code runs when a function is called: then any import at the top of the file is above it."""
+    return context.file.scope_of(node) is not context.file.scope
+
+
+def _last(node: ast.expr) -> str:
+    """The last part of a dotted name, in quotes too."""
+    path = node.attr if isinstance(node, ast.Attribute) else str(getattr(node, "value", ""))
+    return path.rpartition(".")[2]
+
+
+def _written_out(context: Context) -> Iterator[tuple[ast.expr, str]]:
     """FSDP1 names that are written out (`torch.distributed.fsdp.X`), with the runtime's module that has each.
 
     Of `F = torch.distributed.fsdp`, through which such a name is reached, the path is that expression.
     """
-    paths = {}
+    paths: dict[ast.expr, str] = {
+        node: in_runtime(node.value.rpartition(".")[0])
+        for node in context.quoted
+        if node.value.startswith(f"{TORCH}.") and node.value in context.source(node)
+    }
     for node in context.references:
         if not isinstance(node, ast.Attribute):
             continue
@@ -305,7 +318,7 @@ def _is_other_package(binding: Binding) -> bool:
 def _at_hand(
     context: Context,
     statements: Sequence[ImportChange],
-    node: ast.Attribute,
+    node: ast.expr,
     name: str,
     target: str,
 ) -> str:
@@ -336,19 +349,19 @@ def _say(statement: ImportChange) -> Iterator[Found]:
     construct = f"{module}: {', '.join(alias.name for alias in node.names)}"
     if statement.move:
         where = sorted({target for target, _ in statement.move.values()})
-        message = f"comes from {' and '.join(where)}"
+        message = f"is imported from {' and '.join(where)}"
         yield Found(RULE, node, Action.RUNTIME, message, construct)
     elif statement.drop:
-        yield Found(RULE, node, Action.REWRITE, "nothing uses it any more", construct)
+        yield Found(RULE, node, Action.REWRITE, "is removed: nothing uses it any more", construct)
     elif module and module.startswith(RUNTIME):
-        yield Found(RULE, node, Action.RUNTIME, f"comes from {module}", construct)
+        yield Found(RULE, node, Action.RUNTIME, f"is imported from {module}", construct)
 
 
 def _edits(
     context: Context,
     statements: list[ImportChange],
     insert: list[tuple[str, str]],
-    spelled: dict[ast.Attribute, str],
+    spelled: dict[ast.expr, str],
 ) -> list[Edit]:
     from fsdp_migrate.codemods.edit.import_block import edit_imports, insert_first
 
@@ -356,7 +369,9 @@ def _edits(
     changes = [each for each in statements if each.drop or each.move or each.add]
     edits = edit_imports(file, changes, length) if changes else []
     for node, code in spelled.items():
-        kept = comments_between(file, *file.span(node))  # only brackets have room for them
-        behind = "".join(f"  {comment}{newline(file)}" for comment in kept)
-        edits.append(context.replace(node, code + behind))
+        if isinstance(node, ast.Constant):
+            quoted = context.source(node)
+            edits.append(context.replace(node, quoted.replace(str(node.value), code)))
+        else:
+            edits.append(context.rename(node, code))
     return [*edits, *(insert_first(file, insert, length) if insert else ())]

@@ -161,7 +161,7 @@ class _Run:
         for above, node in pairwise(run):
             between = self.file.text[self.file.lines(above)[1] : self.file.lines(node)[0]]
             lines = NEWLINE.split(between)[:-1]
-            if all(line.strip().startswith("#") for line in lines):
+            if all(line.startswith(f"{self.base}#") for line in lines):
                 blocks[-1].append(node)
             else:
                 blocks.append([node])

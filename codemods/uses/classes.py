@@ -14,7 +14,7 @@ from fsdp_migrate.findings import Action
 RULE = Rule(
     "FSDP007",
     "isinstance",
-    "isinstance(m, FSDP) of plain models is isinstance(m, FSDPModule), and so are annotations",
+    "isinstance(m, FSDP) and annotations name FSDPModule where the model is plain",
     """`FSDPModule` is the class that `fully_shard` gives every module (`_fully_shard/_fully_shard.py`). The tests change
 together with the constructors: on the bridge the runtime's class stays in them, which is true for its own units.""",
     (
@@ -104,7 +104,7 @@ def plain(context: Context, forms: Sequence[PlainForm]) -> Iterator[Found]:
     """The class as `FSDPModule`."""
     for reference, name in context.references.items():
         if name != CLASS or not (
-            _is_tested(context, reference) or _is_annotation(context, reference)
+            _is_tested(context, reference) or context.is_annotation(reference)
         ):
             continue
         if not context.means("FSDPModule", reference, f"{TORCH}.FSDPModule"):
@@ -113,8 +113,8 @@ def plain(context: Context, forms: Sequence[PlainForm]) -> Iterator[Found]:
             RULE,
             reference,
             Action.REWRITE,
-            "a plain model is an FSDPModule",
-            edits=lambda node=reference: [context.replace(node, "FSDPModule")],  # type: ignore[misc]
+            "becomes FSDPModule, the class of a plain model",
+            edits=lambda node=reference: [context.rename(node, "FSDPModule")],  # type: ignore[misc]
             imports=(Import(TORCH, "FSDPModule", reference),),
             removed=(reference,),
         )
@@ -130,17 +130,3 @@ def _is_tested(context: Context, reference: ast.expr) -> bool:
     if not isinstance(parent, ast.Call) or getattr(called, "id", "") != "isinstance":
         return False
     return len(parent.args) == 2 and parent.args[1] is node
-
-
-def _is_annotation(context: Context, reference: ast.expr) -> bool:
-    """Whether a reference is in an annotation of a parameter, a result or a variable."""
-    child: ast.AST = reference
-    for parent in context.file.ancestors(reference):
-        if isinstance(parent, ast.arg | ast.AnnAssign):
-            return parent.annotation is child
-        if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef):
-            return parent.returns is child
-        if not isinstance(parent, ast.Subscript | ast.Tuple | ast.BinOp):
-            return False
-        child = parent
-    return False

@@ -340,3 +340,21 @@ def test_a_norm_that_a_file_without_fsdp_takes_is_for_a_person(tmp_path: Path) -
     (tmp_path / "other").mkdir()
     _, report = migrated(tmp_path / "other", files)
     assert not [f for f in report.findings if f.action == "manual"]
+
+
+@pytest.mark.parametrize("text", ['print("FSDP")', 'mode == "FSDP"', 'x: Literal["FSDP"] = y'])
+def test_text_that_reads_like_the_class_keeps_nothing_on_the_bridge(
+    tmp_path: Path, text: str
+) -> None:
+    assert "fully_shard(model)" in _beside(tmp_path, text)
+
+
+def test_the_class_in_quotes_keeps_a_constructor_on_the_bridge(tmp_path: Path) -> None:
+    assert "fully_shard(model)" not in _beside(tmp_path, 'y: "FSDP" = model')
+
+
+def _beside(folder: Path, line: str) -> str:
+    """A training program with one more line, migrated."""
+    (folder / "train.py").write_text(f"{TRAIN}\n\n{line}\n")
+    (change,) = analyse([folder / "train.py"], Options()).changes
+    return change.after.decode()

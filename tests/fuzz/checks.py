@@ -87,8 +87,8 @@ def broken(outcome: Outcome, form: str = "auto") -> list[str]:
     return found
 
 
-class TooSlow(Exception):
-    """A program took longer than one of its size may."""
+class TooSlow(BaseException):
+    """A program took longer than one of its size may; no `except Exception` of the tool's may take it."""
 
 
 @contextlib.contextmanager

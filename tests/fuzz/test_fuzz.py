@@ -84,6 +84,18 @@ FOUND = {
         "import torch.distributed.fsdp\n"
         "m = f(torch  # a\n  .distributed.  # b\n  fsdp.FullyShardedDataParallel(m))\n"
     ),
+    "a comment indented by itself between two imports": (
+        "if x:\n    from torch.distributed.fsdp import CPUOffload\n  # a\n"
+        f"    {FSDP}model = FSDP(m)\n"
+    ),
+    "an import that can only go above the first use": (
+        "import torch; x = 1\nfrom torch.distributed.fsdp import ShardingStrategy\n"
+        "model = torch.distributed.fsdp.wrap.wrap(ShardingStrategy)\nfrom m import Net\n"
+    ),
+    "a comment inside the name of a test": (
+        "import torch.distributed.fsdp\nfrom m import Net\n"
+        "model = torch.distributed.fsdp.FullyShardedDataParallel(Net())\nif isinstance(model, torch.  # a\n    distributed.fsdp.FullyShardedDataParallel):\n    pass\n"
+    ),
     "torch bound again below its use": f"{_WRITTEN_OUT}x = torch.ones(1)\nimport torch\n",
     "a new import among mixed line ends": (
         "from __future__ import annotations\r\nimport os\rimport torch.distributed.fsdp as fsdp\n"
