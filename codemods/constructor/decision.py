@@ -191,10 +191,10 @@ class Decisions:
         if not stays_inside(construction):
             return False
         try:
-            makers = origin_of(construction).makers
+            factories = origin_of(construction).factories
         except Stays:
             return False
-        return all(isinstance(self.makeup.made_of(*maker), External) for maker in makers)
+        return all(isinstance(self.makeup.made_of(*factory), External) for factory in factories)
 
     def _stays(self, context: Context) -> Iterator[bool]:
         """Whether each constructor of a file stays on the bridge for its own arguments."""
@@ -232,7 +232,7 @@ class Decisions:
                 )
         if precise.above and not (ran["buffers"] if ran else self.makeup.may_hold(origin, BUFFERS)):
             parts["mixed_precision"] = precision.without_buffers(precise)
-        if not origin.makers or self.makeup.may_leave_unused(origin):
+        if not origin.factories or self.makeup.may_leave_unused(origin):
             need = Import(RUNTIME, "fill_unused_gradients", construction.call.func)
             parts["module"] = Plain(below=("fill_unused_gradients({model})",), imports=(need,))
         whole = merged(parts.values())

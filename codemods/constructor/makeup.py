@@ -36,7 +36,7 @@ class Makeup:
     def may_hold(self, origin: Origin, words: Iterable[str]) -> bool:
         """Whether a part that is named by one of some words can be in the model."""
         texts = []
-        for file, call in origin.makers:
+        for file, call in origin.factories:
             around = file.function(call) or file.tree
             texts.append(_own_text(file, around))
             made = self.made_of(file, call)
@@ -63,7 +63,7 @@ class Makeup:
         An unused one has a gradient of zeros under FSDP1, on which weight decay and momentum act, and none under
         `fully_shard`.
         """
-        made = [self.made_of(*maker) for maker in origin.makers]
+        made = [self.made_of(*factory) for factory in origin.factories]
         return not all(
             isinstance(each, External)
             or (isinstance(each, Definition) and isinstance(each.node, ast.ClassDef))
@@ -98,7 +98,7 @@ class Makeup:
             for meaning in self.program.meanings(cls, context.file)
             if isinstance(meaning, Definition)
         }
-        made = [self.made_of(*maker) for maker in origin.makers]
+        made = [self.made_of(*factory) for factory in origin.factories]
         for each in made:
             if not isinstance(each, Definition) or not isinstance(each.node, ast.ClassDef):
                 return False

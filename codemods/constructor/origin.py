@@ -53,13 +53,13 @@ class Origin:
     """Where one model comes from.
 
     Attributes:
-        makers: the calls that make it.
-        sites: the constructor, or where that gets a parameter, the calls of the function around it as well.
+        factories: the calls that make it.
+        calls: the constructor, or where that gets a parameter, the calls of the function around it as well.
         is_part: whether it is taken out of another model, or out of a loop.
     """
 
-    makers: list[tuple[File, ast.Call]] = field(default_factory=list)
-    sites: list[tuple[File, ast.Call]] = field(default_factory=list)
+    factories: list[tuple[File, ast.Call]] = field(default_factory=list)
+    calls: list[tuple[File, ast.Call]] = field(default_factory=list)
     is_part: bool = False
 
 
@@ -70,8 +70,8 @@ def origin_of(construction: Construction) -> Origin:
         Stays: if that is not known, or its parameters are read before it is wrapped.
     """
     search = _Search(construction.context)
-    search.site(construction.context.file, construction.call, construction.module)
-    if not search.origin.makers:
+    search.add_call(construction.context.file, construction.call, construction.module)
+    if not search.origin.factories:
         raise Stays(_ELSEWHERE)
     return search.origin
 
@@ -82,13 +82,13 @@ class _Search:
         self.origin = Origin()
         self._seen: set[object] = set()
 
-    def site(self, file: File, call: ast.Call, model: ast.expr | None) -> None:
+    def add_call(self, file: File, call: ast.Call, model: ast.expr | None) -> None:
         """Follows the model of one call that wraps it."""
         if model is None:
             raise Stays("the model comes from an unpacked dictionary")
         if self.reads_before(file, call, model):
             raise Stays("an optimizer may hold the model's parameters from before it is wrapped")
-        self.origin.sites.append((file, call))
+        self.origin.calls.append((file, call))
         self.follow(file, model, call)
 
     def reads_before(self, file: File, call: ast.Call, model: ast.expr) -> bool:
@@ -160,7 +160,7 @@ class _Search:
         if definition is not None and not isinstance(definition.node, ast.ClassDef):
             if re.search("optim", definition.file.source(definition.node), re.IGNORECASE):
                 raise Stays(_ELSEWHERE)
-        self.origin.makers.append((file, call))
+        self.origin.factories.append((file, call))
 
     def named(self, file: File, name: ast.Name, at: ast.Call) -> None:
         """Follows a local name; a parameter through the calls of its function."""
@@ -201,7 +201,7 @@ class _Search:
         if not every:
             raise Stays("no call of the function that wraps the model is known")
         for other, call in every:
-            self.site(other, call, given(call, function, parameter.argument.arg))
+            self.add_call(other, call, given(call, function, parameter.argument.arg))
 
     def set_here(self, file: File, model: ast.Attribute | ast.Subscript, at: ast.Call) -> bool:
         """Follows `self.model` to its assignment above, in the same function; anything else as a part of a local model."""
@@ -334,8 +334,8 @@ def may_be_nested(context: Context, origin: Origin, every: Iterable[Origin]) -> 
     """Whether a model can be a part of another that is wrapped, or hold one: only the root's inputs are cast."""
     if origin.is_part:
         return True
-    makers = [call for each in every for _, call in each.makers]
-    pending, seen = list(origin.sites), set()
+    factories = [call for each in every for _, call in each.factories]
+    pending, seen = list(origin.calls), set()
     while pending:
         file, call = pending.pop()
         function, loops = (
@@ -349,12 +349,14 @@ def may_be_nested(context: Context, origin: Origin, every: Iterable[Origin]) -> 
             every_call = [each for each in callers(context, file, function) if each not in seen]
             seen.update(every_call)
             pending += every_call
-        elif not isinstance(statement, ast.Expr) and not _is_kept(context, file, statement, makers):
+        elif not isinstance(statement, ast.Expr) and not _is_kept(
+            context, file, statement, factories
+        ):
             return True
     return False
 
 
-def _is_kept(context: Context, file: File, statement: ast.AST, makers: list[ast.Call]) -> bool:
+def _is_kept(context: Context, file: File, statement: ast.AST, factories: list[ast.Call]) -> bool:
     """Whether a wrapped model is only bound to a name, and no other model is made from it."""
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
         return False
@@ -362,7 +364,7 @@ def _is_kept(context: Context, file: File, statement: ast.AST, makers: list[ast.
     if not isinstance(target, ast.Name) and not _is_of_program(context.program, file, target):
         return False
     text = ast.unparse(target)
-    values = (v for m in makers for v in (*m.args, *(keyword.value for keyword in m.keywords)))
+    values = (v for m in factories for v in (*m.args, *(keyword.value for keyword in m.keywords)))
     return all(ast.unparse(value) != text for value in values)
 
 

@@ -139,12 +139,12 @@ def _only_makes(context: Context, function: ast.expr) -> bool:
 
 def unneeded_imports(context: Context, removed: Iterable[ast.AST]) -> Iterator[ast.stmt]:
     """`import functools` and `from functools import partial`, if only removed code uses them."""
-    gone = {node for region in removed for node in ast.walk(region)}
+    removed_nodes = {node for region in removed for node in ast.walk(region)}
     for name in ("functools", "partial"):
         loads = context.file.loads.get(name, ())
         bindings = context.file.scope.bindings.get(name, ())
         statement = getattr(bindings[0], "statement", None) if len(bindings) == 1 else None
-        if loads and statement is not None and gone.issuperset(loads):
+        if loads and statement is not None and removed_nodes.issuperset(loads):
             source = getattr(statement, "module", "functools")
             if source == "functools" and len(statement.names) == 1 and context.is_alone(statement):
                 yield statement

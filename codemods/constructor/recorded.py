@@ -77,7 +77,7 @@ def origin(construction: Construction) -> Origin:
     except Stays as stays:
         if known is None:
             raise Stays(f"{stays}; {HINT}") from None
-        return Origin(sites=[(construction.context.file, construction.call)])
+        return Origin(calls=[(construction.context.file, construction.call)])
 
 
 def are_apart(constructions: Iterable[Construction]) -> bool:

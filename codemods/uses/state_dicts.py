@@ -200,10 +200,10 @@ def _rewritten(context: Context, each: _Plain) -> Iterator[Found]:
 
 def _spent(context: Context, plain: Sequence[_Plain]) -> Iterator[Found]:
     """The assignments of configurations and types that only removed contexts read."""
-    gone = {node for each in plain for node in ast.walk(each.call)}
-    names = dict.fromkeys(node.id for node in gone if isinstance(node, ast.Name))
+    removed_nodes = {node for each in plain for node in ast.walk(each.call)}
+    names = dict.fromkeys(node.id for node in removed_nodes if isinstance(node, ast.Name))
     for name in sorted(names):
-        if not all(load in gone for load in context.file.loads.get(name, ())):
+        if not all(load in removed_nodes for load in context.file.loads.get(name, ())):
             continue
         for statement in _assignments(context, name):
             yield Found(
