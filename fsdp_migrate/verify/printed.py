@@ -10,7 +10,7 @@ from fsdp_migrate.verify.records import Run
 
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?(?![\w])")
 COSTS = re.compile(
-    r"\b(sec(ond)?s?|m?s|minutes?|hours?|time|elapsed|took|eta|mem(ory)?|[kmg]i?b|throughput|speed|tflops|mfu)\b"
+    r"(?:\b|_)(sec(ond)?s?|m?s|minutes?|hours?|time|elapsed|took|eta|mem(ory)?|[kmg]i?b|throughput|speed|tflops|mfu)\b"
     r"|/s\b|per sec|it/s|s/it|\d(ms|s|mib|gib|mb|gb)\b|\d:\d\d|\d{4}-\d\d-\d\d|/\w+/|0x",
     re.IGNORECASE,
 )
