@@ -75,7 +75,7 @@ def cli() -> None:
 
     \b
     Exit codes:
-      0  done, nothing left to say
+      0  done, no findings
       1  findings remain (check, migrate --check), the runs differ (verify), or a checkpoint
          does not load as it is (checkpoint inspect) or cannot be converted
       2  wrong usage, or an input that could not be read
@@ -99,9 +99,9 @@ def _shared(command: F) -> F:
             "--select",
             multiple=True,
             metavar="CODES",
-            help="These rules only, as in FSDP002,FSDP110.",
+            help="Use only these rules, as in FSDP002,FSDP207.",
         ),
-        click.option("--ignore", multiple=True, metavar="CODES", help="All rules but these."),
+        click.option("--ignore", multiple=True, metavar="CODES", help="Use all rules but these."),
         click.option(
             "--exclude", multiple=True, metavar="GLOB", help="Leave files out, as in .gitignore."
         ),
@@ -118,7 +118,7 @@ def _shared(command: F) -> F:
             show_default=True,
             metavar="X.Y",
             callback=_release,
-            help="The oldest torch release that the program is for: code for older ones is passed over.",
+            help="The oldest torch release that the program is for: code for older ones is left alone.",
         ),
         click.option(
             "--report",
@@ -158,16 +158,16 @@ def _shared(command: F) -> F:
     "--values",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Take what `fsdp-migrate values` recorded for known, and make plain what it gives: for that configuration.",
+    help="Use the values that `fsdp-migrate values` recorded, and make plain what they decide, for that configuration.",
 )
 @click.option(
     "--vendor",
     metavar="DIR",
     type=click.Path(file_okay=False, resolve_path=True, path_type=Path),
-    help="Copy what the programs use of the runtime into this folder of theirs, and import it from there.",
+    help="Copy the parts of the runtime that the programs use into this folder of theirs, and import them from there.",
 )
 @click.option("--from-hook", is_flag=True, hidden=True)  # names files that it knows nothing about
-@click.option("--allow-dirty", is_flag=True, help="Write files with uncommitted changes, too.")
+@click.option("--allow-dirty", is_flag=True, help="Also write files that have uncommitted changes.")
 @click.pass_context
 def migrate(ctx: click.Context, /, **arguments: Any) -> None:
     """Rewrite files and folders in place.
@@ -181,20 +181,20 @@ def migrate(ctx: click.Context, /, **arguments: Any) -> None:
 
 @cli.command()
 @_shared
-@click.option("--bridge", is_flag=True, help="Also list what is on the bridge already.")
+@click.option("--bridge", is_flag=True, help="Also list what is already on the bridge.")
 @click.option(
     "--baseline",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Pass over the findings in this file.",
+    help="Leave out the findings listed in this file.",
 )
 @click.option(
     "--write-baseline",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write all findings of now to this file, for --baseline, and exit 0.",
+    help="Write all current findings to this file, for --baseline, and exit 0.",
 )
 @click.pass_context
 def check(ctx: click.Context, /, **arguments: Any) -> None:
-    """List what is FSDP1 of torch, or needs a person, and what is done with each.
+    """List each use of torch's FSDP1, and how it is handled.
 
     A program whose imports come from fsdp_migrate.runtime has been migrated: --bridge lists what it uses of it.
     """
@@ -222,7 +222,7 @@ def explain(code: str) -> None:
     "--pages",
     metavar="FOLDER",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write a page for each rule into FOLDER instead: the documentation is made so.",
+    help="Write a page for each rule into FOLDER instead, as for the documentation.",
 )
 def rules(pages: Path | None) -> None:
     """List all rules."""

@@ -19,12 +19,14 @@ _TRUST = click.option(
 )
 
 
-@click.group("checkpoint", short_help="Say what a checkpoint is, and convert it for FSDP2.")
+@click.group("checkpoint", short_help="Inspect checkpoints, and convert them for FSDP2.")
 def checkpoint_command() -> None:
-    """Say what a checkpoint is, and convert it for FSDP2. No GPU and no process group is needed."""
+    """Inspect checkpoints, and convert them for FSDP2. No GPU and no process group is needed."""
 
 
-@checkpoint_command.command("inspect", short_help="Say what it is, and whether it loads as it is.")
+@checkpoint_command.command(
+    "inspect", short_help="Show what a checkpoint is, and whether FSDP2 loads it as it is."
+)
 @click.argument(
     "paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path)
 )
@@ -66,7 +68,9 @@ def inspect_command(
     context.exit(DONE if all(found.loads for _, found in surveys) else FINDINGS)
 
 
-@checkpoint_command.command("convert", short_help="Write it in a form that FSDP2 loads.")
+@checkpoint_command.command(
+    "convert", short_help="Convert a checkpoint to a form that FSDP2 loads."
+)
 @click.argument("source", metavar="SRC", type=click.Path(path_type=Path))
 @click.argument("target", metavar="DST", type=click.Path(path_type=Path))
 @click.option(

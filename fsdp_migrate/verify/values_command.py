@@ -49,9 +49,9 @@ _PROGRAM = click.Path(exists=True, path_type=Path)
 def values_command(
     context: click.Context, /, script: Path, output: Path, launcher: str, **options: Any
 ) -> None:
-    """Run SCRIPT once, on a temporary copy, and write down what each FSDP1 construct was given.
+    """Run SCRIPT once, on a temporary copy, and record what each FSDP1 construct was given.
 
-    `fsdp-migrate migrate --values FILE` then takes these values for known and writes plain PyTorch for this
+    `fsdp-migrate migrate --values FILE` then uses these values and writes plain PyTorch for this
     configuration. ARGUMENTS after -- are the program's. A few steps of training are enough.
     """
     try:
