@@ -282,9 +282,9 @@ def _written_out(context: Context) -> Iterator[tuple[ast.expr, str]]:
     Of `F = torch.distributed.fsdp`, through which such a name is reached, the path is that expression.
     """
     paths: dict[ast.expr, str] = {
-        node: in_runtime(node.value.rpartition(".")[0])
+        node: in_runtime(str(node.value).rpartition(".")[0])
         for node in context.quoted
-        if node.value.startswith(f"{TORCH}.") and node.value in context.source(node)
+        if (text := str(node.value)).startswith(f"{TORCH}.") and text in context.source(node)
     }
     for node in context.references:
         if not isinstance(node, ast.Attribute):
