@@ -94,7 +94,7 @@ class Before:
         return bool(wraps and reached) and not any(each in wraps for each in reached)
 
     def _passed(self, file: File, parameter: Parameter) -> Iterator[tuple[File, ast.expr | None]]:
-        """What the calls of a function give for a parameter; nothing for a method, or a function that is handed on."""
+        """What the calls of a function give for a parameter; nothing for a method, or a function that is passed on."""
         function = parameter.function
         if isinstance(function, ast.Lambda) or isinstance(file.parents[function], ast.ClassDef):
             return

@@ -203,7 +203,7 @@ class _Search:
     def names(self) -> Iterator[Dependence]:
         for node in self.attributes(*NAMED):
             if not is_safe(self.file, node):
-                yield node, f"{node.attr} gives other names: the wrapper's part of them is gone"
+                yield node, f"{node.attr} gives other names, without the wrapper's prefix"
 
     def classes(self) -> Iterator[Dependence]:
         for call in self.calls("type"):

@@ -15,7 +15,7 @@ from fsdp_migrate.findings import Action
 
 
 class Stays(Exception):
-    """A construction that stays on the bridge; the text says why, as in "the strategy is known when the program runs"."""
+    """A construction that stays on the bridge; the text says why, as in "the strategy is known only when the program runs"."""
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ BY_NAME = {
     "ignored_states": IGNORED,
 }
 
-# What is said of a literal False or None, of any other value known here, and of one known when the program runs.
+# The messages for a literal False or None, and for any other value.
 _OFF = {
     "cpu_offload": "nothing is offloaded, as by default",
     "backward_prefetch": "the runtime switches prefetching off",

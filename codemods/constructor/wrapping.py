@@ -54,7 +54,7 @@ fully_shard(model)
 RUNTIME_POLICY = Rule(
     "FSDP152",
     "runtime-policy",
-    "a policy that looks at the model is applied by the runtime",
+    "the runtime applies a policy that inspects the model",
     """`lambda_auto_wrap_policy` with a condition such as `m in model.layers` is a loop with that condition: which modules
 fulfil it does not change while others are sharded. Size-based policies count parameters as FSDP1 does while it wraps, and
 policies that come from another function or file are known only when the program runs. The runtime takes every policy object

@@ -51,7 +51,7 @@ def load(model, optimizer, full):
             message="optimizer.load_state_dict",
         ),
         bridged(
-            "the type in force decides",
+            "the type currently set decides",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
