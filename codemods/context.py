@@ -26,6 +26,7 @@ class Context:
         models: which expressions can hold a model of FSDP1.
         plain: whether constructs are made plain where that is provable; False under `--form bridge`.
         line_length: that of the target's own formatter.
+        writes: whether edits are written; if not, their code is not laid out.
         target: the torch release that the program runs on, as in (2, 8).
     """
 
@@ -37,6 +38,7 @@ class Context:
         *,
         plain: bool = True,
         line_length: int = 88,
+        writes: bool = True,
         target: tuple[int, ...] = (2, 8),
     ) -> None:
         self.file = file
@@ -44,6 +46,7 @@ class Context:
         self.models = models or Models(program)
         self.plain = plain
         self.line_length = line_length
+        self.writes = writes
         self.target = target
 
     def source(self, node: ast.AST) -> str:
@@ -163,17 +166,21 @@ class Context:
         """The edit that takes a statement away; its comments stay."""
         return text.remove_statement(self.file, statement)
 
+    @property
+    def _layout(self) -> int | None:
+        return self.line_length if self.writes else None
+
     def replace_statement(self, statement: ast.stmt, code: str) -> Edit:
         """The edit that puts other statements in a statement's place."""
-        return text.replace_statement(self.file, statement, code, self.line_length)
+        return text.replace_statement(self.file, statement, code, self._layout)
 
     def insert_above(self, statement: ast.stmt, code: str) -> Edit:
         """The edit that puts statements above a statement."""
-        return text.insert_above(self.file, statement, code, self.line_length)
+        return text.insert_above(self.file, statement, code, self._layout)
 
     def insert_below(self, statement: ast.stmt, code: str) -> Edit:
         """The edit that puts statements below a statement."""
-        return text.insert_below(self.file, statement, code, self.line_length)
+        return text.insert_below(self.file, statement, code, self._layout)
 
     def dedent(self, statement: ast.With) -> list[Edit]:
         """The edits that put the body of a `with` in its place."""

@@ -59,7 +59,8 @@ def mentions_fsdp(data: bytes, path: str = "") -> bool:
     lowered = data.lower()
     if path.endswith(CONFIGURATIONS):
         if b"fsdp" in lowered:
-            return _SETTING.search(data) is not None
+            lines = zip(data.split(b"\n"), lowered.split(b"\n"), strict=True)
+            return any(_SETTING.search(line) for line, low in lines if b"fsdp" in low)
         return "fsdp" in os.path.basename(path) and b"transformer_layer_cls_to_wrap" in lowered
     return any(word in lowered for word in _WORDS)
 

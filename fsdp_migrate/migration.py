@@ -63,6 +63,7 @@ def migrate(file: File, source: Source, models: Models, options: Options) -> Out
             models,
             plain=plain,
             line_length=line_length(file.path),
+            writes=not options.only_checks,
             target=options.target_torch,
         )
         try:

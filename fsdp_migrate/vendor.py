@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from importlib import metadata, util
 from pathlib import Path
 
 from fsdp_migrate import __version__
@@ -156,6 +155,8 @@ def _change(path: Path, text: str) -> Change | None:
 
 def _runtime() -> Path:
     # The package is looked up, not imported: it needs torch.
+    from importlib import util
+
     spec = util.find_spec(RUNTIME)
     assert spec is not None
     assert spec.origin is not None
@@ -166,6 +167,8 @@ def _licence(source: Path) -> str:
     checkout = source.parent / "LICENSE"
     if checkout.is_file():
         return checkout.read_text("utf-8")
+    from importlib import metadata
+
     text = metadata.distribution("fsdp-migrate").read_text("licenses/LICENSE")
     assert text, "the wheel holds the licence"
     return text

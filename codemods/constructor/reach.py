@@ -16,8 +16,7 @@ from fsdp_migrate.facts.file import module_name
 from fsdp_migrate.facts.program import Program
 
 _IMPORT = re.compile(
-    r"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n]*)|import[ \t]+([^\n]+))",
-    re.MULTILINE,
+    r"\n[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n]*)|import[ \t]+([^\n]+))"
 )
 _DYNAMIC = ("import_module(", "__import__(")
 _TEST = re.compile(r"(^|/)(tests?/|test_[^/]*\.py$|conftest\.py$)")
@@ -99,7 +98,7 @@ class Reach:
         package = module_name(Path(path)).split(".")
         if not path.endswith(f"{os.sep}__init__.py"):
             package.pop()
-        for match in _IMPORT.finditer(self.text(path)):
+        for match in _IMPORT.finditer(f"\n{self.text(path)}"):
             source, names, modules = match.groups()
             dotted = _WORD.findall(modules or "")
             if source is not None:

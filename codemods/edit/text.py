@@ -97,20 +97,20 @@ def is_alone(file: File, statement: ast.stmt) -> bool:
     return not file.text[first:start].strip() and (not behind or behind.startswith("#"))
 
 
-def insert_above(file: File, statement: ast.stmt, code: str, line_length: int = 88) -> Edit:
+def insert_above(file: File, statement: ast.stmt, code: str, line_length: int | None = 88) -> Edit:
     """New statements on lines of their own, above a statement that has its lines to itself."""
     start, _ = file.lines(statement)
     return Edit(start, start, _laid_out(file, statement, code, line_length))
 
 
-def insert_below(file: File, statement: ast.stmt, code: str, line_length: int = 88) -> Edit:
+def insert_below(file: File, statement: ast.stmt, code: str, line_length: int | None = 88) -> Edit:
     """New statements on lines of their own, below a statement that has its lines to itself."""
     _, end = file.lines(statement)
     prefix = "" if file.text[:end].endswith(("\n", "\r")) else newline(file)
     return Edit(end, end, prefix + _laid_out(file, statement, code, line_length))
 
 
-def replace_statement(file: File, statement: ast.stmt, code: str, line_length: int = 88) -> Edit:
+def replace_statement(file: File, statement: ast.stmt, code: str, line_length: int | None = 88) -> Edit:
     """Other statements in a statement's place; a comment at its end stays at the last one's."""
     start, end = file.span(statement)
     made = _laid_out(file, statement, code, line_length)
@@ -195,10 +195,13 @@ def _lines_inside_strings(file: File, statement: ast.stmt) -> set[int]:
     return found
 
 
-def _laid_out(file: File, statement: ast.stmt, code: str, line_length: int) -> str:
-    """Generated statements, formatted by black and indented as a statement is."""
+def _laid_out(file: File, statement: ast.stmt, code: str, line_length: int | None) -> str:
+    """Generated statements, indented as a statement is, and formatted by black unless `line_length` is None."""
     indent = indentation(file, statement)
-    made = formatted(code, max(line_length - len(indent), 40))
+    if line_length is None:
+        made = code
+    else:
+        made = formatted(code, max(line_length - len(indent), 40))
     lines = [indent + line if line else line for line in made.rstrip("\n").split("\n")]
     return newline(file).join(lines) + newline(file)
 

@@ -137,7 +137,7 @@ def _reason(context: Context, call: ast.Call | None) -> str:
     texts = [file.text for file in context.program.files]
     if any("ignored_" in text for text in texts):
         return "plain (ignored) parameters beside DTensors need it"
-    if any(_HALF.search(text) for text in texts):
+    if any("half" in text or "float16" in text for text in texts) and any(map(_HALF.search, texts)):
         return "torch.amp.GradScaler refuses gradients in float16"
     spelled = has_torch(context, call)
     if not spelled and not context.means("GradScaler", call, "torch.amp.GradScaler"):

@@ -21,7 +21,7 @@ from fsdp_migrate.configuration.table import (
     strategy_of,
 )
 
-_COMMAND = re.compile(r"(?:[^\n\\]|\\\r?\n|\\.)+")
+_COMMAND = re.compile(r"(?:[^\n\\]+|\\\r?\n|\\.)+")
 _FLAG = re.compile(
     r"(?<![\w-])(?:--(?P<flag>use_fsdp|fsdp(?:_\w+)?)\b(?:(?:=|[ \t]+)(?P<value>\"[^\"\n]*\"|'[^'\n]*'|[^\s\\'\"-]\S*))?"
     r"|(?P<variable>ACCELERATE_USE_FSDP|FSDP_[A-Z_]+)=(?P<set>\"[^\"\n]*\"|[^\s;&]*))"
@@ -49,6 +49,8 @@ def launches(text: str, is_script: bool = True) -> Iterator[Line]:
         re.search(r"\bexport\s+FSDP_VERSION=[\"']?2", text) if is_script else _SECOND.search(text)
     )
     for command in _COMMAND.finditer(text):
+        if "fsdp" not in command[0].lower():
+            continue
         is_second = second or _SECOND.search(command[0])
         for pattern in (_FLAG, _STRATEGY):
             for found in pattern.finditer(text, command.start(), command.end()):

@@ -101,6 +101,8 @@ class Program:
         Several files may claim one name (`utils.py` in two example folders): the one nearest to the importer is meant.
         """
         key = dotted, folder
+        if dotted.rpartition(".")[2] not in self._by_last:
+            return None
         if key not in self._located:
             tail = dotted.replace(".", os.sep)
             suffixes = (f"{os.sep}{tail}.py", f"{os.sep}{tail}{os.sep}__init__.py")
