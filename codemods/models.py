@@ -262,22 +262,24 @@ class Models:
 
     def _fields(self, name: str) -> Iterator[tuple[File, ast.expr]]:
         """What a field of the program's dataclasses is given: `Models(generator=FSDP(...))`."""
-        for file, call in self._made:
+        for file, call in (*self._made.get(name, ()), *self._made.get("", ())):
             named = [each.value for each in call.keywords if each.arg == name]
-            fields = self._fields_of(call, file) if named or call.args else []
+            fields = self._fields_of(call, file)
             if name in fields:
                 place = fields.index(name)
                 yield from ((file, value) for value in named or call.args[place : place + 1])
 
     @cached_property
-    def _made(self) -> list[tuple[File, ast.Call]]:
-        """The calls that make an object with something in it that can be a model."""
-        upper = [call for name, calls in self.calls.items() if name[:1].isupper() for call in calls]
-        return [
-            (file, call)
-            for file, call in upper
-            if any(not isinstance(value, ast.Constant) for value in _values_given(call))
-        ]
+    def _made(self) -> dict[str, list[tuple[File, ast.Call]]]:
+        """The calls that make an object with something in it that can be a model, by keyword; "" for those by position."""
+        found: dict[str, list[tuple[File, ast.Call]]] = {}
+        for name, calls in self.calls.items():
+            for file, call in calls if name[:1].isupper() else ():
+                if any(not isinstance(value, ast.Constant) for value in _values_given(call)):
+                    keywords = {keyword.arg for keyword in call.keywords if keyword.arg}
+                    for key in (*keywords, *([""] if call.args else ())):
+                        found.setdefault(key, []).append((file, call))
+        return found
 
     def _fields_of(self, call: ast.Call, file: File) -> list[str]:
         """The fields of the class that a call makes an object of."""

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from fsdp_migrate import __version__
@@ -71,7 +72,7 @@ def package_of(path: Path, text: str) -> Package:
     """The copy that a file imports the runtime from, found by its mark; else the installed package."""
     if RUNTIME in text:
         return INSTALLED
-    places = [(root, set(os.listdir(root))) for root in _above(str(path.parent))]
+    places = [(root, names_in(root)) for root in _above(str(path.parent))]
     seen: set[str] = set()
     for module, member in dict.fromkeys(_IMPORTED.findall(text)):
         parts = [*module.split("."), member] if member else module.split(".")
@@ -82,6 +83,12 @@ def package_of(path: Path, text: str) -> Package:
                     return Package(".".join(parts[:length]), Path(folder))
                 seen.add(folder)
     return INSTALLED
+
+
+@lru_cache(maxsize=1024)  # the files of a run share their folders
+def names_in(folder: str) -> frozenset[str]:
+    """The names in a folder, as they were when first asked for."""
+    return frozenset(os.listdir(folder))
 
 
 def _above(folder: str) -> Iterator[str]:

@@ -110,7 +110,9 @@ def insert_below(file: File, statement: ast.stmt, code: str, line_length: int | 
     return Edit(end, end, prefix + _laid_out(file, statement, code, line_length))
 
 
-def replace_statement(file: File, statement: ast.stmt, code: str, line_length: int | None = 88) -> Edit:
+def replace_statement(
+    file: File, statement: ast.stmt, code: str, line_length: int | None = 88
+) -> Edit:
     """Other statements in a statement's place; a comment at its end stays at the last one's."""
     start, end = file.span(statement)
     made = _laid_out(file, statement, code, line_length)

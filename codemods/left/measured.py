@@ -16,11 +16,15 @@ _ELEMENTWISE = frozenset(
 )
 _FLATTENING = frozenset({"flatten", "ravel", "reshape", "view"})
 _KEEPING = _ELEMENTWISE | _FLATTENING | {""}
+_METHODS = _REDUCING | _KEEPING
 _JOINING = frozenset({"cat", "concat", "concatenate", "hstack"})
 
 
 def is_measured(context: Context, node: ast.expr) -> bool:
     """Whether a norm, a sum or a mean is taken of a tensor, it is flattened into one vector, or reduced over ranks."""
+    around = context.file.parents[node]
+    if isinstance(around, ast.Attribute) and around.attr not in _METHODS:
+        return False  # nearly every name
     child: ast.AST = node
     flat = False
     for parent in context.file.ancestors(node):

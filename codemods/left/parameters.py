@@ -224,7 +224,7 @@ def _grouped_elsewhere(context: Context) -> Iterator[ast.Call]:
         method = call.func.attr
         if holds(context.models, call.func.value, context.file) and any(
             getattr(file.function(attribute), "name", "") == method and _decides(file, attribute)
-            for file in _imported(context)
+            for file in _imported(context, method)
             for name in ("ndim", "dim")
             for attribute in file.attributes.get(name, ())
         ):
@@ -249,12 +249,12 @@ def _measured_elsewhere(context: Context) -> Iterator[ast.Call]:
             yield call
 
 
-def _imported(context: Context) -> Iterator[File]:
-    """The files that a file imports names from, but for those that are analysed themselves."""
+def _imported(context: Context, method: str) -> Iterator[File]:
+    """The files with a method that a file imports names from, but for those that are analysed themselves."""
     for bindings in context.file.scope.bindings.values():
         for binding in bindings:
             if isinstance(binding, Imported) and binding.member:
-                file = context.program.find(binding.module, context.file)
+                file = context.program.find(binding.module, context.file, holding=method)
                 if file is not None and file not in context.program.files:
                     yield file
 

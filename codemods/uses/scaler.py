@@ -84,6 +84,7 @@ RULES = (RULE,)
 
 _NAME = "ShardedGradScaler"
 _SAME = {"device", "init_scale", "backoff_factor", "growth_factor", "growth_interval", "enabled"}
+_HALF_WORDS = (".half(", "torch.float16", "torch.half")  # found sooner than the pattern
 _HALF = re.compile(
     r"\.half\(|(\.to|from_pretrained|set_default_dtype)\([^)\n]*torch\.(float16|half)\b"
 )
@@ -137,7 +138,7 @@ def _reason(context: Context, call: ast.Call | None) -> str:
     texts = [file.text for file in context.program.files]
     if any("ignored_" in text for text in texts):
         return "plain (ignored) parameters beside DTensors need it"
-    if any("half" in text or "float16" in text for text in texts) and any(map(_HALF.search, texts)):
+    if any(_HALF.search(text) for text in texts if any(word in text for word in _HALF_WORDS)):
         return "torch.amp.GradScaler refuses gradients in float16"
     spelled = has_torch(context, call)
     if not spelled and not context.means("GradScaler", call, "torch.amp.GradScaler"):

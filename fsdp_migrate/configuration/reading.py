@@ -60,7 +60,10 @@ class _Yaml:
             return self._known[node]
         assert isinstance(node, yaml.Node)
         start, end = node.start_mark.index, node.end_mark.index
-        end = start + len(self.text[start:end].rstrip())
+        while (
+            end > start and self.text[end - 1].isspace()
+        ):  # a block ends where the next one begins
+            end -= 1
         if isinstance(node, yaml.MappingNode):
             mapping = Mapping("flow" if node.flow_style else "block", (start, end))
             self._known[node] = mapping

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from fsdp_migrate.facts.scopes import (
     OUTSIDE,
+    RECORDERS,
     Assigned,
     Binder,
     Defined,
@@ -25,11 +26,23 @@ Node = TypeVar("Node", bound=ast.AST)
 
 
 class _Children(dict[type[ast.AST], tuple[str, ...]]):
-    """The fields that hold nodes, by type, last first; but contexts and operators, which are one object for all nodes."""
+    """The fields that can hold nodes, by type, last first; but contexts and operators, which are one object for all nodes."""
 
     def __missing__(self, kind: type[ast.AST]) -> tuple[str, ...]:
-        leaves = {"ctx", "op", "ops"}
-        self[kind] = tuple(name for name in reversed(kind._fields) if name not in leaves)
+        leaves = {
+            "ctx",
+            "op",
+            "ops",
+            "id",
+            "attr",
+            "arg",
+            "kind",
+            "level",
+            "module",
+            "type_comment",
+        }
+        fields = () if kind in (ast.Constant, ast.alias) else kind._fields
+        self[kind] = tuple(name for name in reversed(fields) if name not in leaves)
         return self[kind]
 
 
@@ -69,8 +82,9 @@ class File:
         self.stars = binder.stars
 
     def _walk(self, binder: Binder) -> None:
-        nodes, parents = self._nodes, self.parents
+        nodes, parents, recorder = self._nodes, self.parents, RECORDERS.get
         stack: list[tuple[ast.AST, Scope]] = [(self.tree, self.scope)]
+        push, node_type = stack.append, ast.AST  # looked up once: this loop is most of the walk
         while stack:  # a stack, not recursion: generated code nests deeply
             node, scope = stack.pop()
             kind = type(node)
@@ -81,16 +95,20 @@ class File:
             if kind is ast.Name:
                 self._scope_of_name[node] = scope
                 continue
-            binder.enter(node, scope)
+            record = recorder(kind)
+            if record is not None:
+                record(binder, node, scope)
             outer = OUTSIDE.get(kind)
             inner = scope if outer is None else self._inner(node, scope)
             for name in _CHILDREN[kind]:  # last first, as they are taken from the end
                 value = getattr(node, name, None)
+                if not value:
+                    continue
                 around = scope if outer is not None and name in outer else inner
-                for child in reversed(value) if isinstance(value, list) else (value,):
-                    if isinstance(child, ast.AST):
+                for child in reversed(value) if type(value) is list else (value,):
+                    if isinstance(child, node_type):
                         parents[child] = node
-                        stack.append((child, around))
+                        push((child, around))
         binder.finish(self.scope)
 
     def _inner(self, node: ast.AST, scope: Scope) -> Scope:

@@ -90,10 +90,23 @@ class Program:
             )
         return found
 
-    def find(self, dotted: str, importer: File) -> File | None:
-        """The file that `import dotted` inside `importer` means; None if it is not part of the run."""
+    def find(self, dotted: str, importer: File, holding: str = "") -> File | None:
+        """The file that `import dotted` inside `importer` means; None if it is not part of the run.
+
+        Also None if its text lacks a word that is asked for: that is found out without parsing it.
+        """
         path = self.locate(dotted, importer.folder)
-        return None if path is None else self.load(path)
+        if path is None or (holding and not self._holds(path, holding)):
+            return None
+        return self.load(path)
+
+    def _holds(self, path: str, word: str) -> bool:
+        """Whether a file's text can hold a word."""
+        try:
+            data = Path(path).read_bytes()
+        except OSError:
+            return True
+        return not word.isascii() or word.encode() in data
 
     def locate(self, dotted: str, folder: str) -> str | None:
         """The path of the file that `import dotted` means in a file of a folder.

@@ -89,12 +89,6 @@ class Binder:
         self.stars: list[tuple[str, ast.ImportFrom]] = []
         self._declared: list[tuple[ast.Global | ast.Nonlocal, Scope]] = []
 
-    def enter(self, node: ast.AST, scope: Scope) -> None:
-        """Records what a node binds in its scope."""
-        record = _RECORDERS.get(type(node))
-        if record is not None:
-            record(self, node, scope)
-
     def finish(self, top: Scope) -> None:
         """A name declared global or nonlocal is bound by two scopes: its value cannot be known."""
         for node, scope in self._declared:
@@ -147,7 +141,8 @@ class Binder:
         self._declared.append((node, scope))
 
 
-_RECORDERS: dict[type[ast.AST], Callable[[Binder, Any, Scope], None]] = {
+# What records the names that a node binds in its scope.
+RECORDERS: dict[type[ast.AST], Callable[[Binder, Any, Scope], None]] = {
     ast.Import: Binder._import,
     ast.ImportFrom: Binder._import_from,
     ast.Assign: Binder._assign,
