@@ -200,10 +200,7 @@ def _lines_inside_strings(file: File, statement: ast.stmt) -> set[int]:
 def _laid_out(file: File, statement: ast.stmt, code: str, line_length: int | None) -> str:
     """Generated statements, indented as a statement is, and formatted by black unless `line_length` is None."""
     indent = indentation(file, statement)
-    if line_length is None:
-        made = code
-    else:
-        made = formatted(code, max(line_length - len(indent), 40))
+    made = code if line_length is None else formatted(code, max(line_length - len(indent), 40))
     lines = [indent + line if line else line for line in made.rstrip("\n").split("\n")]
     return newline(file).join(lines) + newline(file)
 
