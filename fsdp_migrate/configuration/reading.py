@@ -102,7 +102,7 @@ def _scalar(node: object) -> Data:
     import yaml
 
     if node.tag == "tag:yaml.org,2002:str":  # type: ignore[attr-defined]
-        return node.value  # type: ignore[attr-defined,no-any-return]
+        return node.value  # type: ignore[attr-defined]
     try:
         return yaml.constructor.SafeConstructor().construct_object(node)
     except (yaml.YAMLError, ValueError):  # a tag of the program's own
