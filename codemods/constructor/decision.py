@@ -284,7 +284,6 @@ class Decisions:
                 like.program,
                 like.models,
                 line_length=like.line_length,
-                writes=like.writes,
                 target=like.target,
             )
         return self._contexts[path]
