@@ -11,8 +11,7 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
-from weakref import WeakKeyDictionary
+from functools import lru_cache, partial
 
 from fsdp_migrate.codemods.constructor import precision, recorded, sharding, training, wrapping
 from fsdp_migrate.codemods.constructor.before import Before
@@ -284,6 +283,7 @@ class Decisions:
                 like.program,
                 like.models,
                 line_length=like.line_length,
+                writes=like.writes,
                 target=like.target,
             )
         return self._contexts[path]
@@ -296,14 +296,16 @@ _TRANSLATED: tuple[tuple[Callable[[Construction], dict[str, Plain]], tuple[str, 
     *((partial(training.plain, name=name), (name,)) for name in training.BY_NAME),
     (precision.plain, ("mixed_precision",)),
 )
-_DECISIONS: WeakKeyDictionary[Models, Decisions] = WeakKeyDictionary()
 
 
 def decisions(context: Context) -> Decisions:
     """The decisions of the run that a file is part of."""
-    if context.models not in _DECISIONS:
-        _DECISIONS[context.models] = Decisions(context.models)
-    return _DECISIONS[context.models]
+    return _decisions_of(context.models)
+
+
+@lru_cache(maxsize=1)  # of this run only: they hold on to its files
+def _decisions_of(models: Models) -> Decisions:
+    return Decisions(models)
 
 
 def parts_of(construction: Construction) -> dict[str, Plain]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
 
 from fsdp_migrate.engine import analyse
+from fsdp_migrate.facts.program import Program
 from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options
 
@@ -358,3 +360,12 @@ def _beside(folder: Path, line: str) -> str:
     (folder / "train.py").write_text(f"{TRAIN}\n\n{line}\n")
     (change,) = analyse([folder / "train.py"], Options()).changes
     return change.after.decode()
+
+
+def test_a_run_keeps_nothing_of_those_before(tmp_path: Path) -> None:
+    kept = []
+    for _ in range(3):
+        _beside(tmp_path, "")
+        gc.collect()
+        kept.append(sum(isinstance(each, Program) for each in gc.get_objects()))
+    assert kept[0] == kept[1] == kept[2]
