@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from pathlib import Path
 
 from fsdp_migrate.values import Values
@@ -18,6 +19,9 @@ else:
 TABLE = "[tool.fsdp-migrate]"
 LISTS = ("exclude", "ignore", "select")
 KEYS = (*LISTS, "baseline")
+_ALIKE = (
+    0.75  # how much a misspelt name has in common with the right one: `fsdp-migrat`, `FSDP_migrate`
+)
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,12 @@ def _read_table(file: Path) -> dict[str, object] | None:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise SettingsError(f"{file}: cannot be read: {error}") from None
     tool = document.get("tool")
-    table = tool.get("fsdp-migrate") if isinstance(tool, dict) else None
+    tables = tool if isinstance(tool, dict) else {}
+    for name in tables:
+        alike = SequenceMatcher(None, "fsdp-migrate", name.lower()).ratio()
+        if name != "fsdp-migrate" and alike > _ALIKE:
+            raise SettingsError(f"{file}: [tool.{name}] is not read: the table is {TABLE}")
+    table = tables.get("fsdp-migrate")
     if table is not None and not isinstance(table, dict):
         raise SettingsError(f"{file}: {TABLE} must be a table")
     return table

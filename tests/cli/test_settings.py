@@ -24,7 +24,7 @@ def test_all_keys(folder: Path) -> None:
     assert (found.select, found.ignore) == ({"FSDP002"}, {"FSDP1"})
 
 
-@pytest.mark.parametrize("text", ["", "[tool.other]\nx = 1\n", "[project]\nname = 'x'\n"])
+@pytest.mark.parametrize("text", ["", "[tool.migrate]\nx = 1\n", "[project]\nname = 'x'\n"])
 def test_no_table(folder: Path, text: str) -> None:
     assert load(folder, text).exclude == ()
 
@@ -36,6 +36,12 @@ def test_no_table(folder: Path, text: str) -> None:
         (TABLE + "exclude = 'gen/'\n", "exclude in [tool.fsdp-migrate] must be a list of strings"),
         (TABLE + "select = [2]\n", "select in [tool.fsdp-migrate] must be a list of strings"),
         ("[tool]\nfsdp-migrate = 3\n", "must be a table"),
+        (
+            "[tool.fsdp_migrate]\n",
+            "[tool.fsdp_migrate] is not read: the table is [tool.fsdp-migrate]",
+        ),
+        ("[tool.fsdp-migrat]\n", "[tool.fsdp-migrat] is not read"),
+        (f"{TABLE}[tool.FSDP-Migrate]\n", "[tool.FSDP-Migrate] is not read"),
         ("not toml", "cannot be read"),
     ],
 )
