@@ -147,7 +147,7 @@ class _Reader:
             if call.func.attr == "optim_state_dict_to_load":
                 self.body.to_load.append(call)
             elif call.func.attr == "optim_state_dict":
-                self.stay(f"`{self.context.source(call.func)}` follows it")
+                self.stay(f"`{self.context.source(call.func)}` depends on the state-dict type")
             elif call.func.attr not in _ANY_TYPE:
                 return False
             return True

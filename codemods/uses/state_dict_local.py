@@ -82,7 +82,7 @@ _SETTERS = ("state_dict_type", "set_state_dict_type")
 def raises(node: ast.AST) -> Found:
     """The finding where LOCAL_STATE_DICT is asked for."""
     message = (
-        "a state dict of this type raises: FSDP2 has no flat parameters; load the files with FSDP1 on as many ranks once, and "
+        "raises for this type, because FSDP2 has no flat parameters: load such files once with FSDP1, on as many ranks, and "
         "save them as FULL_STATE_DICT or SHARDED_STATE_DICT"
     )
     return Found(LOCAL, node, Action.MANUAL, message)

@@ -121,7 +121,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictTy
 with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
     state = {"model": model.state_dict(), "optim": FSDP.optim_state_dict(model, optimizer)}
 """,
-            message="FSDP.optim_state_dict` follows it",
+            message="FSDP.optim_state_dict` depends on the state-dict type",
         ),
         bridged(
             "a trainer that has the model",

@@ -234,7 +234,7 @@ STAYS = {
     "options": ("state = model.state_dict(keep_vars=True)", "may depend on the type"),
     "states of an optimizer": (
         "states = FSDP.optim_state_dict(model, optimizer)",
-        "`FSDP.optim_state_dict` follows it",
+        "`FSDP.optim_state_dict` depends on the state-dict type",
     ),
     "another context": (
         "with FSDP.state_dict_type(model, trainer.type): pass",
