@@ -193,14 +193,19 @@ class _Run:
         return Line(code.key, section, text)
 
     def _after(self) -> list[list[Line]]:
-        """The statements of each block. In a run that is sorted, what is new goes where its section has it."""
+        """The statements of each block. In a run that is sorted, what is new goes where its section has it.
+
+        In another run only the standard library's does, to the first statements that begin with such a module.
+        """
+        sections = [self._line(block[0]).section for block in self.blocks]
         blocks: list[list[Line]] = []
         moved: list[Line] = []
         for block in self.blocks:
-            made = [line for node in block for line in self._changed(node)]
-            blocks.append([line for line in made if self.order is None or not line.moves])
-            moved += [line for line in made if self.order is not None and line.moves]
-        sections = [self._line(block[0]).section for block in self.blocks]
+            blocks.append([])
+            for line in (line for node in block for line in self._changed(node)):
+                is_standard = line.section == _STANDARD and _STANDARD in sections
+                elsewhere = line.moves and (self.order is not None or is_standard)
+                (moved if elsewhere else blocks[-1]).append(line)
         for line in sorted(moved, key=self._key):
             if line.section in sections:
                 lines = blocks[sections.index(line.section)]

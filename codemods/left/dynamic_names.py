@@ -62,6 +62,13 @@ wrapper = load_class("torch.distributed.fsdp.FullyShardedDataParallel")
             message="fsdp_migrate.runtime.FullyShardedDataParallel is the class on FSDP2",
         ),
         Example(
+            "a class by its path, in a configuration",
+            """\
+config = {"_target_": "torch.distributed.fsdp.FullyShardedDataParallel", "use_orig_params": True}
+""",
+            message="fsdp_migrate.runtime.FullyShardedDataParallel is the class on FSDP2",
+        ),
+        Example(
             "names of FSDP2",
             """\
 from unittest.mock import patch
@@ -95,16 +102,22 @@ def find(context: Context) -> Iterator[Found]:
     if TORCH not in context.file.text and RUNTIME not in context.file.text:
         return
     for constant in context.file.of(ast.Constant):
-        path, call = constant.value, context.file.parents[constant]
-        if not isinstance(path, str) or not isinstance(call, ast.Call):
+        path, user = constant.value, context.file.parents[constant]
+        if not isinstance(path, str):
             continue
-        name, function = fsdp1_name(path), last_name(call)
+        name = fsdp1_name(path)
+        function = last_name(user) if isinstance(user, ast.Call) else ""
         imported = is_module(path.replace(RUNTIME, TORCH, 1)) and function in _IMPORTING
         if imported or (name and function in _PATCHING):
             yield _moved(context, constant, path)
-        elif name and path.startswith(TORCH):
+        elif name and path.startswith(TORCH) and _is_handed_on(constant, user):
             message = f"may give torch's FSDP1: {RUNTIME}.{name} is the class on FSDP2"
-            yield Found(RULE, call, Action.MANUAL, message)
+            yield Found(RULE, constant, Action.MANUAL, message)
+
+
+def _is_handed_on(constant: ast.Constant, user: ast.AST) -> bool:
+    """Whether a string goes to code that may import what it names: an argument, or a value of a dictionary."""
+    return isinstance(user, ast.Call) or (isinstance(user, ast.Dict) and constant in user.values)
 
 
 def _moved(context: Context, constant: ast.Constant, path: str) -> Found:

@@ -349,3 +349,9 @@ def test_two_edits_of_one_place_are_refused() -> None:
 def test_a_result_that_does_not_parse_is_refused() -> None:
     with pytest.raises(Refused, match="not parse"):
         apply("abc\n", [Edit(0, 1, "(")])
+
+
+def test_the_standard_library_s_go_to_its_own_in_a_file_that_is_not_sorted() -> None:
+    text = "import os\nimport abc\n\nfrom t import FSDP\nimport numpy\n\nFSDP\n"
+    after = edited(text, Change(add=(("dataclasses", "replace"),)))
+    assert after == text.replace("abc\n", "abc\nfrom dataclasses import replace\n")
