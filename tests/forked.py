@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -24,41 +25,75 @@ import torch.distributed as dist
 LOST = "gloo/transport"
 
 
+# How a rank ends that did not meet the others, and how often they try again: where hundreds of groups are made, a port
+# that one of them had may refuse the next one's connection.
+_NOT_MET = 3
+MEETINGS = 3
+
+
 def run_ranks(ranks: int, folder: Path, run: Callable[[int], None]) -> None:
     """Calls ``run(rank)`` in each of some processes that have joined one group; it meets in ``folder``."""
+    for meeting in range(MEETINGS):
 
-    def join_and_run(rank: int) -> None:
-        join(rank, ranks, folder / "store")
-        run(rank)
+        def join_and_run(rank: int, place: Path = folder / f"store{meeting}") -> None:
+            join(rank, ranks, place)
+            run(rank)
 
-    fork_ranks(ranks, join_and_run)
+        if fork_ranks(ranks, join_and_run):
+            return
 
 
-def fork_ranks(ranks: int, run: Callable[[int], None]) -> None:
-    """Calls ``run(rank)`` in each of some processes."""
+def fork_ranks(ranks: int, run: Callable[[int], None]) -> bool:
+    """Calls ``run(rank)`` in each of some processes; False if one of them did not meet the others."""
     gc.freeze()  # what is imported is never garbage; it makes every later collection fast
     children = []
     for rank in range(ranks):
         child = os.fork()
         if child == 0:
+            status = 0
             try:
                 run(rank)
+            except NotMet:
+                traceback.print_exc()
+                status = _NOT_MET
             except BaseException:
                 traceback.print_exc()
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(0)
+            os._exit(status)
         children.append(child)
-    for child in children:
-        os.waitpid(child, 0)
+    return _have_met(children)
+
+
+def _have_met(children: list[int]) -> bool:
+    """Waits for processes. Where one did not meet the others they are ended, who would wait for it until a time-out."""
+    met = True
+    while children:
+        for child in [*children]:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                children.remove(child)
+                if os.waitstatus_to_exitcode(status) == _NOT_MET:
+                    met = False
+                    for other in children:
+                        os.kill(other, signal.SIGKILL)
+        time.sleep(0.005)
+    return met
+
+
+class NotMet(Exception):
+    """The ranks of a group did not find each other."""
 
 
 def join(rank: int, ranks: int, place: Path) -> None:
-    """Makes this process a rank of a group, which meets in a file."""
+    """Makes this process a rank of a group, which meets in a file. Raises NotMet."""
     torch.set_num_threads(1)
     store = dist.FileStore(str(place), ranks)
     timeout = timedelta(seconds=60)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timeout)
+    try:
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timeout)
+    except RuntimeError as error:
+        raise NotMet(f"rank {rank} of {ranks}") from error
 
 
 class PeerLost(Exception):

@@ -24,7 +24,7 @@ import torch.distributed as dist
 import torch.distributed.fsdp as fsdp1
 import torch.distributed.fsdp.sharded_grad_scaler
 import torch.distributed.fsdp.wrap  # `api.wrap` is the module
-from forked import PeerLost, fork_ranks, join, record
+from forked import MEETINGS, PeerLost, fork_ranks, join, record
 from torch.distributed.fsdp import (
     _flat_param,
     _init_utils,
@@ -78,20 +78,26 @@ Task = tuple[str, Callable[[], dict[str, Any]]]
 
 
 def run_tasks(ranks: int, folder: Path, tasks: list[Task]) -> None:
-    """Runs tasks one after the other in the same processes, and in new ones those that come after a crash."""
+    """Runs tasks one after the other in the same processes, and in new ones those that come after a crash.
+
+    A task whose ranks did not meet is tried again.
+    """
+    meetings = 0
 
     def run(rank: int) -> None:
         for name, task in tasks:
-            join(rank, ranks, folder / f"{name}.store")
+            join(rank, ranks, folder / f"{name}.{meetings}.store")
             with contextlib.suppress(PeerLost):  # the next task has a group of its own
                 record(folder, name, task)
             gc.collect()  # models go before their group, or the process may abort
             dist.destroy_process_group()
 
     while tasks:
-        fork_ranks(ranks, run)
+        met = fork_ranks(ranks, run)
         missing = (n for n, (name, _) in enumerate(tasks) if not is_recorded(folder, name, ranks))
-        tasks = tasks[next(missing, len(tasks)) + 1 :]
+        meetings += not met
+        tries_again = not met and meetings < MEETINGS
+        tasks = tasks[next(missing, len(tasks)) + (0 if tries_again else 1) :]
 
 
 def is_recorded(folder: Path, name: str, ranks: int) -> bool:
