@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 from fsdp_migrate.runtime.record import emulate
 
 emulate.install(2)  # Accelerate knows FSDP on accelerators only
@@ -36,3 +39,5 @@ for _ in range(5):
     optimizer.step()
     optimizer.zero_grad()
     accelerator.print("loss", repr(accelerator.reduce(loss.detach(), "mean").item()))
+sys.stdout.flush()
+os._exit(0)  # a finished process of gloo may abort at interpreter exit
