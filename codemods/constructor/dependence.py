@@ -22,7 +22,7 @@ from fsdp_migrate.facts.scopes import Imported
 Dependence = tuple[ast.AST, str]
 
 # Static functions of the runtime's class that take a plain model as well.
-_STATIC = {
+_STATIC = (
     "summon_full_params",
     "state_dict_type",
     "set_state_dict_type",
@@ -35,25 +35,14 @@ _STATIC = {
     "scatter_full_optim_state_dict",
     "flatten_sharded_optim_state_dict",
     "rekey_optim_state_dict",
-}
+)
 # Methods and static functions that FSDP1's class has, and nn.Module has not.
 _INTERFACE = (
+    *_STATIC,
     "no_sync",
-    "summon_full_params",
     "fsdp_modules",
     "check_is_root",
     "register_comm_hook",
-    "state_dict_type",
-    "set_state_dict_type",
-    "get_state_dict_type",
-    "optim_state_dict",
-    "optim_state_dict_to_load",
-    "full_optim_state_dict",
-    "sharded_optim_state_dict",
-    "shard_full_optim_state_dict",
-    "scatter_full_optim_state_dict",
-    "flatten_sharded_optim_state_dict",
-    "rekey_optim_state_dict",
     "_fsdp_wrapped_module",
 )
 # Attributes that FSDP1 gives a model, and which other objects have as well.
