@@ -209,5 +209,7 @@ def formatted(code: str, line_length: int) -> str:
     """Code as black has it, quotes as they are: generated code holds expressions of the user's."""
     import black  # takes longer to import than a small file to migrate
 
-    mode = black.Mode(line_length=line_length, string_normalization=False)
+    # A version that takes a comma behind `**kwargs`: black leaves it out where older ones might read the line.
+    versions = {black.TargetVersion.PY310}
+    mode = black.Mode(versions, line_length=line_length, string_normalization=False)
     return black.format_str(code, mode=mode)
