@@ -207,9 +207,10 @@ def _laid_out(file: File, statement: ast.stmt, code: str, line_length: int | Non
 
 def formatted(code: str, line_length: int) -> str:
     """Code as black has it, quotes as they are: generated code holds expressions of the user's."""
-    import black  # takes longer to import than a small file to migrate
+    from black import Mode, format_str  # takes longer to import than a small file to migrate
+    from black.mode import TargetVersion
 
     # A version that takes a comma behind `**kwargs`: black leaves it out where older ones might read the line.
-    versions = {black.TargetVersion.PY310}
-    mode = black.Mode(versions, line_length=line_length, string_normalization=False)
-    return black.format_str(code, mode=mode)
+    versions = {TargetVersion.PY310}
+    mode = Mode(versions, line_length=line_length, string_normalization=False)
+    return format_str(code, mode=mode)
