@@ -6,11 +6,12 @@ import ast
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from tokenize import COMMENT
 
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.plain import Plain, Stays
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.edit.text import comments, comments_between
+from fsdp_migrate.codemods.edit.text import comments, comments_between, tokens
 from fsdp_migrate.codemods.rule import Edit
 
 _BUILTINS = ("reversed", "list", "isinstance", "dict")
@@ -201,16 +202,11 @@ def _kept_comments(construction: Construction, code: str) -> list[str]:
 
 def _comments(construction: Construction) -> list[tuple[int, str]]:
     """The comments inside of the call, with their lines."""
-    import io
-    import tokenize
-
-    source = construction.context.source(construction.call).replace("\r\n", "\n")
     first = construction.call.lineno
-    tokens = tokenize.generate_tokens(io.StringIO(f"({source}\n)").readline)
     return [
         (first + token.start[0] - 1, token.string)
-        for token in tokens
-        if token.type == tokenize.COMMENT
+        for token in tokens(construction.context.source(construction.call))
+        if token.type == COMMENT
     ]
 
 

@@ -8,7 +8,7 @@ import re
 import tokenize
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from fsdp_migrate.codemods.rule import Edit
@@ -59,10 +59,17 @@ def comments(text: str) -> list[str]:
     """The comments of a file, or of a part that begins and ends with whole tokens, in order."""
     if "#" not in text:
         return []
-    # The tokenizer knows no lone CR. In parentheses it does not look at indentation, which a part need not have, and
-    # which it takes for wrong below a line with nothing but a backslash.
-    lines = io.StringIO("(" + NEWLINE.sub("\n", text) + "\n)").readline
-    return [t.string for t in tokenize.generate_tokens(lines) if t.type == tokenize.COMMENT]
+    return [token.string for token in tokens(text) if token.type == tokenize.COMMENT]
+
+
+def tokens(text: str) -> Iterator[tokenize.TokenInfo]:
+    """The tokens of a part of a file that begins and ends with whole ones, its lines counted from 1.
+
+    The part is put in parentheses, where the tokenizer does not look at indentation: a part need not have any, and
+    below a line with nothing but a backslash it is taken for wrong. Every line ends in LF: the tokenizer knows no
+    lone CR, at which it raises from Python 3.12 on.
+    """
+    return tokenize.generate_tokens(io.StringIO("(" + NEWLINE.sub("\n", text) + "\n)").readline)
 
 
 def _check(before: str, after: str) -> None:
@@ -94,7 +101,15 @@ def is_alone(file: File, statement: ast.stmt) -> bool:
     """Whether a statement has its lines to itself: no `a; b`, no `if x: statement`."""
     (start, end), (first, last) = file.span(statement), file.lines(statement)
     behind = file.text[end:last].strip(" \t\r\n\f\\")
-    return not file.text[first:start].strip() and (not behind or behind.startswith("#"))
+    if file.text[first:start].strip() or (behind and not behind.startswith("#")):
+        return False
+    for line in range(statement.lineno - 1, 0, -1):
+        above = file.text[file.line_starts[line - 1] : file.line_starts[line]].strip()
+        if above.startswith("#") or not above.endswith("\\"):
+            return True
+        if above != "\\":  # `if x:\` above the statement
+            return False
+    return True
 
 
 def insert_above(file: File, statement: ast.stmt, code: str, line_length: int | None = 88) -> Edit:
@@ -184,10 +199,8 @@ def _lines_inside_strings(file: File, statement: ast.stmt) -> set[int]:
     """The lines of a statement that begin inside a string."""
     found: set[int] = set()
     start, end = file.lines(statement)
-    # In parentheses the tokenizer does not look at indentation.
-    lines = io.StringIO("(" + NEWLINE.sub("\n", file.text[start:end]) + "\n)").readline
     opened: list[int] = []
-    for token in tokenize.generate_tokens(lines):
+    for token in tokens(file.text[start:end]):
         name = tokenize.tok_name[token.type]
         if name.endswith("STRING_START"):
             opened.append(token.start[0])
