@@ -27,6 +27,7 @@ from fsdp_migrate.codemods.edit.text import (
     edited_part,
     indentation,
     is_alone,
+    line_start,
     newline,
 )
 from fsdp_migrate.codemods.rule import Edit
@@ -381,7 +382,7 @@ def _among_others(file: File, change: ImportChange, limit: int) -> list[Edit]:
     code = "; ".join([*kept, *(other.on_one_line() for other in result.others)]) or "pass"
     edits = [Edit(start, end, code)]
     inside = comments_between(file, start, end) if exact is None else []
-    above, _ = file.lines(change.node)
+    above = line_start(file, change.node)
     return (
         [Edit(above, above, "".join(each + newline(file) for each in inside)), *edits]
         if inside

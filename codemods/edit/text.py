@@ -99,17 +99,21 @@ def indentation(file: File, statement: ast.stmt) -> str:
 
 def is_alone(file: File, statement: ast.stmt) -> bool:
     """Whether a statement has its lines to itself: no `a; b`, no `if x: statement`."""
-    (start, end), (first, last) = file.span(statement), file.lines(statement)
+    (start, end), (_, last) = file.span(statement), file.lines(statement)
     behind = file.text[end:last].strip(" \t\r\n\f\\")
-    if file.text[first:start].strip() or (behind and not behind.startswith("#")):
-        return False
-    for line in range(statement.lineno - 1, 0, -1):
-        above = file.text[file.line_starts[line - 1] : file.line_starts[line]].strip()
+    before = file.text[line_start(file, statement) : start].strip(" \t\r\n\f\\")
+    return not before and (not behind or behind.startswith("#"))
+
+
+def line_start(file: File, statement: ast.stmt) -> int:
+    """Where the line of a statement begins: a backslash above continues one."""
+    starts, number = file.line_starts, statement.lineno - 1
+    while number:
+        above = file.text[starts[number - 1] : starts[number]].strip()
         if above.startswith("#") or not above.endswith("\\"):
-            return True
-        if above != "\\":  # `if x:\` above the statement
-            return False
-    return True
+            break
+        number -= 1
+    return starts[number]
 
 
 def insert_above(file: File, statement: ast.stmt, code: str, line_length: int | None = 88) -> Edit:

@@ -107,6 +107,10 @@ FOUND = {
         "with fsdp.FullyShardedDataParallel.state_dict_type(m, fsdp.StateDictType.FULL_STATE_DICT):\n"
         "    sd = m.state_dict()\n"
     ),
+    "a body on the line below its header, joined by a backslash": (
+        "if True:\\\n    from torch.distributed.fsdp import fully_shard, CPUOffload  # a\n"
+        "if x:\\\n\\\n    from torch.distributed.fsdp import (  # b\n    fully_shard, CPUOffload)\nCPUOffload()\n"
+    ),
 }
 
 
@@ -115,6 +119,15 @@ FOUND = {
 def test_what_random_programs_found(text: str, form: str) -> None:
     compile(text, "<before>", "exec")
     assert wrong(text.encode(), form) == []
+
+
+@pytest.mark.parametrize("space", ["\r", "\f", "\t", "  \\\r\r"])
+def test_comments_in_a_call_with_lone_carriage_returns(space: str) -> None:
+    """A C tokenizer raises there since Python 3.12."""
+    text = "model = Net()\nmodel = FSDP(  # a\n    model,  # b\n    auto_wrap_policy=ModuleWrapPolicy(\n{Block}),\n)\n"
+    text = f"{POLICY}{text}".replace("\n", "\r").replace("(\r{", f"(\r{space}{{")
+    assert wrong(text.encode(), "auto") == []
+    assert "fully_shard" in run(text).after
 
 
 def test_a_coding_cookie_in_a_file_with_lone_carriage_returns() -> None:
