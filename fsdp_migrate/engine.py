@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -178,8 +177,6 @@ def _file(source: Source) -> File | None:
     from fsdp_migrate.facts.file import File
 
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes in the user's strings
-            return File(source.path, source.shown, source.text)
+        return File(source.path, source.shown, source.text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None

@@ -6,10 +6,8 @@ expression with a comment.
 
 from __future__ import annotations
 
-import ast
 import json
 import re
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,6 +16,7 @@ from typing import Any
 
 from fsdp_migrate.findings import Finding, Problem
 from fsdp_migrate.source import Source
+from fsdp_migrate.syntax import parsed
 
 _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -181,9 +180,7 @@ def _code(text: str) -> str:
         return ""
     for code in (text, _masked(text)):
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                ast.parse(code)
+            parsed(code)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
         return code

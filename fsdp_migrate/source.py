@@ -10,12 +10,12 @@ import ast
 import io
 import os
 import tokenize
-import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
 
 from fsdp_migrate.findings import Finding, Problem
+from fsdp_migrate.syntax import parsed
 from fsdp_migrate.vendor import INSTALLED, Package, package_of
 
 # The endings of files that set FSDP without calling it.
@@ -146,9 +146,7 @@ def _notebook(path: Path, shown: str, data: bytes) -> Source | Problem:
 def parse(source: Source) -> ast.Module | Problem:
     """The syntax tree, or the line where Python gives up."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes in the user's strings
-            return ast.parse(source.text, filename=source.shown)
+        return parsed(source.text, source.shown)
     except SyntaxError as error:
         return Problem(source.shown, error.lineno or 0, f"does not parse: {_first_line(error.msg)}")
     except (RecursionError, MemoryError):
@@ -161,8 +159,8 @@ def parse_problem(source: Source) -> Problem | None:
     """Why the file does not parse, or None if it does, or is no Python."""
     if source.path.suffix in CONFIGURATIONS:
         return None
-    parsed = parse(source)
-    return parsed if isinstance(parsed, Problem) else None
+    tree = parse(source)
+    return tree if isinstance(tree, Problem) else None
 
 
 def _unix(data: bytes) -> bytes:

@@ -17,6 +17,7 @@ from pathlib import Path
 from fsdp_migrate import __version__
 from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.report import Change
+from fsdp_migrate.syntax import parsed
 
 MARK = "# Vendored by fsdp-migrate"
 _HEADER = (
@@ -183,7 +184,7 @@ def _licence(source: Path) -> str:
 
 def _names(text: str) -> Iterator[str]:
     """The names that a program takes of the runtime, its modules among them; `*` for all."""
-    nodes = list(ast.walk(ast.parse(text)))
+    nodes = list(ast.walk(parsed(text)))
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(RUNTIME):
             yield from (alias.name for alias in node.names)

@@ -13,6 +13,7 @@ from fsdp_migrate.codemods.constructor.plain import Plain, Stays
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import comments, comments_between, tokens
 from fsdp_migrate.codemods.rule import Edit
+from fsdp_migrate.syntax import parsed
 
 _BUILTINS = ("reversed", "list", "isinstance", "dict")
 # Arguments that FSDP2 has no place for: a comment at one of them would be taken for the next line's.
@@ -177,7 +178,7 @@ def _enclosed(source: str) -> str:
     if "\n" not in source:
         return source
     try:
-        ast.parse(source)
+        parsed(source)
     except SyntaxError:
         return f"({source})"
     return source

@@ -212,7 +212,7 @@ def _device_id(construction: Construction) -> Plain:
         return Plain("fully_shard moves the model to the current device, which the program sets")
     if not has_torch(context, construction.call) or device_type(construction) != "cuda":
         raise Stays("device_id: the runtime makes this device the current one")
-    line = f"torch.cuda.set_device({context.source(value)})"
+    line = f"torch.cuda.set_device({_copied(construction, value)})"
     return Plain(
         f"becomes {line}: fully_shard moves the model to the current device", above=(line,)
     )
@@ -255,15 +255,26 @@ def _sync(construction: Construction) -> Plain:
     mesh = [part.shared["mesh"] for part in parts.values() if "mesh" in part.shared]
     where = f", mesh={mesh[0]}" if mesh else ""
     if device is not None and not mesh:
-        where = f", device={context.source(device)}"
+        where = f", device={_copied(construction, device)}"
     line = f"broadcast_module_states({{model}}{where})"
     if not sure:
-        line = f"if {context.source(value)}:\n    {line}"
+        line = f"if {_copied(construction, value)}:\n    {line}"
     return Plain(
         "parameters and buffers are broadcast from rank 0 before the model is sharded",
         above=(line,),
         imports=(Import(RUNTIME, "broadcast_module_states", construction.call.func),),
     )
+
+
+def _copied(construction: Construction, value: ast.expr) -> str:
+    """The source of a value, for new code.
+
+    Raises:
+        Stays: if the value names FSDP1: imports are not swapped in a copy.
+    """
+    if any(node in construction.context.references for node in ast.walk(value)):
+        raise Stays(f"{construction.context.source(value)}: the value is a name of FSDP1")
+    return construction.context.source(value)
 
 
 _PLAIN: dict[str, Callable[[Construction], Plain]] = {

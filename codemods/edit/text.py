@@ -6,13 +6,13 @@ import ast
 import io
 import re
 import tokenize
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.facts.file import NEWLINE, File
+from fsdp_migrate.syntax import parsed
 
 # Around an item with lines of its own: comments and blank lines above it, its comma and the comment at its end.
 _ABOVE = re.compile(r"(?:\r?\n[ \t]*(?:#[^\r\n]*)?)*\r?\n[ \t]*\Z")
@@ -74,9 +74,7 @@ def tokens(text: str) -> Iterator[tokenize.TokenInfo]:
 
 def _check(before: str, after: str) -> None:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            compile(after, "<migrated>", "exec", dont_inherit=True, flags=ast.PyCF_ONLY_AST)
+        parsed(after, "<migrated>")
         lost = Counter(comments(before)) - Counter(comments(after))
     except (SyntaxError, ValueError, tokenize.TokenError) as error:
         raise Refused(f"the result would not parse ({error})") from None

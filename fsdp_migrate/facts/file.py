@@ -21,6 +21,7 @@ from fsdp_migrate.facts.scopes import (
     bind_parameters,
     outside,
 )
+from fsdp_migrate.syntax import parsed
 
 Node = TypeVar("Node", bound=ast.AST)
 
@@ -61,14 +62,14 @@ class File:
         text: its source.
 
     Raises:
-        SyntaxError, ValueError, RecursionError, MemoryError: from `ast.parse`.
+        SyntaxError, ValueError, RecursionError, MemoryError: from `parsed`.
     """
 
     def __init__(self, path: Path, shown: str, text: str) -> None:
         self.path = path
         self.shown = shown
         self.text = text
-        self.tree = ast.parse(text)
+        self.tree = parsed(text)
         self.name = module_name(path)
         self.is_package = path.name == "__init__.py"
         self.parents: dict[ast.AST, ast.AST] = {}

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 
+from fsdp_migrate.syntax import parsed
 from fsdp_migrate.verify.folders import Program
 from fsdp_migrate.verify.recording import Recording
 
@@ -81,7 +82,7 @@ def choose(launcher: Launcher, script: Path) -> Launcher:
 def _spawns(script: Path) -> bool:
     """Whether a script starts its own ranks: calls `spawn` or `Process` of multiprocessing."""
     try:
-        tree = ast.parse(script.read_bytes())
+        tree = parsed(script.read_bytes())
     except (SyntaxError, ValueError):
         return False
     modules, names = set(), set()

@@ -112,8 +112,8 @@ def wrong(data: bytes, form: str, counts: Counter[str] | None = None) -> list[st
 
     Adds to `counts` what it made of the file.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # `1 is x`, "\d": the generated programs may
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")  # what the tool says of `"\d"` in a program
         started = time.process_time()
         try:
             with limited(len(data)):
@@ -122,6 +122,8 @@ def wrong(data: bytes, form: str, counts: Counter[str] | None = None) -> list[st
                     counts.update(f"{form}: {f.action.value}" for f in outcome.report.findings)
                     counts[f"{form}: files changed"] += outcome.changed
                 errors = [f"error: {error.message}" for error in outcome.report.errors]
+                errors += [f"warns: {each.message}" for each in said]
+                warnings.simplefilter("ignore")
                 return errors or broken(outcome, form)
         except TooSlow:
             return [f"{time.process_time() - started:.0f} s for {len(data)} bytes"]

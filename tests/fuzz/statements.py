@@ -89,7 +89,7 @@ ARGUMENTS = {
 }
 
 EXPRESSIONS = (
-    "1", "None", "x", "'FSDP(model)'", "0x_ff", "1e-3j", "...", "b'\\x00'", "rb'\\d'", "''", "\"it's\"", "'''a\n  # no comment\nb'''",
+    "1", "None", "x", "'FSDP(model)'", "0x_ff", "1e-3j", "...", "b'\\x00'", "rb'\\d'", "'\\d'", "'%d' % x is 1", "''", "\"it's\"", "'''a\n  # no comment\nb'''",
     "(1,)", "()", "[]", "{}", "{1: 2, **a}", "{*a, 1}", "[*a, *b]", "a[1:2, ..., ::3]", "a.b.c(d)(e)", "-x ** +y", "a @ b",
     "not a", "a and b or c", "1 < x <= 3 != y", "x if y else z", "lambda: 0", "lambda a, /, b=1, *c, d, **e: (a, b)",
     "lambda *, k=$FSDP: k", "[x for x in y if x if z]", "{k: v for k, v in z.items()}", "{a for b in c for a in b}",

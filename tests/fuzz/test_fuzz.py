@@ -107,6 +107,11 @@ FOUND = {
         "with fsdp.FullyShardedDataParallel.state_dict_type(m, fsdp.StateDictType.FULL_STATE_DICT):\n"
         "    sd = m.state_dict()\n"
     ),
+    "an FSDP1 name as the value of another argument": (
+        "import torch.distributed\nfrom m import Net\n"
+        "from torch.distributed.fsdp import FullyShardedDataParallel\n"
+        "model = FullyShardedDataParallel(Net(), sync_module_states=torch.distributed.fsdp.ShardingStrategy.FULL_SHARD)\n"
+    ),
     "a body on the line below its header, joined by a backslash": (
         "if True:\\\n    from torch.distributed.fsdp import fully_shard, CPUOffload  # a\n"
         "if x:\\\n\\\n    from torch.distributed.fsdp import (  # b\n    fully_shard, CPUOffload)\nCPUOffload()\n"
