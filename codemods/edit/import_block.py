@@ -19,7 +19,7 @@ from fsdp_migrate.codemods.edit.import_statement import (
     Name,
     edited,
     exact_edits,
-    new_statement,
+    new_statements,
     read,
 )
 from fsdp_migrate.codemods.edit.text import (
@@ -81,7 +81,7 @@ def insert_first(file: File, names: Sequence[tuple[str, str]], limit: int) -> li
     made: dict[str, list[Name]] = {}
     for module, name in names:
         made.setdefault(module, []).append(Name(name))
-    codes = sorted((new_statement(m, n, "", limit) for m, n in made.items()), key=lambda c: c.key)
+    codes = sorted(new_statements(made, "", limit), key=lambda code: code.key)
     end = newline(file)
     lines = "".join(f"{code}\n" for code in codes).replace("\n", end)
     body = file.tree.body
@@ -282,7 +282,7 @@ class _Run:
         made: dict[str, list[Name]] = {}
         for module, name in dict.fromkeys(change.add):
             made.setdefault(module, []).append(Name(name))
-        others = [new_statement(m, n, self.base, self.limit) for m, n in made.items()]
+        others = new_statements(made, self.base, self.limit)
         return Edited(None if change.drop else Code("", names), others)
 
     def _parted(self, before: Code, after: Edited) -> Edited:

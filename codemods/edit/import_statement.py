@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -238,11 +238,7 @@ def edited(
         made.update({home: added} if added else {})
         added = []
     order = order_of([name.text for name in code.names])
-    others = [
-        new_statement(module, group, base, limit, order)
-        for module, names in made.items()
-        for group in _star_apart(names)
-    ]
+    others = new_statements(made, base, limit, order)
     loose = [comment for name in dropped for comment in name.comments]
     names = _joined(code, kept, added, order)
     if not names:
@@ -278,13 +274,6 @@ def _parted(
     return kept, dropped, {module: names for module, names in made.items() if names}
 
 
-def _star_apart(names: Sequence[Name]) -> list[list[Name]]:
-    """The names that one statement can import: a star is alone."""
-    stars = [name for name in names if name.text == "*"]
-    others = [name for name in names if name.text != "*"]
-    return [group for group in (stars, others) if group]
-
-
 def _joined(
     code: Code, kept: Sequence[Name], added: Sequence[Name], order: Order | None
 ) -> list[Name]:
@@ -313,10 +302,22 @@ def _bound_as(new: str, name: Name) -> str:
     return new if new == name.local and not reexported else f"{new} as {name.local}"
 
 
-def new_statement(
-    module: str, names: Sequence[Name], base: str, limit: int, order: Order | None = None
+def new_statements(
+    names: Mapping[str, Sequence[Name]], base: str, limit: int, order: Order | None = None
+) -> list[Code]:
+    """Statements that import names, by module; a star and a module itself, the empty name, are alone in theirs."""
+    statements = []
+    for module, given in names.items():
+        alone = [[name] for name in given if name.text in ("", "*")]
+        others = [name for name in given if name.text not in ("", "*")]
+        groups = [*alone, others] if others else alone
+        statements += [_new_statement(module, group, base, limit, order) for group in groups]
+    return statements
+
+
+def _new_statement(
+    module: str, names: Sequence[Name], base: str, limit: int, order: Order | None
 ) -> Code:
-    """`from module import names`, or `import module` where the only name is empty."""
     if names[0].text == "":
         return Code("", (Name(module),))
     key = order or by_kind

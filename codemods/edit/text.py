@@ -228,4 +228,6 @@ def formatted(code: str, line_length: int) -> str:
     # A version that takes a comma behind `**kwargs`: black leaves it out where older ones might read the line.
     versions = {TargetVersion.PY310}
     mode = Mode(versions, line_length=line_length, string_normalization=False)
-    return format_str(code, mode=mode)
+    return format_str(
+        NEWLINE.sub("\n", code), mode=mode
+    )  # which keeps the line ends of the first line

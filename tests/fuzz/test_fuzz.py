@@ -112,6 +112,16 @@ FOUND = {
         "from torch.distributed.fsdp import FullyShardedDataParallel\n"
         "model = FullyShardedDataParallel(Net(), sync_module_states=torch.distributed.fsdp.ShardingStrategy.FULL_SHARD)\n"
     ),
+    "a module and a name of it beside one import": (
+        "from torch.distributed import fsdp\nimport torch.distributed\n"
+        "class Trainer:\n    def __init__(self):\n"
+        "        self.model = torch.distributed.fsdp.FullyShardedDataParallel(Net(1), forward_prefetch=False)\n"
+        "        with torch.distributed.fsdp.FullyShardedDataParallel.state_dict_type(model, fsdp.StateDictType.SHARDED_STATE_DICT):\n"
+        "            sd = {'m': model.state_dict()}\n            if sd:\n                save(sd)\n"
+    ),
+    "a lone carriage return in an argument": (
+        f"{FSDP}def build():\n    return FSDP(Net(\n))\n  # off\n"
+    ).replace("\n", "\r"),
     "a body on the line below its header, joined by a backslash": (
         "if True:\\\n    from torch.distributed.fsdp import fully_shard, CPUOffload  # a\n"
         "if x:\\\n\\\n    from torch.distributed.fsdp import (  # b\n    fully_shard, CPUOffload)\nCPUOffload()\n"
