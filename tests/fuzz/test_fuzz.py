@@ -113,10 +113,10 @@ FOUND = {
         "model = FullyShardedDataParallel(Net(), sync_module_states=torch.distributed.fsdp.ShardingStrategy.FULL_SHARD)\n"
     ),
     "a module and a name of it beside one import": (
-        "from torch.distributed import fsdp\nimport torch.distributed\n"
+        "import torch.distributed\nif TYPE_CHECKING:\n    from torch.distributed.fsdp import StateDictType\n"
         "class Trainer:\n    def __init__(self):\n"
-        "        self.model = torch.distributed.fsdp.FullyShardedDataParallel(Net(1), forward_prefetch=False)\n"
-        "        with torch.distributed.fsdp.FullyShardedDataParallel.state_dict_type(model, fsdp.StateDictType.SHARDED_STATE_DICT):\n"
+        "        self.model = torch.distributed.fsdp.FullyShardedDataParallel(Net(1))\n"
+        "        with torch.distributed.fsdp.FullyShardedDataParallel.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):\n"
         "            sd = {'m': model.state_dict()}\n            if sd:\n                save(sd)\n"
     ),
     "a lone carriage return in an argument": (

@@ -1,7 +1,8 @@
-"""Small FSDP1 training programs at random, run on two ranks as they are and migrated: ``python -m fuzz.training``, in ``tests/``.
+"""Runs training programs at random on two ranks, as they are and migrated: ``python -m fuzz.training``, in ``tests/``.
 
-One pair of forked ranks runs many programs, each three times: under FSDP1, with its imports swapped, and as plain as the
-tool makes it. What a program returns (losses, norms, sums of its states, names) must be the same.
+One pair of forked ranks runs some programs, each three times: under FSDP1, with its imports swapped, and as plain as the
+tool makes it. What a program returns must be the same, or a finding says by hand what is not. A pair that breaks down, or a
+program that does not end, costs that program alone: the next pair goes on behind it.
 """
 
 from __future__ import annotations
@@ -11,356 +12,210 @@ import contextlib
 import gc
 import json
 import math
+import os
+import signal
 import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections import Counter
-from collections.abc import Iterator
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 from typing import Any
 
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before torch looks: FSDP1 runs on the CPU here
 import torch
-import torch.distributed as dist
 from equivalence.train import fsdp1_on_cpu
-from forked import record, run_ranks
+from forked import LOST, run_ranks
 
 from fsdp_migrate.engine import analyse_source
+from fsdp_migrate.findings import Action
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
 
-POLICIES = {
-    "Transformer": (
-        "ModuleWrapPolicy({Block})",
-        "ModuleWrapPolicy([Attention, Block])",
-        "functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})",
-        "functools.partial(size_based_auto_wrap_policy, min_num_params=1000)",
-        "functools.partial(lambda_auto_wrap_policy, lambda_fn=lambda m: isinstance(m, nn.Linear))",
-        "CustomPolicy(lambda m: isinstance(m, Block))",
-    ),
-    "ConvNet": (
-        "functools.partial(size_based_auto_wrap_policy, min_num_params=300)",
-        "ModuleWrapPolicy({nn.Sequential})",
-    ),
-    "Stack": ("ModuleWrapPolicy({nn.Sequential})", "always_wrap_policy"),
-}
-POLICIES["Tied"] = POLICIES["Transformer"][:3]
-OPTIONS = {
-    "sharding_strategy": (
-        "ShardingStrategy.FULL_SHARD",
-        "ShardingStrategy.SHARD_GRAD_OP",
-        "ShardingStrategy.NO_SHARD",
-        "None",
-        "{'zero2': ShardingStrategy.SHARD_GRAD_OP}[kind]",
-    ),
-    "mixed_precision": (
-        "MixedPrecision(param_dtype=torch.bfloat16)",
-        "MixedPrecision(torch.bfloat16, torch.float32)",
-        "MixedPrecision(reduce_dtype=torch.bfloat16)",
-        "MixedPrecision(torch.bfloat16, torch.bfloat16, cast_forward_inputs=True)",
-        "precision",
-        "None",
-    ),
-    "backward_prefetch": (
-        "BackwardPrefetch.BACKWARD_PRE",
-        "BackwardPrefetch.BACKWARD_POST",
-        "None",
-    ),
-    "forward_prefetch": ("True", "False"),
-    "limit_all_gathers": ("True", "False"),
-    "sync_module_states": ("True", "False"),
-    "cpu_offload": ("CPUOffload(offload_params=False)", "None"),
-    "device_id": ("torch.device('cpu')", "torch.cuda.current_device()"),
-    "process_group": ("dist.group.WORLD", "None"),
-    "ignored_modules": ("None", "[list(model.children())[-1]]"),
-}
-BEFORE = (
-    "model.requires_grad_(True)",
-    "next(model.parameters()).requires_grad_(False)",
-    "count = sum(p.numel() for p in model.parameters())\nout.append(count)",
-    "model = torch.nn.Sequential(model)",
-    "for module in model.modules():\n    if isinstance(module, nn.Linear):\n        nn.init.xavier_uniform_(module.weight)",
-)
-OPTIMIZERS = (
-    "torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)",
-    "torch.optim.SGD([{'params': [p]} for p in model.parameters()], lr=0.02)",
-    "torch.optim.Adam(model.parameters(), lr=1e-3, eps=1e-3)",
-    "torch.optim.AdamW(filter(lambda p: p.requires_grad, model.parameters()), lr=1e-3, eps=1e-3)",
-)
-CLIPS = (
-    "out.append(float(model.clip_grad_norm_(0.05)))",
-    "norm = model.clip_grad_norm_(max_norm=0.1, norm_type=2.0)\nout.append(norm.item())",
-    "model.clip_grad_norm_(0.01, float('inf'))",
-    "FSDP.clip_grad_norm_(model, 0.05)",
-)
-FULL = "StateDictType.FULL_STATE_DICT, FullStateDictConfig(offload_to_cpu=True, rank0_only=True)"
-USES = (
-    f"with FSDP.state_dict_type(model, {FULL}):\n    state = model.state_dict()\nif dist.get_rank() == 0:\n    out += sums(state)",
-    "with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):\n    out += sums(model.state_dict())",
-    "state = model.state_dict()\nout += sums(state)\nmodel.load_state_dict(state)",
-    "with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):\n    state = model.state_dict()\n    model.load_state_dict(state)\nout += sorted(state)",
-    "FSDP.set_state_dict_type(model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(rank0_only=False))\nout += sums(model.state_dict())",
-    "states = FSDP.optim_state_dict(model, optimizer)\nout += sorted(map(str, states['state']))",
-    "with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):\n    states = FSDP.optim_state_dict(model, optimizer)\n    optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, states))",
-    "states = FSDP.full_optim_state_dict(model, optimizer, rank0_only=False)\nout += sorted(map(str, states['state']))",
-    "with FSDP.summon_full_params(model, writeback=False):\n    out += [float(p.float().sum()) for p in model.parameters()]",
-    "with FSDP.summon_full_params(model):\n    for p in model.parameters():\n        p.data.mul_(0.5)",
-    "out.append(sum(isinstance(module, FSDP) for module in model.modules()))",
-    "out.append(len(FSDP.fsdp_modules(model)))",
-    "out += [name.replace('_fsdp_wrapped_module.', '') for name, _ in model.named_parameters()]",
-    "model.eval()\nwith torch.no_grad():\n    out.append(loss_of(model).item())\nmodel.train()",
-    "out += [float(b.float().sum()) for b in model.buffers()]",
-    "out.append(type(model.module).__name__)",
-    "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)\nscheduler.step()",
-    "for group in optimizer.param_groups:\n    group['lr'] *= 0.5",
-    "model.apply(lambda module: seen.append(type(module).__name__))",
-)
-TEMPLATE = """\
-import contextlib
-import functools
+from .training_programs import Program, program
 
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import (
-    BackwardPrefetch,
-    CPUOffload,
-    FullStateDictConfig,
-    FullyShardedDataParallel as FSDP,
-    MixedPrecision,
-    ShardingStrategy,
-    StateDictType,
-)
-from torch.distributed.fsdp.wrap import (
-    CustomPolicy,
-    ModuleWrapPolicy,
-    always_wrap_policy,
-    lambda_auto_wrap_policy,
-    size_based_auto_wrap_policy,
-    transformer_auto_wrap_policy,
-)
-from equivalence.models import Attention, Block, ConvNet, Stack, Tied, Transformer
-
-kind = "zero2"
+FORMS = ("bridge", "auto")
+_PAIR = 10  # programs that one pair of ranks runs
+_ALONE = 10  # seconds that a rank whose program failed waits for the other one
 
 
-def sums(state):
-    return [(name, float(value.float().sum())) for name, value in sorted(state.items())]
+class Alone(Exception):
+    """The other rank does not come: it waits in a collective, or has gone."""
 
 
-def main():
-    out, seen = [], []
-    precision = MixedPrecision(torch.bfloat16, buffer_dtype=torch.float32)
-    torch.manual_seed(SEED)
-    model = MODEL()
-BUILD
-    optimizer = OPTIMIZER
-    generator = torch.Generator().manual_seed(100 + dist.get_rank())
-
-    def loss_of(model):
-        return model(*MODEL.batch(generator)).float().pow(2).mean()
-
-    for step in range(STEPS):
-        optimizer.zero_grad()
-LOOP
-        optimizer.step()
-        out.append(loss.item())
-        if step == WHEN:
-            pass
-USES
-    return out + seen
-"""
-_LOOPS = (
-    "loss = loss_of(model)\nloss.backward()",
-    "with model.no_sync():\n    loss_of(model).backward()\nloss = loss_of(model)\nloss.backward()",
-    "for micro in range(3):\n    with model.no_sync() if micro < 2 else contextlib.nullcontext():\n        loss = loss_of(model)\n        loss.backward()",
-    "for micro in range(2):\n    context = contextlib.nullcontext if micro else model.no_sync\n    with context():\n        loss = loss_of(model)\n        loss.backward()",
-)
-
-
-def program(rng: Random) -> tuple[str, bool]:
-    """A program, and whether FSDP1 and FSDP2 do the same sums in the same order in it."""
-    model = rng.choice(sorted(POLICIES))
-    names = rng.sample(sorted(OPTIONS), rng.randint(0, 4))
-    options = {name: rng.choice(OPTIONS[name]) for name in names}
-    if rng.random() < 0.8:
-        options["auto_wrap_policy"] = rng.choice(POLICIES[model])
-    options["use_orig_params"] = rng.choice(("True", "True", "False"))
-    before = [rng.choice(BEFORE)] if rng.random() < 0.4 else []
-    if any("requires_grad_(False)" in each for each in before):
-        options["use_orig_params"] = (
-            "True"  # else FSDP1 takes no unit of frozen and other parameters
-        )
-    rng.shuffle(items := list(options.items()))
-    given = ", ".join(f"{name}={value}" for name, value in items)
-    build = rng.choice(
-        (
-            f"model = FSDP(model, {given})",
-            f"options = dict({given})\nmodel = FSDP(model, **options)",
-            f"net = model\nmodel = FSDP(net, {given})",
-            f"def wrap(module):\n    return FSDP(module, {given})\n\nmodel = wrap(model)",
-        )
-    )
-    loop = rng.choice((_LOOPS[0], *_LOOPS))
-    clip = rng.choice(CLIPS) if rng.random() < 0.4 else ""
-    uses = rng.sample(USES, rng.randint(0, 4))
-    source = TEMPLATE.replace("MODEL", model).replace("SEED", str(rng.randrange(100)))
-    source = source.replace("BUILD", _indented([*before, build], 1))
-    source = source.replace("OPTIMIZER", rng.choice(OPTIMIZERS))
-    source = source.replace("LOOP", _indented([loop, clip], 2)).replace("USES", _indented(uses, 3))
-    source = source.replace("STEPS", str(rng.randint(2, 3))).replace("WHEN", str(rng.randint(0, 1)))
-    rounds = loop is not _LOOPS[0] and ("mixed_precision" in options or "NO_SHARD" in given)
-    return source, not (clip or rounds)
-
-
-def _indented(parts: list[str], depth: int) -> str:
-    lines = [line for part in parts for line in part.split("\n") if part]
-    return "\n".join(" " * 4 * depth + line if line else "" for line in lines)
-
-
-def migrated(source: str, form: str) -> str:
-    report = analyse_source(
-        Source(Path("/nowhere/train.py"), "train.py", source.encode()), Options(form)
-    )
+def migrated(source: str, form: str) -> tuple[str, list[str]]:
+    """A program after its migration, and what the findings say to do by hand."""
+    given = Source(Path("/nowhere/train.py"), "train.py", source.encode())
+    report = analyse_source(given, Options(form))
     assert not report.errors, report.errors
-    return report.changes[0].after.decode()
+    by_hand = {f.code for f in report.findings if f.action is Action.MANUAL}
+    return report.changes[0].after.decode(), sorted(by_hand)
 
 
-def run(source: str) -> list[Any]:
+def run(source: str) -> dict[str, Any]:
     """What a program returns, or the error that it ends with."""
     names: dict[str, Any] = {}
     try:
         exec(compile(source, "<program>", "exec"), names)
-        return list(names["main"]())
+        return {"out": json.loads(json.dumps(names["main"]()))}
     except Exception as error:
-        if "gloo" in str(error).lower():  # the other rank is gone
-            raise
-        return [f"{type(error).__name__}: {error}", traceback.format_exc()[-1500:]]
+        return {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
     finally:
         names.clear()
         gc.collect()
 
 
-def compared(seed: int) -> dict[str, Any]:
-    source, exact = program(Random(seed))
+def run_all(seeds: range, limit: int, folder: Path, rank: int) -> None:
+    """What one rank of a pair does: runs the programs of some seeds and writes what each gives."""
+    os.dup2(os.open(folder / f"{rank}.stderr", os.O_WRONLY | os.O_CREAT, 0o600), 2)
+    warnings.simplefilter("ignore")
     with fsdp1_on_cpu(), contextlib.redirect_stdout(None):
-        expected = run(source)
-        _meet()
-        found = {}
-        for form in ("bridge", "auto"):
-            after = migrated(source, form)
-            found[form] = {"out": run(after), "plain": "fully_shard" in after}
-            _meet()
-    return {
-        "exact": exact,
-        "expected": expected,
-        "found": found,
-        "bf16": "torch.bfloat16" in source.partition("FSDP(")[2],
-    }
+        for seed in seeds:
+            signal.alarm(
+                limit
+            )  # ends the process wherever it waits, and so the other one's connection
+            source = program(Random(seed)).source
+            result: dict[str, Any] = {"said": {}, "plain": False}
+            for form in ("original", *FORMS):
+                text = source
+                if form != "original":
+                    text, result["said"][form] = migrated(source, form)
+                    result["plain"] = "fully_shard" in text
+                result[form] = run(text)
+                (folder / f"{seed}.{rank}.json").write_text(json.dumps(result))
+                _meet(folder, f"{seed}.{form}", rank, failed="error" in result[form])
+            signal.alarm(0)
 
 
-def _meet() -> None:
-    try:
-        dist.barrier()
-    except RuntimeError as error:
-        raise RuntimeError(f"Gloo: {error}") from None  # the word by which the pair is given up
+def _meet(folder: Path, name: str, rank: int, failed: bool) -> None:
+    """Waits for the other rank to be as far; by files, as its program may have left collectives unanswered.
+
+    Raises:
+        Alone: if the program failed here and the other rank goes on, or waits for this one.
+    """
+    (folder / f"{name}.{rank}.met").touch()
+    start = time.monotonic()
+    while not (folder / f"{name}.{1 - rank}.met").exists():
+        if failed and time.monotonic() - start > _ALONE:
+            raise Alone(name)
+        time.sleep(0.002)
 
 
-def judge(result: dict[str, Any], form: str) -> str:
-    """`equal`, `close`, `both fail`, or how the migrated program differs."""
-    expected, found = result["expected"], result["found"][form]["out"]
-    if expected == found:
+def results(seeds: range, limit: int) -> list[tuple[int, list[dict[str, Any]]]]:
+    """What both ranks wrote for each seed."""
+    found = []
+    start = seeds.start
+    while start < seeds.stop:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            run_ranks(2, folder, partial(run_all, range(start, seeds.stop), limit, folder))
+            for seed in range(start, seeds.stop):
+                files = [folder / f"{seed}.{rank}.json" for rank in range(2)]
+                found.append(
+                    (seed, [json.loads(f.read_text()) if f.exists() else {} for f in files])
+                )
+                start = seed + 1
+                if not all(
+                    (folder / f"{seed}.{FORMS[-1]}.{rank}.met").exists() for rank in range(2)
+                ):
+                    break
+    return found
+
+
+def judge(given: Program, ranks: list[dict[str, Any]], form: str) -> str:
+    """`equal`, `close`, `the original fails`, or how the migrated program differs."""
+    if any(LOST in str(r.get("original", {"error": LOST}).get("error")) for r in ranks):
+        return "the original does not end"
+    if any("error" in r["original"] for r in ranks):
+        return "the original fails"
+    verdicts = [_judged(given, rank["original"]["out"], rank.get(form)) for rank in ranks]
+    return max(verdicts, key=lambda each: (each not in ("equal", "close"), each == "close", each))
+
+
+def _judged(given: Program, expected: list[Any], found: dict[str, Any] | None) -> str:
+    if found is None:
+        return "the migrated program does not end"
+    if "error" in found:
+        return f"the migrated program fails: {found['error'][:300]}"
+    out = found["out"]
+    if expected == out:
         return "equal"
-    failed = [bool(out) and "Traceback" in str(out[-1]) for out in (expected, found)]
-    if all(failed):
-        return "both fail"
-    if any(failed):
-        return f"{'the original' if failed[0] else 'the migrated program'} fails: {(expected if failed[0] else found)[0]}"
-    if len(expected) != len(found):
-        return f"{len(expected)} values, {len(found)} after"
-    tolerance = 2e-2 if result["bf16"] else 1e-5
-    for index, (one, other) in enumerate(zip(expected, found, strict=True)):
-        if not _close(one, other, tolerance if not result["exact"] else 0.0):
+    if len(expected) != len(out):
+        return f"{len(expected)} values, {len(out)} after"
+    for index, (one, other) in enumerate(zip(expected, out, strict=True)):
+        if not _close(one, other, given.tolerance):
             return f"value {index}: {one} and {other}"
     return "close"
 
 
 def _close(one: Any, other: Any, tolerance: float) -> bool:
-    if isinstance(one, list):
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         return all(_close(a, b, tolerance) for a, b in zip(one, other, strict=True))
     if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)
+        same = math.isnan(one) and math.isnan(other)
+        return same or math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)
     return bool(one == other)
+
+
+def slice_of(seeds: range, limit: int) -> tuple[Counter[str], list[str]]:
+    """What a pair of ranks counts for some seeds, and a line for each difference that no finding speaks of."""
+    counts: Counter[str] = Counter()
+    lines = []
+    for seed, ranks in results(seeds, limit):
+        given = program(Random(seed))
+        counts["plain"] += bool(ranks[0].get("plain"))
+        for form in FORMS:
+            verdict = judge(given, ranks, form)
+            said = sorted({code for rank in ranks for code in rank.get("said", {}).get(form, ())})
+            known = verdict in ("equal", "close") or verdict.startswith("the original")
+            if known or said:
+                counts[f"{form}: {verdict if known else 'said ' + ' '.join(said)}"] += 1
+                continue
+            counts[f"{form}: differs"] += 1
+            lines.append(f"seed {seed}, {form}: {verdict}")
+    return counts, lines
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--programs", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0, help="of the first; each has the next one")
+    parser.add_argument("--jobs", type=int, default=1, help="pairs of ranks at a time")
     parser.add_argument(
-        "--show", action="store_true", help="prints the first program instead, before and after"
+        "--limit", type=int, default=60, help="seconds for one program's three runs"
+    )
+    parser.add_argument(
+        "--show",
+        action="store_true",
+        help="prints the first program, before and after, and what it gives",
     )
     given = parser.parse_args()
+    seeds = range(given.seed, given.seed + (1 if given.show else given.programs))
     if given.show:
-        source = program(Random(given.seed))[0]
-        print(
-            source,
-            *(f"# {form}\n{migrated(source, form)}" for form in ("bridge", "auto")),
-            sep="\n",
-        )
+        source = program(Random(given.seed)).source
+        print(source, *(f"# {form}\n{migrated(source, form)[0]}" for form in FORMS), sep="\n")
+        print(json.dumps(results(seeds, given.limit)[0][1], indent=1))
         return 0
     started = time.monotonic()
-    counts: Counter[str] = Counter()
-    wrong = 0
-    seeds = range(given.seed, given.seed + given.programs)
-    for seed, results in _results(seeds):
-        counts["plain"] += bool(results) and results[0].get("found", {}).get("auto", {}).get(
-            "plain", False
-        )
-        for form in ("bridge", "auto"):
-            said = (
-                sorted({judge(r, form) if "found" in r else r["error"][-300:] for r in results})
-                if len(results) == 2
-                else ["a rank died"]
-            )
-            known = all(each in ("equal", "close", "both fail") for each in said)
-            counts[f"{form}: {said[-1] if known else 'differs'}"] += 1
-            if not known:
-                wrong += 1
-                print(f"seed {seed}, {form}: {'; '.join(said)}", flush=True)
+    total: Counter[str] = Counter()
+    slices = [
+        range(at, min(at + _PAIR, seeds.stop)) for at in range(seeds.start, seeds.stop, _PAIR)
+    ]
+    with get_context("fork").Pool(given.jobs) as pool:
+        for counts, lines in pool.imap(partial(slice_of, limit=given.limit), slices):
+            total += counts
+            print(*lines, sep="\n", end="\n" if lines else "", flush=True)
+    seconds = time.monotonic() - started
+    wrong = sum(total[f"{form}: differs"] for form in FORMS)
     print(
-        f"torch {torch.__version__}, two ranks, seeds {seeds[0]} to {seeds[-1]}, {time.monotonic() - started:.0f} s"
+        f"torch {torch.__version__}, two ranks, seeds {seeds.start} to {seeds.stop - 1}, {seconds:.0f} s: {wrong} differences"
     )
-    print(", ".join(f"{name} {counts[name]}" for name in sorted(counts)))
+    print(", ".join(f"{name} {total[name]}" for name in sorted(total)))
     return bool(wrong)
-
-
-_PAIR = 20  # programs that one pair of ranks runs
-
-
-def _results(seeds: range) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-    """The results of both ranks for each seed; a pair of ranks that breaks down is followed by another."""
-    start = seeds[0]
-    while start < seeds.stop:
-        with tempfile.TemporaryDirectory() as name:
-            folder, stop = Path(name), min(start + _PAIR, seeds.stop)
-
-            def run_all(
-                rank: int, start: int = start, stop: int = stop, folder: Path = folder
-            ) -> None:
-                for seed in range(start, stop):
-                    record(folder, str(seed), partial(compared, seed))
-
-            run_ranks(2, folder, run_all)
-            for seed in range(start, stop):
-                files = [folder / f"{seed}.{rank}.json" for rank in range(2)]
-                results = [json.loads(file.read_text()) for file in files if file.exists()]
-                yield seed, results
-                start = seed + 1
-                if len(results) < 2:
-                    break
 
 
 if __name__ == "__main__":

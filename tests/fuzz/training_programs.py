@@ -1,0 +1,206 @@
+"""Small FSDP1 training programs at random, of the models of ``equivalence.models``; a seed names one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+POLICIES = {
+    "Transformer": (
+        "ModuleWrapPolicy({Block})",
+        "ModuleWrapPolicy([Attention, Block])",
+        "functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})",
+        "functools.partial(size_based_auto_wrap_policy, min_num_params=1000)",
+        "functools.partial(lambda_auto_wrap_policy, lambda_fn=lambda m: isinstance(m, nn.Linear))",
+        "CustomPolicy(lambda m: isinstance(m, Block))",
+    ),
+    "ConvNet": (
+        "functools.partial(size_based_auto_wrap_policy, min_num_params=300)",
+        "ModuleWrapPolicy({nn.Sequential})",
+    ),
+    "Stack": ("ModuleWrapPolicy({nn.Sequential})", "always_wrap_policy"),
+}
+POLICIES["Tied"] = POLICIES["Transformer"][:3]
+OPTIONS = {
+    "sharding_strategy": (
+        "ShardingStrategy.FULL_SHARD",
+        "ShardingStrategy.SHARD_GRAD_OP",
+        "ShardingStrategy.NO_SHARD",
+        "None",
+        "{'zero2': ShardingStrategy.SHARD_GRAD_OP}[kind]",
+    ),
+    "mixed_precision": (
+        "MixedPrecision(param_dtype=torch.bfloat16)",
+        "MixedPrecision(torch.bfloat16, torch.float32)",
+        "MixedPrecision(reduce_dtype=torch.bfloat16)",
+        "MixedPrecision(torch.bfloat16, torch.bfloat16, cast_forward_inputs=True)",
+        "precision",
+        "None",
+    ),
+    "backward_prefetch": (
+        "BackwardPrefetch.BACKWARD_PRE",
+        "BackwardPrefetch.BACKWARD_POST",
+        "None",
+    ),
+    "forward_prefetch": ("True", "False"),
+    "limit_all_gathers": ("True", "False"),
+    "sync_module_states": ("True", "False"),
+    "cpu_offload": ("CPUOffload(offload_params=False)", "None"),
+    "device_id": ("torch.device('cpu')", "torch.cuda.current_device()"),
+    "process_group": ("dist.group.WORLD", "None"),
+    "ignored_modules": ("None", "[list(model.children())[-1]]"),
+}
+BEFORE = (
+    "model.requires_grad_(True)",
+    "next(model.parameters()).requires_grad_(False)",
+    "count = sum(p.numel() for p in model.parameters())\nout.append(count)",
+    "model = torch.nn.Sequential(model)",
+    "for module in model.modules():\n    if isinstance(module, nn.Linear):\n        nn.init.xavier_uniform_(module.weight)",
+)
+OPTIMIZERS = (
+    "torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)",
+    "torch.optim.SGD([{'params': [p]} for p in model.parameters()], lr=0.02)",
+    "torch.optim.Adam(model.parameters(), lr=1e-3, eps=1e-3)",
+    "torch.optim.AdamW(filter(lambda p: p.requires_grad, model.parameters()), lr=1e-3, eps=1e-3)",
+)
+CLIPS = (
+    "out.append(float(model.clip_grad_norm_(0.05)))",
+    "norm = model.clip_grad_norm_(max_norm=0.1, norm_type=2.0)\nout.append(norm.item())",
+    "model.clip_grad_norm_(0.01, float('inf'))",
+    "FSDP.clip_grad_norm_(model, 0.05)",
+)
+FULL = "StateDictType.FULL_STATE_DICT, FullStateDictConfig(offload_to_cpu=True, rank0_only=True)"
+USES = (
+    f"with FSDP.state_dict_type(model, {FULL}):\n    state = model.state_dict()\nif dist.get_rank() == 0:\n    out += sums(state)",
+    "with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):\n    out += sums(model.state_dict())",
+    "state = model.state_dict()\nout += sums(state)\nmodel.load_state_dict(state)",
+    "with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):\n    state = model.state_dict()\n    model.load_state_dict(state)\nout += sorted(state)",
+    "FSDP.set_state_dict_type(model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(rank0_only=False))\nout += sums(model.state_dict())",
+    "states = FSDP.optim_state_dict(model, optimizer)\nout += sorted(map(str, states['state']))",
+    "with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):\n    states = FSDP.optim_state_dict(model, optimizer)\n    optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, states))",
+    "states = FSDP.full_optim_state_dict(model, optimizer, rank0_only=False)\nout += sorted(map(str, states['state']))",
+    "with FSDP.summon_full_params(model, writeback=False):\n    out += [float(p.float().sum()) for p in model.parameters()]",
+    "with FSDP.summon_full_params(model):\n    for p in model.parameters():\n        p.data.mul_(0.5)",
+    "out.append(sum(isinstance(module, FSDP) for module in model.modules()))",
+    "out.append(len(FSDP.fsdp_modules(model)))",
+    "out += [name.replace('_fsdp_wrapped_module.', '') for name, _ in model.named_parameters()]",
+    "model.eval()\nwith torch.no_grad():\n    out.append(loss_of(model).item())\nmodel.train()",
+    "out += [float(b.float().sum()) for b in model.buffers()]",
+    "out.append(type(model.module).__name__)",
+    "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)\nscheduler.step()",
+    "for group in optimizer.param_groups:\n    group['lr'] *= 0.5",
+    "model.apply(lambda module: seen.append(type(module).__name__))",
+)
+TEMPLATE = """\
+import contextlib
+import functools
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import (
+    BackwardPrefetch,
+    CPUOffload,
+    FullStateDictConfig,
+    FullyShardedDataParallel as FSDP,
+    MixedPrecision,
+    ShardingStrategy,
+    StateDictType,
+)
+from torch.distributed.fsdp.wrap import (
+    CustomPolicy,
+    ModuleWrapPolicy,
+    always_wrap_policy,
+    lambda_auto_wrap_policy,
+    size_based_auto_wrap_policy,
+    transformer_auto_wrap_policy,
+)
+from equivalence.models import Attention, Block, ConvNet, Stack, Tied, Transformer
+
+kind = "zero2"
+
+
+def sums(state):
+    return [(name, float(value.float().sum())) for name, value in sorted(state.items())]
+
+
+def main():
+    out, seen = [], []
+    precision = MixedPrecision(torch.bfloat16, buffer_dtype=torch.float32)
+    torch.manual_seed(SEED)
+    model = MODEL()
+BUILD
+    optimizer = OPTIMIZER
+    generator = torch.Generator().manual_seed(100 + dist.get_rank())
+
+    def loss_of(model):
+        return model(*MODEL.batch(generator)).float().pow(2).mean()
+
+    for step in range(STEPS):
+        optimizer.zero_grad()
+LOOP
+        optimizer.step()
+        out.append(loss.item())
+        if step == WHEN:
+            pass
+USES
+    return out + seen
+"""
+_LOOPS = (
+    "loss = loss_of(model)\nloss.backward()",
+    "with model.no_sync():\n    loss_of(model).backward()\nloss = loss_of(model)\nloss.backward()",
+    "for micro in range(3):\n    with model.no_sync() if micro < 2 else contextlib.nullcontext():\n        loss = loss_of(model)\n        loss.backward()",
+    "for micro in range(2):\n    context = contextlib.nullcontext if micro else model.no_sync\n    with context():\n        loss = loss_of(model)\n        loss.backward()",
+)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program whose `main` returns what it saw: losses, norms, sums of its states, names.
+
+    Attributes:
+        tolerance: how far FSDP1's and FSDP2's numbers may be apart: 0 where both do the same sums in the same order.
+    """
+
+    source: str
+    tolerance: float
+
+
+def program(rng: Random) -> Program:
+    model = rng.choice(sorted(POLICIES))
+    names = rng.sample(sorted(OPTIONS), rng.randint(0, 4))
+    options = {name: rng.choice(OPTIONS[name]) for name in names}
+    if rng.random() < 0.8:
+        options["auto_wrap_policy"] = rng.choice(POLICIES[model])
+    options["use_orig_params"] = rng.choice(("True", "True", "False"))
+    before = [rng.choice(BEFORE)] if rng.random() < 0.4 else []
+    if any("requires_grad_(False)" in each for each in before):
+        options["use_orig_params"] = (
+            "True"  # else FSDP1 takes no unit of frozen and other parameters
+        )
+    rng.shuffle(items := list(options.items()))
+    given = ", ".join(f"{name}={value}" for name, value in items)
+    build = rng.choice(
+        (
+            f"model = FSDP(model, {given})",
+            f"options = dict({given})\nmodel = FSDP(model, **options)",
+            f"net = model\nmodel = FSDP(net, {given})",
+            f"def wrap(module):\n    return FSDP(module, {given})\n\nmodel = wrap(model)",
+        )
+    )
+    loop = rng.choice((_LOOPS[0], *_LOOPS))
+    clip = rng.choice(CLIPS) if rng.random() < 0.4 else ""
+    uses = rng.sample(USES, rng.randint(0, 4))
+    source = TEMPLATE.replace("MODEL", model).replace("SEED", str(rng.randrange(100)))
+    source = source.replace("BUILD", _indented([*before, build], 1))
+    source = source.replace("OPTIMIZER", rng.choice(OPTIMIZERS))
+    source = source.replace("LOOP", _indented([loop, clip], 2)).replace("USES", _indented(uses, 3))
+    source = source.replace("STEPS", str(rng.randint(2, 3))).replace("WHEN", str(rng.randint(0, 1)))
+    rounds = loop is not _LOOPS[0] and ("mixed_precision" in options or "NO_SHARD" in given)
+    exact = not (clip or rounds)
+    return Program(source, 0.0 if exact else 2e-2 if "mixed_precision" in options else 1e-5)
+
+
+def _indented(parts: list[str], depth: int) -> str:
+    lines = [line for part in parts for line in part.split("\n") if part]
+    return "\n".join(" " * 4 * depth + line if line else "" for line in lines)
