@@ -21,10 +21,12 @@ from fsdp_migrate.source import (
     source_from_bytes,
 )
 from fsdp_migrate.vendor import MARK, copies, names_in, package_at
+from fsdp_migrate.watchdog import TookTooLong, limited
 
 if TYPE_CHECKING:
     from fsdp_migrate.facts.file import File
     from fsdp_migrate.migration import Outcome
+    from fsdp_migrate.values import Recorded
 
 Progress = Callable[[int, int, str], None]
 
@@ -91,7 +93,7 @@ def _analyse(
         from fsdp_migrate.codemods.models import Models
         from fsdp_migrate.facts.program import Program
         from fsdp_migrate.jobs import in_processes
-        from fsdp_migrate.migration import migrate
+        from fsdp_migrate.migration import Outcome, migrate
 
         settings = [source for source in sources if source.path.suffix in CONFIGURATIONS]
         sources = [source for source in sources if source not in settings]
@@ -100,12 +102,29 @@ def _analyse(
             package = package_at(options.vendor, [source.path for source in sources])
             sources = [replace(source, runtime=package) for source in sources]
         files = list(_files(sources, report, progress))
-        program = Program([file for file, _ in files], paths, _parse)
+        recorded: dict[Path, list[Recorded]] = {}
         if options.values is not None:
-            program.recorded, problems = options.values.of([file.path for file, _ in files])
+            recorded, problems = options.values.of([file.path for file, _ in files])
             report.errors += problems
-        models = Models(program)
-        outcomes = in_processes(lambda each: migrate(*each, models, options), files, options.jobs)
+
+        def together() -> Models:
+            program = Program([file for file, _ in files], paths, _parse)
+            program.recorded = recorded
+            return Models(program)
+
+        models = together()
+
+        def work(each: tuple[File, Source]) -> Outcome:
+            nonlocal models
+            file, source = each
+            try:
+                with limited(len(source.data)):
+                    return migrate(file, source, models, options)
+            except TookTooLong as error:
+                models = together()
+                return Outcome(errors=[Problem(source.shown, 0, f"left alone: {error}")])
+
+        outcomes = in_processes(work, files, options.jobs)
         _collect([*outcomes, *_configurations(settings, options)], options, report)
         if not options.only_checks:
             _vendor([source for _, source in files], outcomes, report)
