@@ -132,7 +132,7 @@ class Models:
             self.can_hold(element, file) for element in expression.elts
         )
 
-    def _made_by(self, call: ast.Call, file: File) -> bool:
+    def _made_by(self, call: ast.Call, file: File, path: tuple[int, ...] = ()) -> bool:
         if self.is_constructor(call, file):
             return True
         name = getattr(call.func, "attr", getattr(call.func, "id", ""))
@@ -144,7 +144,8 @@ class Models:
         if definition is None or isinstance(definition.node, ast.ClassDef):
             return name == "fsdp_modules"
         return any(
-            statement.value is not None and self._returned(statement.value, definition, call, file)
+            statement.value is not None
+            and self._returned(_item(statement.value, path), definition, call, file)
             for statement in definition.file.of(ast.Return)
             if definition.file.function(statement) is definition.node
         )
@@ -184,8 +185,7 @@ class Models:
         found = file.scope_of(name).lookup(name.id)
         bindings = found[1] if found else []
         assigned = [binding for binding in bindings if isinstance(binding, Assigned)]
-        reached = [element(each) or each.value for each in reaching(file, assigned, name)]
-        if any(self.can_hold(value, file) for value in reached):
+        if any(self._bound(each, file) for each in reaching(file, assigned, name)):
             return True
         for binding in bindings:
             if isinstance(binding, Parameter) and self._passed(binding, file):
@@ -198,6 +198,13 @@ class Models:
                 ):
                     return True
         return False
+
+    def _bound(self, assigned: Assigned, file: File) -> bool:
+        """Whether an assignment binds such a model: one of the values that a function returns, where it takes them apart."""
+        value = element(assigned)
+        if value is None and isinstance(assigned.value, ast.Call):
+            return self._made_by(assigned.value, file, assigned.path)
+        return self.can_hold(value or assigned.value, file)
 
     def _passed(self, parameter: Parameter, file: File) -> bool:
         """Whether a call somewhere passes such a model for a parameter, or its annotation names the class."""
@@ -289,6 +296,17 @@ class Models:
             annotated = [node.target for node in body if isinstance(node, ast.AnnAssign)]
             self._classes[call] = [each.id for each in annotated if isinstance(each, ast.Name)]
         return self._classes[call]
+
+
+def _item(value: ast.expr, path: tuple[int, ...]) -> ast.expr:
+    """An element of a tuple, and the whole where it is none."""
+    for index in path:
+        if not isinstance(value, ast.Tuple | ast.List) or index >= len(value.elts):
+            return value
+        if any(isinstance(each, ast.Starred) for each in value.elts):
+            return value
+        value = value.elts[index]
+    return value
 
 
 def _values_given(call: ast.Call) -> list[ast.expr]:

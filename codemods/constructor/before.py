@@ -22,13 +22,22 @@ Calls = Callable[[str], Iterable[tuple[File, ast.Call]]]
 
 
 class Before:
-    """The code of a file that runs before its models are wrapped."""
+    """The code of a file that runs before its models are wrapped.
+
+    Args:
+        factories: the calls that make the models.
+    """
 
     def __init__(
-        self, context: Context, constructions: Collection[Construction], calls: Calls
+        self,
+        context: Context,
+        constructions: Collection[Construction],
+        calls: Calls,
+        factories: Collection[ast.Call],
     ) -> None:
         self.context = context
         self.calls = calls
+        self.factories = factories
         self._first: dict[ast.AST | None, int] = {}
         self._wrapped: set[str] = set()
         self._constructors = {each.call for each in constructions}
@@ -45,12 +54,14 @@ class Before:
 
     def covers(self, node: ast.AST) -> bool:
         """Whether a node is above the wrapping of the model that it is about, or in `__init__` of a module."""
-        file, subject = self.context.file, _subject(node)
+        file, subject = self.context.file, subject_of(node)
         if isinstance(subject, ast.Name) and self._is_unwrapped(file, subject, set()):
             return True
         function = file.function(node)
         if function is not None and self._is_policy(function):
             return True
+        if function is not None and self._only_makes(function):
+            return subject is None or not self.context.can_be_model(subject)
         first = self._first.get(function)
         if first is not None:
             above = (getattr(node, "end_lineno", 0) or 0) < first
@@ -61,6 +72,11 @@ class Before:
             return False
         cls = file.enclosing_class(function)
         return cls is not None and is_module(self.context.program, Definition(file, cls))
+
+    def _only_makes(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+        """Whether a function is called only where it makes a model, which is wrapped afterwards."""
+        calls = [call for _, call in self.calls(function.name)] if self.factories else []
+        return bool(calls) and all(call in self.factories for call in calls)
 
     def _is_policy(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
         """Whether a function does nothing but decide about units, which FSDP1 asks it before it wraps."""
@@ -145,7 +161,7 @@ class Before:
         return any(isinstance(each, ast.Name) and each.id in self._wrapped for each in every)
 
 
-def _subject(node: ast.AST) -> ast.expr | None:
+def subject_of(node: ast.AST) -> ast.expr | None:
     """The model that a node is about: the receiver of an attribute, the first argument of a call."""
     if isinstance(node, ast.Attribute):
         return node.value

@@ -174,7 +174,7 @@ class Decisions:
             if not origins:
                 return Decision(reason="no call of the function that wraps the model is known")
             forms = {each.call: self._form(each, origins) for each in origins}
-            self._check(contexts, list(forms.values()))
+            self._check(contexts, list(forms.values()), list(origins.values()))
         except Stays as stays:
             return Decision(reason=str(stays))
         return Decision(forms)
@@ -244,12 +244,15 @@ class Decisions:
         skip = bool(ran["root_is_alike"]) if ran else skip
         return PlainForm(construction, parts, whole, shape, skip_root=skip)
 
-    def _check(self, contexts: list[Context], forms: list[PlainForm]) -> None:
+    def _check(
+        self, contexts: list[Context], forms: list[PlainForm], origins: list[Origin]
+    ) -> None:
         """Checks that everything that depends on FSDP1 is rewritten, too, and that the edits go together.
 
         Raises:
             Stays: with the first place that does.
         """
+        ran = all(recorded.facts(form.construction) is not None for form in forms)
         mentioned = {str(context.file.path) for context in contexts}
         wrapping = {form.construction.context.file: form.construction.context for form in forms}
         paths = {path for context in wrapping.values() for path in self._reached(context)}
@@ -271,8 +274,9 @@ class Decisions:
             handled = _handled(context, forms, own) if context in contexts else set()
             for idle in self.constructions(context) if context in contexts else ():
                 handled |= {*ast.walk(idle.call)} if self._is_idle(idle) else set()
-            before = Before(context, [form.construction for form in own], calls)
-            for node, text in dependences(context, handled, before):
+            factories = {call for origin in origins for _, call in origin.factories}
+            before = Before(context, [form.construction for form in own], calls, factories)
+            for node, text in dependences(context, handled, before, has_memory=ran):
                 raise Stays(f"{context.file.shown}:{getattr(node, 'lineno', 1)} {text}")
 
     def _context(self, file: File, like: Context) -> Context:

@@ -11,11 +11,12 @@ import ast
 import re
 from collections.abc import Collection, Iterator
 
-from fsdp_migrate.codemods.constructor.before import Before
+from fsdp_migrate.codemods.constructor.before import Before, subject_of
+from fsdp_migrate.codemods.constructor.guards import asks_first, is_wrapped
+from fsdp_migrate.codemods.constructor.leaves import leaves_of
 from fsdp_migrate.codemods.constructor.origin import is_looked_at, may_be_module
 from fsdp_migrate.codemods.constructor.parameter_names import NAMED, is_prefix_taken_off, is_safe
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import CLASS, is_private
 from fsdp_migrate.facts.scopes import Imported
 
@@ -72,13 +73,14 @@ _ON_META = {"init_empty_weights", "init_on_device", "deferred_init", "skip_init"
 
 
 def dependences(
-    context: Context, handled: Collection[ast.AST], before: Before
+    context: Context, handled: Collection[ast.AST], before: Before, *, has_memory: bool = False
 ) -> Iterator[Dependence]:
     """The places of a file that depend on FSDP1's interface or structure, with what they do.
 
     Args:
         handled: nodes that a rewrite takes care of.
         before: what runs before the models of the file are wrapped.
+        has_memory: whether a run has seen that no model was on the meta device.
     """
     search = _Search(context, frozenset(handled), before)
     yield from search.references()
@@ -87,6 +89,7 @@ def dependences(
     yield from search.inner_modules()
     yield from search.states()
     yield from search.strings()
+    yield from search.on_meta() if not has_memory else ()
     yield from search.names()
     yield from search.classes()
     yield from search.calls_of_model()
@@ -105,15 +108,22 @@ class _Search:
         """The attributes of some names that no rewrite takes care of, and that run after the wrapping."""
         for name in names:
             for node in self.file.attributes.get(name, ()):
-                if node not in self.handled and not self.before.covers(node):
+                if node not in self.handled and not self.is_bare(node):
                     yield node
 
     def calls(self, *names: str) -> Iterator[ast.Call]:
         """The calls of functions and methods of some names."""
         for call in self.file.of(ast.Call):
             name = getattr(call.func, "attr", getattr(call.func, "id", ""))
-            if name in names and not self.before.covers(call):
+            if name in names and not self.is_bare(call):
                 yield call
+
+    def is_bare(self, node: ast.AST) -> bool:
+        """Whether the model that a node is about has no wrapper there: not yet, or a test has said so."""
+        subject = subject_of(node)
+        return self.before.covers(node) or (
+            subject is not None and is_wrapped(self.context, subject) is False
+        )
 
     def may_be_model(self, expression: ast.expr) -> bool:
         """Whether an expression can be a model, by what it holds or by its name."""
@@ -184,10 +194,16 @@ class _Search:
                 yield node, f'asks for "{text}"'
             elif "_fsdp_wrapped_module" in text and not is_prefix_taken_off(self.file, node):
                 yield node, "looks for FSDP1's prefix in names"
-            elif text == "meta" or text.startswith("meta:"):
-                yield node, "may build the model on the meta device"
-        for call in self.calls(*_ON_META):
-            yield call, "may build the model on the meta device"
+
+    def on_meta(self) -> Iterator[Dependence]:
+        text = "may build the model on the meta device"
+        for node in self.file.of(ast.Constant):
+            if isinstance(node.value, str) and re.match("meta(:|$)", node.value):
+                if node not in self.handled:
+                    yield node, text
+        for call in self.file.of(ast.Call):
+            if getattr(call.func, "attr", getattr(call.func, "id", "")) in _ON_META:
+                yield call, text
 
     def names(self) -> Iterator[Dependence]:
         for node in self.attributes(*NAMED):
@@ -253,6 +269,26 @@ class _Search:
             return False
         return not may_be_module(self.context.program, definition)
 
+    def _is_of_program(self, function: ast.expr) -> bool:
+        """Whether a function is the program's, which is searched itself: by its name, or a method of its classes."""
+        if self.context.program.definition(function, self.file) is not None:
+            return True
+        if not isinstance(function, ast.Attribute) or not isinstance(function.value, ast.Name):
+            return False
+        made = self.context.value(function.value)
+        if made is None or made.file is not self.file or not isinstance(made.node, ast.Call):
+            return False
+        found = (
+            self.context.program.definition(cls, self.file)
+            for cls in leaves_of(self.context, made.node.func)
+            if isinstance(cls, ast.Name | ast.Attribute)
+        )
+        return all(
+            each is not None
+            and any(getattr(method, "name", "") == function.attr for method in each.node.body)
+            for each in found
+        )
+
     def calls_of_model(self) -> Iterator[Dependence]:
         for node in self.attributes("forward", "apply"):
             call = self.file.parents[node]
@@ -263,7 +299,8 @@ class _Search:
                 yield call, "copies a sharded model"
         for call in self.calls("save", "dump", "dumps"):
             if call.args and self.context.can_be_model(call.args[0]):
-                yield call, "saves the model whole, with its classes"
+                if not self._is_of_program(call.func):
+                    yield call, "saves the model whole, with its classes"
         for node in self.attributes("children", "_modules"):
             if self.context.can_be_model(node.value):
                 yield node, "reads the children of the model, which are its wrapper's under FSDP1"
@@ -301,16 +338,3 @@ class _Search:
             return True
         takes = any(_TAKES_SHARDED.search(name) for name in around)
         return takes and not self.before.may_have_run(self.file, node)
-
-
-def asks_first(file: File, node: ast.Attribute) -> bool:
-    """Whether `.module` is behind a `hasattr` of the same receiver."""
-    asked = f"hasattr({ast.unparse(node.value)}, 'module')"
-    child: ast.AST = node
-    for parent in file.ancestors(node):
-        if isinstance(parent, ast.If | ast.IfExp | ast.While):
-            body = parent.body if isinstance(parent.body, list) else [parent.body]
-            if child in body and ast.unparse(parent.test).startswith(asked):
-                return True
-        child = parent
-    return False

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from fsdp_migrate.codemods.constructor.decision import PlainForm, decisions
-from fsdp_migrate.codemods.constructor.dependence import asks_first
+from fsdp_migrate.codemods.constructor.guards import asks_first, is_wrapped
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Example, Found, Rule, bridged
 from fsdp_migrate.facts.scopes import Assigned
@@ -110,10 +110,15 @@ def plain(context: Context, forms: Sequence[PlainForm]) -> Iterator[Found]:
 
 
 def _is_wrapped(context: Context, attribute: ast.Attribute, calls: Sequence[ast.Call]) -> bool:
-    """Whether the receiver is a name that a constructor above has just been assigned to, on every way to here."""
+    """Whether the receiver is a name that a constructor above has just been assigned to, on every way to here.
+
+    Or one that `isinstance(model, FSDP)` holds for: that test is rewritten, too.
+    """
     name, file = attribute.value, context.file
     if not isinstance(name, ast.Name) or asks_first(file, attribute):
         return False
+    if is_wrapped(context, name):
+        return True
     found = file.scope_of(name).lookup(name.id)
     if found is None or found[0] is not file.scope_of(name):
         return False

@@ -90,6 +90,28 @@ DEPENDENT = {
         "def make_optimizer(model):\n    return torch.optim.AdamW(model.parameters())\n\n\n"
         "def f(model, loader):\n    validate(model, loader)\n    return make_optimizer(model)"
     ),
+    "the inner module behind a test of another model": (
+        "def f(m, other):\n    if isinstance(other, FSDP):\n        return m.module"
+    ),
+    "the inner module behind one test of two": (
+        "def f(m, wrapped):\n    if isinstance(m, FSDP) or wrapped:\n        return m.module"
+    ),
+    "a model that is wrapped behind the test": (
+        "def f(m):\n    if not isinstance(m, FSDP):\n        m = wrap(m)\n        return m.state_dict()"
+    ),
+    "a model among the results of a function": (
+        "def make():\n    return FSDP(Net()), 0\n\n\ndef f():\n    opt, step = make()\n    return opt.state_dict()"
+    ),
+    "a model that is built without memory": (
+        "def f():\n    with init_empty_weights():\n        model = Net()\n    return FSDP(model)"
+    ),
+    "loading in a function that makes a model, which others call, too": (
+        "def make():\n    model = Net()\n    model.load_state_dict(old)\n    return model\n\n\n"
+        "def f():\n    model = make()\n    model = FSDP(model)\n    return model, make()"
+    ),
+    "a model that a library saves": (
+        "import storage\n\n\ndef f(path):\n    model = FSDP(Net())\n    storage.open(path).save(model)"
+    ),
     "another constructor that stays": "def f(options):\n    return FSDP(Net(), **options)",
 }
 # What looks like it and is not.
@@ -127,6 +149,24 @@ INDEPENDENT = {
         "def list_names(model):\n    return [n.split('.')[0] for n, _ in model.named_modules()]"
     ),
     "a count": "def f(model):\n    return sum(p.numel() for p in model.parameters())",
+    "the inner module behind a test of the class alone": (
+        "def f(m):\n    if not isinstance(m, FSDP):\n        return m\n    return m.module"
+    ),
+    "a state dict behind a test that says it is another model": (
+        "def f(m):\n    if isinstance(m, FSDP):\n        return None\n    return m.state_dict()"
+    ),
+    "an optimizer among the results of a function": (
+        "def make():\n    model = FSDP(Net())\n    return model, torch.optim.AdamW(model.parameters())\n\n\n"
+        "def f():\n    net, opt = make()\n    return opt.state_dict()"
+    ),
+    "loading in a function that makes the model": (
+        "def make():\n    model = Net()\n    model.load_state_dict(old)\n    return model\n\n\n"
+        "def f():\n    model = make()\n    model = FSDP(model)\n    return model"
+    ),
+    "saving by a method of the program": (
+        "class Folder:\n    def save(self, model):\n        print(model)\n\n\ndef f():\n    model = FSDP(Net())\n"
+        "    folder = Folder()\n    folder.save(model)"
+    ),
     "a state dict of the bare model": (
         "def f():\n    model = Net()\n    model.load_state_dict(old)\n    model = FSDP(model)\n    return model"
     ),

@@ -1,0 +1,76 @@
+"""Which tests hold at a place: of an `if` around it, and of one above it that leaves where it does not hold."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.names import CLASS
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+
+
+def asks_first(file: File, attribute: ast.Attribute) -> bool:
+    """Whether `model.module` is behind a `hasattr` of the same receiver."""
+    asked = f"hasattr({ast.unparse(attribute.value)}, '{attribute.attr}')"
+    return any(truth and ast.unparse(test) == asked for test, truth in _holding(file, attribute))
+
+
+def is_wrapped(context: Context, model: ast.expr) -> bool | None:
+    """Whether `isinstance(model, FSDP)` holds where a name is read; None if no test says it."""
+    for test, truth in _holding(context.file, model):
+        if not isinstance(test, ast.Call) or getattr(test.func, "id", "") != "isinstance":
+            continue
+        if isinstance(model, ast.Name) and ast.unparse(test.args[0]) == model.id:
+            if context.references.get(test.args[1]) == CLASS:
+                return truth
+    return None
+
+
+def _holding(file: File, node: ast.AST) -> Iterator[tuple[ast.expr, bool]]:
+    """The tests that hold at a node, and those that do not, each with which of the two."""
+    child = node
+    for parent in file.ancestors(node):
+        if isinstance(parent, ast.If | ast.IfExp | ast.While) and child is not parent.test:
+            body = _listed(parent.body)
+            yield from _unchanged(parent.test, child in body, [*body, *_listed(parent.orelse)])
+        if isinstance(parent, ast.BoolOp) and isinstance(parent.op, ast.And):
+            for value in parent.values[: parent.values.index(child)]:  # type: ignore[arg-type]
+                yield from _unchanged(value, True, [])
+        if isinstance(child, ast.stmt):
+            block = file.block(child)
+            place = block.index(child) if child in block else 0
+            for above in block[:place]:
+                if isinstance(above, ast.If) and isinstance(above.body[-1], _LEAVES):
+                    yield from _unchanged(above.test, False, block[block.index(above) :])
+        if isinstance(parent, _FUNCTIONS):
+            return
+        child = parent
+
+
+def _listed(branch: list[ast.stmt] | ast.expr) -> Sequence[ast.AST]:
+    return branch if isinstance(branch, list) else [branch]
+
+
+def _unchanged(
+    test: ast.expr, truth: bool, region: Sequence[ast.AST]
+) -> Iterator[tuple[ast.expr, bool]]:
+    """The parts of a test, if nothing in a region gives another value to a name in it."""
+    names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
+    stores = (n for each in region for n in ast.walk(each) if isinstance(n, ast.Name))
+    if not any(n.id in names and not isinstance(n.ctx, ast.Load) for n in stores):
+        yield from _parts(test, truth)
+
+
+def _parts(test: ast.expr, truth: bool) -> Iterator[tuple[ast.expr, bool]]:
+    """A test without `not`, and each of several that hold, or do not, together."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        yield from _parts(test.operand, not truth)
+    elif isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) is truth:
+        for value in test.values:
+            yield from _parts(value, truth)
+    else:
+        yield test, truth
