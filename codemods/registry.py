@@ -1,54 +1,72 @@
-"""All rules, by code."""
+"""All rules, and which of their modules have something to say about a file."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol
 
-from fsdp_migrate.codemods import names, silenced, swap
-from fsdp_migrate.codemods.constructor import ledger
-from fsdp_migrate.codemods.left import (
-    clip_local_norm,
-    dynamic_names,
-    hooks,
-    parameters,
-    private_names,
-    wrapper_internals,
-)
-from fsdp_migrate.codemods.libraries import arguments
-from fsdp_migrate.codemods.rule import Rule
-from fsdp_migrate.codemods.uses import (
-    classes,
-    scaler,
-    state_dicts,
-    summon,
-    training,
-    unwrapping,
-)
+if TYPE_CHECKING:
+    from fsdp_migrate.codemods.context import Context
+    from fsdp_migrate.codemods.rule import Found, Rule
 
-# Each looks at one file and yields what it finds; `names` and `swap` run after them, on what they leave.
-CODEMODS = (
-    ledger,
-    state_dicts,
-    training,
-    classes,
-    unwrapping,
-    summon,
-    scaler,
-    private_names,
-    wrapper_internals,
-    dynamic_names,
-    hooks,
-    clip_local_norm,
-    parameters,
-    arguments,
-)
+# Each module looks at one file and yields what it finds. It is asked, and imported, only where one of its words is in the file
+# or among the FSDP1 names that the file refers to; without words, always. `names` and `swap` run after all, on what they leave.
+CODEMODS: dict[str, tuple[str, ...]] = {
+    "constructor.ledger": (),
+    "uses.state_dicts": ("state_dict", "STATE_DICT"),
+    "uses.training": ("clip_grad_norm_", "no_sync"),
+    "uses.classes": ("isinstance", "->", ": "),
+    "uses.unwrapping": ("module",),
+    "uses.summon": ("summon_full_params", "fsdp_modules"),
+    "uses.scaler": ("ShardedGradScaler",),
+    "left.private_names": ("fsdp._", "_utils", "_flat_param", "FlatParam", "fsdp.api", "fsdp.wrap")
+    + ("fully_sharded_data_parallel", "sharded_grad_scaler"),
+    "left.wrapper_internals": ("_all_", "_assert_state", "_comm_hook", "_exec_order", "_flat_param")
+    + ("_free_event", "_fsdp_extension", "_fully_sharded", "_handle", "_has_params", "_lazy_init")
+    + ("_sync_gradients", "_unshard", ".params"),
+    "left.dynamic_names": ('"torch.', "'torch.", '"fsdp_migrate.', "'fsdp_migrate."),
+    "left.hooks": ("register_", "_apply_optimizer_in_backward"),
+    "left.clip_local_norm": ("clip_grad_norm_",),
+    "left.parameters": ("cat", "clip", "data_ptr", "decay", "dim", "grad", "group", "hstack", "max")
+    + ("mean", "min", "nelement", "norm", "numel", "numpy", "optim", "param", "reduce", "std")
+    + ("storage", "sum", "tolist", "var"),
+    "libraries.arguments": ("lightning", "FullyShardedDataParallelPlugin", '"fsdp', "'fsdp")
+    + (" fsdp", "\tfsdp", "(fsdp", ",fsdp", "\nfsdp"),
+}
+
+
+class Codemod(Protocol):
+    """A module with rules."""
+
+    RULES: tuple[Rule, ...]
+
+    def find(self, context: Context) -> Iterator[Found]:
+        """What it has to say about a file."""
+
+
+def asked(context: Context, but: Iterable[str] = ()) -> Iterator[Codemod]:
+    """The modules that may have something to say about a file, but for some."""
+    text, names = context.file.text, set(context.references.values())
+    for name, words in CODEMODS.items():
+        if name not in but and (
+            not words or not names.isdisjoint(words) or any(word in text for word in words)
+        ):
+            yield module(name)
+
+
+def module(name: str) -> Codemod:
+    """A module of rules, imported when it is first asked for."""
+    found: Codemod = import_module(f"{__package__}.{name}")
+    return found
 
 
 @cache
 def all_rules() -> list[Rule]:
     """Every rule, in the order of codes."""
-    modules = (*CODEMODS, names, silenced, swap)
-    return sorted((rule for module in modules for rule in module.RULES), key=lambda rule: rule.code)
+    modules = (module(name) for name in (*CODEMODS, "names", "silenced", "swap"))
+    return sorted((rule for each in modules for rule in each.RULES), key=lambda rule: rule.code)
 
 
 def rule_for(code: str) -> Rule | None:

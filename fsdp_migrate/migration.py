@@ -5,15 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from fsdp_migrate.codemods import names, silenced
+from fsdp_migrate.codemods import names
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.edit.text import Refused, apply, overlap
-from fsdp_migrate.codemods.libraries import arguments
 from fsdp_migrate.codemods.models import Models
-from fsdp_migrate.codemods.registry import CODEMODS
+from fsdp_migrate.codemods.registry import asked
 from fsdp_migrate.codemods.rule import Edit, Found, Rule
-from fsdp_migrate.codemods.silenced import Silenced
 from fsdp_migrate.codemods.swap import swap
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.findings import Action, Finding, Problem
@@ -21,6 +20,11 @@ from fsdp_migrate.report import Change
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
 from fsdp_migrate.style import line_length
+
+if TYPE_CHECKING:
+    from fsdp_migrate.codemods.silenced import Silenced
+
+_OF_LIBRARIES = "FSDP8"  # the codes of what is set for another library
 
 
 @dataclass
@@ -96,10 +100,10 @@ class _File:
     def __init__(self, context: Context, options: Options) -> None:
         self.context = context
         self.options = options
-        self.silenced = Silenced(context.file.text)
+        self.silenced = _silenced(context.file.text)
 
     def run(self, *, edit: bool) -> _Result:
-        found = [each for codemod in CODEMODS for each in codemod.find(self.context)]
+        found = [each for codemod in asked(self.context) for each in codemod.find(self.context)]
         found = [each for each in found if not self.context.is_dead(each.node)]
         edits: list[Edit] = []
         if edit:
@@ -109,13 +113,12 @@ class _File:
         needed = [need for each in applied for need in each.imports]
         found += list(names.find(self.context, found, removed))
         imports = swap(self.context, removed, needed, self.is_on)
-        is_set = any(each.rule in arguments.RULES for each in found)
+        is_set = any(each.rule.code.startswith(_OF_LIBRARIES) for each in found)
         of_torch = imports.of_torch or is_set or (False if self.context.references else None)
         shown = [each for each in found if self.is_on(each.rule, each.node)] + imports.found
-        if self.context.plain and not (
-            self.options.select or silenced.RULE.code in self.options.ignore
-        ):
-            shown += self.silenced.unused()
+        if self.silenced is not None and self.context.plain and not self.options.select:
+            ignored = self.options.ignore
+            shown += [each for each in self.silenced.unused() if each.rule.code not in ignored]
         if not edit:
             return _Result(shown, None, of_torch)
         edits += imports.edits()
@@ -124,9 +127,19 @@ class _File:
 
     def is_on(self, rule: Rule, node: ast.AST) -> bool:
         """Whether a rule is selected, and not silenced on a node's line."""
-        options, silenced = self.options, self.silenced(rule, node)
+        options = self.options
+        silenced = self.silenced is not None and self.silenced(rule, node)
         selected = not options.select or rule.code in options.select
         return selected and not silenced and rule.code not in options.ignore
+
+
+def _silenced(text: str) -> Silenced | None:
+    """The comments of a file that silence rules; few files have any."""
+    if "fsdp-migrate:" not in text:
+        return None
+    from fsdp_migrate.codemods.silenced import Silenced
+
+    return Silenced(text)
 
 
 def _settled(

@@ -42,7 +42,7 @@ from fsdp_migrate.codemods.constructor.reach import Reach
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import Refused, overlap
 from fsdp_migrate.codemods.models import Models
-from fsdp_migrate.codemods.rule import Edit, Import
+from fsdp_migrate.codemods.rule import Edit, Found, Import
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import RUNTIME, TORCH
 from fsdp_migrate.facts.program import External
@@ -350,14 +350,12 @@ def _handled(context: Context, forms: list[PlainForm], own: list[PlainForm]) -> 
     Raises:
         Stays: if two of them change the same code.
     """
-    from fsdp_migrate.codemods.registry import CODEMODS
-    from fsdp_migrate.codemods.uses import classes, summon, training, unwrapping
+    from fsdp_migrate.codemods.registry import asked
 
-    uses = (training, classes, unwrapping, summon)
-    found = [each for use in uses for each in use.plain(context, forms)]
-    for module in CODEMODS:
-        if module not in uses and not module.__name__.startswith(__package__ or ""):
-            found += module.find(context)
+    found: list[Found] = []
+    for codemod in asked(context, but=["constructor.ledger"]):
+        plain = getattr(codemod, "plain", None)
+        found += codemod.find(context) if plain is None else plain(context, forms)
     edited = [each for each in found if each.edits is not None]
     try:
         every = {edit for form in own for edit in form.edits()}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import fnmatch
 import re
+import sys
 import types
 from pathlib import Path
 
 import pytest
 import yaml
 
-from fsdp_migrate import migration
+from fsdp_migrate.codemods import registry
 from fsdp_migrate.engine import analyse_source
 from fsdp_migrate.source import Source
 
@@ -25,7 +26,8 @@ def test_the_codemod_of_the_page_does_what_its_examples_say(
     assert code is not None
     codemod = types.ModuleType("root_check")
     exec(compile(code[1], "root_check.py", "exec"), codemod.__dict__)
-    monkeypatch.setattr(migration, "CODEMODS", (codemod, *migration.CODEMODS))
+    monkeypatch.setitem(sys.modules, "fsdp_migrate.codemods.root_check", codemod)
+    monkeypatch.setattr(registry, "CODEMODS", {"root_check": (), **registry.CODEMODS})
     for example in codemod.RULE.examples:
         report = analyse_source(Source(Path("/nowhere/x.py"), "x.py", example.before.encode()))
         assert not report.errors
