@@ -111,10 +111,10 @@ class Context:
 
     def _references(self) -> dict[ast.expr, str]:
         found: dict[ast.expr, str] = {}
-        words = self.program.fsdp1_words
-        names = words | self.file.aliases if self.file.stars else self.file.aliases
-        members = (node for word in words for node in self.file.attributes.get(word, ()))
-        loads = (node for each in names for node in self.file.loads.get(each, ()))
+        file, words = self.file, self.program.fsdp1_words
+        names = words | file.aliases if file.stars else self.program.fsdp1_aliases(file)
+        members = (node for word in words for node in file.attributes.get(word, ()))
+        loads = (node for each in names for node in file.loads.get(each, ()))
         for node in (*members, *loads):
             name = self.fsdp1(node)
             if name is not None and not self.is_dead(node):

@@ -264,17 +264,17 @@ class Models:
                 continue
             if self.can_hold(statement.value, file):
                 return True
-        given = [] if own else self._fields(attribute.attr)
-        return any(self.can_hold(value, other) for other, value in given)
+        return not own and self._is_field(attribute.attr)
 
-    def _fields(self, name: str) -> Iterator[tuple[File, ast.expr]]:
-        """What a field of the program's dataclasses is given: `Models(generator=FSDP(...))`."""
+    def _is_field(self, name: str) -> bool:
+        """Whether a field of the program's dataclasses is given such a model: `Models(generator=FSDP(...))`."""
         for file, call in (*self._made.get(name, ()), *self._made.get("", ())):
             named = [each.value for each in call.keywords if each.arg == name]
-            fields = self._fields_of(call, file)
-            if name in fields:
-                place = fields.index(name)
-                yield from ((file, value) for value in named or call.args[place : place + 1])
+            held = [value for value in named or call.args if self.can_hold(value, file)]
+            fields = self._fields_of(call, file) if held else []  # which may parse another file
+            if name in fields and (named or call.args[fields.index(name)] in held):
+                return True
+        return False
 
     @cached_property
     def _made(self) -> dict[str, list[tuple[File, ast.Call]]]:

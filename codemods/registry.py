@@ -21,19 +21,21 @@ CODEMODS: dict[str, tuple[str, ...]] = {
     "uses.unwrapping": ("module",),
     "uses.summon": ("summon_full_params", "fsdp_modules"),
     "uses.scaler": ("ShardedGradScaler",),
-    "left.private_names": ("fsdp._", "_utils", "_flat_param", "FlatParam", "fsdp.api", "fsdp.wrap")
-    + ("fully_sharded_data_parallel", "sharded_grad_scaler"),
-    "left.wrapper_internals": ("_all_", "_assert_state", "_comm_hook", "_exec_order", "_flat_param")
-    + ("_free_event", "_fsdp_extension", "_fully_sharded", "_handle", "_has_params", "_lazy_init")
-    + ("_sync_gradients", "_unshard", ".params"),
+    "left.private_names": ("fsdp._", " _", "(_", ",_", "\t_", "FlatParam", "fully_sharded_data_"),
+    "left.wrapper_internals": ("._", ".params", "_flat_param"),
     "left.dynamic_names": ('"torch.', "'torch.", '"fsdp_migrate.', "'fsdp_migrate."),
     "left.hooks": ("register_", "_apply_optimizer_in_backward"),
     "left.clip_local_norm": ("clip_grad_norm_",),
-    "left.parameters": ("cat", "clip", "data_ptr", "decay", "dim", "grad", "group", "hstack", "max")
-    + ("mean", "min", "nelement", "norm", "numel", "numpy", "optim", "param", "reduce", "std")
-    + ("storage", "sum", "tolist", "var"),
-    "libraries.arguments": ("lightning", "FullyShardedDataParallelPlugin", '"fsdp', "'fsdp")
-    + (" fsdp", "\tfsdp", "(fsdp", ",fsdp", "\nfsdp"),
+    "left.parameters": (),
+    "libraries.arguments": (
+        "fsdp=",
+        "fsdp =",
+        "fsdp_config",
+        '"fsdp',
+        "'fsdp",
+        "lightning",
+        "Plugin",
+    ),
 }
 
 

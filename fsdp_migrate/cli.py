@@ -9,6 +9,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,30 +21,31 @@ from fsdp_migrate.exit_codes import BROKEN_PIPE, DONE, INTERRUPTED, USAGE
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+# The commands that are imported only when used, with their modules.
+_LATE = {
+    "checkpoint": "checkpoint.command",
+    "values": "verify.values_command",
+    "verify": "verify.command",
+}
+
+
 class Commands(click.Group):
-    """The commands: `migrate` needs no name; `verify` and `checkpoint` are imported only when used."""
+    """The commands: `migrate` needs no name."""
 
     ignore_unknown_options = True  # `fsdp-migrate --diff PATH`: the option belongs to `migrate`
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All commands, those that are imported late among them."""
-        return sorted([*super().list_commands(ctx), "checkpoint", "values", "verify"])
+        return sorted([*super().list_commands(ctx), *_LATE])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name."""
-        if cmd_name == "verify":
-            from fsdp_migrate.verify.command import verify_command
-
-            return verify_command
-        if cmd_name == "values":
-            from fsdp_migrate.verify.values_command import values_command
-
-            return values_command
-        if cmd_name == "checkpoint":
-            from fsdp_migrate.checkpoint.command import checkpoint_command
-
-            return checkpoint_command
-        return super().get_command(ctx, cmd_name)
+        if cmd_name not in _LATE:
+            return super().get_command(ctx, cmd_name)
+        gc.enable()  # they work for long
+        module = import_module(f"fsdp_migrate.{_LATE[cmd_name]}")
+        command: click.Command = getattr(module, f"{cmd_name}_command")
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -246,8 +248,9 @@ def main() -> None:
         from click.shell_completion import shell_complete
 
         sys.exit(shell_complete(cli, {}, "fsdp-migrate", variable, os.environ[variable]))
+    gc.disable()  # syntax trees are many objects, all in use to the end: to search them doubles the time
     code = exit_code(sys.argv[1:])
-    gc.freeze()  # nothing is looked for among what goes with the process
+    gc.freeze()  # the end of the process would search them, too
     sys.exit(code)
 
 

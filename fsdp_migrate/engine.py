@@ -20,7 +20,7 @@ from fsdp_migrate.source import (
     shown_path,
     source_from_bytes,
 )
-from fsdp_migrate.vendor import MARK, copies, names_in, package_at
+from fsdp_migrate.vendor import MARK, copies, forget, package_at
 from fsdp_migrate.watchdog import TookTooLong, limited
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _analyse(
 ) -> None:
     report.candidates = len(sources)
     if sources:
-        names_in.cache_clear()  # of a former run in this process
+        forget()
         # Nothing below is imported for a project without FSDP.
         from fsdp_migrate.codemods.models import Models
         from fsdp_migrate.facts.program import Program

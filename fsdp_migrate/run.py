@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,13 +68,12 @@ def run(request: Request) -> int:
         raise click.UsageError("`-` is standard input, one source: it takes no other paths")
     if request.vendor and request.from_stdin:
         raise click.UsageError("--vendor needs the files that will import the copy, not `-`")
-    with _no_collection():
-        try:
-            return _run(request)
-        except VendorError as error:
-            raise click.UsageError(f"--vendor {error}") from None
-        except BaselineError as error:
-            raise click.ClickException(str(error)) from None
+    try:
+        return _run(request)
+    except VendorError as error:
+        raise click.UsageError(f"--vendor {error}") from None
+    except BaselineError as error:
+        raise click.ClickException(str(error)) from None
 
 
 def _run(request: Request) -> int:
@@ -107,16 +103,6 @@ def _run(request: Request) -> int:
     if report.errors:
         return USAGE
     return FINDINGS if request.check and not report.is_done else DONE
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """No search for garbage: syntax trees are many objects, all of them in use, and it would double the time."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _settings(request: Request) -> Settings:

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from fsdp_migrate import __version__
@@ -24,7 +24,7 @@ _HEADER = (
     f"{MARK} {__version__}: a copy of its module runtime/%s, licence in LICENSE.\n"
     "# Do not edit: `fsdp-migrate PATH --vendor DIR` brings it up to date.\n"
 )
-_IMPORTED = re.compile(r"^\s*(?:from|import)\s+(\w[\w.]*)(?:\s+import\s+(\w+))?", re.MULTILINE)
+_IMPORTED = re.compile(r"^\s*(?:from|import)\s+(\w[\w.]*)(?:\s+import\s+(\w+))?")
 
 
 class VendorError(ValueError):
@@ -73,31 +73,45 @@ def package_of(path: Path, text: str) -> Package:
     """The copy that a file imports the runtime from, found by its mark; else the installed package."""
     if RUNTIME in text:
         return INSTALLED
-    places = [(root, names_in(root)) for root in _above(str(path.parent))]
-    seen: set[str] = set()
-    for module, member in dict.fromkeys(_IMPORTED.findall(text)):
-        parts = [*module.split("."), member] if member else module.split(".")
+    places = roots_of(os.fspath(path.parent))
+    lines = (_IMPORTED.match(line) for line in text.splitlines() if "import" in line)
+    for module, member in dict.fromkeys(found.groups("") for found in lines if found):
+        first = module.partition(".")[0]
         for root, names in places:
-            for length in range(len(parts) * (parts[0] in names), 0, -1):
-                folder = os.path.join(root, *parts[:length])
-                if folder not in seen and is_copy(folder):
-                    return Package(".".join(parts[:length]), Path(folder))
-                seen.add(folder)
+            if first in names and (found := _imported(root, module, member)):
+                return found
     return INSTALLED
 
 
-@lru_cache(maxsize=1024)  # the files of a run share their folders
-def names_in(folder: str) -> frozenset[str]:
-    """The names in a folder, as they were when first asked for."""
-    return frozenset(os.listdir(folder))
+@cache  # the files of a run share their folders, and their imports
+def _imported(root: str, module: str, member: str) -> Package | None:
+    """The copy that an import finds below a folder, by its longest name."""
+    parts = [*module.split("."), *([member] if member else [])]
+    for length in range(len(parts), 0, -1):
+        folder = os.path.join(root, *parts[:length])
+        if _is_known_copy(folder):
+            return Package(".".join(parts[:length]), Path(folder))
+    return None
 
 
-def _above(folder: str) -> Iterator[str]:
-    """A folder and those above it, up to the root of the repository, as far as they are there."""
-    while os.path.isdir(folder):
-        yield folder
-        is_root = os.path.exists(os.path.join(folder, ".git"))
-        folder = "" if is_root or folder == os.path.dirname(folder) else os.path.dirname(folder)
+@cache
+def _is_known_copy(folder: str) -> bool:
+    return is_copy(folder)
+
+
+@cache
+def roots_of(folder: str) -> list[tuple[str, frozenset[str]]]:
+    """A folder and those above it, up to the root of the repository, as far as they are there, with the names in them."""
+    if not os.path.isdir(folder):
+        return []
+    names, above = frozenset(os.listdir(folder)), os.path.dirname(folder)
+    return [(folder, names), *(roots_of(above) if ".git" not in names and above != folder else ())]
+
+
+def forget() -> None:
+    """Forgets what was found in the folders of a former run in this process."""
+    for known in (roots_of, _imported, _is_known_copy):
+        known.cache_clear()
 
 
 def is_copy(folder: str | Path) -> bool:

@@ -53,7 +53,8 @@ MOST_FILES = 200
 # What goes where FSDP1's class was imported.
 _OF_FSDP = (TORCH, RUNTIME, "torch.distributed.device_mesh")
 # What a file has where a rewrite for plain models can change it.
-_USES = re.compile(r"FullyShardedDataParallel|\bfsdp\b|no_sync|clip_grad_norm_|\.module\b")
+_WORDS_OF_USES = ("FullyShardedDataParallel", "no_sync", "clip_grad_norm_")  # found sooner
+_USES = re.compile(r"\bfsdp\b|\.module\b")
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +151,7 @@ class Decisions:
             }
             wrapping = [path for path, each in files.items() if self.constructions(each)]
             hopeful = [path for path in wrapping if not any(self._stays(files[path]))]
-            using = {each for each in files if hopeful and _USES.search(files[each].file.text)}
+            using = {each for each in files if hopeful and _may_use(files[each].file.text)}
             for path in wrapping if hopeful else ():
                 group = using & {path, *self._reached(files[path])}
                 for other in [each for each in self._groups if each & group]:
@@ -335,6 +336,10 @@ def parts_of(construction: Construction) -> dict[str, Plain]:
     return {"device_id": parts["device_id"], **parts}  # the device is current before a mesh is made
 
 
+def _may_use(text: str) -> bool:
+    return any(word in text for word in _WORDS_OF_USES) or bool(_USES.search(text))
+
+
 def why_not(construction: Construction) -> str:
     """What in its own arguments keeps a constructor on the bridge; "" for nothing."""
     try:
@@ -364,7 +369,8 @@ def _handled(context: Context, forms: list[PlainForm], own: list[PlainForm]) -> 
         raise Stays(str(refusal)) from None
     if overlap(sorted(every, key=lambda edit: (edit.start, edit.end))):
         raise Stays("two rewrites change the same code")
-    regions = [node for each in (*edited, *own) for node in each.removed]
+    regions = [node for form in own for node in form.removed]
+    regions += [node for each in edited for node in each.removed]
     handled = {node for region in regions for node in ast.walk(region)}
     for each in edited:
         handled.add(each.node)

@@ -218,17 +218,18 @@ def _elsewhere(context: Context) -> Iterator[tuple[ast.Call, str]]:
 
 def _grouped_elsewhere(context: Context) -> Iterator[ast.Call]:
     """The calls of a model's own method, of a file without FSDP in it, that parts parameters by their dimensions."""
-    for call in context.file.of(ast.Call):
-        if not isinstance(call.func, ast.Attribute) or not _GROUPING.search(call.func.attr):
-            continue
-        method = call.func.attr
-        if holds(context.models, call.func.value, context.file) and any(
+    for method in filter(_GROUPING.search, context.file.attributes):
+        if any(
             getattr(file.function(attribute), "name", "") == method and _decides(file, attribute)
-            for file in _imported(context, method)
+            for file in _imported(context, f"def {method}")
             for name in ("ndim", "dim")
             for attribute in file.attributes.get(name, ())
         ):
-            yield call
+            for attribute in context.file.attributes[method]:
+                call, owner = context.file.parents[attribute], attribute.value
+                if isinstance(call, ast.Call) and call.func is attribute:
+                    if holds(context.models, owner, context.file):
+                        yield call
 
 
 def _measured_elsewhere(context: Context) -> Iterator[ast.Call]:
@@ -249,12 +250,12 @@ def _measured_elsewhere(context: Context) -> Iterator[ast.Call]:
             yield call
 
 
-def _imported(context: Context, method: str) -> Iterator[File]:
-    """The files with a method that a file imports names from, but for those that are analysed themselves."""
+def _imported(context: Context, text: str) -> Iterator[File]:
+    """The files with a text in them that a file imports names from, but for those that are analysed themselves."""
     for bindings in context.file.scope.bindings.values():
         for binding in bindings:
             if isinstance(binding, Imported) and binding.member:
-                file = context.program.find(binding.module, context.file, holding=method)
+                file = context.program.find(binding.module, context.file, holding=text)
                 if file is not None and file not in context.program.files:
                     yield file
 

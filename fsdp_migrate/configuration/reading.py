@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from fsdp_migrate.configuration.tree import UNKNOWN, Data, Entry, Listing, Mapping, Scalar, Value
 from fsdp_migrate.facts.file import File
@@ -48,23 +49,23 @@ def from_yaml(text: str) -> list[Value]:
 
 
 class _Yaml:
+    """The trees of one file, from PyYAML's nodes, which tell their kinds by `id`."""
+
     def __init__(self, text: str) -> None:
+        from yaml.constructor import ConstructorError, SafeConstructor
+
         self.text = text
         self._known: dict[object, Value] = {}
+        self._construct, self._error = SafeConstructor().construct_object, ConstructorError
 
-    def value(self, node: object) -> Value:
+    def value(self, node: Any) -> Value:
         """The tree of a node; an alias leads to the tree of its anchor."""
-        import yaml
-
         if node in self._known:
             return self._known[node]
-        assert isinstance(node, yaml.Node)
         start, end = node.start_mark.index, node.end_mark.index
-        while (
-            end > start and self.text[end - 1].isspace()
-        ):  # a block ends where the next one begins
+        while end > start and self.text[end - 1].isspace():  # a block ends where the next begins
             end -= 1
-        if isinstance(node, yaml.MappingNode):
+        if node.id == "mapping":
             mapping = Mapping("flow" if node.flow_style else "block", (start, end))
             self._known[node] = mapping
             for key, value in node.value:
@@ -72,21 +73,19 @@ class _Yaml:
             if mapping.style == "block" and mapping.entries:
                 mapping.span = start, max(entry.span[1] for entry in mapping.entries)
             return mapping
-        if isinstance(node, yaml.SequenceNode):
+        if node.id == "sequence":
             listing = Listing([], (start, end))
             self._known[node] = listing
             listing.items = [self.value(item) for item in node.value]
             if not node.flow_style and listing.items:
                 listing.span = start, max(start, *(item.span[1] for item in listing.items))
             return listing
-        self._known[node] = Scalar(_scalar(node), (start, end))
+        self._known[node] = Scalar(self._scalar(node), (start, end))
         return self._known[node]
 
-    def _add(self, mapping: Mapping, key: object, node: object) -> None:
-        import yaml
-
+    def _add(self, mapping: Mapping, key: Any, node: Any) -> None:
         value = self.value(node)
-        if not isinstance(key, yaml.ScalarNode):
+        if key.id != "scalar":
             return
         if key.tag == "tag:yaml.org,2002:merge":
             sources = value.items if isinstance(value, Listing) else [value]
@@ -97,16 +96,13 @@ class _Yaml:
             end = alias.end()
         mapping.entries.append(Entry(mapping, key.value, value, (start, max(start, end))))
 
-
-def _scalar(node: object) -> Data:
-    import yaml
-
-    if node.tag == "tag:yaml.org,2002:str":  # type: ignore[attr-defined]
-        return node.value  # type: ignore[attr-defined]
-    try:
-        return yaml.constructor.SafeConstructor().construct_object(node)
-    except (yaml.YAMLError, ValueError):  # a tag of the program's own
-        return UNKNOWN
+    def _scalar(self, node: Any) -> Data:
+        if node.tag == "tag:yaml.org,2002:str":
+            return node.value
+        try:
+            return self._construct(node)
+        except (self._error, ValueError):  # a tag of the program's own
+            return UNKNOWN
 
 
 def from_json(text: str) -> list[Value]:

@@ -26,24 +26,20 @@ from fsdp_migrate.syntax import parsed
 Node = TypeVar("Node", bound=ast.AST)
 
 
+# Fields without nodes of their own: contexts and operators are one object for all nodes.
+_FLAT = frozenset(
+    """arg asname attr conversion ctx id is_async kind kwd_attrs level module name op ops rest simple str tag type_comment
+    type_ignores""".split()  # noqa: SIM905
+)
+_LEAVES = (ast.Constant, ast.Global, ast.MatchSingleton, ast.Name, ast.Nonlocal, ast.alias)
+
+
 class _Children(dict[type[ast.AST], tuple[str, ...]]):
-    """The fields that can hold nodes, by type, last first; but contexts and operators, which are one object for all nodes."""
+    """The fields that hold nodes, by type, last first."""
 
     def __missing__(self, kind: type[ast.AST]) -> tuple[str, ...]:
-        leaves = {
-            "ctx",
-            "op",
-            "ops",
-            "id",
-            "attr",
-            "arg",
-            "kind",
-            "level",
-            "module",
-            "type_comment",
-        }
-        fields = () if kind in (ast.Constant, ast.alias) else kind._fields
-        self[kind] = tuple(name for name in reversed(fields) if name not in leaves)
+        fields = () if kind in _LEAVES else kind._fields
+        self[kind] = tuple(name for name in reversed(fields) if name not in _FLAT)
         return self[kind]
 
 
@@ -83,11 +79,11 @@ class File:
         self.stars = binder.stars
 
     def _walk(self, binder: Binder) -> None:
-        nodes, parents, recorder = self._nodes, self.parents, RECORDERS.get
+        nodes, parents = self._nodes, self.parents
         stack: list[tuple[ast.AST, Scope]] = [(self.tree, self.scope)]
-        push, node_type = stack.append, ast.AST  # looked up once: this loop is most of the walk
+        push, pop = stack.append, stack.pop  # looked up once: this loop is most of the walk
         while stack:  # a stack, not recursion: generated code nests deeply
-            node, scope = stack.pop()
+            node, scope = pop()
             kind = type(node)
             if kind in nodes:
                 nodes[kind].append(node)
@@ -96,18 +92,21 @@ class File:
             if kind is ast.Name:
                 self._scope_of_name[node] = scope
                 continue
-            record = recorder(kind)
-            if record is not None:
-                record(binder, node, scope)
+            if kind in RECORDERS:
+                RECORDERS[kind](binder, node, scope)
             outer = OUTSIDE.get(kind)
             inner = scope if outer is None else self._inner(node, scope)
             for name in _CHILDREN[kind]:  # last first, as they are taken from the end
                 value = getattr(node, name, None)
                 if not value:
                     continue
-                around = scope if outer is not None and name in outer else inner
-                for child in reversed(value) if type(value) is list else (value,):
-                    if isinstance(child, node_type):
+                around = inner if outer is None or name not in outer else scope
+                if type(value) is not list:
+                    parents[value] = node
+                    push((value, around))
+                    continue
+                for child in reversed(value):
+                    if child is not None:  # a key that is unpacked, a default that is missing
                         parents[child] = node
                         push((child, around))
         binder.finish(self.scope)

@@ -74,6 +74,7 @@ class Program:
         self.paths = list(dict.fromkeys([*self._loaded, *(str(path) for path in paths)]))
         self.recorded: dict[Path, list[Recorded]] = {}
         self._mentioning = frozenset(self._loaded)
+        self._data: dict[str, bytes] = {}
         self._located: dict[tuple[str, str], str | None] = {}
         self._known: dict[tuple[int, str, bool], tuple[Meaning, ...]] = {}
         self._dotted: dict[ast.expr, frozenset[str]] = {}
@@ -102,11 +103,17 @@ class Program:
 
     def _holds(self, path: str, word: str) -> bool:
         """Whether a file's text can hold a word."""
-        try:
-            data = Path(path).read_bytes()
-        except OSError:
-            return True
-        return not word.isascii() or word.encode() in data
+        return not word.isascii() or word.encode() in self.data(path)
+
+    def data(self, path: str) -> bytes:
+        """The bytes of a file of the run; none if it cannot be read."""
+        if path not in self._data:
+            try:
+                with open(path, "rb") as stream:
+                    self._data[path] = stream.read()
+            except OSError:
+                self._data[path] = b""
+        return self._data[path]
 
     def locate(self, dotted: str, folder: str) -> str | None:
         """The path of the file that `import dotted` means in a file of a folder.
@@ -154,12 +161,18 @@ class Program:
         """The names by which FSDP1's names can be reached as attributes: their own, and those that files bind them to."""
         words = set(NAMES)
         for file in self.files:
-            for name, bindings in file.scope.bindings.items():
-                if name not in words and name in file.aliases:
-                    meanings = self._bound(name, file, file.scope, bindings, False)
-                    if any(isinstance(m, External) and fsdp1_name(m.dotted) for m in meanings):
-                        words.add(name)
+            words |= self.fsdp1_aliases(file) & file.scope.bindings.keys()
         return words
+
+    def fsdp1_aliases(self, file: File) -> set[str]:
+        """The names that some scope of a file binds to one of FSDP1's."""
+        return {
+            name
+            for scope in file.scopes
+            for name in scope.bindings.keys() & file.aliases
+            for meaning in self._bound(name, file, scope, scope.bindings[name], False)
+            if isinstance(meaning, External) and fsdp1_name(meaning.dotted)
+        }
 
     def dotted(self, expression: ast.expr, file: File) -> frozenset[str]:
         """The dotted paths outside the program that an expression can mean.
@@ -224,15 +237,8 @@ class Program:
             rb"\b%b[ \t]+import\b[^#]*?(\*|\b%b\b)" % (re.escape(module), re.escape(name.encode()))
         )
         known = {str(each.path) for each in self.files}
-        for path in self.paths:
-            if path not in known:
-                try:
-                    data = Path(path).read_bytes()
-                except OSError:
-                    continue
-                if module in data and source.search(data):
-                    return True
-        return False
+        others = (self.data(path) for path in self.paths if path not in known)
+        return any(module in data and source.search(data) for data in others)
 
     def imports_of(self, file: File, name: str) -> list[File]:
         """The files that mention FSDP and import a name of a file, by itself or with a star."""

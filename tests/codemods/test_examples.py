@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import comments
-from fsdp_migrate.codemods.registry import all_rules, rule_for
+from fsdp_migrate.codemods.registry import CODEMODS, all_rules, asked, module, rule_for
 from fsdp_migrate.codemods.rule import Example, Rule
 from fsdp_migrate.engine import analyse_source
+from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.program import Program
 from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
@@ -90,3 +93,26 @@ def test_codes_and_names_are_distinct_and_well_formed() -> None:
     assert all(rule.examples for rule in rules)
     assert rule_for("fsdp002") is not None
     assert rule_for("FSDP999") is None
+
+
+def _programs() -> list[str]:
+    """The code of all examples and bundled programs."""
+    fixtures = Path(__file__).parents[2] / "fixtures"
+    texts = {file.read_text("utf-8") for file in fixtures.rglob("*.py")}
+    examples = (example for rule in all_rules() for example in rule.examples)
+    texts |= {e.before for e in examples if e.file.endswith(".py")}
+    return sorted(texts)
+
+
+@cache
+def _context(text: str) -> Context:
+    file = File(Path("/nowhere/example.py"), "example.py", text)
+    return Context(file, Program([file]))
+
+
+@pytest.mark.parametrize("name", [name for name, words in CODEMODS.items() if words])
+def test_a_module_finds_nothing_where_it_is_not_asked(name: str) -> None:
+    contexts = [_context(text) for text in _programs()]
+    others = [context for context in contexts if module(name) not in asked(context)]
+    assert others
+    assert [found.message for context in others for found in module(name).find(context)] == []
