@@ -14,6 +14,7 @@ from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import (
     CONFIGURATIONS,
+    TOO_MUCH,
     Source,
     parse_problem,
     read_source,
@@ -178,10 +179,7 @@ def _files(
         if file is not None:
             yield file, source
         else:
-            report.errors.append(
-                parse_problem(source)
-                or Problem(source.shown, 0, "does not parse: nested too deeply")
-            )
+            report.errors.append(parse_problem(source) or Problem(source.shown, 0, TOO_MUCH))
     if progress is not None:
         progress(len(sources), len(sources), "")
 

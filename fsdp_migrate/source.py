@@ -21,6 +21,9 @@ from fsdp_migrate.vendor import INSTALLED, Package, package_of
 # The endings of files that set FSDP without calling it.
 CONFIGURATIONS = (".yaml", ".yml", ".json", ".sh")
 
+# Python's parser ends with a MemoryError for either.
+TOO_MUCH = "does not parse: nested too deeply, or too large for this machine's memory"
+
 
 @dataclass(frozen=True)
 class Source:
@@ -150,7 +153,7 @@ def parse(source: Source) -> ast.Module | Problem:
     except SyntaxError as error:
         return Problem(source.shown, error.lineno or 0, f"does not parse: {_first_line(error.msg)}")
     except (RecursionError, MemoryError):
-        return Problem(source.shown, 0, "does not parse: nested too deeply")
+        return Problem(source.shown, 0, TOO_MUCH)
     except ValueError as error:
         return Problem(source.shown, 0, f"does not parse: {_first_line(str(error))}")
 
