@@ -21,10 +21,11 @@ EXAMPLE := fixtures/transformer/original
 .DELETE_ON_ERROR:
 .PRECIOUS: .venv-torch-%/.installed
 
-# Not editable: mypy and the tests see what a user installs. Stale modules of an earlier build must not come along.
+# Not editable: mypy and the tests see what a user installs. Stale modules of an earlier build must not come along. Of
+# torch's thousands of modules few are ever imported: to compile them all takes half a minute.
 $(STAMP): $(SOURCES) | $(BIN)/python
 	rm -rf build
-	$(BIN)/python -m pip install --quiet -c constraints.txt ".[runtime,dev]"
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt ".[runtime,dev]"
 	@touch $@
 
 $(BIN)/python:
@@ -76,7 +77,7 @@ torch-%: .venv-torch-%/.installed
 .venv-torch-%/.installed: $(SOURCES)
 	$(PYTHON) -m venv $(@D)
 	rm -rf build
-	$(@D)/bin/python -m pip install --quiet "torch==$*.*" ".[runtime,dev]"
+	$(@D)/bin/python -m pip install --quiet --no-compile "torch==$*.*" ".[runtime,dev]"
 	@touch $@
 
 # What the tool makes of the bundled programs, written anew: read the difference before it is committed.

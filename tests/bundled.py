@@ -28,3 +28,10 @@ RUNS = [
     for case, settings in CASES.items()
     for run in settings.get("runs", [{}])
 ]
+
+
+def program_texts(root: Path) -> tuple[str, ...]:
+    """The files of a program: two forms of it that are written alike need not both be trained."""
+    files = sorted(root.rglob("*.py"))
+    assert files
+    return tuple(f"{file.relative_to(root)}\n{file.read_text('utf-8')}" for file in files)

@@ -96,6 +96,15 @@ def join(rank: int, ranks: int, place: Path) -> None:
         raise NotMet(f"rank {rank} of {ranks}") from error
 
 
+def collect() -> None:
+    """Frees the models of a run: before their group, or the process may abort.
+
+    What is left is for good (modules, torch's caches): later collections pass over it, which makes them ten times as fast.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 class PeerLost(Exception):
     """Another rank of the group has gone, so that nothing can follow in it."""
 
@@ -110,6 +119,7 @@ def record(folder: Path, name: str, run: Callable[[], dict[str, Any] | None]) ->
         result = run() or {}
     except Exception:
         result = {"error": traceback.format_exc()}
+    collect()
     result["seconds"] = time.perf_counter() - start
     (folder / f"{name}.{dist.get_rank()}.json").write_text(json.dumps(result))
     if LOST in result.get("error", ""):

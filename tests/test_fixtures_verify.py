@@ -18,7 +18,7 @@ from fsdp_migrate.verify.recording import Recording
 from fsdp_migrate.verify.records import Run
 from fsdp_migrate.verify.verdict import Verdict
 
-from .bundled import FIXTURES, RUNS
+from .bundled import FIXTURES, RUNS, program_texts
 
 FSDP_MIGRATE = Path(sys.executable).parent / "fsdp-migrate"
 
@@ -53,11 +53,11 @@ EMULATED = {"precision", "resume"}
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """Train an original, once for both forms, and a form of it, and compare them."""
+    """Train an original, once for both forms, and a form of it, and compare them. Forms with the same text train once."""
     originals: dict[str, tuple[Run, Path | None]] = {}
+    forms: dict[tuple[str, ...], Run] = {}
 
-    def run(case: str, settings: Settings, cuda: bool, form: str, begun: Path | None) -> Run:
-        folder = tmp_path_factory.mktemp(case)
+    def prepared(case: str, settings: Settings, cuda: bool, form: str, folder: Path) -> Program:
         name = "migrated" if form else "original"
         script = FIXTURES / case / "original" / settings["entry"]
         program = copy_program(name, script, None, folder / "copy")
@@ -65,6 +65,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
             take_cuda_for_granted(program)
         if form:
             migration.migrate(program.root, form)
+        return program
+
+    def run(program: Program, case: str, settings: Settings, cuda: bool, begun: Path | None) -> Run:
+        folder = tmp_path_factory.mktemp(case)
         ranks, launcher = settings["ranks"], Launcher(settings["launcher"])
         how = Recording(canonical=True, emulate=ranks if cuda else 0, align="drawn", start=begun)
         whole = settings.get("thorough", False)
@@ -74,12 +78,17 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     def do(case: str, settings: Settings, cuda: bool, form: str) -> Verdict:
         key = f"{case} {settings['arguments']} {cuda}"
         if key not in originals:
-            one = run(case, settings, cuda, "", None)
-            place = tmp_path_factory.mktemp(case) / "start.pt"
-            originals[key] = one, start.read(one).save(place)
+            folder = tmp_path_factory.mktemp(case)
+            one = run(prepared(case, settings, cuda, "", folder), case, settings, cuda, None)
+            originals[key] = one, start.read(one).save(folder / "start.pt")
         one, begun = originals[key]
-        other = run(case, settings, cuda, form, begun)
-        return judge(one, other, settings["tolerance"], Recording(canonical=True, align="drawn"))
+        program = prepared(case, settings, cuda, form, tmp_path_factory.mktemp(case))
+        texts = (key, *program_texts(program.root))
+        if texts not in forms:
+            forms[texts] = run(program, case, settings, cuda, begun)
+        return judge(
+            one, forms[texts], settings["tolerance"], Recording(canonical=True, align="drawn")
+        )
 
     return do
 

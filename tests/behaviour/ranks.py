@@ -7,7 +7,6 @@ in another collective. Those of an area share processes, forked from here; a pla
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import sys
 import traceback
@@ -89,7 +88,6 @@ def run_tasks(ranks: int, folder: Path, tasks: list[Task]) -> None:
             join(rank, ranks, folder / f"{name}.{meetings}.store")
             with contextlib.suppress(PeerLost):  # the next task has a group of its own
                 record(folder, name, task)
-            gc.collect()  # models go before their group, or the process may abort
             dist.destroy_process_group()
 
     while tasks:

@@ -21,6 +21,8 @@ from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.main import run_program
 from fsdp_migrate.verify.recording import Recording
 
+from ..bundled import program_texts
+
 PROGRAMS = Path(__file__).parent / "programs"
 
 # One of a kind each; the others are for `make thorough`.
@@ -52,8 +54,8 @@ def _setting(folder: Path, name: str, default: str = "") -> str:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """The lines with results that each rank prints, of a case as it is or in one of the forms."""
-    originals: dict[tuple[str, ...], list[list[str]]] = {}
+    """The lines with results that each rank prints, of a case as it is or in one of the forms. The same text runs once."""
+    done: dict[tuple[str, ...], list[list[str]]] = {}
 
     def run(case: str, arguments: list[str], form: str = "") -> list[list[str]]:
         folder = tmp_path_factory.mktemp(case)
@@ -61,21 +63,17 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
         program = copy_program(name, PROGRAMS / case / "train.py", None, folder / "copy")
         if form:
             migration.migrate(program.root, form)
+        key = (case, *arguments, *program_texts(program.root))
+        if key in done:
+            return done[key]
         ranks = int(_setting(PROGRAMS / case, "NPROC", "2"))
         how = Recording(canonical=True, emulate=ranks)
-        done = run_program(program, Launcher.TORCHRUN, ranks, arguments, "cpu", 60, folder, how)
-        printed = [rank.output.splitlines() for rank in done.ranks]
-        return [[line for line in lines if line.startswith("R ")] for lines in printed]
+        ended = run_program(program, Launcher.TORCHRUN, ranks, arguments, "cpu", 60, folder, how)
+        printed = [rank.output.splitlines() for rank in ended.ranks]
+        done[key] = [[line for line in lines if line.startswith("R ")] for lines in printed]
+        return done[key]
 
-    def do(case: str, arguments: list[str], form: str = "") -> list[list[str]]:
-        if form:
-            return run(case, arguments, form)
-        key = (case, *arguments)
-        if key not in originals:
-            originals[key] = run(case, arguments)
-        return originals[key]
-
-    return do
+    return run
 
 
 @pytest.mark.parametrize("form", ["bridge", "auto"])

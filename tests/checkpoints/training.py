@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,6 +68,5 @@ def run(source: str, batch: Any, folder: Path, resume: bool) -> dict[int, float]
     with checkpoints_on_cpu():
         names["run"](training, folder, resume, Trainer())
     names.clear()
-    gc.collect()  # before the process group goes, or the process may abort
     dist.barrier()  # rank 0 has written
     return training.losses

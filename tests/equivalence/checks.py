@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import gc
 import math
 from collections.abc import Callable
 from typing import Any
@@ -433,7 +432,6 @@ def under_fsdp1(use_orig_params: bool) -> list[torch.Tensor]:
         )
         losses = trained(sharded, optimizer)
     del sharded
-    gc.collect()
     return losses
 
 

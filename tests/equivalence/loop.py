@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -58,7 +57,6 @@ def under_fsdp1(run: Step, scaler: Any = ShardedGradScaler, **options: Any) -> A
         loop = Loop(theirs(**options), FSDP.no_sync, scaler, full_fsdp1)
         found = run(loop), plain_names(full_fsdp1(loop.model)[0])
     del loop
-    gc.collect()
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -111,7 +110,6 @@ def unused_parameters_get_the_zeros_that_fsdp1_gave() -> None:
             no_sync = wrapped.no_sync if accumulate else None
             expected = trained(wrapped, make, no_sync, lambda model: None, full_fsdp1)
         del wrapped, no_sync
-        gc.collect()
         model = FullyShardedDataParallel(
             frozen(), use_orig_params=True, **options(runtime, strategy, low)
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -217,7 +216,6 @@ def run_fsdp1(case: Case) -> Run:
         model = case.theirs(model, **options)
         run = train(case, model, lambda m: m.no_sync(), FSDP.clip_grad_norm_, full_fsdp1)
     del model  # before the process group goes, or the process may abort
-    gc.collect()
     return run
 
 
@@ -228,7 +226,6 @@ def run_ours(case: Case) -> Run:
     model = case.ours(model, **options)
     run = train(case, model, case.no_sync, case.clip_grad_norm_, full_fsdp2)
     del model
-    gc.collect()
     return run
 
 
@@ -246,7 +243,6 @@ def run_source(case: Case, source: str, full: Full) -> Run:
     exec(compile(source, case.name, "exec"), names)
     names["run"](hand_over)
     names.clear()
-    gc.collect()  # before the process group goes, or the process may abort
     return runs[0]
 
 

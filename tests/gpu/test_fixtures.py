@@ -21,11 +21,15 @@ def test_original_and_migrated_train_the_same(case: str, settings: dict[str, Any
     grouped = settings["ranks"] > 2  # only the whole number of ranks can be split into groups
     if devices == 0 or (grouped and devices < settings["ranks"]):
         pytest.skip(f"{case} needs more than {devices} GPUs")
+    ranks = min(devices, settings["ranks"])
+    arguments = settings["arguments"]
+    if "--nproc" in arguments:  # it starts its ranks itself
+        arguments = ["--nproc", str(ranks)]
     verdict = verify(
         FIXTURES / case / "original" / settings["entry"],
         FIXTURES / case / "migrated" / settings["entry"],
-        ranks=min(devices, settings["ranks"]),
-        arguments=settings["arguments"],
+        ranks=ranks,
+        arguments=arguments,
         launcher=Launcher(settings["launcher"]),
         device="cuda",
         tolerance=max(settings["tolerance"], 1e-6),

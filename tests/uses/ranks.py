@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,7 +51,6 @@ def result(use: Use, form: str, folder: Path) -> dict[str, Any]:
         states = {name: _list(value) for name, value in model.state_dict().items()}
     is_bridged = isinstance(model, FSDPModule)
     names.clear()
-    gc.collect()
     dist.barrier()
     return {"seen": seen, "states": states, "saved": _saved(folder), "bridge": is_bridged}
 

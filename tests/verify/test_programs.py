@@ -173,6 +173,7 @@ def test_a_program_that_fails(fault: str, reason: str, launcher: Launcher, run: 
     assert str(caught.value) == f"the original program failed: {reason}"
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("interpreters")
 def test_a_program_that_crashes_under_torchrun(programs: Path) -> None:
     with pytest.raises(ProgramFailed) as caught:
