@@ -233,15 +233,16 @@ def program(rng: Random) -> bytes:
     """The bytes of a file with an FSDP1 program."""
     while True:
         text = Grammar(rng).program()
-        if not _parses(text):
+        if not parses(text):
             continue
         rough = _roughened(text, rng)
-        data = _encoded(rough if _parses(rough) else text, rng)
-        if _parses(data):
+        data = _encoded(rough if parses(rough) else text, rng)
+        if parses(data):
             return data
 
 
-def _parses(text: str | bytes) -> bool:
+def parses(text: str | bytes) -> bool:
+    """Whether this Python compiles a program."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # `"\d"`, `assert (x, 1)`
         try:
