@@ -48,7 +48,7 @@ SHORTER = {
 }
 
 # On CUDA, which is emulated, the others show again what these and the runs without CUDA show.
-EMULATED = {"precision", "resume"}
+EMULATED = {"precision"}
 
 
 @pytest.fixture(scope="module")
