@@ -30,6 +30,8 @@ the shape), empty on some ranks. FSDP2's are DTensors of the whole shape. Measur
 - `p.ndim >= 2` was false for every shard, so that a group without weight decay got them all. Now it does what it says, and
   **training changes**, with `use_orig_params` and without, and by the module inside as by the wrapper. To keep the old groups,
   decide by something else.
+- `"bias" in name` was false of every parameter with `use_orig_params=False`, FSDP1's default: those of a unit were one, called
+  `_flat_param`. Now names are the parameters' own, and a test of one does what it says.
 - `p.grad.norm()` is a DTensor: `item()` gives the shard's norm, a sum of several the whole norm, and `all_reduce` fails. With
   `local_shard(p.grad)` a norm that is written by hand, with its own all-reduce, gives what it gave. A norm that ranks do not
   add up, such as the trust ratio of a layer, was the shard's and is the layer's now: **training changes**.
@@ -85,6 +87,30 @@ decay = [p for name, p in model.named_parameters() if p.dim() >= 2]
 optimizer = torch.optim.AdamW([{"params": decay}])
 """,
             message="training changes",
+        ),
+        bridged(
+            "weight decay by name, of flat parameters",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+rest = [p for name, p in model.named_parameters() if name.endswith("bias")]
+optimizer = torch.optim.AdamW([{"params": rest, "weight_decay": 0.0}])
+""",
+            message="called _flat_param",
+        ),
+        bridged(
+            "names of original parameters, and names that decide nothing",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model, use_orig_params=True)
+rest = [p for name, p in model.named_parameters() if name.endswith("bias")]
+print([name for name, p in model.named_parameters() if p.requires_grad])
+""",
+            quiet=True,
         ),
         bridged(
             "taken before the model is sharded",
@@ -150,6 +176,7 @@ RULES = (RULE,)
 
 _COUNT = "a DTensor counts the whole parameter, on every rank: local_shard(p) of the runtime is this rank's share"
 _SHAPE = "now the whole parameter's shape decides, and FSDP1's shards had one dimension: training changes"
+_NAME = "names now decide, under FSDP1 a unit's parameters were one, called _flat_param: training changes"
 _NORM = "now of whole parameters, under FSDP1 of this rank's shards: use local_shard(p) of the runtime to keep those"
 _FAILS = (
     "fails on a DTensor: p.to_local() is this rank's shard, p.full_tensor() the whole parameter"
@@ -159,6 +186,8 @@ _VECTOR = "now gives a DTensor of the whole vector, where FSDP1 gave this rank's
 
 _GROUPING = re.compile(r"optim|param|group|decay")
 _MEASURING = re.compile(r"norm|grad|clip", re.IGNORECASE)
+_ORIGINAL = re.compile(r"use_orig_params\b(?![\"']?\s*[:=]\s*False)")
+_TESTS = frozenset({"endswith", "find", "fullmatch", "match", "search", "startswith"})
 _FAILING = {
     "data_ptr": _ADDRESS,
     "numpy": _FAILS,
@@ -174,6 +203,8 @@ def find(context: Context) -> Iterator[Found]:
         yield Found(RULE, attribute, Action.MANUAL, _COUNT)
     for attribute in _used(context, lambda c, node: _decides(c.file, node), "ndim", "dim"):
         yield Found(RULE, attribute, Action.MANUAL, _SHAPE)
+    for call in _tested_by_name(context):
+        yield Found(RULE, call, Action.MANUAL, _NAME)
     for call, message in _elsewhere(context):
         yield Found(RULE, call, Action.MANUAL, message)
     for attribute in _used(context, _is_called, *_FAILING):
@@ -190,6 +221,40 @@ def _vectors(context: Context) -> Iterator[Found]:
         if last_name(call) == "parameters_to_vector" and call.args:
             if taken(context).are_parameters(call.args[0], context.file):
                 yield Found(RULE, call, Action.MANUAL, _VECTOR)
+
+
+def _tested_by_name(context: Context) -> Iterator[ast.Call]:
+    """The calls of `named_parameters` on a model whose parameters were flat, in loops that test the names."""
+    file = context.file
+    for attribute in file.attributes.get("named_parameters", ()):
+        call = file.parents[attribute]
+        loop = next(
+            (a for a in file.ancestors(call) if isinstance(a, ast.For | ast.comprehension)), None
+        )
+        if loop is None or not isinstance(call, ast.Call) or not isinstance(loop.target, ast.Tuple):
+            continue
+        region = loop if isinstance(loop, ast.For) else file.parents[loop]
+        name = getattr(loop.target.elts[0], "id", "")
+        tested = any(_is_tested(file, n) for n in ast.walk(region) if getattr(n, "id", "") == name)
+        if tested and taken(context).are_parameters(call, file, (1,)) and _were_flat(context):
+            if not (is_known_as_whole(file, call) or is_for_other_models(context, call)):
+                yield call
+
+
+def _is_tested(file: File, name: ast.AST) -> bool:
+    """`"bias" in name`, `name.endswith("bias")`, `re.search("bias", name)`."""
+    around = file.parents[name]
+    if isinstance(around, ast.Call):
+        return getattr(around.func, "attr", "") in _TESTS
+    return isinstance(around, ast.Compare) or getattr(around, "attr", "") in _TESTS
+
+
+def _were_flat(context: Context) -> bool:
+    """Whether the program says nothing but `use_orig_params=False`, the default, wherever it makes units."""
+    files = context.program.files
+    calls = [call for file in files for call in context.models.constructors(file)]
+    known = all(keyword.arg for call in calls for keyword in call.keywords)
+    return bool(calls) and known and not any(_ORIGINAL.search(file.text) for file in files)
 
 
 def _used(
