@@ -8,12 +8,12 @@ from functools import cached_property
 from fsdp_migrate.codemods.edit import text
 from fsdp_migrate.codemods.models import Models
 from fsdp_migrate.codemods.rule import Edit
-from fsdp_migrate.codemods.versions import dead_code
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.scopes import Scope
 from fsdp_migrate.facts.values import Value, value_of
+from fsdp_migrate.settings import line_length
 from fsdp_migrate.values import Recorded
 
 
@@ -25,7 +25,6 @@ class Context:
         program: the files of the run.
         models: which expressions can hold a model of FSDP1.
         plain: whether constructs are made plain where that is provable; False under `--form bridge`.
-        line_length: that of the target's own formatter.
         writes: whether edits are written; if not, their code is not laid out.
         target: the torch release that the program runs on, as in (2, 8).
     """
@@ -37,7 +36,6 @@ class Context:
         models: Models | None = None,
         *,
         plain: bool = True,
-        line_length: int = 88,
         writes: bool = True,
         target: tuple[int, ...] = (2, 8),
     ) -> None:
@@ -45,7 +43,6 @@ class Context:
         self.program = program
         self.models = models or Models(program)
         self.plain = plain
-        self.line_length = line_length
         self.writes = writes
         self.target = target
 
@@ -90,8 +87,17 @@ class Context:
         return next((each for each in found if each.is_at(call)), None)
 
     @cached_property
+    def line_length(self) -> int:
+        """That of the target's own formatter."""
+        return line_length(self.file.path.absolute().parent)
+
+    @cached_property
     def dead(self) -> set[ast.AST]:
         """The statements that the target release never runs: `if version.parse(torch.__version__) < ...` and the like."""
+        if "__version__" not in self.file.text and "is_torch_version" not in self.file.text:
+            return set()
+        from fsdp_migrate.codemods.versions import dead_code
+
         return dead_code(self)
 
     def is_dead(self, node: ast.AST) -> bool:

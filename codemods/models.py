@@ -12,10 +12,9 @@ from functools import cached_property
 
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import CLASS
-from fsdp_migrate.facts.order import reaches, reaching
 from fsdp_migrate.facts.program import Definition, Program
 from fsdp_migrate.facts.scopes import Assigned, Opaque, Parameter
-from fsdp_migrate.facts.values import element
+from fsdp_migrate.facts.values import element, reaches, reaching
 
 # Methods and functions that return the model that they are given, or a wrapper around it.
 _SAME = frozenset(

@@ -93,7 +93,6 @@ def _analyse(
         # Nothing below is imported for a project without FSDP.
         from fsdp_migrate.codemods.models import Models
         from fsdp_migrate.facts.program import Program
-        from fsdp_migrate.jobs import in_processes
         from fsdp_migrate.migration import Outcome, migrate
 
         settings = [source for source in sources if source.path.suffix in CONFIGURATIONS]
@@ -125,7 +124,12 @@ def _analyse(
                 models = together()
                 return Outcome(errors=[Problem(source.shown, 0, f"left alone: {error}")])
 
-        outcomes = in_processes(work, files, options.jobs)
+        if options.jobs > 1:
+            from fsdp_migrate.jobs import in_processes
+
+            outcomes = in_processes(work, files, options.jobs)
+        else:
+            outcomes = [work(each) for each in files]
         _collect([*outcomes, *_configurations(settings, options)], options, report)
         if not options.only_checks:
             _vendor([source for _, source in files], outcomes, report)

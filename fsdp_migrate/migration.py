@@ -19,7 +19,6 @@ from fsdp_migrate.findings import Action, Finding, Problem
 from fsdp_migrate.report import Change
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
-from fsdp_migrate.style import line_length
 
 if TYPE_CHECKING:
     from fsdp_migrate.codemods.silenced import Silenced
@@ -66,7 +65,6 @@ def migrate(file: File, source: Source, models: Models, options: Options) -> Out
             models.program,
             models,
             plain=plain,
-            line_length=line_length(file.path),
             writes=not options.only_checks,
             target=options.target_torch,
         )

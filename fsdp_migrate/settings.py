@@ -1,4 +1,4 @@
-"""The settings of a run, and the `[tool.fsdp-migrate]` table of the project."""
+"""The settings of a run, and what the project's pyproject.toml says: the `[tool.fsdp-migrate]` table, the line length."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from functools import cache
 from pathlib import Path
 
 from fsdp_migrate.values import Values
@@ -19,9 +20,9 @@ else:
 TABLE = "[tool.fsdp-migrate]"
 LISTS = ("exclude", "ignore", "select")
 KEYS = (*LISTS, "baseline")
-_ALIKE = (
-    0.75  # how much a misspelt name has in common with the right one: `fsdp-migrat`, `FSDP_migrate`
-)
+# How much a misspelt name has in common with the right one: `fsdp-migrat`, `FSDP_migrate`.
+_ALIKE = 0.75
+LINE_LENGTH = 88  # black's and ruff's default
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,17 @@ def load_settings(paths: Sequence[Path]) -> Settings:
         if (folder / ".git").exists():
             break
     return Settings()
+
+
+@cache
+def line_length(folder: Path) -> int:
+    """The line length that the nearest `pyproject.toml` at or above a folder gives to black or ruff."""
+    try:
+        tools = tomllib.loads((folder / "pyproject.toml").read_text("utf-8")).get("tool", {})
+    except (OSError, ValueError, RecursionError):
+        return LINE_LENGTH if folder.parent == folder else line_length(folder.parent)
+    lengths = (tools.get(tool, {}).get("line-length") for tool in ("black", "ruff"))
+    return next((length for length in lengths if isinstance(length, int)), LINE_LENGTH)
 
 
 def split_codes(values: Iterable[str]) -> frozenset[str]:

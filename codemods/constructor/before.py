@@ -10,9 +10,9 @@ from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.origin import given, is_module, root_of
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import File
-from fsdp_migrate.facts.order import reaching
 from fsdp_migrate.facts.program import Definition
 from fsdp_migrate.facts.scopes import Assigned, Parameter
+from fsdp_migrate.facts.values import reaching
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _EVALUATION = re.compile(r"(^|_)(eval|valid|test|sanity|infer|generat|sampl)")

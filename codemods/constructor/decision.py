@@ -287,7 +287,6 @@ class Decisions:
                 file,
                 like.program,
                 like.models,
-                line_length=like.line_length,
                 writes=like.writes,
                 target=like.target,
             )
@@ -328,7 +327,11 @@ def parts_of(construction: Construction) -> dict[str, Plain]:
             construction, SIGNATURE[1:], Stays("some arguments come from an unpacked dictionary")
         )
     parts: dict[str, Plain] = {}
+    given = {argument.name for argument in construction.arguments}
     for plain, names in _TRANSLATED:
+        if given.isdisjoint(names):  # the defaults are FSDP2's, too
+            parts.update(dict.fromkeys(names, Plain()))
+            continue
         try:
             parts.update(plain(construction))
         except Stays as stays:

@@ -16,10 +16,9 @@ from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.plain import Stays
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import File
-from fsdp_migrate.facts.order import reaching
 from fsdp_migrate.facts.program import Definition, External, Program
 from fsdp_migrate.facts.scopes import Assigned, Opaque, Parameter
-from fsdp_migrate.facts.values import element
+from fsdp_migrate.facts.values import element, reaching
 
 _LOOPS = (
     ast.For,

@@ -13,8 +13,8 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.models import Models
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import CLASS, fsdp1_name
-from fsdp_migrate.facts.order import reaching
 from fsdp_migrate.facts.scopes import Assigned, Imported, Parameter
+from fsdp_migrate.facts.values import reaching
 
 # Where in each item of an iteration the parameter is: (1,) in `for name, p in model.named_parameters()`.
 Path = tuple[int, ...]

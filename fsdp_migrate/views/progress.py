@@ -6,7 +6,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from fsdp_migrate.views.terminal import is_terminal, printable
+from fsdp_migrate.views.terminal import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -19,7 +19,6 @@ class ProgressBar:
 
     def __init__(self) -> None:
         self._start = time.monotonic()
-        self._visible = is_terminal("stderr")
         self._bar: Progress | None = None
         self._task: TaskID | None = None
 
@@ -28,7 +27,7 @@ class ProgressBar:
 
     def __call__(self, done: int, total: int, name: str) -> None:
         """Notes that `done` of `total` steps are behind; `name` is the file in hand."""
-        if not self._visible or time.monotonic() - self._start < PATIENCE:
+        if time.monotonic() - self._start < PATIENCE:
             return
         if self._bar is None or self._task is None:
             self._bar = _make_bar()
