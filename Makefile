@@ -72,7 +72,7 @@ fuzz: $(STAMP)
 torches: $(TORCHES:%=torch-%)
 
 torch-%: .venv-torch-%/.installed
-	.venv-torch-$*/bin/pytest -m "ranks and not thorough" tests/equivalence
+	.venv-torch-$*/bin/pytest -m "ranks and not thorough" tests/equivalence tests/behaviour
 
 .venv-torch-%/.installed: $(SOURCES)
 	$(PYTHON) -m venv $(@D)

@@ -14,9 +14,11 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import nn
 from torch._compile import _disable_dynamo
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, _common_utils, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.distributed.utils import _apply_to_tensors
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -89,11 +91,32 @@ def post_forward(unit: FSDPModule, args: tuple[Any, ...], output: Any) -> Any:
     state = unit._get_fsdp_state()
     recomputed = state._training_state.name == "PRE_BACKWARD"
     output = state._post_forward(cast(nn.Module, unit), args, output)
-    if not recomputed and state._state_ctx.iter_forward_root is None:
+    if recomputed:
+        return output
+    _hook_dataclasses(state, output)
+    if state._state_ctx.iter_forward_root is None:
         for below in units_of(cast(nn.Module, unit)):
             for group in parameter_groups(below):
                 show_sharded(group)
     return output
+
+
+def _hook_dataclasses(state: Any, output: Any) -> None:
+    """Prepares the backward of tensors in dataclasses, as FSDP1 does and FSDP2 only where it has ``collect_grad_tensors``.
+
+    A unit whose outputs are all in dataclasses would get no gradients, without an error.
+    """
+    if hasattr(_common_utils, "collect_grad_tensors") or not torch.is_grad_enabled():
+        return
+
+    def hook(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.requires_grad:
+            tensor.register_hook(state._pre_backward)  # type: ignore[no-untyped-call]
+        return tensor
+
+    for leaf in tree_leaves(output):
+        if dataclasses.is_dataclass(leaf):
+            _apply_to_tensors(hook, leaf)
 
 
 def is_root(unit: FSDPModule) -> bool | None:
