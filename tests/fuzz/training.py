@@ -28,7 +28,7 @@ from typing import Any
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before torch looks: FSDP1 runs on the CPU here
 import torch
-from equivalence.train import fsdp1_on_cpu
+from behaviour.ranks import fsdp1_on_cpu
 from forked import LOST, run_ranks
 
 from fsdp_migrate.engine import analyse_source
@@ -73,7 +73,9 @@ def run_all(seeds: range, limit: int, folder: Path, rank: int) -> None:
     """What one rank of a pair does: runs the programs of some seeds and writes what each gives."""
     os.dup2(os.open(folder / f"{rank}.stderr", os.O_WRONLY | os.O_CREAT, 0o600), 2)
     warnings.simplefilter("ignore")
-    with fsdp1_on_cpu(), contextlib.redirect_stdout(None):
+    fsdp1_on_cpu()
+    torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
+    with contextlib.redirect_stdout(None):
         for seed in seeds:
             signal.alarm(
                 limit
