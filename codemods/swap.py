@@ -8,12 +8,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.import_statement import ImportChange
 from fsdp_migrate.codemods.needed_imports import hand_out, leading, root_of, sees
 from fsdp_migrate.codemods.rule import Edit, Edits, Example, Found, Import, Rule, bridged
+from fsdp_migrate.codemods.unused_imports import is_spent, is_unused, may_go
 from fsdp_migrate.facts.names import RUNTIME, TORCH, fsdp1_name, in_runtime, is_module
 from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
 from fsdp_migrate.findings import Action
@@ -128,9 +128,10 @@ def swap(
         is_on: whether a rule is asked for at a node.
     """
     gone = {node for region in removed for node in ast.walk(region)}
-    statements = list(_statements(context))
+    statements = list(_statements(context, gone))
     for statement in statements:
         _decide(context, statement, gone)
+    joined = _join(context, statements) if context.plain else set()
     written_out = [each for each in _written_out(context) if each[0] not in gone]
     of_torch = bool(written_out) or any(map(_is_of_torch, statements))
     statements = [each for each in statements if is_on(RULE, each.node)]
@@ -150,7 +151,7 @@ def swap(
         if local == name or not (local or _covered(target, imported)):
             needs.setdefault((target, local), Import(target, local, node))
     insert = hand_out(context, statements, [*needed, *needs.values()])
-    found = [each for statement in statements for each in _say(statement)]
+    found = [each for statement in statements for each in _say(statement, joined)]
     found += [
         Found(RULE, node, Action.RUNTIME, f"is imported from {target}")
         for node, target in written_out
@@ -165,12 +166,15 @@ def _is_of_torch(statement: ImportChange) -> bool:
     return bool(statement.move or statement.drop) and not (node.module or "").startswith(RUNTIME)
 
 
-def _statements(context: Context) -> Iterator[ImportChange]:
+def _statements(context: Context, gone: Collection[ast.AST]) -> Iterator[ImportChange]:
+    """The imports of FSDP1 names, and those that only removed code used."""
     file = context.file
+    left = {node.id for node in gone if isinstance(node, ast.Name) and may_go(context, node)}
     imports: list[ast.Import | ast.ImportFrom] = [*file.of(ast.Import), *file.of(ast.ImportFrom)]
     for node in sorted(imports, key=lambda each: each.lineno):
         if not context.is_dead(node) and any(
-            _binds_fsdp(node, alias, context) for alias in node.names
+            _binds_fsdp(node, alias, context) or (alias.asname or alias.name) in left
+            for alias in node.names
         ):
             yield ImportChange(node)
 
@@ -192,17 +196,20 @@ def _decide(context: Context, statement: ImportChange, gone: Collection[ast.AST]
     """Drops the names that edits left without a use, and moves the others to the runtime."""
     for alias in statement.node.names:
         local = alias.asname or alias.name
-        if not _binds_fsdp(statement.node, alias, context):
-            continue
         whole = isinstance(statement.node, ast.ImportFrom) or len(statement.node.names) == 1
-        if gone and whole and _is_spent(context, statement.node, local, gone):
+        ours = _binds_fsdp(statement.node, alias, context)
+        if whole and is_spent(context, statement.node, local, gone):
+            statement.drop.add(local)
+        elif not ours:
+            continue
+        elif context.plain and whole and is_unused(context, statement.node, alias):
             statement.drop.add(local)
         elif isinstance(statement.node, ast.Import):
             if _leads_to_fsdp1(context, statement.node, local, gone):
                 statement.move[local] = in_runtime(alias.name), ""
         else:
             module = statement.node.module or ""
-            target = _target(module, alias.name)
+            target = _target(context, module, alias.name)
             is_name = not is_module(f"{module}.{alias.name}")
             if target and (is_name or _leads_to_fsdp1(context, statement.node, local, gone)):
                 statement.move[local] = target
@@ -218,51 +225,38 @@ def _leads_to_fsdp1(context: Context, node: ast.AST, local: str, gone: Collectio
     return scope is context.file.scope and bool(context.program.imports_of(context.file, name))
 
 
-def _target(module: str, name: str) -> tuple[str, str] | None:
+def _target(context: Context, module: str, name: str) -> tuple[str, str] | None:
     """Where the runtime has a name; None for what comes from there already."""
     if module == "torch.distributed":  # from torch.distributed import fsdp
         return "fsdp_migrate", "runtime"
     if not module.startswith(TORCH):
         return None
-    return (in_runtime(module), name) if is_module(module) else (f"{RUNTIME}.wrap", name)
+    if not is_module(module):
+        return f"{RUNTIME}.wrap", name
+    # What torch has in `api` and other modules is in the runtime's package as well.
+    is_public = context.plain and name != "*" and not module.endswith(".wrap")
+    return (RUNTIME if is_public else in_runtime(module)), name
 
 
-def _is_spent(context: Context, node: ast.AST, local: str, gone: Collection[ast.AST]) -> bool:
-    """Whether edits took away every use of a name, and no other file imports it from here."""
-    file = context.file
-    scope = file.scope_of(node)
-    loads = [load for load in file.loads.get(local, ()) if sees(context, load, scope, local)]
-    if not loads or not all(load in gone for load in loads):
-        return False
-    if scope is not file.scope:
-        return True
-    exported = any(
-        isinstance(c.value, str) and c.value == local and _in_all(context, c)
-        for c in file.of(ast.Constant)
-    )
-    imported = context.program.is_imported(file, local) and _is_mentioned(context, local)
-    return not (file.is_package or exported or imported)
+def _join(context: Context, statements: Sequence[ImportChange]) -> set[ast.stmt]:
+    """Lets names that came from `api` and the like share the statement of the package's own; returns the others."""
+    head = [each for each in statements if each.node in leading(context) and each.move]
+    own = [s for s in head if getattr(s.node, "module", "") == TORCH and _has_plain_name(s)]
+    joined: set[ast.stmt] = set()
+    for each in head if len(own) == 1 else ():  # several have one name each
+        moved = {(RUNTIME, alias.name) for alias in each.node.names}
+        if each is own[0] or each.drop or {*each.move.values()} != moved:
+            continue
+        lines = context.file.text[slice(*context.file.lines(each.node))]
+        if "#" not in lines and each.locals == {name for _, name in moved}:
+            own[0].add += sorted(moved)
+            each.drop, each.move = each.locals, {}
+            joined.add(each.node)
+    return joined
 
 
-def _is_mentioned(context: Context, name: str) -> bool:
-    """Whether another file of the run has a name in its text: `import *` alone does not use it."""
-    others = (path for path in context.program.paths if path != str(context.file.path))
-    return any(name.encode() in read for path in others if (read := _bytes(path)))
-
-
-def _bytes(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError:
-        return b""
-
-
-def _in_all(context: Context, constant: ast.Constant) -> bool:
-    return any(
-        isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign)
-        and "__all__" in ast.dump(node.targets[0] if isinstance(node, ast.Assign) else node.target)
-        for node in context.file.ancestors(constant)
-    )
+def _has_plain_name(statement: ImportChange) -> bool:
+    return any(not a.asname for a in statement.node.names if a.name in statement.move)
 
 
 def _runs_late(context: Context, node: ast.expr) -> bool:
@@ -343,7 +337,7 @@ def _covered(target: str, imported: Collection[str]) -> bool:
     return any(each == target or each.startswith(f"{target}.") for each in imported)
 
 
-def _say(statement: ImportChange) -> Iterator[Found]:
+def _say(statement: ImportChange, joined: Collection[ast.stmt]) -> Iterator[Found]:
     node = statement.node
     module = node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
     construct = f"{module}: {', '.join(alias.name for alias in node.names)}"
@@ -351,8 +345,10 @@ def _say(statement: ImportChange) -> Iterator[Found]:
         where = sorted({target for target, _ in statement.move.values()})
         message = f"is imported from {' and '.join(where)}"
         yield Found(RULE, node, Action.RUNTIME, message, construct)
+    elif node in joined:
+        yield Found(RULE, node, Action.RUNTIME, f"is imported from {RUNTIME}", construct)
     elif statement.drop:
-        yield Found(RULE, node, Action.REWRITE, "is removed: nothing uses it any more", construct)
+        yield Found(RULE, node, Action.REWRITE, "is removed: nothing uses it", construct)
     elif module and module.startswith(RUNTIME):
         yield Found(RULE, node, Action.RUNTIME, f"is imported from {module}", construct)
 

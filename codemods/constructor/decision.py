@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 
@@ -31,13 +31,7 @@ from fsdp_migrate.codemods.constructor.origin import (
     origin_of,
     stays_inside,
 )
-from fsdp_migrate.codemods.constructor.plain import (
-    Plain,
-    Stays,
-    merged,
-    unneeded_imports,
-    without_import,
-)
+from fsdp_migrate.codemods.constructor.plain import Plain, Stays, merged
 from fsdp_migrate.codemods.constructor.reach import Reach
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import Refused, overlap
@@ -69,14 +63,7 @@ class PlainForm:
 
     def edits(self) -> list[Edit]:
         """The edits that make it plain."""
-        made = edits(self.construction, self.whole, self.shape, skip_root=self.skip_root)
-        context = self.construction.context
-        return [*made, *(without_import(context, each) for each in self.unneeded_imports)]
-
-    @property
-    def unneeded_imports(self) -> list[ast.stmt]:
-        """The imports of functools that only removed code uses."""
-        return list(unneeded_imports(self.construction.context, self.removed))
+        return edits(self.construction, self.whole, self.shape, skip_root=self.skip_root)
 
     @property
     def imports(self) -> tuple[Import, ...]:
@@ -273,8 +260,12 @@ class Decisions:
         for context in (*contexts, *others):
             own = [form for form in forms if form.construction.context.file is context.file]
             handled = _handled(context, forms, own) if context in contexts else set()
-            for idle in self.constructions(context) if context in contexts else ():
-                handled |= {*ast.walk(idle.call)} if self._is_idle(idle) else set()
+            idle = self.constructions(context) if context in contexts else []
+            idle = [each for each in idle if self._is_idle(each)]
+            handled |= {node for each in idle for node in ast.walk(each.call)}
+            spare = [statement for form in own for statement in form.whole.statements]
+            if _names(e.call for e in idle) & _names(t for s in spare for t in _assigned_to(s)):
+                raise Stays("a constructor that nothing calls has the same policy")
             factories = {call for origin in origins for _, call in origin.factories}
             before = Before(context, [form.construction for form in own], calls, factories)
             for node, text in dependences(context, handled, before, has_memory=ran):
@@ -350,6 +341,14 @@ def why_not(construction: Construction) -> str:
     except Stays as stays:
         return str(stays)
     return ""
+
+
+def _assigned_to(statement: ast.stmt) -> list[ast.expr]:
+    return statement.targets if isinstance(statement, ast.Assign) else []
+
+
+def _names(nodes: Iterable[ast.AST]) -> set[str]:
+    return {n.id for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name)}
 
 
 def _handled(context: Context, forms: list[PlainForm], own: list[PlainForm]) -> set[ast.AST]:

@@ -57,9 +57,6 @@ def find(context: Context) -> Iterator[Found]:
     for construction in constructions:
         form = decision.forms.get(construction.call) if decision else None
         yield _constructor(construction, form, decision)
-        for statement in form.unneeded_imports if form else ():
-            message = "is removed: nothing uses it any more"
-            yield Found(CONSTRUCTOR, statement, Action.REWRITE, message, context.source(statement))
         for argument in construction.arguments:
             if argument.name != "module" and argument.node not in spoken:
                 spoken.add(argument.node)  # a dictionary may be unpacked into several calls

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Edit, Edits, Import
+from fsdp_migrate.codemods.rule import Edits, Import
 from fsdp_migrate.facts.scopes import Imported
 from fsdp_migrate.facts.values import Value
 from fsdp_migrate.findings import Action
@@ -84,28 +84,31 @@ def merged(parts: Iterable[Plain]) -> Plain:
     )
 
 
-def spent(context: Context, value: Value) -> tuple[ast.stmt, ...] | None:
-    """The assignments that made a value and have no other use; None if something else reads them, or another file."""
+def spent(
+    context: Context, value: Value, among: Collection[ast.expr] = ()
+) -> tuple[ast.stmt, ...] | None:
+    """The assignments that made a value and have no other use; None if something else reads them, or another file.
+
+    Args:
+        among: further uses that do not count.
+    """
     if value.file is not context.file:
         return None
     found: list[ast.stmt] = []
     for assigned in value.assigned:
-        if not isinstance(assigned.target, ast.Name) or assigned.path:
+        target, file = assigned.target, context.file
+        if not isinstance(target, ast.Name) or assigned.path:
             return None
-        scope, bindings = context.file.scope_of(assigned.target).lookup(assigned.target.id) or (
-            0,
-            [],
-        )
+        scope, bindings = file.scope_of(target).lookup(target.id) or (file.scope, [])
         loads = [
             load
-            for load in context.file.loads.get(assigned.target.id, ())
-            if (seen := context.file.scope_of(load).lookup(load.id)) is not None
+            for load in file.loads.get(target.id, ())
+            if load not in among
+            and (seen := file.scope_of(load).lookup(load.id)) is not None
             and seen[0] is scope
         ]
-        exported = scope is context.file.scope and context.program.imports_of(
-            context.file, assigned.target.id
-        )
-        statement = context.file.statement(assigned.target)
+        exported = scope is file.scope and context.program.imports_of(file, target.id)
+        statement = file.statement(target)
         if len(loads) != 1 or len(bindings) != 1 or exported or not context.is_alone(statement):
             return None
         if isinstance(statement, ast.Assign) and len(statement.targets) != 1:
@@ -135,27 +138,6 @@ def _only_makes(context: Context, function: ast.expr) -> bool:
     return name in {"set", "tuple", "list", "int"} and not context.program.definition(
         function, context.file
     )
-
-
-def unneeded_imports(context: Context, removed: Iterable[ast.AST]) -> Iterator[ast.stmt]:
-    """`import functools` and `from functools import partial`, if only removed code uses them."""
-    removed_nodes = {node for region in removed for node in ast.walk(region)}
-    for name in ("functools", "partial"):
-        loads = context.file.loads.get(name, ())
-        bindings = context.file.scope.bindings.get(name, ())
-        statement = getattr(bindings[0], "statement", None) if len(bindings) == 1 else None
-        if loads and statement is not None and removed_nodes.issuperset(loads):
-            source = getattr(statement, "module", "functools")
-            if source == "functools" and len(statement.names) == 1 and context.is_alone(statement):
-                yield statement
-
-
-def without_import(context: Context, statement: ast.stmt) -> Edit:
-    """The edit that takes an import away, with the blank line behind it if it had its group to itself."""
-    edit, text = context.remove(statement), context.file.text
-    alone = edit.start == 0 or text[: edit.start].endswith("\n\n")
-    blank = len(text[edit.end :]) - len(text[edit.end :].lstrip("\n"))
-    return replace(edit, end=edit.end + blank) if alone and not edit.text else edit
 
 
 def has_torch(context: Context, at: ast.AST) -> bool:

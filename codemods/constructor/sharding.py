@@ -48,6 +48,7 @@ _STRATEGIES = {
     "HYBRID_SHARD": (HYBRID_SHARD, "the runtime builds the mesh (replicate, shard)"),
     "_HYBRID_SHARD_ZERO2": (HYBRID_SHARD, "the runtime builds the mesh (replicate, shard)"),
 }
+_DEFAULT = "# None is FSDP2's default: freed after forward, except at the root"
 _WORLD = {"torch.distributed.group.WORLD", "torch.distributed.GroupMember.WORLD"}
 _INIT_DEVICE_MESH = {
     "torch.distributed.device_mesh.init_device_mesh",
@@ -89,6 +90,8 @@ def plain(construction: Construction) -> dict[str, Plain]:
         else "each branch becomes its value of reshard_after_forward"
     )
     text, above = bound(construction, "reshard_after_forward", made.text)
+    if above and "FULL_SHARD" in members:
+        above = (_DEFAULT, *above)
     shared = {} if text == "None" else {"reshard_after_forward": text}
     part = Plain(said, shared, above=above, edits=made.edits, statements=made.statements)
     part = replace(part, removed=made.leaves)

@@ -8,13 +8,15 @@ by the runtime, as FSDP1 does.
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fsdp_migrate.codemods.constructor.construction import Argument, Construction
+from fsdp_migrate.codemods.constructor.construction import FORMER_NAMES, Argument, Construction
 from fsdp_migrate.codemods.constructor.plain import Plain, Said, Stays, spent
 from fsdp_migrate.codemods.constructor.translate import unit_condition
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Example, Rule, bridged
+from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition, External
 from fsdp_migrate.facts.values import Value
 
@@ -152,9 +154,12 @@ def plain(construction: Construction) -> dict[str, Plain]:
     if value is None:
         return {"auto_wrap_policy": Plain("None: the whole model is one unit")}
     context, units = construction.context, _units(construction, value)
-    statements = spent(context, units.made)
+    shared = list(_arguments(context, value))
+    statements = spent(context, units.made, [each for each in shared if each is not value])
     if statements is None:
         raise Stays("auto_wrap_policy is also used elsewhere")
+    if value in shared[1:]:
+        statements = ()  # the first constructor takes them away
     which = "of these classes" if units.classes else "that meets the condition"
     return {
         "auto_wrap_policy": Plain(
@@ -164,6 +169,17 @@ def plain(construction: Construction) -> dict[str, Plain]:
             removed=(units.made.node,),
         )
     }
+
+
+def _arguments(context: Context, policy: ast.expr) -> Iterator[ast.expr]:
+    """The constructors' arguments that are the same name: they share a policy, and become plain together."""
+    for load in context.file.loads.get(getattr(policy, "id", ""), ()):
+        keyword = context.file.parents[load]
+        call = context.file.parents[keyword]
+        if isinstance(keyword, ast.keyword) and isinstance(call, ast.Call):
+            is_policy = FORMER_NAMES.get(keyword.arg or "", keyword.arg) == "auto_wrap_policy"
+            if is_policy and context.references.get(call.func) == CLASS:
+                yield load
 
 
 def classes_of(construction: Construction) -> list[ast.expr] | None:

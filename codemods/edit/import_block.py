@@ -273,8 +273,7 @@ class _Run:
         node = change.node
         if isinstance(node, ast.ImportFrom):
             code = read(self.file, node)
-            after = edited(code, change, self.base, self.limit, apart=self.apart)
-            return after if self.order is not None else self._parted(code, after)
+            return edited(code, change, self.base, self.limit, apart=self.apart)
         names = tuple(
             Name(change.move.get(alias.asname or alias.name, (alias.name,))[0])
             for alias in node.names
@@ -284,18 +283,6 @@ class _Run:
             made.setdefault(module, []).append(Name(name))
         others = new_statements(made, self.base, self.limit)
         return Edited(None if change.drop else Code("", names), others)
-
-    def _parted(self, before: Code, after: Edited) -> Edited:
-        """New names that have no room on a line get a statement: a smaller edit than one of many lines."""
-        kept = after.kept
-        if kept is None or kept.block or not {*before.names} < {*kept.names}:
-            return after
-        if len(self.base + str(kept)) <= max(self.limit, len(self.base + str(before))):
-            return after
-        own = tuple(name for name in kept.names if name in before.names)
-        new = tuple(name for name in kept.names if name not in before.names)
-        others = [*after.others, replace(kept, names=new)]
-        return replace(after, kept=replace(kept, names=own), others=others)
 
     def _new(self, code: Code, beside: str) -> Line:
         """A new statement; what a linter overlooks beside it (an unused name, its place) is overlooked here too."""

@@ -235,7 +235,8 @@ def _tested_by_name(context: Context) -> Iterator[ast.Call]:
             continue
         region = loop if isinstance(loop, ast.For) else file.parents[loop]
         name = getattr(loop.target.elts[0], "id", "")
-        tested = any(_is_tested(file, n) for n in ast.walk(region) if getattr(n, "id", "") == name)
+        names = (n for n in ast.walk(region) if isinstance(n, ast.Name) and n.id == name)
+        tested = any(_is_tested(file, each) for each in names)
         if tested and taken(context).are_parameters(call, file, (1,)) and _were_flat(context):
             if not (is_known_as_whole(file, call) or is_for_other_models(context, call)):
                 yield call

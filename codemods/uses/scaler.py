@@ -44,7 +44,7 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 scaler = ShardedGradScaler(process_group=group)
 """,
             """\
-from fsdp_migrate.runtime.sharded_grad_scaler import ShardedGradScaler
+from fsdp_migrate.runtime import ShardedGradScaler
 
 scaler = ShardedGradScaler(process_group=group)
 """,
@@ -61,7 +61,7 @@ scaler = ShardedGradScaler()
 """,
             """\
 import torch
-from fsdp_migrate.runtime.sharded_grad_scaler import ShardedGradScaler
+from fsdp_migrate.runtime import ShardedGradScaler
 
 model = Net().half()
 scaler = ShardedGradScaler()
@@ -74,6 +74,7 @@ scaler = ShardedGradScaler()
 import torch
 from torch.distributed.fsdp import ShardingStrategy
 
+strategy = ShardingStrategy.NO_SHARD
 scaler = torch.amp.GradScaler()
 """,
             quiet=True,

@@ -148,6 +148,7 @@ with model.no_sync():
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
+model = FSDP(model, **options)
 with accelerator.no_sync(other):
     loss.backward()
 """,

@@ -86,6 +86,10 @@ STAYS = {
     "policy changed on the way": (
         "p = ModuleWrapPolicy({Block})\np._module_classes.add(Net)\nmodel = FSDP(model, auto_wrap_policy=p)\n"
     ),
+    "policy that is also printed": (
+        "p = ModuleWrapPolicy({Block})\na = FSDP(model, auto_wrap_policy=p)\n"
+        "b = FSDP(Net(), auto_wrap_policy=p)\nprint(p)\n"
+    ),
     "policy inside an expression": f"train(FSDP(Net(), {BY_BLOCK}))\n",
     "policy in a class body": f"class T:\n    model = FSDP(Net(), {BY_BLOCK})\n",
     "another isinstance": f"def isinstance(*_): ...\nmodel = FSDP(model, {BY_BLOCK})\n",
@@ -117,6 +121,9 @@ PLAIN = {
         f"def build():\n    model = Seen()\n    return FSDP(model, auto_wrap_policy=ModuleWrapPolicy({{nn.Linear}}), {BF16})\n"
     ),
     "policy behind a list": "model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy(set([Block])))\n",
+    "policy of two": (
+        "p = ModuleWrapPolicy({Block})\na = FSDP(model, auto_wrap_policy=p)\nb = FSDP(Net(), auto_wrap_policy=p)\n"
+    ),
     "model over several lines": f"model = FSDP(\n    model\n    .net, {BY_BLOCK})\n",
     "model made in the call": f"model = FSDP(\n    Net()\n    .cuda(), {BY_BLOCK})\n",
     "several arguments for every unit": (
@@ -153,6 +160,13 @@ def test_becomes_plain(name: str) -> None:
     _, after = analyse(HEAD + PLAIN[name])
     assert "FSDP" not in constructors(after), after
     assert "fully_shard" in constructors(after)
+
+
+def test_a_policy_of_two_goes_with_them_but_not_from_one_that_nothing_calls() -> None:
+    two = HEAD + PLAIN["policy of two"]
+    assert "ModuleWrapPolicy" not in analyse(two)[1]
+    third = "def old(m):\n    return FSDP(m, auto_wrap_policy=p)\nif __name__ == '__main__':\n    print(a)\n"
+    assert "p = ModuleWrapPolicy({Block})" in analyse(two + third)[1]
 
 
 VALUES = {

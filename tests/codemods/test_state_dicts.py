@@ -16,9 +16,9 @@ HEADER = """\
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import (
-    FullStateDictConfig,
+    FullStateDictConfig,  # noqa: F401
     FullyShardedDataParallel as FSDP,
-    StateDictType,
+    StateDictType,  # noqa: F401
 )
 
 
@@ -360,7 +360,7 @@ def test_states_of_rank_0_are_loaded_in_the_context(rank0_only: bool) -> None:
         with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, None, config):
             states = FSDP.optim_state_dict_to_load(model, optimizer, trainer.states)
         """
-    ).replace("    FullStateDictConfig,\n", "    FullOptimStateDictConfig,\n")
+    ).replace("    FullStateDictConfig,", "    FullOptimStateDictConfig,")
     assert ("with FSDP.state_dict_type" in migrated(text)[1]) is rank0_only
 
 

@@ -282,3 +282,80 @@ def test_names_that_other_files_import_stay(tmp_path: Path) -> None:
     places = {(Path(finding.path).name, finding.line) for finding in report.findings}
     assert places >= {("sharding.py", 1), ("sharding.py", 2), ("sharding.py", 6), ("star.py", 3)}
     assert places >= {("train.py", 3), ("train.py", 4)}
+
+
+IMPORTS = "from torch.distributed.fsdp import (\n    CPUOffload,\n    ShardingStrategy,\n)\n"
+USE = "strategy = ShardingStrategy.FULL_SHARD\n"
+KEPT = {
+    "in a comment": IMPORTS.replace("CPUOffload,", "CPUOffload,  # for later") + USE,
+    "in __all__": f'{IMPORTS}__all__ = ["CPUOffload"]\n{USE}',
+    "named in text": f'{IMPORTS}print("CPUOffload")\n{USE}',
+    "in a try": "try:\n    from torch.distributed.fsdp import CPUOffload\nexcept ImportError:\n    pass\n",
+}
+
+
+def test_a_module_that_binds_torch_stays() -> None:
+    text = f"import torch.distributed.fsdp\n{IMPORTS}\n{USE}print(CPUOffload, torch.nn)\n"
+    assert in_auto_form(text).startswith("import torch.distributed.fsdp\n")
+
+
+@pytest.mark.parametrize("text", KEPT.values(), ids=KEPT)
+def test_an_unused_name_that_says_something_stays(text: str) -> None:
+    assert "CPUOffload" in in_auto_form(text).split("__all__")[0].split("print")[0]
+
+
+@pytest.mark.parametrize(
+    ("other", "stays"),
+    [
+        ("from options import CPUOffload\n", True),
+        ("import options\n\noptions.CPUOffload()\n", True),
+        ("from options import *\n\nCPUOffload()\n", True),
+        ("from options import strategy\n", False),
+    ],
+)
+def test_an_unused_name_goes_where_no_file_has_it_from_here(
+    tmp_path: Path, other: str, stays: bool
+) -> None:
+    (tmp_path / "options.py").write_text(IMPORTS + USE)
+    (tmp_path / "main.py").write_text(other)
+    report = analyse([tmp_path / "main.py", tmp_path / "options.py"])
+    (change,) = [each for each in report.changes if each.path.name == "options.py"]
+    assert (b"CPUOffload" in change.after) is stays
+    unused = b"from fsdp_migrate.runtime import ShardingStrategy\n"
+    assert change.after.startswith(unused) is not stays
+
+
+def test_a_name_of_fsdp1_that_came_from_the_program_goes_with_its_use(tmp_path: Path) -> None:
+    (tmp_path / "fsdp_parts.py").write_text(
+        "from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler\n"
+    )
+    (tmp_path / "main.py").write_text(
+        "import torch\nfrom fsdp_parts import ShardedGradScaler\n\nscaler = ShardedGradScaler()\n"
+    )
+    report = analyse([tmp_path / "main.py", tmp_path / "fsdp_parts.py"])
+    (change,) = [each for each in report.changes if each.path.name == "main.py"]
+    assert change.after == b"import torch\n\nscaler = torch.amp.GradScaler()\n"
+
+
+APART = "from torch.distributed.fsdp import ShardingStrategy\n{}\nprint(ShardingStrategy, StateDictType)\n"
+OTHER = "from torch.distributed.fsdp.api import StateDictType"
+JOINED = {
+    "two modules": (OTHER, "from fsdp_migrate.runtime import ShardingStrategy, StateDictType\n"),
+    "a comment": (f"{OTHER}  # noqa", "from fsdp_migrate.runtime import StateDictType  # noqa\n"),
+    "a name a line": (
+        f"from torch.distributed.fsdp import MixedPrecision\n{OTHER}\nMixedPrecision()",
+        "from fsdp_migrate.runtime import StateDictType\n",
+    ),
+}
+
+
+@pytest.mark.parametrize(("statement", "line"), JOINED.values(), ids=JOINED)
+def test_names_of_one_module_share_a_statement(statement: str, line: str) -> None:
+    assert line in in_auto_form(APART.format(statement))
+    assert "from torch" not in in_auto_form(APART.format(statement))
+
+
+def in_auto_form(text: str) -> str:
+    report = analyse_source(Source(Path("/nowhere/program.py"), "program.py", text.encode()))
+    assert not report.errors
+    return report.changes[0].after.decode()

@@ -1,0 +1,68 @@
+"""Which imported names nothing uses, once edits have taken code away."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection
+
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.needed_imports import sees
+
+
+def may_go(context: Context, name: ast.Name) -> bool:
+    """Whether new code never uses a name that removed code did: one of FSDP1, from wherever it comes, and `partial`."""
+    path: ast.AST = name
+    while isinstance(path, ast.expr):
+        if path in context.references:
+            return True
+        parent = context.file.parents[path]
+        path = parent if isinstance(parent, ast.Attribute) else context.file.tree
+    return any(dotted.split(".")[0] == "functools" for dotted in context.dotted(name))
+
+
+def is_spent(context: Context, node: ast.AST, local: str, gone: Collection[ast.AST]) -> bool:
+    """Whether edits took away every use of a name, and no other file imports it from here."""
+    scope = context.file.scope_of(node)
+    loads = [
+        load for load in context.file.loads.get(local, ()) if sees(context, load, scope, local)
+    ]
+    if not loads or not all(load in gone and may_go(context, load) for load in loads):
+        return False
+    return scope is not context.file.scope or not _is_for_others(context, local)
+
+
+def is_unused(context: Context, node: ast.stmt, alias: ast.alias) -> bool:
+    """Whether no file has a name but this import, at the top: one that is in a `try`, or has a comment, says something."""
+    file, local = context.file, alias.asname or alias.name
+    words = re.findall(rf"(?<![\w.]){re.escape(local)}\b", file.text)
+    line = file.text.splitlines()[(alias.end_lineno or 1) - 1]
+    if len(words) != 1 or "#" in line or node not in file.tree.body or "." in local:
+        return False
+    return not _is_for_others(context, local)
+
+
+def _is_for_others(context: Context, name: str) -> bool:
+    """Whether a file may have a name for other files: `import *` alone does not use it."""
+    file, program = context.file, context.program
+    exported = any(
+        isinstance(c.value, str) and c.value == name and _in_all(context, c)
+        for c in file.of(ast.Constant)
+    )
+    if file.is_package or exported:
+        return True
+    module, word = file.name.rpartition(".")[2].encode(), name.encode()
+    member = re.compile(rb"\.%b\b" % re.escape(word))
+    others = (program.data(path) for path in program.paths if path != str(file.path))
+    reading = [data for data in others if word in data]
+    return any(module in data and member.search(data) for data in reading) or (
+        bool(reading) and program.is_imported(file, name)
+    )
+
+
+def _in_all(context: Context, constant: ast.Constant) -> bool:
+    return any(
+        isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign)
+        and "__all__" in ast.dump(node.targets[0] if isinstance(node, ast.Assign) else node.target)
+        for node in context.file.ancestors(constant)
+    )
