@@ -129,11 +129,12 @@ def results(seeds: range, limit: int) -> list[tuple[int, list[dict[str, Any]]]]:
 
 
 def judge(given: Program, ranks: list[dict[str, Any]], form: str) -> str:
-    """`equal`, `close`, `the original fails`, or how the migrated program differs."""
-    if any(LOST in str(r.get("original", {"error": LOST}).get("error")) for r in ranks):
+    """`equal`, `close`, how the original fails, or how the migrated program differs."""
+    errors = [str(rank.get("original", {}).get("error", "")) for rank in ranks]
+    if failed := [error for error in errors if error and LOST not in error]:
+        return f"the original fails{' on one rank' * (len(failed) < 2)}: {failed[0][:80]}"
+    if any(errors) or not all(rank.get("original") for rank in ranks):
         return "the original does not end"
-    if any("error" in r["original"] for r in ranks):
-        return "the original fails"
     verdicts = [_judged(given, rank["original"]["out"], rank.get(form)) for rank in ranks]
     return max(verdicts, key=lambda each: (each not in ("equal", "close"), each == "close", each))
 
@@ -216,7 +217,7 @@ def main() -> int:
     print(
         f"torch {torch.__version__}, two ranks, seeds {seeds.start} to {seeds.stop - 1}, {seconds:.0f} s: {wrong} differences"
     )
-    print(", ".join(f"{name} {total[name]}" for name in sorted(total)))
+    print(*(f"{total[name]:5} {name}" for name in sorted(total)), sep="\n")
     return bool(wrong)
 
 

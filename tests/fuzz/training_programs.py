@@ -204,8 +204,10 @@ def program(rng: Random) -> Program:
     source = source.replace("OPTIMIZER", rng.choice(OPTIMIZERS))
     source = source.replace("LOOP", _indented([loop, clip], 2)).replace("USES", _indented(uses, 3))
     source = source.replace("STEPS", str(rng.randint(2, 3))).replace("WHEN", str(rng.randint(0, 1)))
+    # Under FSDP2 a layer that is used twice adds up its own gradients before those of the next micro-batch.
+    twice = model == "Stack" and loop is not _LOOPS[0]
     rounds = loop is not _LOOPS[0] and ("mixed_precision" in options or "NO_SHARD" in given)
-    exact = not (clip or rounds)
+    exact = not (clip or rounds or twice)
     return Program(source, 0.0 if exact else 2e-2 if "mixed_precision" in options else 1e-5)
 
 
