@@ -27,7 +27,7 @@ CODEMODS: dict[str, tuple[str, ...]] = {
     "left.hooks": ("register_", "_apply_optimizer_in_backward"),
     "left.clip_local_norm": ("clip_grad_norm_",),
     "left.parameters": (),
-    "libraries.arguments": (
+    "libraries.settings": (
         "fsdp=",
         "fsdp =",
         "fsdp_config",

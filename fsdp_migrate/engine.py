@@ -140,7 +140,7 @@ def _analyse(
 def _configurations(sources: Sequence[Source], options: Options) -> list[Outcome]:
     if not sources:
         return []
-    from fsdp_migrate.configuration.files import migrate_file
+    from fsdp_migrate.configuration_file import migrate_file
 
     return [migrate_file(source, options) for source in sources]
 

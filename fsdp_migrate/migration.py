@@ -115,8 +115,8 @@ class _File:
         of_torch = imports.of_torch or is_set or (False if self.context.references else None)
         shown = [each for each in found if self.is_on(each.rule, each.node)] + imports.found
         if self.silenced is not None and self.context.plain and not self.options.select:
-            ignored = self.options.ignore
-            shown += [each for each in self.silenced.unused() if each.rule.code not in ignored]
+            unused = self.silenced.unused()
+            shown += [each for each in unused if self.options.takes(each.rule.code)]
         if not edit:
             return _Result(shown, None, of_torch)
         edits += imports.edits()
@@ -125,10 +125,8 @@ class _File:
 
     def is_on(self, rule: Rule, node: ast.AST) -> bool:
         """Whether a rule is selected, and not silenced on a node's line."""
-        options = self.options
         silenced = self.silenced is not None and self.silenced(rule, node)
-        selected = not options.select or rule.code in options.select
-        return selected and not silenced and rule.code not in options.ignore
+        return self.options.takes(rule.code) and not silenced
 
 
 def _silenced(text: str) -> Silenced | None:

@@ -51,6 +51,10 @@ class Options:
     values: Values | None = None
     vendor: Path | None = None
 
+    def takes(self, code: str) -> bool:
+        """Whether a rule is selected, and not ignored."""
+        return (not self.select or code in self.select) and code not in self.ignore
+
 
 @dataclass(frozen=True)
 class Settings:

@@ -336,3 +336,4 @@ fsdp_cpu_offload: true
     ),
 )
 RULES = (ACCELERATE, TRANSFORMERS, AXOLOTL, PLUGIN, FLAGS, LIGHTNING, VERL)
+BY_CODE = {rule.code: rule for rule in RULES}

@@ -1,15 +1,16 @@
-"""Settings in calls and dictionaries of one Python file: read, translated and reported."""
+"""FSDP1 of Accelerate, transformers and Lightning as Python sets it: in calls and in dictionaries."""
 
 from __future__ import annotations
 
 import ast
 from bisect import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context, keyword
-from fsdp_migrate.codemods.libraries.rules import LIGHTNING, PLUGIN, RULES, TRANSFORMERS
+from fsdp_migrate.codemods.libraries import rules
+from fsdp_migrate.codemods.libraries.edits import edits_of
+from fsdp_migrate.codemods.libraries.rules import BY_CODE, LIGHTNING, PLUGIN, TRANSFORMERS
 from fsdp_migrate.codemods.rule import Found
-from fsdp_migrate.configuration.edits import edits_of
 from fsdp_migrate.configuration.reading import from_call, from_python
 from fsdp_migrate.configuration.sections import Section, flat_section, is_first, section_of
 from fsdp_migrate.configuration.table import STRATEGY, STRATEGY_OF_LIGHTNING, CPUOffload, options_of
@@ -26,9 +27,24 @@ from fsdp_migrate.configuration.tree import (
 )
 from fsdp_migrate.findings import Action
 
-_BY_CODE = {rule.code: rule for rule in RULES}
+RULES = rules.RULES
+
 _ENUMS = frozenset({"BackwardPrefetch", "FSDPOption", "ShardingStrategy", "StateDictType"})
 _LIGHTNING = ("lightning.", "lightning_fabric.", "pytorch_lightning.")
+
+
+def find(context: Context) -> Iterator[Found]:
+    """Calls and dictionaries that set FSDP1 for another library."""
+    text = context.file.text
+    imported = "lightning" in text or "FullyShardedDataParallelPlugin" in text
+    reader = _Reader(context)
+    for call in context.file.of(ast.Call):
+        if imported or any(str(keyword.arg).startswith("fsdp") for keyword in call.keywords):
+            yield from reader.call(call)
+    for literal in context.file.of(ast.Dict):
+        keys = (key.value for key in literal.keys if isinstance(key, ast.Constant))
+        if any(str(key).startswith("fsdp") for key in keys):
+            yield from reader.section(literal)
 
 
 def _is_sharded(path: str, strategy: ast.keyword | None) -> bool:
@@ -44,30 +60,27 @@ def _is_conditional(value: ast.expr) -> bool:
     return any(isinstance(each, ast.Constant) and options_of(each.value) for each in branches)
 
 
-class Reader:
+class _Reader:
     """The settings in one file."""
 
     def __init__(self, context: Context) -> None:
         self.context, self.file = context, context.file
         self._seen: set[Span] = set()
 
-    def find(self, calls: Sequence[ast.Call], literals: Sequence[ast.Dict]) -> Iterator[Found]:
-        """Findings about calls, and about dictionaries outside of any call."""
-        for call in calls:
-            given = {keyword.arg: keyword for keyword in call.keywords}
-            path = next(iter(self.context.dotted(call.func)), "")
-            if path.startswith("accelerate.") and path.endswith(".FullyShardedDataParallelPlugin"):
-                yield from self.plugin(call)
-            elif path.startswith(_LIGHTNING) and _is_sharded(path, given.get("strategy")):
-                yield Found(LIGHTNING, call, Action.MANUAL, STRATEGY_OF_LIGHTNING)
-            elif {"fsdp", "fsdp_config"} & given.keys():
-                found = list(self.section(call))
-                yield from found
-                if not found and "fsdp" in given and _is_conditional(given["fsdp"].value):
-                    message = f"True there, and in fsdp_config: {STRATEGY}"
-                    yield Found(TRANSFORMERS, given["fsdp"], Action.MANUAL, message)
-        for literal in literals:
-            yield from self.section(literal)
+    def call(self, call: ast.Call) -> Iterator[Found]:
+        """Findings about the arguments of a call."""
+        given = {keyword.arg: keyword for keyword in call.keywords}
+        path = next(iter(self.context.dotted(call.func)), "")
+        if path.startswith("accelerate.") and path.endswith(".FullyShardedDataParallelPlugin"):
+            yield from self.plugin(call)
+        elif path.startswith(_LIGHTNING) and _is_sharded(path, given.get("strategy")):
+            yield Found(LIGHTNING, call, Action.MANUAL, STRATEGY_OF_LIGHTNING)
+        elif {"fsdp", "fsdp_config"} & given.keys():
+            found = list(self.section(call))
+            yield from found
+            if not found and "fsdp" in given and _is_conditional(given["fsdp"].value):
+                message = f"True there, and in fsdp_config: {STRATEGY}"
+                yield Found(TRANSFORMERS, given["fsdp"], Action.MANUAL, message)
 
     def plugin(self, call: ast.Call) -> Iterator[Found]:
         settings = from_call(self.file, call, self.resolve)
@@ -102,7 +115,7 @@ class Reader:
             )
             first = plain and each.change is changes[0]
             yield Found(
-                _BY_CODE[section.code],
+                BY_CODE[section.code],
                 self.at(each.place.span),
                 Action.REWRITE if plain else Action.MANUAL,
                 message,

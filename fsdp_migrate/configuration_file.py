@@ -8,10 +8,10 @@ from bisect import bisect
 from collections.abc import Iterator, Sequence
 
 from fsdp_migrate.codemods.edit.text import Refused, overlap
-from fsdp_migrate.codemods.registry import rule_for
-from fsdp_migrate.codemods.rule import Edit, Rule
+from fsdp_migrate.codemods.libraries.edits import edits_of
+from fsdp_migrate.codemods.libraries.rules import BY_CODE
+from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.codemods.silenced import Silenced
-from fsdp_migrate.configuration.edits import edits_of
 from fsdp_migrate.configuration.launching import OF_VERL, launches
 from fsdp_migrate.configuration.reading import Unreadable, from_json, from_yaml
 from fsdp_migrate.configuration.sections import flat_section, sections
@@ -24,6 +24,7 @@ from fsdp_migrate.report import Change as FileChange
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
 
+# What only a configuration of Lightning's Trainer has beside `strategy`.
 _LIGHTNING_KEYS = frozenset({"accelerator", "devices", "max_epochs", "num_nodes", "precision"})
 
 
@@ -126,7 +127,7 @@ class _File:
         if self.is_on(code, span):
             places = (*self.place(span[0]), *self.place(span[1]))
             construct = self.text[slice(*span)].split("\n")[0].strip()
-            name = _rule(code).name
+            name = BY_CODE[code].name
             found = Finding(self.source.shown, *places, code, name, action, message, construct)
             self.outcome.findings.append(found)
 
@@ -138,14 +139,7 @@ class _File:
     def is_on(self, code: str, span: tuple[int, int]) -> bool:
         """Whether a rule is selected, and not silenced on a line."""
         line = ast.Pass(lineno=self.place(span[0])[0], col_offset=0)
-        selected = not self.options.select or code in self.options.select
-        return selected and code not in self.options.ignore and not self.silenced(_rule(code), line)
-
-
-def _rule(code: str) -> Rule:
-    rule = rule_for(code)
-    assert rule is not None, code
-    return rule
+        return self.options.takes(code) and not self.silenced(BY_CODE[code], line)
 
 
 def _applied(text: str, edits: Sequence[Edit]) -> str:
