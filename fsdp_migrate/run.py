@@ -12,9 +12,10 @@ from fsdp_migrate.baseline import BaselineError, pass_known, write_baseline
 from fsdp_migrate.discover import Discovered, discover, mentions_fsdp
 from fsdp_migrate.exit_codes import DONE, FINDINGS, USAGE
 from fsdp_migrate.findings import Problem
+from fsdp_migrate.reading import parse_problem, read_source, source_from_bytes
 from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options, Settings, SettingsError, load_settings, split_codes
-from fsdp_migrate.source import Source, parse_problem, read_source, source_from_bytes
+from fsdp_migrate.source import Source
 from fsdp_migrate.values import UnusableValues, Values, read
 from fsdp_migrate.vendor import VendorError
 from fsdp_migrate.views import rendered, text
