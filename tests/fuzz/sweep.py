@@ -42,6 +42,8 @@ def one(path: Path, added: bool) -> tuple[Path, list[str], Counter[str]]:
         data = path.read_bytes()
     except OSError as error:
         return path, [], Counter({f"not read: {error.strerror}": 1})
+    if not added and not mentions_fsdp(data):
+        return path, [], Counter({"without FSDP": 1})
     if not parses(data):
         return path, [], Counter({"does not parse": 1})
     found = []
