@@ -53,6 +53,9 @@ class Models:
 
     def is_constructor(self, call: ast.Call, file: File) -> bool:
         """Whether a call wraps a model."""
+        name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        if name == "wrap" and self.program.fsdp1(call.func, file) == name:
+            return True
         return self.is_class(call.func, file)
 
     def is_class(self, expression: ast.expr, file: File) -> bool:

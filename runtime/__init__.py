@@ -48,7 +48,7 @@ from .optimizer_state import (
     sharded_optim_state_dict,
 )
 from .plan import Unit, plan_units
-from .precision import cast_buffers
+from .precision import cast_buffers, run_in_full_precision
 from .refusals import UnsupportedInFSDP2
 from .sharded_grad_scaler import ShardedGradScaler
 from .state_dict_types import get_state_dict_type, set_state_dict_type, state_dict_type
@@ -113,6 +113,7 @@ __all__ = [
     "optim_state_dict_to_load",
     "plan_units",
     "rekey_optim_state_dict",
+    "run_in_full_precision",
     "scatter_full_optim_state_dict",
     "set_state_dict_type",
     "shard_full_optim_state_dict",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 import torch
@@ -20,6 +20,7 @@ from .torch_private import (
     units_of,
 )
 
+Model = TypeVar("Model", bound=nn.Module)
 # The units whose gradients are in `p.grad` before they are reduced.
 _showing: WeakSet[FSDPModule] = WeakSet()
 
@@ -79,16 +80,17 @@ def _reduce(group: Any, reduce: Callable[[], None]) -> None:
         _fill_unused([parameter.sharded_param for parameter in group.fsdp_params])
 
 
-def fill_unused_gradients(model: nn.Module) -> None:
+def fill_unused_gradients(model: Model) -> Model:
     """From now on unused parameters of units that have gradients get zeros in backward, as under FSDP1.
 
     For models of ``fully_shard``, which leaves ``None`` there, so that the optimizer passes them by where
     FSDP1's applied weight decay and momentum, and whose reduction hangs or mixes gradients up where ranks
-    use different parameters. Call it behind the last ``fully_shard``.
+    use different parameters. Call it behind the last ``fully_shard``. Returns ``model``.
     """
     for unit in units_of(model):
         if unit not in _showing:
             reduce_as_fsdp1(unit)
+    return model
 
 
 @torch.no_grad()

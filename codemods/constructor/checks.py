@@ -20,7 +20,7 @@ def conditions(context: Context, recorded: Recorded, value: ast.expr, text: str)
     A path such as `cfg.strategy` is compared itself. Of any other expression the paths are that it is computed from, also
     through local names and inside of a function of the program that a configuration is passed to.
     """
-    if _key(value):
+    if _key(value) or isinstance(value, ast.Subscript):
         own = _equal(written(value), text)
         if own:
             return [own]

@@ -6,6 +6,7 @@ import ast
 from dataclasses import dataclass
 from functools import cached_property
 
+from fsdp_migrate.codemods.constructor.makers import ENABLE_WRAP, PARTIAL, WRAP, find_makers
 from fsdp_migrate.codemods.constructor.options import given_keys
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.names import CLASS
@@ -36,13 +37,7 @@ FORMER_NAMES = {
     "ignored_parameters": "ignored_states",
 }
 
-DIRECT, SUBCLASS, PARTIAL, ENABLE_WRAP, WRAP = (
-    "FSDP(...)",
-    "subclass",
-    "partial",
-    "enable_wrap",
-    "wrap",
-)
+DIRECT, SUBCLASS = "FSDP(...)", "subclass"
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +66,9 @@ class Construction:
         arguments: its arguments, in the order of the source; a dictionary may give one several times.
         unknown: keywords that FSDP1 does not have.
         unseen: dictionaries that are unpacked, whose keys are not known.
+        maker: of a call of a `partial`, or of `wrap`, the one `partial` or `enable_wrap` that gives it other arguments.
+        users: of a `partial` and of `enable_wrap`, the calls that it gives arguments.
+        is_sure: whether the call certainly makes a unit; one of `wrap` does so under `enable_wrap` alone.
     """
 
     def __init__(self, context: Context, call: ast.Call, kind: str) -> None:
@@ -80,6 +78,9 @@ class Construction:
         self.arguments: list[Argument] = []
         self.unknown: list[ast.keyword] = []
         self.unseen: list[ast.keyword] = []
+        self.maker: Construction | None = None
+        self.users: list[Construction] = []
+        self.is_sure = True
         self._bind()
 
     def _bind(self) -> None:
@@ -96,6 +97,14 @@ class Construction:
                     self.arguments.append(Argument(name, keyword.value, keyword))
                 elif self.kind in (DIRECT, PARTIAL):
                     self.unknown.append(keyword)
+
+    def made_by(self, maker: Construction, *, is_sure: bool) -> None:
+        """Adds the arguments that a `partial` or `enable_wrap` gives the call."""
+        own = {argument.name for argument in self.arguments}
+        self.arguments += [each for each in maker.arguments if each.name not in own]
+        self.unseen += maker.unseen
+        self.maker, self.is_sure = maker, is_sure
+        maker.users.append(self)
 
     @property
     def _positional(self) -> tuple[str, ...]:
@@ -115,6 +124,12 @@ class Construction:
             name = FORMER_NAMES.get(key.name, key.name)
             if name in SIGNATURE:
                 self.arguments.append(Argument(name, key.value, key.node, unpacked=True))
+
+    @property
+    def dictionaries(self) -> list[ast.expr]:
+        """What is unpacked into the call."""
+        inner = self.maker.dictionaries if self.maker is not None else []
+        return [*inner, *(keyword.value for keyword in self.call.keywords if keyword.arg is None)]
 
     @property
     def is_partly_known(self) -> bool:
@@ -176,6 +191,7 @@ class Constructions:
             for call in self.context.file.of(ast.Call)
             if (kind := self.kind(call)) is not None and not self.context.is_dead(call)
         ]
+        find_makers(self.context, found)
         return sorted(found, key=lambda each: (each.call.lineno, each.call.col_offset))
 
     def kind(self, call: ast.Call) -> str | None:

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 
-from fsdp_migrate.codemods.constructor import precision, recorded, sharding, training, wrapping
+from fsdp_migrate.codemods.constructor import precision, recorded, wrapping
 from fsdp_migrate.codemods.constructor.before import Before
 from fsdp_migrate.codemods.constructor.construction import (
-    DIRECT,
-    SIGNATURE,
     Construction,
     Constructions,
 )
 from fsdp_migrate.codemods.constructor.dependence import WORDS, dependences
-from fsdp_migrate.codemods.constructor.layout import Shape, edits, shape_of
+from fsdp_migrate.codemods.constructor.layout import Shape, definition, edits, shape_of
+from fsdp_migrate.codemods.constructor.leaves import leaves_of
+from fsdp_migrate.codemods.constructor.makers import PARTIAL, runs_under
 from fsdp_migrate.codemods.constructor.makeup import BATCH_NORM, BUFFERS, Makeup
 from fsdp_migrate.codemods.constructor.origin import (
     Origin,
@@ -31,8 +31,10 @@ from fsdp_migrate.codemods.constructor.origin import (
     origin_of,
     stays_inside,
 )
+from fsdp_migrate.codemods.constructor.parts import parts_of, why_not
 from fsdp_migrate.codemods.constructor.plain import Plain, Stays, merged
 from fsdp_migrate.codemods.constructor.reach import Reach
+from fsdp_migrate.codemods.constructor.translate import beside_batch_norm
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import Refused, overlap
 from fsdp_migrate.codemods.models import Models
@@ -75,10 +77,18 @@ class PlainForm:
     @property
     def removed(self) -> tuple[ast.AST, ...]:
         """The code that it takes away: of the call, all but the model and what its arguments keep."""
-        call = self.construction.call
+        call, maker = self.construction.call, self.construction.maker
+        if maker is not None and maker.kind == PARTIAL:
+            return (*maker.call.args, *(keyword.value for keyword in maker.call.keywords))
         given = [*call.args, *(keyword.value for keyword in call.keywords)]
         kept = [self.construction.module, *self.whole.kept]
-        return (call.func, *(value for value in given if value not in kept), *self.whole.removed)
+        by_maker = () if maker is None else (maker.call,)
+        return (
+            *by_maker,
+            call.func,
+            *(value for value in given if value not in kept),
+            *self.whole.removed,
+        )
 
 
 @dataclass(eq=False)
@@ -105,6 +115,7 @@ class Decisions:
         self._contexts: dict[str, Context] = {}
         self._constructions: dict[str, list[Construction]] = {}
         self._groups: list[set[str]] | None = None
+        self._functions: dict[File, dict[str, str]] = {}
 
     def of(self, context: Context) -> Decision:
         """The decision that holds for a file."""
@@ -157,12 +168,13 @@ class Decisions:
                 each: recorded.origin(each)
                 for other in contexts
                 for each in self.constructions(other)
-                if not self._is_idle(each)
+                if not self._is_idle(each) and not each.users
             }
             if not origins:
                 return Decision(reason="no call of the function that wraps the model is known")
             forms = {each.call: self._form(each, origins) for each in origins}
             self._check(contexts, list(forms.values()), list(origins.values()))
+            forms |= {e.maker.call: forms[e.call] for e in origins if e.maker is not None}
         except Stays as stays:
             return Decision(reason=str(stays))
         return Decision(forms)
@@ -194,7 +206,8 @@ class Decisions:
         function = context.file.function(construction.call)
         if function is None or any(callers(context, context.file, function)):
             return False
-        handed_on = context.file.loads.get(function.name)
+        cls = context.file.enclosing_class(function) if function.name == "__init__" else None
+        handed_on = context.file.loads.get(function.name if cls is None else cls.name)
         return not handed_on and self.reach.is_start(str(context.file.path))
 
     def _form(self, construction: Construction, origins: dict[Construction, Origin]) -> PlainForm:
@@ -210,19 +223,15 @@ class Decisions:
             apart = recorded.are_apart(origins)
             if not apart and may_be_nested(context, origin, origins.values()):
                 raise Stays("another constructor may wrap the model or a part of it")
-        if precise.shared or precise.root:
-            policy = construction.value("auto_wrap_policy")
-            norms = ran["batch_norm"] if ran else self.makeup.may_hold(origin, BATCH_NORM)
-            if policy is not None and norms:
-                raise Stays(
-                    "the model may have a BatchNorm, which FSDP1 keeps in full precision under mixed_precision"
-                )
+        norms = self._has_norms(construction, parts, origin)
         if precise.above and not (ran["buffers"] if ran else self.makeup.may_hold(origin, BUFFERS)):
             parts["mixed_precision"] = precision.without_buffers(precise)
         if not origin.factories or self.makeup.may_leave_unused(origin):
             need = Import(RUNTIME, "fill_unused_gradients", construction.call.func)
             parts["module"] = Plain(below=("fill_unused_gradients({model})",), imports=(need,))
         whole = merged(parts.values())
+        if norms:
+            whole = beside_batch_norm(whole, context.free("mp_policy", construction.call))
         shape = shape_of(construction, whole)
         for need in (Import(TORCH, "fully_shard"), *whole.imports):
             if not context.means(need.name, construction.call, f"{need.module}.{need.name}"):
@@ -230,7 +239,34 @@ class Decisions:
         classes = None if ran else wrapping.classes_of(construction)
         skip = classes is not None and not self.makeup.is_of_another_class(origin, context, classes)
         skip = bool(ran["root_is_alike"]) if ran else skip
+        if shape.function and construction.maker is None:
+            code = definition(construction, whole, shape, skip_root=skip)
+            named = self._functions.setdefault(context.file, {})
+            free = context.free(f"shard_{len(named) + 1}" if named else "shard", construction.call)
+            shape = replace(shape, function=named.setdefault(code, free))
         return PlainForm(construction, parts, whole, shape, skip_root=skip)
+
+    def _has_norms(
+        self, construction: Construction, parts: Mapping[str, Plain], origin: Origin
+    ) -> bool:
+        """Whether FSDP1 may make units in full precision of the model's BatchNorms.
+
+        Raises:
+            Stays: if it may do so in some runs alone.
+        """
+        ran = recorded.facts(construction)
+        units, precise = parts["auto_wrap_policy"], parts["mixed_precision"]
+        if units.norms or not (units.units or units.members):
+            return units.norms
+        if not (precise.shared or precise.root or precise.above):
+            return False
+        if ran:
+            return bool(ran["batch_norm"])
+        value, context = construction.value("mixed_precision"), construction.context
+        may_hold = value is not None and self.makeup.may_hold(origin, BATCH_NORM)
+        if may_hold and value is not None and len(list(leaves_of(context, value))) > 1:
+            raise Stays("the model may have a BatchNorm, and mixed_precision may be None")
+        return may_hold
 
     def _check(
         self, contexts: list[Context], forms: list[PlainForm], origins: list[Origin]
@@ -250,14 +286,9 @@ class Decisions:
         loaded = [file for path in rest if (file := self.models.program.load(path)) is not None]
         others = [self._context(file, contexts[0]) for file in loaded]
 
-        def calls(name: str) -> Iterator[tuple[File, ast.Call]]:
-            for context in (*contexts, *others):
-                if name in context.file.text:
-                    for call in context.file.of(ast.Call):
-                        if getattr(call.func, "attr", getattr(call.func, "id", "")) == name:
-                            yield context.file, call
-
-        for context in (*contexts, *others):
+        self._check_units(forms, paths)
+        every = (*contexts, *others)
+        for context in every:
             own = [form for form in forms if form.construction.context.file is context.file]
             handled = _handled(context, forms, own) if context in contexts else set()
             idle = self.constructions(context) if context in contexts else []
@@ -267,9 +298,24 @@ class Decisions:
             if _names(e.call for e in idle) & _names(t for s in spare for t in _assigned_to(s)):
                 raise Stays("a constructor that nothing calls has the same policy")
             factories = {call for origin in origins for _, call in origin.factories}
+            calls = partial(_calls, every)
             before = Before(context, [form.construction for form in own], calls, factories)
             for node, text in dependences(context, handled, before, has_memory=ran):
                 raise Stays(f"{context.file.shown}:{getattr(node, 'lineno', 1)} {text}")
+
+    def _check_units(self, forms: list[PlainForm], paths: Collection[str]) -> None:
+        """Checks that calls which make units by a `partial` or `enable_wrap` always do."""
+
+        def uses(name: str) -> Iterator[tuple[File, ast.expr]]:
+            for path in paths:
+                file = self.models.program.load(path) if name in self.reach.text(path) else None
+                if file is not None:
+                    for use in (*file.loads.get(name, ()), *file.attributes.get(name, ())):
+                        yield file, use
+
+        for form in forms:
+            if not runs_under(form.construction, uses, self._contexts.values()):
+                raise Stays("wrap may also be called where enable_wrap is not around it")
 
     def _context(self, file: File, like: Context) -> Context:
         path = str(file.path)
@@ -284,13 +330,13 @@ class Decisions:
         return self._contexts[path]
 
 
-# What translates which arguments by what the files show.
-_TRANSLATED: tuple[tuple[Callable[[Construction], dict[str, Plain]], tuple[str, ...]], ...] = (
-    (sharding.plain, ("process_group", "sharding_strategy", "device_mesh")),
-    (wrapping.plain, ("auto_wrap_policy",)),
-    *((partial(training.plain, name=name), (name,)) for name in training.BY_NAME),
-    (precision.plain, ("mixed_precision",)),
-)
+def _calls(contexts: Iterable[Context], name: str) -> Iterator[tuple[File, ast.Call]]:
+    """The calls of a name in some files."""
+    for context in contexts:
+        if name in context.file.text:
+            for call in context.file.of(ast.Call):
+                if getattr(call.func, "attr", getattr(call.func, "id", "")) == name:
+                    yield context.file, call
 
 
 def decisions(context: Context) -> Decisions:
@@ -303,44 +349,8 @@ def _decisions_of(models: Models) -> Decisions:
     return Decisions(models)
 
 
-def parts_of(construction: Construction) -> dict[str, Plain]:
-    """What each argument adds to the plain form.
-
-    Raises:
-        Stays: if an argument needs the runtime, or is not known here.
-    """
-    if construction.kind != DIRECT:
-        raise Stays(f"{construction.kind} makes the units when the program runs")
-    if construction.unknown:
-        raise Stays(f"`{construction.unknown[0].arg}` is not an argument of FSDP1")
-    if construction.is_partly_known:
-        return recorded.parts(
-            construction, SIGNATURE[1:], Stays("some arguments come from an unpacked dictionary")
-        )
-    parts: dict[str, Plain] = {}
-    given = {argument.name for argument in construction.arguments}
-    for plain, names in _TRANSLATED:
-        if given.isdisjoint(names):  # the defaults are FSDP2's, too
-            parts.update(dict.fromkeys(names, Plain()))
-            continue
-        try:
-            parts.update(plain(construction))
-        except Stays as stays:
-            parts.update(recorded.parts(construction, names, stays))
-    return {"device_id": parts["device_id"], **parts}  # the device is current before a mesh is made
-
-
 def _may_use(text: str) -> bool:
     return any(word in text for word in _WORDS_OF_USES) or bool(_USES.search(text))
-
-
-def why_not(construction: Construction) -> str:
-    """What in its own arguments keeps a constructor on the bridge; "" for nothing."""
-    try:
-        parts_of(construction)
-    except Stays as stays:
-        return str(stays)
-    return ""
 
 
 def _assigned_to(statement: ast.stmt) -> list[ast.expr]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from textwrap import indent
 from tokenize import COMMENT
 
 from fsdp_migrate.codemods.constructor.construction import Construction
+from fsdp_migrate.codemods.constructor.makers import PARTIAL, with_of
 from fsdp_migrate.codemods.constructor.plain import Plain, Stays
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.edit.text import comments, comments_between, tokens
+from fsdp_migrate.codemods.edit.text import comments, comments_between, newline, tokens
 from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.syntax import parsed
 
@@ -35,26 +38,31 @@ class Shape:
         target: what the result is assigned to, "return" where it is returned, "" where the model keeps its name.
         model: the model, as source.
         first: a statement that gives the model a name, if it had none.
+        function: a function in front of the statement that shards the model, which the call calls.
     """
 
     statement: ast.stmt | None
     target: str
     model: str
     first: str = ""
+    function: str = ""
 
 
 def shape_of(construction: Construction, parts: Plain) -> Shape:
     """How a constructor is written.
 
     Raises:
-        Stays: if the plain form takes several statements, and the call is inside an expression.
+        Stays: if the plain form takes several statements, and there is no place for them.
     """
     context, call = construction.context, construction.call
     model = construction.module
     if model is None:
         raise Stays("the model comes from an unpacked dictionary")
     source = _enclosed(context.source(model))
+    if construction.maker is not None:
+        return _shape_by(construction, construction.maker, source, parts)
     several = bool(parts.units or parts.members or parts.above or parts.below or parts.checks)
+    several |= bool(parts.first or parts.norms)
     if several and isinstance(context.file.scope_of(call).node, ast.ClassDef):
         raise Stays("a loop in a class body would add attributes to the class")
     if parts.units and any(context.file.scope_of(call).lookup(name) for name in _BUILTINS):
@@ -62,9 +70,11 @@ def shape_of(construction: Construction, parts: Plain) -> Shape:
     statement = context.file.parents[call]
     target = _target(context, statement)
     if target is None:
-        if several:
-            raise Stays("the call is inside an expression, where a loop cannot go")
-        return Shape(None, "", source)
+        if only_calls(parts):
+            return Shape(None, "", source)
+        return Shape(
+            _place(context, call), "return", _parameter(construction, parts), function="shard"
+        )
     assert isinstance(statement, ast.stmt)
     if isinstance(model, ast.Name | ast.Attribute | ast.Subscript) and not _calls(model):
         dotted = ast.unparse(model)
@@ -74,6 +84,60 @@ def shape_of(construction: Construction, parts: Plain) -> Shape:
     name = target if target not in ("", "return") else context.free("model", call)
     returned = "return" if target == "return" else ""
     return Shape(statement, returned, name, f"{name} = {source}")
+
+
+def _shape_by(construction: Construction, maker: Construction, source: str, parts: Plain) -> Shape:
+    """How a call is written that has its arguments from elsewhere.
+
+    Raises:
+        Stays: if it takes several statements, or names that may mean something else there, and `enable_wrap` is around it.
+    """
+    file = maker.context.file
+    statement = file.parents[maker.call]
+    if isinstance(statement, ast.Assign):
+        name = ast.unparse(statement.targets[0])
+        return Shape(statement, "return", _parameter(maker, parts), function=name)
+    if not only_calls(replace(parts, first=(), checks=())):  # those are at its maker
+        raise Stays("the call is inside an expression, where a loop cannot go")
+    for node in ast.walk(ast.parse(f"f(x{_arguments({**parts.root, **parts.shared})})")):
+        there = file.scope_of(maker.call).lookup(node.id) if isinstance(node, ast.Name) else None
+        if isinstance(node, ast.Name) and there is not None:
+            if there != file.scope_of(construction.call).lookup(node.id) or len(there[1]) > 1:
+                raise Stays(f"{node.id} may mean something else where wrap is called")
+    return Shape(None, "", source)
+
+
+def _parameter(construction: Construction, parts: Plain) -> str:
+    """What a function that shards a model calls it: not what its code calls another one."""
+    given = (*parts.shared.values(), *parts.child.values(), *parts.root.values())
+    lines = (*parts.first, *parts.checks, *parts.above, *parts.below, parts.units, *given)
+    taken = re.search(r"(?<!\{)\bmodel\b", "\n".join(lines))
+    return construction.context.free("model", construction.call) if taken else "model"
+
+
+def only_calls(parts: Plain) -> bool:
+    """Whether the plain form is a call of `fully_shard`, or calls around it."""
+    several = (parts.units, parts.members, parts.norms, parts.above, parts.checks, parts.first)
+    return not any(several) and all(line.endswith("({model})") for line in parts.below)
+
+
+def _place(context: Context, call: ast.Call) -> ast.stmt:
+    """The statement around a call that a function can be defined above.
+
+    Raises:
+        Stays: if there is none where the function sees the names that the call sees.
+    """
+    statement = context.file.statement(call)
+    while not context.is_alone(statement):
+        above = context.file.parents[statement]
+        if not isinstance(above, ast.If | ast.For | ast.While | ast.With | ast.Try):
+            break
+        statement = above
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    is_elif = context.source(statement).startswith("elif")
+    if isinstance(statement, definitions) or is_elif or not context.is_alone(statement):
+        raise Stays("the call is inside an expression, where a loop cannot go")
+    return statement
 
 
 def _target(context: Context, statement: ast.AST) -> str | None:
@@ -100,29 +164,120 @@ def _calls(path: ast.expr) -> bool:
 
 def edits(construction: Construction, parts: Plain, shape: Shape, *, skip_root: bool) -> list[Edit]:
     """The edits that put the plain form in the place of the call."""
-    context, call = construction.context, construction.call
+    context, maker = construction.context, construction.maker
     made = [edit for more in parts.edits for edit in more()]
     made += [context.remove(statement) for statement in parts.statements]
+    if maker is not None and maker.kind == PARTIAL:
+        return [*made, *_by_partial(construction, parts, shape, skip_root=skip_root)]
+    if maker is not None:
+        made += _dedented(maker, parts)
+    if shape.function and shape.statement is not None:
+        code = definition(construction, parts, shape, skip_root=skip_root)
+        made.append(_defined_above(context, shape.statement, code))
+        return [*made, *_around_model(construction, f"{shape.function}(", ")")]
     if shape.statement is None:
-        arguments = _arguments({**parts.shared, **parts.root})
-        code = f"fully_shard({shape.model}{arguments})"
-        lost = comments_between(context.file, *context.file.span(call))
-        if lost:
-            raise Stays("comments in the call would be lost")
-        return [*made, context.replace(call, code)]
+        return [*made, *_around_model(construction, *_calls_around(construction, parts))]
     code = "\n".join(_lines(construction, parts, shape, skip_root))
     kept = _kept_comments(construction, code)
     return [*made, context.replace_statement(shape.statement, "\n".join([*kept, code]))]
 
 
+def _by_partial(
+    construction: Construction, parts: Plain, shape: Shape, *, skip_root: bool
+) -> list[Edit]:
+    """The `partial` as one of `fully_shard`, or as a function; the calls of it stay as they are."""
+    context, maker = construction.context, construction.maker
+    assert maker is not None
+    assert shape.statement is not None
+    if not only_calls(parts) or parts.below:
+        code = definition(construction, parts, shape, skip_root=skip_root)
+        edit, file = context.replace_statement(shape.statement, code), context.file
+        behind = file.text[edit.end :].replace("\r\n", "\n")
+        blank = behind.startswith("\n") and not behind.startswith("\n\n")
+        return [replace(edit, text=edit.text + newline(file)) if blank else edit]
+    arguments = _arguments({**parts.root, **parts.shared})
+    function = f"{context.source(maker.call.func)}(fully_shard{arguments})"
+    return [context.replace(maker.call, function if arguments else "fully_shard")]
+
+
+def definition(construction: Construction, parts: Plain, shape: Shape, *, skip_root: bool) -> str:
+    """The function that shards the model.
+
+    Raises:
+        Stays: if it reads a name that only the expression around the call has.
+    """
+    context, call = construction.context, construction.call
+    lines = "\n".join(_lines(construction, parts, shape, skip_root))
+    assert shape.statement is not None
+    for node in ast.walk(ast.parse(f"def f({shape.model}):\n{indent(lines, '    ')}")):
+        if isinstance(node, ast.Name) and node.id != shape.model:
+            here = context.file.scope_of(call).lookup(node.id)
+            there = context.file.scope_of(shape.statement).lookup(node.id)
+            if here is not None and (there is None or here[0] is not there[0]):
+                raise Stays("the call is inside an expression, where a loop cannot go")
+            if here is not None and construction.maker is not None and len(here[1]) > 1:
+                raise Stays(f"{node.id} may change before the partial is called")
+    return f"def {shape.function}({shape.model}):\n{indent(lines, '    ')}"
+
+
+def _defined_above(context: Context, statement: ast.stmt, code: str) -> Edit:
+    """A function above a statement, with blank lines around it."""
+    edit, file = context.insert_above(statement, code), context.file
+    wanted = 1 + isinstance(file.parents[statement], ast.Module)
+    above = file.text[: edit.start].replace("\r\n", "\n")
+    there = len(above) - len(above.rstrip("\n")) - 1
+    missing = 0 if file.block(statement)[0] is statement else max(0, wanted - there)
+    text = newline(file) * missing + edit.text + newline(file) * wanted
+    return replace(edit, text=text)
+
+
+def _calls_around(construction: Construction, parts: Plain) -> tuple[str, str]:
+    """What is in front of a model and behind it; nothing where it is a unit already: FSDP1 leaves no parameters to a unit
+    around it."""
+    maker = construction.maker
+    if maker is not None and any(construction.module is each.call for each in maker.users):
+        return "", ""
+    calls = [line.removesuffix("{model})") for line in reversed(parts.below)]
+    behind = _arguments({**parts.root, **parts.shared}) + ")" * (len(calls) + 1)
+    return "".join([*calls, "fully_shard("]), behind
+
+
+def _dedented(maker: Construction, parts: Plain) -> list[Edit]:
+    """The body of `with enable_wrap(...)` in its place, below the checks of what it gave."""
+    context = maker.context
+    statement = with_of(context, maker)
+    assert statement is not None
+    checks = "\n".join(_checks(parts))
+    above = [context.insert_above(statement, checks)] if checks else []
+    return [*above, *context.dedent(statement)]
+
+
+def _checks(parts: Plain) -> list[str]:
+    lines = [*parts.first, *([f"# As a run recorded: {parts.fixed}"] if parts.fixed else [])]
+    return [*lines, *(f"assert {check}" for check in parts.checks)]
+
+
+def _around_model(construction: Construction, before: str, behind: str) -> list[Edit]:
+    """The edits of a call that leave its model as it is written.
+
+    Raises:
+        Stays: if a comment would be lost.
+    """
+    file = construction.context.file
+    assert construction.module is not None
+    (start, end), (first, last) = file.span(construction.call), file.span(construction.module)
+    if comments_between(file, start, end) != comments_between(file, first, last):
+        raise Stays("comments in the call would be lost")
+    return [Edit(start, first, before), Edit(last, end, behind)]
+
+
 def _lines(construction: Construction, parts: Plain, shape: Shape, skip_root: bool) -> list[str]:
     context = construction.context
-    lines = [f"# As a run recorded: {parts.fixed}"] if parts.fixed else []
-    lines += [f"assert {check}" for check in parts.checks]
+    lines = _checks(parts)
     lines += [shape.first] if shape.first else []
     lines += [line.replace("{model}", shape.model) for line in parts.above]
     shared = _arguments(parts.shared)
-    if parts.units or parts.members:
+    if parts.units or parts.members or parts.norms:
         if len(parts.shared) > 1:
             name = context.free("fsdp_kwargs", construction.call)
             lines.append(f"{name} = dict({shared.removeprefix(', ')})")
@@ -142,14 +297,25 @@ def _loop(
 ) -> Sequence[str]:
     unit = construction.context.free("module", construction.call)
     call = f"fully_shard({{}}{_arguments(parts.child)}{shared})"
+    each = f"for {unit} in reversed(list({shape.model}.modules())):"
+    norms = (
+        f"    if isinstance({unit}, _BatchNorm):",
+        f"        run_in_full_precision({unit})",
+        f"        fully_shard({unit}{shared})",
+    )
     if parts.members:
-        return _of_members([_member(shape.model, name) for name in parts.members], unit, call)
+        members = [_member(shape.model, name) for name in parts.members]
+        return (*((each, *norms) if parts.norms else ()), *_of_members(members, unit, call))
+    if not parts.units:
+        return each, *norms
     condition = parts.units.format(module=unit)
     if skip_root:
         condition = f"{unit} is not {shape.model} and {condition}"
+    keyword = "elif" if parts.norms else "if"
     return (
-        f"for {unit} in reversed(list({shape.model}.modules())):",
-        f"    if {condition}:",
+        each,
+        *(norms if parts.norms else ()),
+        f"    {keyword} {condition}:",
         f"        {call.format(unit)}",
     )
 

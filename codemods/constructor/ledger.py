@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator
 from fsdp_migrate.codemods.constructor import precision, sharding, training, wrapping
 from fsdp_migrate.codemods.constructor.construction import (
     DIRECT,
-    ENABLE_WRAP,
-    PARTIAL,
     SUBCLASS,
-    WRAP,
     Argument,
     Construction,
 )
-from fsdp_migrate.codemods.constructor.decision import Decision, PlainForm, decisions, why_not
+from fsdp_migrate.codemods.constructor.decision import Decision, PlainForm, decisions
+from fsdp_migrate.codemods.constructor.makers import ENABLE_WRAP, PARTIAL, WRAP, with_of
+from fsdp_migrate.codemods.constructor.parts import why_not
 from fsdp_migrate.codemods.constructor.plain import Said
 from fsdp_migrate.codemods.constructor.rules import CONSTRUCTOR, UNKNOWN, UNPACKED
 from fsdp_migrate.codemods.context import Context, shortened
@@ -66,7 +65,7 @@ def find(context: Context) -> Iterator[Found]:
         for keyword in construction.unknown:
             message = f"`{keyword.arg}` is not an argument of FSDP1: the call raises TypeError"
             yield Found(UNKNOWN, keyword, Action.MANUAL, message, f"{keyword.arg}=")
-        for keyword in construction.unseen:
+        for keyword in construction.unseen if construction.maker is None else ():
             message = "the runtime binds the unpacked arguments when the program runs"
             construct = f"**{shortened(context.source(keyword.value))}"
             yield Found(UNPACKED, keyword.value, Action.RUNTIME, message, construct)
@@ -84,9 +83,13 @@ def _constructor(
     message = "becomes fully_shard(...): the model is sharded in place and stays the same object"
     if form.whole.units:
         message = "becomes fully_shard(...) on every unit, children before parents, the model last"
+    body = None
+    if construction.kind == ENABLE_WRAP:
+        message = "is removed: each call of wrap becomes fully_shard"
+        body = with_of(construction.context, construction)  # all of its lines change
     return Found(
         CONSTRUCTOR,
-        call,
+        body if body is not None else call,
         Action.REWRITE,
         message,
         construct,

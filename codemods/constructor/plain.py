@@ -36,11 +36,13 @@ class Plain:
         child, root: those of the units below the root, and of the root.
         units: the condition by which `{module}` is a unit of its own, as source; "" where the root alone is one.
         members: units by their own names instead, `layers.*` for all of a container.
+        norms: whether every BatchNorm is a unit in full precision.
         above: statements in front, with `{model}` for the model.
         below: statements behind.
         edits: changes elsewhere in the file.
         removed: code that goes, other than the call itself.
         statements: assignments that have no other use and go.
+        first: statements in front of the checks, which name what they are about.
         fixed: the value that it is right for, if a run gave it and the program can have others.
         checks: the conditions under which it has this value.
         kept: arguments whose source is in the new code.
@@ -52,12 +54,14 @@ class Plain:
     root: dict[str, str] = field(default_factory=dict)
     units: str = ""
     members: tuple[str, ...] = ()
+    norms: bool = False
     above: tuple[str, ...] = ()
     below: tuple[str, ...] = ()
     imports: tuple[Import, ...] = ()
     edits: tuple[Edits, ...] = ()
     removed: tuple[ast.AST, ...] = ()
     statements: tuple[ast.stmt, ...] = ()
+    first: tuple[str, ...] = ()
     fixed: str = ""
     checks: tuple[str, ...] = ()
     kept: tuple[ast.expr, ...] = ()
@@ -72,12 +76,14 @@ def merged(parts: Iterable[Plain]) -> Plain:
         root={k: v for part in every for k, v in part.root.items()},
         units="".join(part.units for part in every),
         members=tuple(name for part in every for name in part.members),
+        norms=any(part.norms for part in every),
         above=tuple(line for part in every for line in part.above),
         below=tuple(line for part in every for line in part.below),
         imports=tuple(need for part in every for need in part.imports),
         edits=tuple(edits for part in every for edits in part.edits),
         removed=tuple(node for part in every for node in part.removed),
         statements=tuple(dict.fromkeys(s for part in every for s in part.statements)),
+        first=tuple(line for part in every for line in part.first),
         fixed=", ".join(part.fixed for part in every if part.fixed),
         checks=tuple(dict.fromkeys(check for part in every for check in part.checks)),
         kept=tuple(node for part in every for node in part.kept),

@@ -26,8 +26,44 @@ POLICY = Rule(
     """`param_dtype` and `reduce_dtype` carry over. FSDP1's defaults cast the inputs of the root (`cast_root_forward_inputs`)
 and not those of the units below it (`cast_forward_inputs`). FSDP2's default casts everywhere, which turns, say, a mask or a
 table of positions in full precision into bfloat16 inside every block. The units below the root therefore get
-`cast_forward_inputs=False`.""",
+`cast_forward_inputs=False`.
+
+Given a policy as well, FSDP1 makes a unit in full precision of every BatchNorm (`_wrap_utils.py`, `_auto_wrap`): its
+inputs are cast to float32 and its outputs back. FSDP2 knows no such exception. Where the model may have one, a branch of the
+loop makes it.""",
     (
+        Example(
+            "a model that may have BatchNorm",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+from model import Block, Net
+
+bf16 = MixedPrecision(param_dtype=torch.bfloat16, cast_forward_inputs=True)
+model = Net()
+model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}), mixed_precision=bf16)
+""",
+            """\
+import torch
+from fsdp_migrate.runtime import run_in_full_precision
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from model import Block, Net
+
+bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+model = Net()
+for module in reversed(list(model.modules())):
+    if isinstance(module, _BatchNorm):
+        run_in_full_precision(module)
+        fully_shard(module)
+    elif module is not model and isinstance(module, Block):
+        fully_shard(module, mp_policy=bf16)
+fully_shard(model, mp_policy=bf16)
+""",
+        ),
         Example(
             "units below the root, in a model of this program without BatchNorm",
             """\

@@ -8,9 +8,11 @@ of the same parameters, which trains the same.
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from fsdp_migrate.codemods.constructor import precision, training
@@ -28,7 +30,7 @@ from fsdp_migrate.values import Recorded
 _WORLD, _CURRENT = "dist.group.WORLD", "torch.cuda.current_device()"
 HINT = "record it with `fsdp-migrate values`"
 # The values of these have no effect under FSDP2, or none on the numbers.
-_FREE = {"limit_all_gathers", "use_orig_params", "backward_prefetch"}
+_FREE = {"limit_all_gathers", "use_orig_params", "backward_prefetch", "forward_prefetch"}
 # What of a model must be known, and so have been the same in all calls.
 _NEEDED = {"parameters_held", "wrapped_parts", "meta", "batch_norm", "buffers", "units"}
 _NEEDED |= {"all_of_classes", "root_is_alike", "other_options", "device_type", "shard_ranks"}
@@ -51,7 +53,9 @@ def parts(construction: Construction, names: Iterable[str], stays: Stays) -> dic
     if facts(construction) is None:
         differs = ", ".join(sorted(_NEEDED & recorded.differs.keys()))
         raise Stays(f"calls or ranks differed in: {differs}")
-    return {name: _ByRun(construction, recorded).part(name) for name in names}
+    by_run = _ByRun(construction, recorded)
+    found = {name: by_run.part(name) for name in names}
+    return {"**": by_run.keys(), **found} if construction.dictionaries else found
 
 
 def facts(construction: Construction) -> Mapping[str, Any] | None:
@@ -90,6 +94,9 @@ class _ByRun:
     def __init__(self, construction: Construction, recorded: Recorded) -> None:
         self.construction = construction
         self.context = construction.context
+        file, maker = self.context.file, construction.maker
+        if maker is not None and file.function(maker.call) is not file.function(construction.call):
+            recorded = replace(recorded, names={})  # those of another function
         self.recorded = recorded
 
     def part(self, name: str) -> Plain:
@@ -101,7 +108,7 @@ class _ByRun:
         made = self._plain(name, text)
         if value is None or _writes(value, (*made.shared.values(), *made.above)):
             return made  # as the program says, whatever that is
-        if not self._can_go(value):
+        if not self._is_bound(value) and not self._can_go(value):
             raise Stays(f"evaluating {name} may have side effects")
         checks = () if self._is_free(name, text, value) else self._checks(name, text, value)
         given = self.context.value(value)
@@ -117,7 +124,7 @@ class _ByRun:
             if checks or not fixed
             else "; there is nothing to check it by: other units train the same"
         )
-        message = f"as recorded: {text}{unsaid}"
+        message = "; ".join(filter(None, (f"as recorded: {text}{unsaid}", made.message)))
         return replace(made, message=message, fixed=fixed, checks=checks)
 
     def _is_free(self, name: str, text: str, value: ast.expr) -> bool:
@@ -132,7 +139,9 @@ class _ByRun:
         Raises:
             Stays: if there is none.
         """
-        found = tuple(filter(None, conditions(self.context, self.recorded, value, text)))
+        found = tuple(
+            map(self._named, filter(None, conditions(self.context, self.recorded, value, text)))
+        )
         if not found and name != "auto_wrap_policy":
             raise Stays(f"{name} was {text}, and nothing that its function can name says so")
         return found
@@ -142,13 +151,49 @@ class _ByRun:
         for argument in self.construction.arguments:
             if argument.name == name and not argument.unpacked:
                 return argument.value
-        unpacked = [k.value for k in self.construction.call.keywords if k.arg is None]
-        if name not in self.recorded.arguments or not unpacked:
+        if name not in self.recorded.arguments:
             return None
-        if len(unpacked) > 1 or not isinstance(unpacked[0], ast.Name | ast.Attribute):
-            raise Stays(f"{name} is unpacked from what has no name")
-        made = ast.Subscript(unpacked[0], ast.Constant(name), ast.Load())
-        return ast.copy_location(ast.fix_missing_locations(made), unpacked[0])
+        made = ast.Subscript(self._dictionary, ast.Constant(name), ast.Load())
+        return ast.copy_location(ast.fix_missing_locations(made), self._dictionary)
+
+    def keys(self) -> Plain:
+        """What is unpacked into the call: a name for it, and the check that it has no other key than those that were seen."""
+        own = {each.name for each in self.construction.arguments if not each.unpacked}
+        seen = ", ".join(json.dumps(key) for key in sorted(self.recorded.arguments.keys() - own))
+        first = () if self._name is None else (f"{self._name} = {written(self._dictionary)}",)
+        name = self._named(written(self._dictionary))
+        return Plain(first=first, checks=(f"set({name}) <= {{{seen}}}" if seen else f"not {name}",))
+
+    @cached_property
+    def _dictionary(self) -> ast.expr:
+        """What is unpacked into the call.
+
+        Raises:
+            Stays: if that is not a single dictionary.
+        """
+        found = self.construction.dictionaries
+        if len(found) != 1 or any(
+            isinstance(each, ast.Starred) for each in self.construction.call.args
+        ):
+            raise Stays("arguments are unpacked from several places")
+        return found[0]
+
+    @cached_property
+    def _name(self) -> str | None:
+        """A name for what is unpacked, if it has none."""
+        if isinstance(self._dictionary, ast.Name | ast.Attribute):
+            return None
+        return self.context.free("options", self.construction.call)
+
+    def _is_bound(self, value: ast.expr) -> bool:
+        """Whether an argument is a key of a dictionary that is evaluated as before."""
+        return isinstance(value, ast.Subscript) and value.value in self.construction.dictionaries
+
+    def _named(self, code: str) -> str:
+        """Code with the name of what is unpacked."""
+        if not self.construction.dictionaries or self._name is None:
+            return code
+        return code.replace(written(self._dictionary), self._name)
 
     def _can_go(self, value: ast.AST) -> bool:
         """Whether nothing is missed without an expression: a function of the program in it sets nothing."""
@@ -183,15 +228,19 @@ class _ByRun:
         value = _parsed(name, text)
         made = translated(name, value)
         if name == "sync_module_states" and value:
-            if self._has_own_ranks():
-                raise Stays("sync_module_states: the runtime broadcasts among the ranks that shard")
-            device = self.expression("device_id")
-            where = "" if device is None else f", device={written(device)}"
-            return replace(made, above=(f"broadcast_module_states({{model}}{where})",))
+            return replace(made, above=(self._broadcast(),))
         if name == "mixed_precision" and value is not None:
-            self._check_precision()
+            if not has_torch(self.context, self.construction.call):
+                raise Stays("mixed_precision: its types need `import torch`")
             made = made if self.recorded.facts["buffers"] else precision.without_buffers(made)
         return made
+
+    def _broadcast(self) -> str:
+        if self._has_own_ranks():
+            raise Stays("sync_module_states: the runtime broadcasts among the ranks that shard")
+        device = self.expression("device_id")
+        where = "" if device is None else f", device={self._named(written(device))}"
+        return f"broadcast_module_states({{model}}{where})"
 
     @property
     def _strategy(self) -> str:
@@ -245,44 +294,41 @@ class _ByRun:
     def _source(self, name: str) -> str:
         value = self.expression(name)
         assert value is not None
-        return written(value)
+        return self._named(written(value))
 
     def _device_type(self) -> str:
         """The kind of device: asked of the device that the program gives, else as it was."""
         value = self.expression("device_id")
         is_device = self.recorded.arguments.get("device_id", "").startswith("torch.device(")
         if is_device and isinstance(value, ast.Name | ast.Attribute):
-            return f"{written(value)}.type"
+            return f"{self._named(written(value))}.type"
         return f'"{self.recorded.facts["device_type"]}"'
-
-    def _check_precision(self) -> None:
-        facts, name = self.recorded.facts, "mixed_precision"
-        if (
-            facts["batch_norm"]
-            and self.recorded.arguments.get("auto_wrap_policy", "None") != "None"
-        ):
-            raise Stays(f"{name}: FSDP1 kept {facts['batch_norm'][0]} in full precision")
-        if not has_torch(self.context, self.construction.call):
-            raise Stays(f"{name}: its types need `import torch`")
 
     def _units(self) -> Plain:
         """The units by class where they were all modules of classes that have a name here, else by their own names."""
         facts = self.recorded.facts
-        if facts["other_options"]:
-            raise Stays(f"auto_wrap_policy gave {facts['other_options'][0]} options of its own")
-        if not facts["units"]:
+        if self.recorded.arguments.get("auto_wrap_policy", "None") == "None":
             return Plain()
-        known = [self._class(dotted) for dotted in facts["units"]]
+        precise = self.recorded.arguments.get("mixed_precision", "None") != "None"
+        norms = set(facts["batch_norm"]) if precise else set()
+        if others := sorted(norms ^ set(facts["other_options"])):
+            raise Stays(f"auto_wrap_policy gave {others[0]} options of its own")
+        units = {cls: names for cls, names in facts["units"].items() if not norms.issuperset(names)}
+        if not units:
+            return Plain(norms=bool(norms))
+        known = [self._class(dotted) for dotted in units]
         if facts["all_of_classes"] and all(text for text, _ in known):
             made = translated("auto_wrap_policy", [text for text, _ in known])
-            return replace(made, imports=tuple(need for _, need in known if need is not None))
-        names = [name for group in facts["units"].values() for name in group]
+            needs = tuple(need for _, need in known if need is not None)
+            return replace(made, imports=needs, norms=bool(norms))
+        names = [name for group in units.values() for name in group]
         if len(names) > _MOST_NAMES:
             raise Stays(
                 "the units of auto_wrap_policy have no classes of their own at the constructor"
             )
         # Children before parents.
-        return Plain(members=tuple(sorted(names, key=lambda name: -name.count("."))))
+        members = tuple(sorted(names, key=lambda name: -name.count(".")))
+        return Plain(members=members, norms=bool(norms))
 
     def _class(self, dotted: str) -> tuple[str, Import | None]:
         """How a class is written at the constructor, and its import if it has no name there; "" if it can have none."""

@@ -12,12 +12,17 @@ CONSTRUCTOR = Rule(
 is. It becomes `fully_shard` where plain PyTorch says the same. `fully_shard` shards a module in place and returns the same
 module, so nothing may depend on the wrapper any more. That is decided once for all constructors that can share a model:
 
-- every constructor among them is a plain call whose arguments are known here;
+- the arguments of every constructor among them are known here;
 - every use of FSDP1's interface (`no_sync`, `clip_grad_norm_`, `.module`, the class itself) can be rewritten with it; static
   functions of the class, such as `state_dict_type`, are the runtime's, which take a plain model as well;
 - no code depends on names of parameters with the wrapper in them, or on the class of a unit;
 - the model is made in the same program, and its parameters are not read before it is wrapped: an optimizer that was built
   earlier would train nothing.
+
+A call inside an expression becomes one of a function above the statement, where it takes a loop. A `partial` of the class that
+is only called becomes one of `fully_shard`, or such a function. `wrap` becomes `fully_shard` where it certainly runs under
+the one `enable_wrap` of its file; of a call in another function a run has to confirm it. A unit around a unit is none: FSDP1
+left it no parameters.
 
 FSDP1 gave unused parameters zero gradients, on which weight decay and momentum act, and FSDP2 gives them none. Where a
 forward of this program's model may leave a part unused, `fill_unused_gradients` goes on giving them. A model of another
@@ -73,6 +78,78 @@ model = Net()
 # FSDP1's use_orig_params=True:
 # for the weight decay of some
 fully_shard(model, reshard_after_forward=False)
+""",
+        ),
+        Example(
+            "inside an expression",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+from model import Block, Net
+
+models = [FSDP(Net(), auto_wrap_policy=ModuleWrapPolicy({Block})) for _ in range(2)]
+""",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+from model import Block, Net
+
+
+def shard(model):
+    for module in reversed(list(model.modules())):
+        if module is not model and isinstance(module, Block):
+            fully_shard(module)
+    return fully_shard(model)
+
+
+models = [shard(Net()) for _ in range(2)]
+""",
+        ),
+        Example(
+            "a partial that is only called",
+            """\
+from functools import partial
+
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+from model import Actor, Critic
+
+shard = partial(FSDP, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)
+actor, critic = shard(Actor()), shard(Critic())
+""",
+            """\
+from functools import partial
+
+from torch.distributed.fsdp import fully_shard
+
+from model import Actor, Critic
+
+shard = partial(fully_shard, reshard_after_forward=False)
+actor, critic = shard(Actor()), shard(Critic())
+""",
+        ),
+        Example(
+            "wrap inside of enable_wrap",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import enable_wrap, wrap
+
+from model import Net
+
+with enable_wrap(wrapper_cls=FSDP, use_orig_params=True):
+    model = Net()
+    model.head = wrap(model.head)
+    model = wrap(model)
+""",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+from model import Net
+
+model = Net()
+model.head = fully_shard(model.head)
+model = fully_shard(model)
 """,
         ),
         bridged(

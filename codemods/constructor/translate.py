@@ -7,7 +7,9 @@ translated where it is written.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from fsdp_migrate.codemods.constructor.plain import Plain, Stays
 from fsdp_migrate.codemods.rule import Import
@@ -26,7 +28,7 @@ HYBRID = frozenset({"HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"})
 MESH_DIM_NAMES = ("replicate", "shard")
 _TYPES = ("param_dtype", "reduce_dtype")
 _NO_EFFECT = frozenset({"limit_all_gathers", "use_orig_params", "backward_prefetch"})
-_ONLY_OFF = frozenset({"forward_prefetch", "param_init_fn", "ignored_modules", "ignored_states"})
+_ONLY_OFF = frozenset({"param_init_fn", "ignored_modules", "ignored_states"})
 
 
 def translated(name: str, value: object) -> Plain:
@@ -62,7 +64,9 @@ def translated(name: str, value: object) -> Plain:
         return (
             Plain(above=("broadcast_module_states({model})",), imports=need) if value else Plain()
         )
-    if name in _NO_EFFECT or (name in _ONLY_OFF and not value):
+    if name == "forward_prefetch" and value:
+        return Plain("the numbers are the same; set_modules_to_forward_prefetch asks for it")
+    if name in (*_NO_EFFECT, "forward_prefetch") or (name in _ONLY_OFF and not value):
         return Plain()
     raise Stays(f"{name}={value!r} works on the runtime only")
 
@@ -110,6 +114,35 @@ def mp_policy(fields: Mapping[str, object], *, below: bool) -> str:
     if not casts(fields, below=below):
         given.append("cast_forward_inputs=False")
     return f"MixedPrecisionPolicy({', '.join(given)})"
+
+
+def beside_batch_norm(whole: Plain, name: str) -> Plain:
+    """The plain form of a model whose BatchNorms FSDP1 keeps in full precision, in units of their own.
+
+    FSDP1 does so where both `mixed_precision` and a policy are given (`_wrap_utils.py`, `_auto_wrap`), and casts none of
+    their buffers.
+
+    Args:
+        name: what a policy is called that all other units share.
+    """
+    shared = {key: value for key, value in whole.shared.items() if key != "mp_policy"}
+    above = [
+        re.sub(r"(cast_buffers\(.*)\)", r"\1, keep_classes=[_BatchNorm])", a) for a in whole.above
+    ]
+    given = {}
+    if "mp_policy" in whole.shared:
+        above.append(f"{name} = {whole.shared['mp_policy']}")
+        given = {"mp_policy": name}
+    norm = Import("torch.nn.modules.batchnorm", "_BatchNorm")
+    return replace(
+        whole,
+        shared=shared,
+        child=whole.child | given,
+        root=whole.root | given,
+        norms=True,
+        above=tuple(above),
+        imports=(*whole.imports, norm, Import(RUNTIME, "run_in_full_precision")),
+    )
 
 
 def casts(fields: Mapping[str, object], *, below: bool) -> bool:

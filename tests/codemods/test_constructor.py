@@ -75,9 +75,9 @@ STAYS = {
     "mixed precision beside another constructor": f"model.a = FSDP(model.a, {BF16})\nmodel = FSDP(model, {BF16})\n",
     "mixed precision, two calls": f"def wrap(m):\n    return FSDP(m, {BF16})\na, b = wrap(Net()), wrap(Net())\n",
     "mixed precision in a function handed on": f"def wrap(m):\n    return FSDP(m, {BF16})\nmodels = map(wrap, models)\n",
-    "mixed precision and a model of another package": f"model = FSDP(model, {BY_BLOCK}, {BF16})\n",
-    "BatchNorm in the model's function": (
-        f"def build():\n    model = Seen()\n    model.bn = nn.BatchNorm1d(8)\n    return FSDP(model, {BY_BLOCK}, {BF16})\n"
+    "mixed precision that may be None, and BatchNorm": (
+        "p = MixedPrecision(torch.bfloat16)\nif x:\n    p = None\n"
+        f"model = FSDP(model, {BY_BLOCK}, mixed_precision=p)\n"
     ),
     "gradients in low precision": "model = FSDP(model, mixed_precision=MixedPrecision(keep_low_precision_grads=True))\n",
     "policy that asks the model": "model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({type(model.a)}))\n",
@@ -90,7 +90,6 @@ STAYS = {
         "p = ModuleWrapPolicy({Block})\na = FSDP(model, auto_wrap_policy=p)\n"
         "b = FSDP(Net(), auto_wrap_policy=p)\nprint(p)\n"
     ),
-    "policy inside an expression": f"train(FSDP(Net(), {BY_BLOCK}))\n",
     "policy in a class body": f"class T:\n    model = FSDP(Net(), {BY_BLOCK})\n",
     "another isinstance": f"def isinstance(*_): ...\nmodel = FSDP(model, {BY_BLOCK})\n",
     "another fully_shard": "from composable import fully_shard\nmodel = FSDP(model)\n",
@@ -99,10 +98,14 @@ STAYS = {
     "prefetching off": "model = FSDP(model, backward_prefetch=None)\n",
     "a popped argument": "model = FSDP(model, use_orig_params=options.pop('x'))\n",
     "an initializer": "model = FSDP(model, param_init_fn=init)\n",
-    "a partial": "wrap_model = partial(FSDP, use_orig_params=True)\nmodel = wrap_model(model)\n",
     "a star": "model = FSDP(*arguments)\n",
 }
 PLAIN = {
+    "mixed precision and a model of another package": f"model = FSDP(model, {BY_BLOCK}, {BF16})\n",
+    "BatchNorm in the model's function": (
+        f"def build():\n    model = Seen()\n    model.bn = nn.BatchNorm1d(8)\n    return FSDP(model, {BY_BLOCK}, {BF16})\n"
+    ),
+    "policy inside an expression": f"train(FSDP(Net(), {BY_BLOCK}))\n",
     "broadcast beside another constructor": "a = FSDP(model, sync_module_states=True)\nb = FSDP(Net())\n",
     "broadcast over a mesh": "model = FSDP(model, device_mesh=mesh['dp'], sync_module_states=True)\n",
     "broadcast by a flag": "model = FSDP(model, sync_module_states=low)\n",

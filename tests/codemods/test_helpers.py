@@ -21,6 +21,8 @@ REASONS = {
     "used where the result is not",
     "fill_unused_gradients": "FSDP2 leaves the gradient of a parameter that no forward used None, FSDP1's was zeros",
     "no_sync": "set_requires_gradient_sync(False) stays in force until it is set back",
+    "run_in_full_precision": "MixedPrecisionPolicy(output_dtype=...) casts to one type; FSDP1 gave the outputs of a "
+    "BatchNorm the type of its inputs",
     "summon_full_params": "unshard() does not recurse, casts, and forgets changes",
 }
 

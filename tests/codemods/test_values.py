@@ -91,13 +91,13 @@ def program(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def recorded(program: Path, name: str = "run.json", **changes: Any) -> Path:
+def recorded(program: Path, name: str = "run.json", function: str = "FSDP", **changes: Any) -> Path:
     """A recording of the program's one constructor; `changes` replace what it says."""
     text = (program / "train.py").read_text()
     call = next(
         node
         for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "FSDP"
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == function
     )
     entry = {
         "call": "FullyShardedDataParallel",
@@ -257,13 +257,112 @@ class Trainer:
     changed = analysed(program, recorded(program, names=names, units={})).changes
     assert '        assert self.cfg["fsdp"].kind == "zero2"\n' in changed[0].after.decode()
 
+    # Its class is all that calls the method.
+    started = f'{text}\n\nif __name__ == "__main__":\n    Trainer(load())\n'
+    (program / "train.py").write_text(started)
+    changed = analysed(program, recorded(program, names=names, units={})).changes
+    assert '        assert self.cfg["fsdp"].kind == "zero2"\n' in changed[0].after.decode()
+
 
 def test_what_is_unpacked_is_checked_by_its_key(program: Path) -> None:
     text = TRAIN.replace("sharding_strategy=cfg.strategy", "**cfg.options")
     (program / "train.py").write_text(text)
-    assert '    assert cfg.options["sharding_strategy"].name == "SHARD_GRAD_OP"\n' in after(
-        program, recorded(program)
+    assert after(program, recorded(program)).startswith(
+        "    # As a run recorded: sharding_strategy=SHARD_GRAD_OP, units by class\n"
+        '    assert set(cfg.options) <= {"sharding_strategy"}\n'
+        '    assert cfg.options["sharding_strategy"].name == "SHARD_GRAD_OP"\n'
     )
+
+
+def test_what_a_call_gives_gets_a_name(program: Path) -> None:
+    text = TRAIN.replace("sharding_strategy=cfg.strategy", "**cfg.options(options=1)")
+    (program / "train.py").write_text(text)
+    arguments = {**ARGUMENTS, "limit_all_gathers": "False", "forward_prefetch": "True"}
+    assert after(program, recorded(program, arguments=arguments)).startswith(
+        "    options = cfg.options(options=1)\n"
+        "    # As a run recorded: sharding_strategy=SHARD_GRAD_OP, units by class\n"
+        "    assert set(options) <= {\n"
+        '        "forward_prefetch",\n        "limit_all_gathers",\n        "sharding_strategy",\n    }\n'
+        '    assert options["sharding_strategy"].name == "SHARD_GRAD_OP"\n'
+        '    assert cfg.wrap == "size"\n'
+        "    for module in"
+    )
+    second = text.replace("**cfg.options", "**cfg.more, **cfg.options")
+    (program / "train.py").write_text(second)
+    assert "unpacked from several places" in reason(program, recorded(program))
+
+
+WRAPPED = """\
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import enable_wrap, wrap
+
+
+def build():
+    return wrap(Net())
+
+
+def main(cfg):
+    with enable_wrap(wrapper_cls=FSDP, sharding_strategy=cfg.strategy):
+        model = build()
+        model.eval()
+    return model
+"""
+BY_WRAP: dict[str, Any] = {
+    "function": "wrap",
+    "arguments": {"sharding_strategy": "ShardingStrategy.SHARD_GRAD_OP"},
+    "units": {},
+}
+
+
+def test_wrap_in_a_function_is_plain_where_it_runs_under_enable_wrap_alone(program: Path) -> None:
+    (program / "train.py").write_text(WRAPPED)
+    changes = analysed(program, recorded(program, **BY_WRAP)).changes
+    text = next(c.after.decode() for c in changes if c.path.name == "train.py")
+    assert text.partition("import Net\n")[2] == (
+        "from torch.distributed.fsdp import fully_shard\n\n\n"
+        "def build():\n    return fully_shard(Net(), reshard_after_forward=False)\n\n\n"
+        "def main(cfg):\n    # As a run recorded: sharding_strategy=SHARD_GRAD_OP\n"
+        '    assert cfg.strategy.name == "SHARD_GRAD_OP"\n'
+        "    model = build()\n    model.eval()\n    return model\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{WRAPPED}\n\nother = build()\n",
+        f"{WRAPPED}\n\nbuilders = [build]\n",
+        WRAPPED.replace("def build", "@register\ndef build"),
+    ],
+    ids=["called elsewhere", "handed on", "registered"],
+)
+def test_wrap_in_a_function_that_has_other_uses_stays(text: str, program: Path) -> None:
+    (program / "train.py").write_text(text)
+    assert "where enable_wrap is not around it" in reason(program, recorded(program, **BY_WRAP))
+
+
+def test_batch_norm_is_a_unit_in_full_precision(program: Path) -> None:
+    text = TRAIN.replace("        auto", "        mixed_precision=choose(cfg.kind),\n        auto")
+    (program / "train.py").write_text("from options import choose\n" + text)
+    with (program / "options.py").open("a") as file:
+        file.write("\n\ndef choose(kind):\n    return TABLE[kind]\n")
+    precise = {**ARGUMENTS, "mixed_precision": "MixedPrecision(param_dtype=torch.bfloat16)"}
+    norms = {"batch_norm": ["bn"], "other_options": ["bn"]}
+    units = {"torch.nn.BatchNorm1d": ["bn"], "torch.nn.Linear": ["blocks.0.linear"]}
+    by_name = {"arguments": precise, "units": units, "all_of_classes": False, **norms}
+    names = {**NAMES, "cfg.kind": "'bf16'"}
+    found = after(program, recorded(program, names=names, **by_name))
+    assert found.partition("model.blocks[0]")[0].endswith(
+        '    assert cfg.kind == "bf16"\n'
+        "    for module in reversed(list(model.modules())):\n"
+        "        if isinstance(module, _BatchNorm):\n"
+        "            run_in_full_precision(module)\n"
+        "            fully_shard(module, reshard_after_forward=False)\n"
+        "    fully_shard(\n        "
+    )
+    by_name["other_options"] = ["bn", "blocks.0.linear"]
+    assert "options of its own" in reason(program, recorded(program, names=names, **by_name))
 
 
 def test_a_method_that_ran_on_a_model_was_one_of_a_model(program: Path) -> None:

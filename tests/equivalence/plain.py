@@ -74,6 +74,11 @@ other = FSDP(other, ARGUMENTS)
 model = MODEL()
 model = FSDP(model, ARGUMENTS)
 average(model, other)"""
+_WRAPPED = """\
+model = MODEL()
+with enable_wrap(wrapper_cls=FSDP, ARGUMENTS):
+    model.head = wrap(wrap(model.head))
+    model = wrap(model)"""
 _PAIR = """\
 shard_group, _ = dist.new_subgroups(2)
 pairs = [dist.new_group(list(range(start, dist.get_world_size(), 2))) for start in range(2)]
@@ -144,6 +149,28 @@ def _programs() -> Iterator[Program]:
         ),
     )
     yield program("plain-average", _BY_BLOCK, top=_AVERAGE, body=_AVERAGED)
+    zero2 = "sharding_strategy=ShardingStrategy.SHARD_GRAD_OP"
+    yield program(
+        "plain-expression",
+        f"{zero2}, {_BY_BLOCK}",
+        body="models = [FSDP(MODEL(), ARGUMENTS)]\nmodel = models[0]",
+    )
+    yield program(
+        "plain-unused-expression",
+        top=_NET,
+        body="nets = [FSDP(Net(), ARGUMENTS)]\nmodel = nets[0]",
+        model=models.Stack,
+    )
+    partial = "shard = partial(FSDP, ARGUMENTS)\nmodel = shard(MODEL())"
+    yield program("plain-partial", zero2, body=partial)
+    yield program("plain-partial-units", f"{zero2}, {_BY_BLOCK}", body=partial)
+    yield program("plain-wrap", zero2, body=_WRAPPED)
+    yield program(
+        "plain-norms",
+        "auto_wrap_policy=ModuleWrapPolicy({nn.Conv2d}), mixed_precision=MixedPrecision(torch.bfloat16, torch.float32, "
+        "torch.bfloat16)",
+        model=models.ConvNet,
+    )
     hybrid = _STRATEGY.replace("}[", '    "hsdp": ShardingStrategy.HYBRID_SHARD,\n}[')
     yield program(
         "plain-hybrid",
@@ -171,5 +198,11 @@ FAULTS = {
         "fill_unused_gradients(net)",
         "pass",
         "parameters",
+    ),
+    "wrap-forgotten": (
+        "program-plain-wrap",
+        "fully_shard(model.head, reshard_after_forward=False)",
+        "model.head",
+        "collectives",
     ),
 }

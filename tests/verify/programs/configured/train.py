@@ -34,6 +34,10 @@ def make_policy(options):
     return functools.partial(size_based_auto_wrap_policy, min_num_params=options.least)
 
 
+def sharding(options):
+    return {"sharding_strategy": ShardingStrategy[options.strategy], "forward_prefetch": True}
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--strategy", default="SHARD_GRAD_OP")
@@ -44,10 +48,10 @@ def main():
     model = Net()
     model = FSDP(
         model,
-        sharding_strategy=ShardingStrategy[args.strategy],
         auto_wrap_policy=make_policy(args),
         device_id=torch.device("cpu"),
         use_orig_params=True,
+        **sharding(args),
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     generator = torch.Generator().manual_seed(dist.get_rank())

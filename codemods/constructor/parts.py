@@ -1,0 +1,57 @@
+"""What each argument of a constructor adds to its plain form: by what the files show, else by what a run recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from fsdp_migrate.codemods.constructor import precision, recorded, sharding, training, wrapping
+from fsdp_migrate.codemods.constructor.construction import DIRECT, SIGNATURE, Construction
+from fsdp_migrate.codemods.constructor.plain import Plain, Stays
+
+# What translates which arguments by what the files show.
+_TRANSLATED: tuple[tuple[Callable[[Construction], dict[str, Plain]], tuple[str, ...]], ...] = (
+    (sharding.plain, ("process_group", "sharding_strategy", "device_mesh")),
+    (wrapping.plain, ("auto_wrap_policy",)),
+    *((partial(training.plain, name=name), (name,)) for name in training.BY_NAME),
+    (precision.plain, ("mixed_precision",)),
+)
+
+
+def parts_of(construction: Construction) -> dict[str, Plain]:
+    """What each argument adds to the plain form.
+
+    Raises:
+        Stays: if an argument needs the runtime, or is not known here.
+    """
+    if construction.users:
+        return {}
+    if construction.kind != DIRECT and construction.maker is None:
+        raise Stays(f"{construction.kind} makes the units when the program runs")
+    if construction.unknown:
+        raise Stays(f"`{construction.unknown[0].arg}` is not an argument of FSDP1")
+    if construction.is_partly_known or not construction.is_sure:
+        unknown = "some arguments come from an unpacked dictionary"
+        unsure = "wrap makes a unit where enable_wrap is around its call"
+        why = Stays(unknown if construction.is_sure else unsure)
+        return recorded.parts(construction, SIGNATURE[1:], why)
+    parts: dict[str, Plain] = {}
+    given = {argument.name for argument in construction.arguments}
+    for plain, names in _TRANSLATED:
+        if given.isdisjoint(names):  # the defaults are FSDP2's, too
+            parts.update(dict.fromkeys(names, Plain()))
+            continue
+        try:
+            parts.update(plain(construction))
+        except Stays as stays:
+            parts.update(recorded.parts(construction, names, stays))
+    return {"device_id": parts["device_id"], **parts}  # the device is current before a mesh is made
+
+
+def why_not(construction: Construction) -> str:
+    """What in its own arguments keeps a constructor on the bridge; "" for nothing."""
+    try:
+        parts_of(construction)
+    except Stays as stays:
+        return str(stays)
+    return ""

@@ -1,0 +1,191 @@
+"""Calls that make units in other ways: inside an expression, by a `partial`, by `wrap`."""
+
+from __future__ import annotations
+
+import pytest
+
+from .test_examples import analyse
+
+HEAD = """\
+import functools
+import torch.nn as nn
+from model import Block, Net
+from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel as FSDP, ShardingStrategy
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy, enable_wrap, wrap
+
+
+"""
+BY_BLOCK = "auto_wrap_policy=ModuleWrapPolicy({Block})"
+ZERO2 = "sharding_strategy=ShardingStrategy.SHARD_GRAD_OP"
+PARTIAL = f"shard = functools.partial(FSDP, {ZERO2})\n"
+WITH = "with enable_wrap(wrapper_cls=FSDP, use_orig_params=True):\n"
+
+# Programs with what they become, behind their imports.
+BECOMES = {
+    "a key of a dictionary": (
+        f"def build(net):\n    # sharded\n    return {{'net': FSDP(net, {BY_BLOCK})}}\n\n\nbuild(Net())\n",
+        """\
+def build(net):
+    # sharded
+    def shard(model):
+        for module in reversed(list(model.modules())):
+            if module is not model and isinstance(module, Block):
+                fully_shard(module)
+        return fully_shard(model)
+
+    return {'net': shard(net)}
+
+
+build(Net())
+""",
+    ),
+    "two alike share a function": (
+        f"a, b = Net(), Net()\na, b = FSDP(a, {BY_BLOCK}), FSDP(b, {BY_BLOCK})\n",
+        """\
+a, b = Net(), Net()
+
+
+def shard(model):
+    for module in reversed(list(model.modules())):
+        if module is not model and isinstance(module, Block):
+            fully_shard(module)
+    return fully_shard(model)
+
+
+a, b = shard(a), shard(b)
+""",
+    ),
+    "two that differ have one each": (
+        f"models = [FSDP(Net(), {BY_BLOCK}), FSDP(Net(), {BY_BLOCK}, {ZERO2})]\n",
+        """\
+def shard(model):
+    for module in reversed(list(model.modules())):
+        if module is not model and isinstance(module, Block):
+            fully_shard(module)
+    return fully_shard(model)
+
+
+def shard_2(model):
+    for module in reversed(list(model.modules())):
+        if module is not model and isinstance(module, Block):
+            fully_shard(module, reshard_after_forward=False)
+    return fully_shard(model, reshard_after_forward=False)
+
+
+models = [shard(Net()), shard_2(Net())]
+""",
+    ),
+    "a statement on the line of its if": (
+        f"net = Net()\nif True: net = FSDP(net, {BY_BLOCK})\n",
+        """\
+net = Net()
+
+
+def shard(model):
+    for module in reversed(list(model.modules())):
+        if module is not model and isinstance(module, Block):
+            fully_shard(module)
+    return fully_shard(model)
+
+
+if True: net = shard(net)
+""",
+    ),
+    "one call takes one expression": (
+        f"models = {{n: FSDP(Net(), {ZERO2}) for n in 'ab'}}\n",
+        "models = {n: fully_shard(Net(), reshard_after_forward=False) for n in 'ab'}\n",
+    ),
+    "a partial with a policy": (
+        f"def build():\n    make = functools.partial(FSDP, {BY_BLOCK})\n    return make(Net())\n\n\nbuild()\n",
+        """\
+def build():
+    def make(model):
+        for module in reversed(list(model.modules())):
+            if module is not model and isinstance(module, Block):
+                fully_shard(module)
+        return fully_shard(model)
+
+    return make(Net())
+
+
+build()
+""",
+    ),
+    "a partial with nothing to say": (
+        "shard = functools.partial(FSDP, use_orig_params=True)\nnet = shard(Net())\n",
+        "shard = fully_shard\nnet = shard(Net())\n",
+    ),
+    "a unit around a unit is none": (
+        WITH + "    net = Net()\n    net.head = wrap(wrap(net.head))\n    net = wrap(net)\n",
+        "net = Net()\nnet.head = fully_shard(net.head)\nnet = fully_shard(net)\n",
+    ),
+    "an argument of wrap comes first": (
+        f"with enable_wrap(wrapper_cls=FSDP, {ZERO2}):\n    net = Net()\n"
+        "    net.head = wrap(net.head, sharding_strategy=ShardingStrategy.FULL_SHARD)\n    net = wrap(net)\n",
+        "net = Net()\nnet.head = fully_shard(net.head)\nnet = fully_shard(net, reshard_after_forward=False)\n",
+    ),
+}
+STAYS = {
+    "a name of the comprehension": "models = [FSDP(Net(), auto_wrap_policy=ModuleWrapPolicy({b})) for b in blocks]\n",
+    "a condition of elif": f"if False:\n    pass\nelif FSDP(Net(), {BY_BLOCK}):\n    pass\n",
+    "a comment in the call": f"models = [FSDP(Net(),  # this one\n    {BY_BLOCK})]\n",
+    "a class body": f"class Holder:\n    models = [FSDP(Net(), {BY_BLOCK})]\n",
+    "a partial that is handed on": PARTIAL + "models = map(shard, [Net()])\nnet = shard(Net())\n",
+    "a partial with two values": PARTIAL + f"if x:\n    {PARTIAL}net = shard(Net())\n",
+    "a partial that is called with more": PARTIAL + "net = shard(Net(), device_id=None)\n",
+    "a partial of a name that changes": (
+        f"low = True\nshard = functools.partial(FSDP, {BY_BLOCK}, cpu_offload=CPUOffload(low))\nlow = False\n"
+        "net = shard(Net())\n"
+    ),
+    "a partial that binds the model": "shard = functools.partial(FSDP, Net())\nnet = shard(None)\n",
+    "a partial of a subclass": (
+        "class Own(FSDP):\n    pass\n\n\nshard = functools.partial(Own)\nnet = shard(Net())\n"
+    ),
+    "wrap by a subclass": (
+        "class Own(FSDP):\n    pass\n\n\nwith enable_wrap(wrapper_cls=Own):\n    net = wrap(Net())\n"
+    ),
+    "a name that changes under enable_wrap": (
+        "low = True\nwith enable_wrap(wrapper_cls=FSDP, cpu_offload=CPUOffload(low)):\n    low = False\n    net = wrap(Net())\n"
+    ),
+    "wrap in a function": "def build():\n    return wrap(Net())\n\n\n"
+    + WITH
+    + "    net = build()\n",
+    "wrap handed on": WITH + "    models = [*map(wrap, [Net()])]\n    net = wrap(Net())\n",
+    "wrap without enable_wrap": "net = wrap(Net())\n" + WITH + "    other = wrap(Net())\n",
+    "wrap in a generator": WITH + "    nets = (wrap(net) for net in [Net()])\nnets = [*nets]\n",
+    "a silenced call of wrap": (
+        WITH
+        + "    net = Net()\n    net.head = wrap(net.head)  # fsdp-migrate: ignore\n    net = wrap(net)\n"
+    ),
+    "a silenced partial": (
+        f"shard = functools.partial(FSDP, {ZERO2})  # fsdp-migrate: ignore\nnet = shard(Net())\n"
+    ),
+    "enable_wrap beside another context": (
+        "with lock, enable_wrap(wrapper_cls=FSDP):\n    net = wrap(Net())\n"
+    ),
+    "enable_wrap with a policy": (
+        f"with enable_wrap(wrapper_cls=FSDP, {BY_BLOCK}):\n    net = wrap(Net())\n"
+    ),
+}
+
+
+def behind_imports(text: str) -> str:
+    """A program without the lines at its top."""
+    lines = text.splitlines(keepends=True)
+    first = [n for n, line in enumerate(lines) if line.startswith(("import ", "from "))][-1] + 1
+    return "".join(lines[first:]).lstrip("\n")
+
+
+@pytest.mark.parametrize("name", BECOMES)
+def test_it_becomes_plain(name: str) -> None:
+    before, expected = BECOMES[name]
+    _, after = analyse(HEAD + before)
+    assert behind_imports(after) == expected
+    assert analyse(after)[1] == after  # a second run changes nothing
+
+
+@pytest.mark.parametrize("name", STAYS)
+def test_it_stays_on_the_bridge(name: str) -> None:
+    report, after = analyse(HEAD + STAYS[name])
+    assert behind_imports(after) == STAYS[name]
+    assert {f.action.value for f in report.findings if f.code == "FSDP002"} == {"runtime"}
