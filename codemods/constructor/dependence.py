@@ -18,7 +18,8 @@ from fsdp_migrate.codemods.constructor.origin import is_looked_at, may_be_module
 from fsdp_migrate.codemods.constructor.parameter_names import NAMED, is_prefix_taken_off, is_safe
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.names import CLASS, is_private
-from fsdp_migrate.facts.scopes import Imported
+from fsdp_migrate.facts.program import Definition
+from fsdp_migrate.facts.scopes import Assigned, Imported
 
 Dependence = tuple[ast.AST, str]
 
@@ -146,7 +147,8 @@ class _Search:
     def interface(self) -> Iterator[Dependence]:
         for node in self.attributes(*_INTERFACE):
             if node.attr not in _STATIC or self.context.fsdp1(node.value) != CLASS:
-                yield node, f"uses {node.attr} of FSDP1"
+                if not self._is_own(node):
+                    yield node, f"uses {node.attr} of FSDP1"
         for node in self.attributes(*_OWN):
             if self.context.can_be_model(node.value):
                 yield node, f"reads {node.attr}, which FSDP1 kept at the wrapper"
@@ -154,7 +156,29 @@ class _Search:
     def clipping(self) -> Iterator[Dependence]:
         for node in self.attributes("clip_grad_norm_"):
             if not any(d.startswith("torch.nn.utils") for d in self.context.dotted(node)):
-                yield node, "may clip by FSDP1's own clip_grad_norm_"
+                if not self._is_own(node):
+                    yield node, "may clip by FSDP1's own clip_grad_norm_"
+
+    def _is_own(self, node: ast.Attribute) -> bool:
+        """Whether an attribute is one that a class of the program gives its objects: `self` is no wrapper, nor is what a
+        name certainly holds that was made by calling the class."""
+        receiver, program = node.value, self.context.program
+        if not isinstance(receiver, ast.Name):
+            return False
+        cls = self.file.enclosing_class(node) if receiver.id == "self" else None
+        made = Definition(self.file, cls) if cls is not None else None
+        if receiver.id != "self":
+            bindings = (self.file.scope_of(receiver).lookup(receiver.id) or (None, []))[1]
+            only = bindings[0] if len(bindings) == 1 else None
+            value = only.value if isinstance(only, Assigned) and not only.path else None
+            made = (
+                program.definition(value.func, self.file) if isinstance(value, ast.Call) else None
+            )
+        if made is None or not isinstance(made.node, ast.ClassDef):
+            return False
+        every = [made, *(a for a in program.classes_above(made) if isinstance(a, Definition))]
+        wraps = any(map(self.context.models.is_subclass, every))
+        return not wraps and any(node.attr in _given_names(each.node) for each in every)
 
     def inner_modules(self) -> Iterator[Dependence]:
         for node in self.attributes("module"):
@@ -338,3 +362,11 @@ class _Search:
             return True
         takes = any(_TAKES_SHARDED.search(name) for name in around)
         return takes and not self.before.may_have_run(self.file, node)
+
+
+def _given_names(cls: ast.AST) -> set[str]:
+    """The methods of a class, and the attributes that it gives `self`."""
+    nodes = list(ast.walk(cls))
+    stored = (n for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
+    methods = {n.name for n in getattr(cls, "body", ()) if isinstance(n, ast.FunctionDef)}
+    return methods | {n.attr for n in stored if getattr(n.value, "id", "") == "self"}

@@ -125,7 +125,24 @@ build()
         "net = Net()\nnet.head = fully_shard(net.head)\nnet = fully_shard(net, reshard_after_forward=False)\n",
     ),
 }
+OWN = """\
+class Trainer:
+    def __init__(self, no_sync):
+        self.no_sync = no_sync
+        net = Net()
+        self.net = FSDP(net)
+        self.clip_grad_norm_ = self.clip
+
+    def clip(self, limit):
+        self.net.clip_grad_norm_(limit)
+
+
+trainer = Trainer(True)
+print(trainer.no_sync)
+trainer.clip_grad_norm_(1.0)
+"""
 STAYS = {
+    "a method of a parameter": OWN + "def step(trainer):\n    trainer.clip_grad_norm_(1.0)\n",
     "a name of the comprehension": "models = [FSDP(Net(), auto_wrap_policy=ModuleWrapPolicy({b})) for b in blocks]\n",
     "a condition of elif": f"if False:\n    pass\nelif FSDP(Net(), {BY_BLOCK}):\n    pass\n",
     "a comment in the call": f"models = [FSDP(Net(),  # this one\n    {BY_BLOCK})]\n",
@@ -182,6 +199,14 @@ def test_it_becomes_plain(name: str) -> None:
     _, after = analyse(HEAD + before)
     assert behind_imports(after) == expected
     assert analyse(after)[1] == after  # a second run changes nothing
+
+
+def test_attributes_of_a_class_of_the_program_are_its_own() -> None:
+    """Of an object that the class makes, and of `self`; `self.net` is a model."""
+    _, after = analyse(HEAD + OWN)
+    expected = OWN.replace("self.net = FSDP(net)", "self.net = fully_shard(net)")
+    clip = "clip_grad_norm_(self.net.parameters(), limit)"
+    assert behind_imports(after) == expected.replace("self.net.clip_grad_norm_(limit)", clip)
 
 
 @pytest.mark.parametrize("name", STAYS)
