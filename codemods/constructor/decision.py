@@ -32,7 +32,7 @@ from fsdp_migrate.codemods.constructor.origin import (
     stays_inside,
 )
 from fsdp_migrate.codemods.constructor.parts import parts_of, why_not
-from fsdp_migrate.codemods.constructor.plain import Plain, Stays, merged
+from fsdp_migrate.codemods.constructor.plain import Plain, Stays, merged, reads
 from fsdp_migrate.codemods.constructor.reach import Reach
 from fsdp_migrate.codemods.constructor.translate import beside_batch_norm
 from fsdp_migrate.codemods.context import Context
@@ -200,6 +200,15 @@ class Decisions:
         for each in self.constructions(context):
             yield bool(why_not(each)) and not self._is_idle(each)
 
+    def idle(self, context: Context) -> list[ast.AST]:
+        """The functions of a file whose constructors never run: they stay as they are."""
+        functions = [
+            context.file.function(each.call) or each.call
+            for each in self.constructions(context)
+            if self._is_idle(each)
+        ]
+        return list(dict.fromkeys(functions))
+
     def _is_idle(self, construction: Construction) -> bool:
         """Whether a constructor never runs: nothing calls its function, and its file is a program by itself."""
         context = construction.context
@@ -229,6 +238,10 @@ class Decisions:
         if not origin.factories or self.makeup.may_leave_unused(origin):
             need = Import(RUNTIME, "fill_unused_gradients", construction.call.func)
             parts["module"] = Plain(below=("fill_unused_gradients({model})",), imports=(need,))
+        units = wrapping.listed(construction)
+        if units and not norms and self.makeup.builds_each(origin, units):
+            part = replace(parts["auto_wrap_policy"], units="", members=(f"{units}.*",))
+            parts["auto_wrap_policy"] = replace(part, message="becomes a loop over these modules")
         whole = merged(parts.values())
         if norms:
             whole = beside_batch_norm(whole, context.free("mp_policy", construction.call))
@@ -291,11 +304,10 @@ class Decisions:
         for context in every:
             own = [form for form in forms if form.construction.context.file is context.file]
             handled = _handled(context, forms, own) if context in contexts else set()
-            idle = self.constructions(context) if context in contexts else []
-            idle = [each for each in idle if self._is_idle(each)]
-            handled |= {node for each in idle for node in ast.walk(each.call)}
+            idle = self.idle(context) if context in contexts else []
+            handled |= {node for each in idle for node in ast.walk(each)}
             spare = [statement for form in own for statement in form.whole.statements]
-            if _names(e.call for e in idle) & _names(t for s in spare for t in _assigned_to(s)):
+            if any(reads(context.file, each, statement) for each in idle for statement in spare):
                 raise Stays("a constructor that nothing calls has the same policy")
             factories = {call for origin in origins for _, call in origin.factories}
             calls = partial(_calls, every)
@@ -351,14 +363,6 @@ def _decisions_of(models: Models) -> Decisions:
 
 def _may_use(text: str) -> bool:
     return any(word in text for word in _WORDS_OF_USES) or bool(_USES.search(text))
-
-
-def _assigned_to(statement: ast.stmt) -> list[ast.expr]:
-    return statement.targets if isinstance(statement, ast.Assign) else []
-
-
-def _names(nodes: Iterable[ast.AST]) -> set[str]:
-    return {n.id for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name)}
 
 
 def _handled(context: Context, forms: list[PlainForm], own: list[PlainForm]) -> set[ast.AST]:

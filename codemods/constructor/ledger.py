@@ -81,7 +81,7 @@ def _constructor(
             message += f": {why_not(construction) or decision.reason}"
         return Found(CONSTRUCTOR, call, Action.RUNTIME, message, construct)
     message = "becomes fully_shard(...): the model is sharded in place and stays the same object"
-    if form.whole.units:
+    if form.whole.units or form.whole.members:
         message = "becomes fully_shard(...) on every unit, children before parents, the model last"
     body = None
     if construction.kind == ENABLE_WRAP:

@@ -19,6 +19,7 @@ BUFFERS = (*BATCH_NORM, "register_buffer", "Buffer(", "InstanceNorm", "FakeQuant
 # Packages that bring no BatchNorm and no buffers into a model of this program.
 _KNOWN = {"torch", "math", "functools", "typing", "dataclasses", "einops", "numpy", "collections"}
 _KNOWN |= {"fairscale", "flash_attn", "apex", "xformers", "logging", "warnings", "os", "abc"}
+_COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp)
 # Models of transformers and diffusers that are transformers, without BatchNorm.
 _TRANSFORMERS = re.compile(
     r"^(transformers|diffusers)\.(.*\.)?\w+(ForCausalLM|LMHeadModel|ForSeq2SeqLM|ForConditionalGeneration"
@@ -108,6 +109,50 @@ class Makeup:
                     return False
         return bool(made)
 
+    def builds_each(self, origin: Origin, listed: str) -> bool:
+        """Whether a list of the model's holds modules that are made for it, one by one: none twice, none inside another.
+
+        Args:
+            listed: `layers`, or `blocks()` for a method that returns such an attribute.
+        """
+        return bool(origin.factories) and all(
+            bool(classes) and all(self._builds_each(each, listed) for each in classes)
+            for factory in origin.factories
+            for classes in [list(self._with(factory, listed.removesuffix("()")))]
+        )
+
+    def _with(self, factory: tuple[File, ast.Call], name: str) -> Iterator[Definition]:
+        """The classes of the program that a factory can make an instance of and that mention a name."""
+        made = self.made_of(*factory)
+        found = [made] if isinstance(made, Definition) else []
+        if isinstance(made, Inner):
+            paths = self.reach.below(str(made.file.path))
+            files = [file for path in paths if (file := self.program.load(path)) is not None]
+            found = [Definition(file, cls) for file in files for cls in file.of(ast.ClassDef)]
+        word = re.compile(rf"\b{re.escape(name)}\b")
+        yield from (each for each in found if word.search(each.file.source(each.node)))
+
+    def _builds_each(self, cls: Definition, listed: str) -> bool:
+        """Whether `self.layers = nn.ModuleList([Block(i) for i in ...])` is all that a class does to a list."""
+        above = [each for each in self.program.classes_above(cls) if isinstance(each, Definition)]
+        nodes = [(each.file, node) for each in (cls, *above) for node in ast.walk(each.node)]
+        own = f"self.{_returned(nodes, listed) if listed.endswith('()') else listed}"
+        made = [
+            (file, node.value)
+            for file, node in nodes
+            if isinstance(node, ast.Assign) and own in map(ast.unparse, node.targets)
+        ]
+        if len(made) != 1 or not is_module(self.program, cls) or _is_changed(nodes, own):
+            return False
+        file, call = made[0]
+        if not isinstance(call, ast.Call) or len(call.args) != 1:
+            return False
+        every = call.args[0].elt if isinstance(call.args[0], _COMPREHENSIONS) else None
+        blocks = self.program.meanings(every.func, file) if isinstance(every, ast.Call) else ()
+        return getattr(call.func, "attr", "") == "ModuleList" and [
+            isinstance(getattr(block, "node", None), ast.ClassDef) for block in blocks
+        ] == [True]
+
     def _unused(self, cls: Definition) -> bool:
         """Whether a class of the model, or one that it names, has a part that no method always reads."""
         modules = [
@@ -181,6 +226,25 @@ def _always_runs(file: File, node: ast.AST) -> bool:
             return False
         child = parent
     return True
+
+
+def _returned(nodes: list[tuple[File, ast.AST]], method: str) -> str:
+    """The attribute that `def blocks(self): return list(self.layers)` returns."""
+    functions = [node for _, node in nodes if isinstance(node, ast.FunctionDef)]
+    bodies = [each.body for each in functions if f"{each.name}()" == method]
+    text = ast.unparse(bodies[0][0]) if len(bodies) == 1 and len(bodies[0]) == 1 else ""
+    found = re.fullmatch(r"return (?:list\(self\.(\w+)\)|self\.(\w+))", text)
+    return (found[1] or found[2]) if found else ""
+
+
+def _is_changed(nodes: list[tuple[File, ast.AST]], own: str) -> bool:
+    """Whether something may be put into a list, or taken from it by its index."""
+    around = (n for _, n in nodes if isinstance(n, ast.Attribute | ast.Subscript))
+    return any(
+        ast.unparse(node.value) == own
+        and (isinstance(node, ast.Subscript) or node.attr in {"append", "extend", "insert", "pop"})
+        for node in around
+    )
 
 
 def _own_text(file: File, around: ast.AST) -> str:

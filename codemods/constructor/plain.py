@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Edits, Import
+from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.scopes import Imported
 from fsdp_migrate.facts.values import Value
 from fsdp_migrate.findings import Action
@@ -121,6 +122,19 @@ def spent(
             return None
         found.append(statement)
     return tuple(found)
+
+
+def reads(file: File, region: ast.AST, assignment: ast.stmt) -> bool:
+    """Whether a region reads a name that an assignment binds."""
+    names = [node for node in ast.walk(assignment) if isinstance(node, ast.Name)]
+    bound = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+    scope = file.scope_of(assignment)
+    return any(
+        isinstance(node, ast.Name)
+        and node.id in bound
+        and (file.scope_of(node).lookup(node.id) or [None])[0] is scope
+        for node in ast.walk(region)
+    )
 
 
 def is_pure(context: Context, value: ast.AST) -> bool:

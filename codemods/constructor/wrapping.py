@@ -8,6 +8,7 @@ by the runtime, as FSDP1 does.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -186,6 +187,22 @@ def classes_of(construction: Construction) -> list[ast.expr] | None:
     """The classes that a policy selects units by; None if there is no policy, or it selects by something else."""
     value = construction.value("auto_wrap_policy")
     return None if value is None else _units(construction, value).classes or None
+
+
+def listed(construction: Construction) -> str:
+    """The list of the model's whose modules are units: `layers` of `m in list(model.layers)`; "" for any other policy."""
+    value = construction.value("auto_wrap_policy")
+    made = construction.context.value(value) if value is not None else None
+    function = _lambda(construction.context, made) if made is not None else None
+    body = function.body if function is not None else None
+    if not isinstance(body, ast.Compare) or construction.module is None:
+        return ""
+    modules = body.comparators[0]
+    if isinstance(modules, ast.Call) and getattr(modules.func, "id", "") == "list":
+        modules = modules.args[0]
+    text, model = ast.unparse(modules), ast.unparse(construction.module)
+    found = re.fullmatch(rf"{re.escape(model)}\.(\w+(\(\))?)", text)
+    return found[1] if found else ""
 
 
 @dataclass(frozen=True)

@@ -102,9 +102,12 @@ def find(context: Context) -> Iterator[Found]:
 
 def plain(context: Context, forms: Sequence[PlainForm]) -> Iterator[Found]:
     """The class as `FSDPModule`."""
+    idle = {node for each in decisions(context).idle(context) for node in ast.walk(each)}
     for reference, name in context.references.items():
-        if name != CLASS or not (
-            _is_tested(context, reference) or context.is_annotation(reference)
+        if (
+            reference in idle
+            or name != CLASS
+            or not (_is_tested(context, reference) or context.is_annotation(reference))
         ):
             continue
         if not context.means("FSDPModule", reference, f"{TORCH}.FSDPModule"):

@@ -297,6 +297,71 @@ def test_a_part_that_a_forward_may_not_use(tmp_path: Path, forward: str) -> None
     assert "    fully_shard(model)\n    fill_unused_gradients(model)\n" in after["train.py"]
 
 
+BLOCKS = """\
+import torch.nn as nn
+
+
+class Block(nn.Linear):
+    pass
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([Block(8, 8) for _ in range(2)])
+
+    def units(self):
+        return list(self.layers)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+"""
+BY_LIST = TRAIN.replace(
+    "FSDP(model)",
+    "FSDP(model, auto_wrap_policy=partial(lambda_auto_wrap_policy, lambda_fn=lambda m: m in LIST))",
+).replace(
+    "import torch\n",
+    "import torch\nfrom functools import partial\n"
+    "from torch.distributed.fsdp.wrap import lambda_auto_wrap_policy\n",
+    1,
+)
+
+
+@pytest.mark.parametrize(
+    ("named", "loop"),
+    [
+        ("list(model.layers)", "for module in model.layers:"),
+        ("model.layers", "for module in model.layers:"),
+        ("model.units()", "for module in model.units():"),
+        ("[*model.layers]", "if module in [*model.layers]:"),
+    ],
+)
+def test_a_list_of_blocks_is_looped_over(tmp_path: Path, named: str, loop: str) -> None:
+    files = {"train.py": BY_LIST.replace("LIST", named), "model.py": BLOCKS}
+    assert f"    {loop}\n" in migrated(tmp_path, files)[0]["train.py"]
+
+
+BUILT = "self.layers = nn.ModuleList([Block(8, 8) for _ in range(2)])"
+OTHERWISE = {
+    "one block twice": "block = Block(8, 8)\n        self.layers = nn.ModuleList([block for _ in range(2)])",
+    "by a function, which may return one twice": BUILT.replace("Block(8, 8)", "make(8)"),
+    "of another package": BUILT.replace("Block(8, 8)", "library.Block(8)"),
+    "no registered list": BUILT.replace("nn.ModuleList(", "list("),
+    "added to": f"{BUILT}\n        self.layers.append(self.layers[0])",
+    "in two ways": f"{BUILT}\n        if wide:\n            {BUILT}",
+}
+
+
+@pytest.mark.parametrize("built", OTHERWISE.values(), ids=OTHERWISE)
+def test_a_list_built_otherwise_is_only_looked_up(tmp_path: Path, built: str) -> None:
+    model = BLOCKS.replace(BUILT, built).replace("import torch", "import library\nimport torch")
+    files = {"train.py": BY_LIST.replace("LIST", "model.units()"), "model.py": model}
+    after = migrated(tmp_path, files)[0]["train.py"]
+    assert "        if module in model.units():\n            fully_shard(module)\n" in after
+
+
 ORIGINS = {
     "an optimizer before": (
         "def main():\n    model = Net()\n    optimizer = torch.optim.SGD(model.parameters())\n    model = FSDP(model)\n"
