@@ -267,7 +267,8 @@ def _origin(binding: Binding) -> str | int:
     module = getattr(binding, "module", None)
     if module is None:
         return id(binding)
-    return RUNTIME if str(module).startswith(RUNTIME) else str(module)  # one object, by any path
+    home = RUNTIME if str(module).startswith(RUNTIME) else module  # one object, by any path
+    return f"{home}.{getattr(binding, 'member', '')}"
 
 
 def _is_fallback(binding: Binding) -> bool:
