@@ -13,7 +13,7 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.import_statement import ImportChange
 from fsdp_migrate.codemods.needed_imports import hand_out, leading, root_of, sees
 from fsdp_migrate.codemods.rule import Edit, Edits, Example, Found, Import, Rule, bridged
-from fsdp_migrate.codemods.unused_imports import is_spent, is_unused, may_go
+from fsdp_migrate.codemods.unused_imports import is_spent, may_go
 from fsdp_migrate.facts.names import RUNTIME, TORCH, fsdp1_name, in_runtime, is_module
 from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
 from fsdp_migrate.findings import Action
@@ -202,8 +202,6 @@ def _decide(context: Context, statement: ImportChange, gone: Collection[ast.AST]
             statement.drop.add(local)
         elif not ours:
             continue
-        elif context.plain and whole and is_unused(context, statement.node, alias):
-            statement.drop.add(local)
         elif isinstance(statement.node, ast.Import):
             if _leads_to_fsdp1(context, statement.node, local, gone):
                 statement.move[local] = in_runtime(alias.name), ""
@@ -348,7 +346,7 @@ def _say(statement: ImportChange, joined: Collection[ast.stmt]) -> Iterator[Foun
     elif node in joined:
         yield Found(RULE, node, Action.RUNTIME, f"is imported from {RUNTIME}", construct)
     elif statement.drop:
-        yield Found(RULE, node, Action.REWRITE, "is removed: nothing uses it", construct)
+        yield Found(RULE, node, Action.REWRITE, "is removed: nothing uses it any more", construct)
     elif module and module.startswith(RUNTIME):
         yield Found(RULE, node, Action.RUNTIME, f"is imported from {module}", construct)
 

@@ -32,16 +32,6 @@ def is_spent(context: Context, node: ast.AST, local: str, gone: Collection[ast.A
     return scope is not context.file.scope or not _is_for_others(context, local)
 
 
-def is_unused(context: Context, node: ast.stmt, alias: ast.alias) -> bool:
-    """Whether no file has a name but this import, at the top: one that is in a `try`, or has a comment, says something."""
-    file, local = context.file, alias.asname or alias.name
-    words = re.findall(rf"(?<![\w.]){re.escape(local)}\b", file.text)
-    line = file.text.splitlines()[(alias.end_lineno or 1) - 1]
-    if len(words) != 1 or "#" in line or node not in file.tree.body or "." in local:
-        return False
-    return not _is_for_others(context, local)
-
-
 def _is_for_others(context: Context, name: str) -> bool:
     """Whether a file may have a name for other files: `import *` alone does not use it."""
     file, program = context.file, context.program
