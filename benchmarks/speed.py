@@ -1,8 +1,8 @@
 """What the tool costs on a tree, beside other tools of its kind: `python -P benchmarks/speed.py TREE...`.
 
-CPU seconds and peak memory of whole processes, as the system accounts for them: the median of several rounds, in which
-the commands take turns. Of django-upgrade, pyupgrade and ruff those are run that are installed beside this Python; they
-work on a copy of the tree, since they write.
+CPU seconds and peak memory of whole processes, as the system accounts for them: the least of several rounds, in which the
+commands take turns, since all else that runs on the machine only adds. Of django-upgrade, pyupgrade and ruff those are run
+that are beside this Python or on PATH; they work on a copy of the tree, since they write.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 BIN = Path(sys.executable).parent
+PATH = os.pathsep.join([str(BIN), os.environ.get("PATH", os.defpath)])
 START = {
     "python -c 'import click'": [sys.executable, "-c", "import click"],
     "fsdp-migrate --version": [str(BIN / "fsdp-migrate"), "--version"],
@@ -54,12 +54,12 @@ def measure(commands: dict[str, list[str]], folder: Path, rounds: int) -> None:
             if number:  # the first fills the caches of the system
                 runs[name].append(run)
     for name, measured in runs.items():
-        seconds, memory = (statistics.median(column) for column in zip(*measured, strict=True))
+        seconds, memory = (min(column) for column in zip(*measured, strict=True))
         print(f"  {name:36} {seconds:8.2f} s {memory:8.0f} MiB")
 
 
-def on_tree(tree: Path, rounds: int) -> None:
-    """Prints what each tool costs on a tree."""
+def on_tree(tree: Path, rounds: int, copies: int) -> None:
+    """Prints what each tool costs on a tree, and ours on several copies of it in one folder."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "tree"
         shutil.copytree(tree, copy, symlinks=True)
@@ -67,9 +67,16 @@ def on_tree(tree: Path, rounds: int) -> None:
         print(f"{tree.name}: {len(files)} files")
         commands = {name: [str(BIN / tool), *rest] for name, (tool, *rest) in OURS.items()}
         for name, (tool, *rest) in OTHERS.items():
-            if (BIN / tool).exists():
-                commands[name] = [str(BIN / tool), *rest, *files]
+            if found := shutil.which(tool, path=PATH):
+                commands[name] = [found, *rest, *files]
         measure(commands, copy, rounds)
+        for number in range(copies):
+            shutil.copytree(tree, Path(folder) / "copies" / str(number), symlinks=True)
+        if copies:
+            print(f"{tree.name}: {copies} copies")
+            measure(
+                {"fsdp-migrate check": commands["fsdp-migrate check"]}, Path(folder) / "copies", 1
+            )
 
 
 def main() -> None:
@@ -77,11 +84,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("trees", nargs="+", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--copies", type=int, default=0, help="also of so many copies of each tree")
     arguments = parser.parse_args()
     print("start-up")
     measure(START, Path.cwd(), arguments.rounds)
     for tree in arguments.trees:
-        on_tree(tree.resolve(), arguments.rounds)
+        on_tree(tree.resolve(), arguments.rounds, arguments.copies)
 
 
 if __name__ == "__main__":
