@@ -8,7 +8,7 @@ from functools import cached_property
 from fsdp_migrate.codemods.edit import text
 from fsdp_migrate.codemods.models import Models
 from fsdp_migrate.codemods.rule import Edit
-from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.scopes import Scope
@@ -152,7 +152,7 @@ class Context:
             if not isinstance(parent, ast.Subscript | ast.Tuple | ast.BinOp):
                 return False
             owner = getattr(parent, "value", None)
-            if getattr(owner, "attr", getattr(owner, "id", "")) == "Literal":
+            if last_name(owner) == "Literal":
                 return False
             child = parent
         return False

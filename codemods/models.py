@@ -10,28 +10,17 @@ import ast
 from collections.abc import Iterator
 from functools import cached_property
 
-from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition, Program
 from fsdp_migrate.facts.scopes import Assigned, Opaque, Parameter
 from fsdp_migrate.facts.values import element, reaches, reaching
 
-# Methods and functions that return the model that they are given, or a wrapper around it.
-_SAME = frozenset(
-    {
-        "to",
-        "cuda",
-        "cpu",
-        "train",
-        "eval",
-        "half",
-        "bfloat16",
-        "float",
-        "requires_grad_",
-        "compile",
-        "cast",
-    }
-)
+# Methods that return the module that they are called on.
+SAME = frozenset({"bfloat16", "cpu", "cuda", "double", "eval", "float", "half", "requires_grad_"})
+SAME |= {"to", "train"}
+# Functions that return the model that they are given, or a wrapper around it.
+_WRAPPERS = frozenset({"cast", "compile"})
 
 
 class Models:
@@ -53,7 +42,7 @@ class Models:
 
     def is_constructor(self, call: ast.Call, file: File) -> bool:
         """Whether a call wraps a model."""
-        name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        name = last_name(call.func)
         if name == "wrap" and self.program.fsdp1(call.func, file) == name:
             return True
         return self.is_class(call.func, file)
@@ -137,8 +126,8 @@ class Models:
     def _made_by(self, call: ast.Call, file: File, path: tuple[int, ...] = ()) -> bool:
         if self.is_constructor(call, file):
             return True
-        name = getattr(call.func, "attr", getattr(call.func, "id", ""))
-        if name in _SAME:
+        name = last_name(call.func)
+        if name in SAME | _WRAPPERS:
             receiver = [call.func.value] if isinstance(call.func, ast.Attribute) else []
             if any(self.can_hold(each, file) for each in (*receiver, *call.args)):
                 return True
@@ -163,9 +152,9 @@ class Models:
         for binding in bindings:
             if isinstance(binding, Parameter) and binding.function is definition.node:
                 assert not isinstance(binding.function, ast.Lambda)
-                given = _given(call, binding.function, binding.argument.arg)
+                passed = given(call, binding.function, binding.argument.arg)
                 assigned = [each for each in bindings if isinstance(each, Assigned)]
-                return (given is not None and self.can_hold(given, file)) or any(
+                return (passed is not None and self.can_hold(passed, file)) or any(
                     self.can_hold(each.value, definition.file)
                     for each in reaching(definition.file, assigned, value)
                 )
@@ -236,7 +225,7 @@ class Models:
             called = None if _is_method(function) else self._called(call, other)
             if called is not None and called.node is not function:
                 continue
-            value = _given(call, function, parameter.argument.arg)
+            value = given(call, function, parameter.argument.arg)
             if value is not None:
                 yield other, value
 
@@ -246,7 +235,7 @@ class Models:
         found: dict[str, list[tuple[File, ast.Call]]] = {}
         for file in self.program.files:
             for call in file.of(ast.Call):
-                name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+                name = last_name(call.func)
                 found.setdefault(name, []).append((file, call))
         return found
 
@@ -320,7 +309,7 @@ def _is_method(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return names[:1] in (["self"], ["cls"])
 
 
-def _given(
+def given(
     call: ast.Call, function: ast.FunctionDef | ast.AsyncFunctionDef, parameter: str
 ) -> ast.expr | None:
     """What a call gives for a parameter of a function."""

@@ -150,7 +150,9 @@ def _settled(
             continue
         try:
             edits = list(each.edits())
-            together = sorted(dict.fromkeys([*taken, *edits]), key=lambda edit: (edit.start, edit.end))
+            together = sorted(
+                dict.fromkeys([*taken, *edits]), key=lambda edit: (edit.start, edit.end)
+            )
             if overlap(together):
                 raise Refused("another rewrite changes the same code")
         except Refused as refusal:

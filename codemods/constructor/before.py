@@ -7,9 +7,10 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from fsdp_migrate.codemods.constructor.construction import Construction
-from fsdp_migrate.codemods.constructor.origin import given, is_module, root_of
+from fsdp_migrate.codemods.constructor.origin import is_module, root_of
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.facts.file import File
+from fsdp_migrate.codemods.models import given
+from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.program import Definition
 from fsdp_migrate.facts.scopes import Assigned, Parameter
 from fsdp_migrate.facts.values import reaching
@@ -146,7 +147,7 @@ class Before:
 
     def _evaluates(self, file: File, call: ast.Call) -> bool:
         """Whether a call evaluates a model, by its name: a method, or a function that gets one."""
-        name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        name = last_name(call.func)
         if not _EVALUATION.search(name) or _DATA.search(name) or (name == "eval" and not call.args):
             return False
         given = (*call.args, *(keyword.value for keyword in call.keywords))

@@ -17,7 +17,8 @@ from fsdp_migrate.codemods.constructor.leaves import leaves_of
 from fsdp_migrate.codemods.constructor.origin import is_looked_at, may_be_module
 from fsdp_migrate.codemods.constructor.parameter_names import NAMED, is_prefix_taken_off, is_safe
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.facts.names import CLASS, is_private
+from fsdp_migrate.facts.file import last_name
+from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES, is_private
 from fsdp_migrate.facts.program import Definition
 from fsdp_migrate.facts.scopes import Assigned, Imported
 
@@ -29,14 +30,7 @@ _STATIC = (
     "state_dict_type",
     "set_state_dict_type",
     "get_state_dict_type",
-    "optim_state_dict",
-    "optim_state_dict_to_load",
-    "full_optim_state_dict",
-    "sharded_optim_state_dict",
-    "shard_full_optim_state_dict",
-    "scatter_full_optim_state_dict",
-    "flatten_sharded_optim_state_dict",
-    "rekey_optim_state_dict",
+    *OPTIMIZER_STATES,
 )
 # Methods and static functions that FSDP1's class has, and nn.Module has not.
 _INTERFACE = (
@@ -115,7 +109,7 @@ class _Search:
     def calls(self, *names: str) -> Iterator[ast.Call]:
         """The calls of functions and methods of some names."""
         for call in self.file.of(ast.Call):
-            name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+            name = last_name(call.func)
             if name in names and not self.is_bare(call):
                 yield call
 
@@ -128,7 +122,7 @@ class _Search:
 
     def may_be_model(self, expression: ast.expr) -> bool:
         """Whether an expression can be a model, by what it holds or by its name."""
-        last = getattr(expression, "attr", getattr(expression, "id", ""))
+        last = last_name(expression)
         return self.context.can_be_model(expression) or bool(_MODEL.search(last.lower()))
 
     def references(self) -> Iterator[Dependence]:
@@ -188,7 +182,7 @@ class _Search:
 
     def states(self) -> Iterator[Dependence]:
         for node in self.attributes("state_dict", "load_state_dict"):
-            last = getattr(node.value, "attr", getattr(node.value, "id", "")).lower()
+            last = last_name(node.value).lower()
             if self.context.can_be_model(node.value) or not _NO_MODEL.search(last):
                 if not self._has_type(node):
                     text = f"may call {node.attr} of the model, whose tensors are whole under FSDP1"
@@ -226,7 +220,7 @@ class _Search:
                 if node not in self.handled:
                     yield node, text
         for call in self.file.of(ast.Call):
-            if getattr(call.func, "attr", getattr(call.func, "id", "")) in _ON_META:
+            if last_name(call.func) in _ON_META:
                 yield call, text
 
     def names(self) -> Iterator[Dependence]:

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.plain import Stays
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.facts.file import File
+from fsdp_migrate.codemods.models import SAME, given
+from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.program import Definition, External, Program
 from fsdp_migrate.facts.scopes import Assigned, Opaque, Parameter
 from fsdp_migrate.facts.values import element, reaching
@@ -30,18 +31,6 @@ _LOOPS = (
     ast.DictComp,
 )
 # Methods that return the module that they are called on.
-_SAME = {
-    "to",
-    "cuda",
-    "cpu",
-    "train",
-    "eval",
-    "half",
-    "bfloat16",
-    "float",
-    "double",
-    "requires_grad_",
-}
 _BUILTINS = {"enumerate", "range", "list", "reversed", "zip"}
 _NO_MODULES = {"abc", "enum", "typing", "collections", "dataclasses"}
 _ELSEWHERE = "the model is made elsewhere, where an optimizer may hold its parameters already"
@@ -108,7 +97,7 @@ class _Search:
 
     def may_keep(self, file: File, call: ast.Call, model: str) -> bool:
         """Whether a call may keep parameters: one that makes an optimizer, or a function of the program that gets the model."""
-        called = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        called = last_name(call.func)
         if re.search(r"optim|adam|sgd", called, re.IGNORECASE):
             return "load" not in called
         values = [*call.args, *(keyword.value for keyword in call.keywords)]
@@ -136,8 +125,8 @@ class _Search:
         if model is at:
             return
         if isinstance(model, ast.Call):
-            function, name = model.func, getattr(model.func, "attr", getattr(model.func, "id", ""))
-            if isinstance(function, ast.Attribute) and name in _SAME:
+            function, name = model.func, last_name(model.func)
+            if isinstance(function, ast.Attribute) and name in SAME:
                 self.follow(file, function.value, at)
             elif name == "deepcopy" and model.args:
                 self.follow(file, model.args[0], model)
@@ -231,7 +220,7 @@ def _is_same(value: ast.expr, name: str, at: ast.AST) -> bool:
     if isinstance(value, ast.IfExp) and at in (value.body, value.orelse):
         return True
     while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
-        if value.func.attr not in _SAME:
+        if value.func.attr not in SAME:
             return False
         value = value.func.value
     return isinstance(value, ast.Name) and value.id == name
@@ -256,19 +245,6 @@ def callers(
                 method and definition is None and isinstance(call.func, ast.Attribute)
             ):
                 yield other, call
-
-
-def given(
-    call: ast.Call, function: ast.FunctionDef | ast.AsyncFunctionDef, parameter: str
-) -> ast.expr | None:
-    """What a call gives for a parameter of a function."""
-    names = [argument.arg for argument in function.args.args]
-    for keyword in call.keywords:
-        if keyword.arg == parameter:
-            return keyword.value
-    position = names.index(parameter) if parameter in names else len(call.args)
-    position -= bool(names) and names[0] in {"self", "cls"}
-    return call.args[position] if 0 <= position < len(call.args) else None
 
 
 def _readers(file: File) -> Iterator[ast.Attribute]:

@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context, keyword
-from fsdp_migrate.codemods.left.measured import last_name
 from fsdp_migrate.codemods.left.taken import is_for_other_models, is_known_as_whole, taken
 from fsdp_migrate.codemods.rule import Found, Rule, bridged
+from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.findings import Action
 
 RULE = Rule(
@@ -147,7 +147,7 @@ _ENDING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 def find(context: Context) -> Iterator[Found]:
     """Calls of torch's function with the parameters of an FSDP1 model."""
     for call in context.file.of(ast.Call):
-        if last_name(call) != _NAME or not context.dotted(call.func) & _TORCH:
+        if last_name(call.func) != _NAME or not context.dotted(call.func) & _TORCH:
             continue
         given = keyword(call, "parameters", 0)
         if given is None or not _are_sharded(context, given) or _is_for_others(context, call):
@@ -199,6 +199,6 @@ def _asks_for_the_kind(test: ast.expr) -> bool:
 
 def _clips(context: Context, node: ast.AST) -> bool:
     """Whether a node calls a method of that name, or another function for sharded gradients."""
-    if not isinstance(node, ast.Call) or not last_name(node).endswith(_NAME):
+    if not isinstance(node, ast.Call) or not last_name(node.func).endswith(_NAME):
         return False
     return not context.dotted(node.func) & _TORCH

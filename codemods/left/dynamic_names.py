@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.left.measured import last_name
 from fsdp_migrate.codemods.rule import Example, Found, Rule
+from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.names import RUNTIME, TORCH, fsdp1_name, is_module
 from fsdp_migrate.findings import Action
 
@@ -106,7 +106,7 @@ def find(context: Context) -> Iterator[Found]:
         if not isinstance(path, str):
             continue
         name = fsdp1_name(path)
-        function = last_name(user) if isinstance(user, ast.Call) else ""
+        function = last_name(user.func) if isinstance(user, ast.Call) else ""
         imported = is_module(path.replace(RUNTIME, TORCH, 1)) and function in _IMPORTING
         if imported or (name and function in _PATCHING):
             yield _moved(context, constant, path)

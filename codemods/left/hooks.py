@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.left.taken import is_known_as_whole, taken
 from fsdp_migrate.codemods.rule import Found, Rule, bridged
+from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.findings import Action
 
 COMMUNICATION = Rule(
@@ -167,7 +168,7 @@ def find(context: Context) -> Iterator[Found]:
 
 def _instead(context: Context, call: ast.Call) -> str:
     hook = keyword(call, "hook", 1)
-    name = getattr(hook, "attr", getattr(hook, "id", ""))
+    name = last_name(hook)
     if name not in _COMPRESSING:
         return _RAISES
     policy = f"MixedPrecision(reduce_dtype=torch.{_COMPRESSING[name]})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.facts.file import last_name
 
 _REDUCING = frozenset(
     {"amax", "amin", "max", "mean", "min", "norm", "std", "sum", "var", "vector_norm"}
@@ -48,16 +49,11 @@ def _done_to(child: ast.AST, parent: ast.AST) -> str | None:
     if isinstance(parent, ast.Attribute):
         return parent.attr
     if isinstance(parent, ast.Call) and child is not parent.func:
-        return (last_name(parent) or None) if child in parent.args[:1] else None
+        return (last_name(parent.func) or None) if child in parent.args[:1] else None
     if isinstance(parent, ast.BinOp):
         return "" if isinstance(parent.op, ast.Pow) and child is parent.left else None
     of_syntax = ast.Call | ast.ListComp | ast.GeneratorExp | ast.List | ast.Tuple
     return "" if isinstance(parent, of_syntax) else None
-
-
-def last_name(call: ast.Call) -> str:
-    """`norm` of `torch.linalg.norm(...)`."""
-    return getattr(call.func, "attr", getattr(call.func, "id", ""))
 
 
 def _is_torchs(context: Context, call: ast.Call) -> bool:
@@ -71,7 +67,7 @@ def reduces_over_ranks(context: Context, node: ast.AST) -> bool:
         if isinstance(around, ast.BinOp) and "world_size" in context.source(around):
             return True
     return any(
-        "reduce" in last_name(call)
+        "reduce" in last_name(call.func)
         and context.file.function(call) is function
         and _is_torchs(context, call)
         for call in context.file.of(ast.Call)

@@ -11,10 +11,10 @@ import re
 from collections.abc import Callable, Iterator
 
 from fsdp_migrate.codemods.context import Context, shortened
-from fsdp_migrate.codemods.left.measured import is_measured, last_name, reduces_over_ranks
+from fsdp_migrate.codemods.left.measured import is_measured, reduces_over_ranks
 from fsdp_migrate.codemods.left.taken import holds, is_for_other_models, is_known_as_whole, taken
 from fsdp_migrate.codemods.rule import Found, Rule, bridged
-from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.scopes import Imported
 from fsdp_migrate.findings import Action
 
@@ -218,7 +218,7 @@ def find(context: Context) -> Iterator[Found]:
 def _vectors(context: Context) -> Iterator[Found]:
     """Sharded parameters that are joined into one vector."""
     for call in context.file.of(ast.Call):
-        if last_name(call) == "parameters_to_vector" and call.args:
+        if last_name(call.func) == "parameters_to_vector" and call.args:
             if taken(context).are_parameters(call.args[0], context.file):
                 yield Found(RULE, call, Action.MANUAL, _VECTOR)
 
@@ -277,9 +277,9 @@ def _is_sharded(context: Context, node: ast.expr) -> bool:
 def _elsewhere(context: Context) -> Iterator[tuple[ast.Call, str]]:
     """The calls of functions of files without FSDP in them, with what these do."""
     for call in _grouped_elsewhere(context):
-        yield call, f"in {last_name(call)}, {_SHAPE}"
+        yield call, f"in {last_name(call.func)}, {_SHAPE}"
     for call in _measured_elsewhere(context):
-        yield call, f"{last_name(call)} takes norms of gradients: {_NORM}"
+        yield call, f"{last_name(call.func)} takes norms of gradients: {_NORM}"
 
 
 def _grouped_elsewhere(context: Context) -> Iterator[ast.Call]:

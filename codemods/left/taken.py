@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.models import Models
-from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.names import CLASS, fsdp1_name
 from fsdp_migrate.facts.scopes import Assigned, Imported, Parameter
 from fsdp_migrate.facts.values import reaching
@@ -235,7 +235,7 @@ def is_for_other_models(context: Context, node: ast.AST) -> bool:
     if method is None or cls is None:
         return False
     return any(
-        cls.name in {getattr(base, "attr", getattr(base, "id", "")) for base in other.bases}
+        cls.name in {last_name(base) for base in other.bases}
         and "fsdp" in file.source(other).lower()
         and any(getattr(each, "name", "") == method.name for each in other.body)
         for file in context.program.files

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Example, Found, Rule, bridged
-from fsdp_migrate.facts.names import CLASS
+from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES
 from fsdp_migrate.findings import Action
 
 RULE = Rule(
@@ -72,16 +72,6 @@ state = helper.full_optim_state_dict(model, optimizer)
 )
 RULES = (RULE,)
 
-FUNCTIONS = (
-    "optim_state_dict",
-    "optim_state_dict_to_load",
-    "full_optim_state_dict",
-    "sharded_optim_state_dict",
-    "shard_full_optim_state_dict",
-    "scatter_full_optim_state_dict",
-    "flatten_sharded_optim_state_dict",
-    "rekey_optim_state_dict",
-)
 _STAYS = {
     "optim_state_dict": "the runtime follows the state-dict type currently set",
     "rekey_optim_state_dict": "the runtime turns parameter numbers into names, or names into numbers",
@@ -92,7 +82,7 @@ _STAYS = {
 
 def find(context: Context) -> Iterator[Found]:
     """FSDP1's functions for optimizer states, by the class or by a model."""
-    for name in FUNCTIONS:
+    for name in OPTIMIZER_STATES:
         for attribute in context.file.attributes.get(name, ()):
             owner = attribute.value
             if context.fsdp1(owner) == CLASS or context.can_be_model(owner):

@@ -246,6 +246,11 @@ class File:
         return starts[first - 1], starts[last] if last < len(starts) else len(self.text)
 
 
+def last_name(expression: ast.AST | None) -> str:
+    """`norm` of `torch.linalg.norm`, and of `norm`; "" of what is no name."""
+    return getattr(expression, "attr", getattr(expression, "id", ""))
+
+
 def module_name(path: Path) -> str:
     """The dotted form of a file's whole path. Imports are resolved by its end."""
     absolute = path.absolute()

@@ -45,6 +45,18 @@ STATE_DICTS = frozenset(
 WRAPPING = frozenset({"enable_wrap", "wrap"})
 NAMES = POLICIES | OPTIONS | STATE_DICTS | WRAPPING | {CLASS, "ShardedGradScaler"}
 
+# The class's static functions for states of optimizers.
+OPTIMIZER_STATES = (
+    "optim_state_dict",
+    "optim_state_dict_to_load",
+    "full_optim_state_dict",
+    "sharded_optim_state_dict",
+    "shard_full_optim_state_dict",
+    "scatter_full_optim_state_dict",
+    "flatten_sharded_optim_state_dict",
+    "rekey_optim_state_dict",
+)
+
 FSDP2_NAMES = frozenset(
     {
         "fully_shard",
