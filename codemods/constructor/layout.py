@@ -282,6 +282,8 @@ def _lines(construction: Construction, parts: Plain, shape: Shape, skip_root: bo
             name = context.free("fsdp_kwargs", construction.call)
             lines.append(f"{name} = dict({shared.removeprefix(', ')})")
             shared = f", **{name}"
+        if any("cast_forward_inputs=False" in value for value in parts.child.values()):
+            lines.append("# As under FSDP1, the root alone casts its inputs")
         lines += _loop(construction, parts, shape, shared, skip_root)
     final = f"fully_shard({shape.model}{_arguments(parts.root)}{shared})"
     below = [line.replace("{model}", shape.model) for line in parts.below]

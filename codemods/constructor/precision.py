@@ -108,6 +108,7 @@ class Net(nn.Module):
 def build():
     model = Net()
     bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    # As under FSDP1, the root alone casts its inputs
     for module in reversed(list(model.modules())):
         if isinstance(module, nn.Linear):
             fully_shard(module, mp_policy=replace(bf16, cast_forward_inputs=False))

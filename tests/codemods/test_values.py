@@ -355,6 +355,7 @@ def test_batch_norm_is_a_unit_in_full_precision(program: Path) -> None:
     found = after(program, recorded(program, names=names, **by_name))
     assert found.partition("model.blocks[0]")[0].endswith(
         '    assert cfg.kind == "bf16"\n'
+        "    # As under FSDP1, the root alone casts its inputs\n"
         "    for module in reversed(list(model.modules())):\n"
         "        if isinstance(module, _BatchNorm):\n"
         "            run_in_full_precision(module)\n"
