@@ -240,6 +240,15 @@ plugin = FullyShardedDataParallelPlugin(auto_wrap_policy=by_layer)
 """,
             message="transformer_cls_names_to_wrap",
         ),
+        Example(
+            "what the environment says",
+            """\
+from accelerate import FullyShardedDataParallelPlugin
+
+plugin = FullyShardedDataParallelPlugin()
+""",
+            message="pass fsdp_version=2",
+        ),
     ),
 )
 FLAGS = Rule(

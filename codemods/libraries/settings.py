@@ -30,6 +30,7 @@ from fsdp_migrate.findings import Action
 RULES = rules.RULES
 
 _ENUMS = frozenset({"BackwardPrefetch", "FSDPOption", "ShardingStrategy", "StateDictType"})
+_FROM_ENVIRONMENT = "is FSDP1 unless FSDP_VERSION is 2 in the environment: pass fsdp_version=2"
 _LIGHTNING = ("lightning.", "lightning_fabric.", "pytorch_lightning.")
 
 
@@ -84,7 +85,9 @@ class _Reader:
 
     def plugin(self, call: ast.Call) -> Iterator[Found]:
         settings = from_call(self.file, call, self.resolve)
-        if is_first(settings):
+        if not settings.entries:  # `Plugin()`, `Plugin(**options)`
+            yield Found(PLUGIN, call, Action.MANUAL, _FROM_ENVIRONMENT)
+        elif is_first(settings):
             nodes = {self.file.span(keyword): keyword for keyword in call.keywords}
             yield from self.found(Section(PLUGIN.code, settings, None, settings), nodes)
 
