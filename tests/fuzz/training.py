@@ -170,6 +170,7 @@ def slice_of(seeds: range, limit: int) -> tuple[Counter[str], list[str]]:
     lines = []
     for seed, ranks in results(seeds, limit):
         given = program(Random(seed))
+        counts["programs"] += 1
         counts["plain"] += bool(ranks[0].get("plain"))
         for form in FORMS:
             verdict = judge(given, ranks, form)
@@ -208,7 +209,10 @@ def main() -> int:
     slices = [
         range(at, min(at + _PAIR, seeds.stop)) for at in range(seeds.start, seeds.stop, _PAIR)
     ]
-    with get_context("fork").Pool(given.jobs) as pool:
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # of a time limit: what is done counts
+    with contextlib.suppress(KeyboardInterrupt), get_context("fork").Pool(given.jobs) as pool:
         for counts, lines in pool.imap(partial(slice_of, limit=given.limit), slices):
             total += counts
             print(*lines, sep="\n", end="\n" if lines else "", flush=True)
