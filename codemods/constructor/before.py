@@ -27,6 +27,7 @@ class Before:
 
     Args:
         factories: the calls that make the models.
+        nested: whether a wrapped model may be a part of another, whose class says nothing about it.
     """
 
     def __init__(
@@ -35,10 +36,13 @@ class Before:
         constructions: Collection[Construction],
         calls: Calls,
         factories: Collection[ast.Call],
+        *,
+        nested: bool,
     ) -> None:
         self.context = context
         self.calls = calls
         self.factories = factories
+        self.nested = nested
         self._first: dict[ast.AST | None, int] = {}
         self._wrapped: set[str] = set()
         self._constructors = {each.call for each in constructions}

@@ -301,6 +301,8 @@ class Decisions:
 
         self._check_units(forms, paths)
         every = (*contexts, *others)
+        factories = {call for origin in origins for _, call in origin.factories}
+        nested = any(may_be_nested(contexts[0], each, origins) for each in origins)
         for context in every:
             own = [form for form in forms if form.construction.context.file is context.file]
             handled = _handled(context, forms, own) if context in contexts else set()
@@ -309,9 +311,8 @@ class Decisions:
             spare = [statement for form in own for statement in form.whole.statements]
             if any(reads(context.file, each, statement) for each in idle for statement in spare):
                 raise Stays("a constructor that nothing calls has the same policy")
-            factories = {call for origin in origins for _, call in origin.factories}
-            calls = partial(_calls, every)
-            before = Before(context, [form.construction for form in own], calls, factories)
+            made = [form.construction for form in own]
+            before = Before(context, made, partial(_calls, every), factories, nested=nested)
             for node, text in dependences(context, handled, before, has_memory=ran):
                 raise Stays(f"{context.file.shown}:{getattr(node, 'lineno', 1)} {text}")
 

@@ -112,6 +112,10 @@ DEPENDENT = {
     "a model that a library saves": (
         "import storage\n\n\ndef f(path):\n    model = FSDP(Net())\n    storage.open(path).save(model)"
     ),
+    "a state dict of what may hold the model, behind a test of its class": (
+        "def f(trainer):\n    trainer.net = FSDP(Net())\n    save(trainer)\n\n\n"
+        "def save(m):\n    if not isinstance(m, FSDP):\n        return m.state_dict()"
+    ),
     "another constructor that stays": "def f(options):\n    return FSDP(Net(), **options)",
 }
 # What looks like it and is not.
