@@ -1,0 +1,276 @@
+"""The tables that translations are read from: FSDP1's names are torch's, and each value is what torch calls it."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import logging
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from fsdp_migrate.codemods.constructor import translate
+from fsdp_migrate.codemods.constructor.plain import Plain, Stays
+from fsdp_migrate.codemods.rule import Import
+from fsdp_migrate.codemods.uses import optimizer_states, state_dict_bodies
+from fsdp_migrate.facts.names import (
+    CLASS,
+    FSDP2_NAMES,
+    MODULES,
+    NAMES,
+    OPTIMIZER_STATES,
+    RUNTIME,
+    TORCH,
+    fsdp1_name,
+    is_private,
+)
+
+from .programs import analysed
+
+THEIRS = {module: import_module(TORCH + module) for module in (*MODULES, "._wrap_utils")}
+
+
+def test_every_name_is_torchs() -> None:
+    unknown = {n for n in NAMES if not any(hasattr(each, n) for each in THEIRS.values())}
+    assert unknown == {"default_auto_wrap_policy"}  # torch 1's
+    assert {n for n in FSDP2_NAMES if not hasattr(THEIRS[""], n)} <= {
+        "DataParallelMeshDims"
+    }  # 2.12
+
+
+def test_every_public_name_of_torch_is_known() -> None:
+    public = {name for each in THEIRS.values() for name in getattr(each, "__all__", ())}
+    assert public
+    assert public <= NAMES | FSDP2_NAMES
+    for module, theirs in THEIRS.items():
+        for name in NAMES & set(vars(theirs)) - ({"wrap"} if not module else set()):
+            assert fsdp1_name(f"{TORCH}{module}.{name}") == name
+            assert fsdp1_name(f"{RUNTIME}{module}.{name}") == name
+    assert fsdp1_name(f"{TORCH}.wrap") is None
+
+
+@pytest.mark.parametrize(
+    ("path", "private"),
+    [
+        ("", False),
+        ("._flat_param", True),
+        ("._flat_param.FlatParamHandle", True),
+        (".FlatParameter", True),
+        (".unknown", False),
+        ("._fully_shard", False),
+        ("._fully_shard._fsdp_param.FSDPParam", False),
+        ("._common_utils", False),
+        ("._common_utils._FSDPState", True),
+        (".api", False),
+        (".api._private", True),
+        (".api.FSDPModule", False),
+        (".api.Unknown", True),
+        (".api.unknown", False),
+        (".wrap._recursive_wrap", True),
+        (".wrap.ModuleWrapPolicy", False),
+        (".fully_sharded_data_parallel._is_fsdp_flattened", True),
+        (".fully_sharded_data_parallel.FullyShardedDataParallel._unshard", False),
+        (".sharded_grad_scaler._refresh", True),
+    ],
+)
+def test_what_is_private_to_fsdp1(path: str, private: bool) -> None:
+    assert is_private(TORCH + path) is private
+    assert is_private(f"another{path}") is False
+
+
+OFFLOAD, POLICY = Import(TORCH, "CPUOffloadPolicy"), Import(TORCH, "MixedPrecisionPolicy")
+CAST = Import(RUNTIME, "cast_buffers")
+TRANSLATED: list[tuple[str, Any, Plain]] = [
+    ("sharding_strategy", None, Plain()),
+    ("sharding_strategy", "FULL_SHARD", Plain()),
+    ("sharding_strategy", "HYBRID_SHARD", Plain()),
+    ("sharding_strategy", "NO_SHARD", Plain()),
+    ("sharding_strategy", "SHARD_GRAD_OP", Plain(shared={"reshard_after_forward": "False"})),
+    ("sharding_strategy", "_HYBRID_SHARD_ZERO2", Plain(shared={"reshard_after_forward": "False"})),
+    ("cpu_offload", False, Plain()),
+    (
+        "cpu_offload",
+        True,
+        Plain(shared={"offload_policy": "CPUOffloadPolicy()"}, imports=(OFFLOAD,)),
+    ),
+    ("auto_wrap_policy", None, Plain()),
+    ("auto_wrap_policy", ["Block"], Plain(units="isinstance({module}, Block)")),
+    ("auto_wrap_policy", ["A", "B"], Plain(units="isinstance({module}, (A, B))")),
+    ("sync_module_states", False, Plain()),
+    (
+        "sync_module_states",
+        True,
+        Plain(
+            above=("broadcast_module_states({model})",),
+            imports=(Import(RUNTIME, "broadcast_module_states"),),
+        ),
+    ),
+    ("mixed_precision", None, Plain()),
+    ("mixed_precision", {}, Plain()),
+    (
+        "mixed_precision",
+        {"param_dtype": "a", "cast_forward_inputs": True},
+        Plain(shared={"mp_policy": "MixedPrecisionPolicy(param_dtype=a)"}, imports=(POLICY,)),
+    ),
+    (
+        "mixed_precision",
+        {"param_dtype": "a", "reduce_dtype": "b", "buffer_dtype": "c"},
+        Plain(
+            child={
+                "mp_policy": "MixedPrecisionPolicy(param_dtype=a, reduce_dtype=b, cast_forward_inputs=False)"
+            },
+            root={"mp_policy": "MixedPrecisionPolicy(param_dtype=a, reduce_dtype=b)"},
+            above=("cast_buffers({model}, c)",),
+            imports=(CAST, POLICY),
+        ),
+    ),
+    (
+        "mixed_precision",
+        {"reduce_dtype": "b", "cast_root_forward_inputs": False, "buffer_dtype": "c"},
+        Plain(
+            shared={"mp_policy": "MixedPrecisionPolicy(reduce_dtype=b, cast_forward_inputs=False)"},
+            above=("cast_buffers({model}, c)",),
+            imports=(CAST, POLICY),
+        ),
+    ),
+    (
+        "mixed_precision",
+        {"buffer_dtype": "c", "keep_low_precision_grads": False},
+        Plain(above=("cast_buffers({model}, c)",), imports=(CAST,)),
+    ),
+    *((name, value, Plain()) for name in sorted(translate._NO_EFFECT) for value in (None, True)),
+    *((name, None, Plain()) for name in sorted(translate._ONLY_OFF)),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "expected"), TRANSLATED)
+def test_a_value_is_translated(name: str, value: Any, expected: Plain) -> None:
+    assert vars(translate.translated(name, value)) == vars(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("mixed_precision", {"keep_low_precision_grads": True}),
+        ("mixed_precision", {"_module_classes_to_ignore": "()"}),
+        ("process_group", None),
+        *((name, True) for name in sorted(translate._ONLY_OFF)),
+    ],
+)
+def test_a_value_stays_on_the_bridge(name: str, value: Any) -> None:
+    with pytest.raises(Stays):
+        translate.translated(name, value)
+
+
+def test_arguments_are_those_of_fsdp1() -> None:
+    signature = inspect.signature(getattr(THEIRS[""], CLASS)).parameters
+    assert set(signature) >= translate._NO_EFFECT | translate._ONLY_OFF
+    fields = inspect.signature(THEIRS[""].MixedPrecision).parameters
+    assert set(translate._TYPES) | {"buffer_dtype"} == {n for n in fields if n.endswith("_dtype")}
+
+
+def test_meshes() -> None:
+    names = 'mesh_dim_names=("replicate", "shard"))'
+    hybrid = f"init_device_mesh(kind, (dist.get_world_size() // 8, 8), {names}"
+    assert translate.mesh("FULL_SHARD", "kind", 8) == ""
+    assert translate.mesh("SHARD_GRAD_OP", "kind", 8) == ""
+    assert translate.mesh("HYBRID_SHARD", "kind", 8) == hybrid
+    assert translate.mesh("_HYBRID_SHARD_ZERO2", "kind", 8) == hybrid
+    assert translate.mesh("NO_SHARD", "kind", 8) == (
+        f"init_device_mesh(kind, (dist.get_world_size(), 1), {names}"
+    )
+    assert [translate.offload_policy(each) for each in (True, False)] == [
+        "CPUOffloadPolicy()",
+        "OffloadPolicy()",
+    ]
+
+
+def test_harmless_methods_and_functions_of_optimizers_exist() -> None:
+    """A name that nothing has would be one that is misspelt."""
+    writer = {
+        "add_scalar",
+        "log",
+        "print",
+        "wait_for_everyone",
+    }  # of TensorBoard, wandb, Accelerate
+    kinds = (str, dict, list, Path, io.IOBase, io.TextIOBase, torch.Tensor, logging.Logger, dist)
+    known = {name for kind in kinds for name in dir(kind)} | writer
+    assert known | {"write"} >= state_dict_bodies._HARMLESS
+    assert set(dir(torch.nn.Module)) >= state_dict_bodies._METHODS
+    theirs = getattr(THEIRS[""], CLASS)
+    listed = {n for n in vars(theirs) if "optim_state_dict" in n and not n.startswith("_")}
+    assert set(OPTIMIZER_STATES) == listed
+    assert set(optimizer_states._STAYS) <= listed
+    assert listed > state_dict_bodies._ANY_TYPE
+
+
+HEAD = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+DICTIONARIES = {
+    "a display": 'FSDP(m, **{"limit_all_gathers": True})\n',
+    "a call of dict": "FSDP(m, **dict(limit_all_gathers=True))\n",
+    "a display in a call of dict": 'FSDP(m, **dict({"limit_all_gathers": True}))\n',
+    "an inner one": 'FSDP(m, **{**{"limit_all_gathers": True}})\n',
+    "an inner one of a call": "FSDP(m, **dict(**dict(limit_all_gathers=True)))\n",
+    "the left of two": 'o = {"limit_all_gathers": True} | other\nFSDP(m, **o)\n',
+    "the right of two": 'o = other | {"limit_all_gathers": True}\nFSDP(m, **o)\n',
+    "a key that is stored": 'o = {}\no["limit_all_gathers"] = True\nFSDP(m, **o)\n',
+    "an update by keyword": "o = {}\no.update(limit_all_gathers=True)\nFSDP(m, **o)\n",
+    "an update": 'o = {}\no.update({"limit_all_gathers": True})\nFSDP(m, **o)\n',
+    "an annotated name": 'o: dict = {"limit_all_gathers": True}\nFSDP(m, **o)\n',
+    "an attribute": """\
+class A:
+    def __init__(self):
+        self.o = {"limit_all_gathers": True}
+
+    def wrap(self, m):
+        return FSDP(m, **self.o)
+""",
+    "an attribute of the class": """\
+class A:
+    o = {"limit_all_gathers": True}
+
+    @classmethod
+    def wrap(cls, m):
+        return FSDP(m, **cls.o)
+""",
+}
+OTHERS = {
+    "another name": 'o = {}\nother = {"limit_all_gathers": True}\nFSDP(m, **o)\n',
+    "another scope": """\
+def f():
+    o = {"limit_all_gathers": True}
+
+o = {}
+FSDP(m, **o)
+""",
+    "another function than dict": "FSDP(m, **made(limit_all_gathers=True))\n",
+    "another operator": 'o = other & {"limit_all_gathers": True}\nFSDP(m, **o)\n',
+    "another method": "o = {}\no.get(limit_all_gathers=True)\nFSDP(m, **o)\n",
+    "another class": """\
+class A:
+    def __init__(self):
+        self.o = {"limit_all_gathers": True}
+
+class B:
+    def wrap(self, m):
+        return FSDP(m, **self.o)
+""",
+    "another object": """\
+class A:
+    o = {"limit_all_gathers": True}
+
+    def wrap(self, m, other):
+        return FSDP(m, **other.o)
+""",
+}
+
+
+@pytest.mark.parametrize("name", [*DICTIONARIES, *OTHERS])
+def test_keys_of_a_dictionary_that_is_unpacked(name: str, tmp_path: Path) -> None:
+    program = analysed(tmp_path, HEAD + {**DICTIONARIES, **OTHERS}[name], form="bridge")
+    said = {finding.construct.partition("=")[0] for finding in program.findings}
+    assert ("limit_all_gathers" in said) == (name in DICTIONARIES)

@@ -1,0 +1,132 @@
+"""Of a model that is FSDP1's still, the runtime's functions are FSDP1's own; and what the runtime has of FSDP1's names."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.fsdp as fsdp
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as Theirs
+
+from fsdp_migrate import runtime
+from fsdp_migrate.runtime import FullyShardedDataParallel as Ours
+from fsdp_migrate.runtime.precision import _cast, _dtypes
+from fsdp_migrate.runtime.refusals import PRIVATE_PARTS
+
+from ..equivalence.models import Block, Transformer
+
+pytestmark = pytest.mark.usefixtures("one_rank")
+
+STATIC = sorted(
+    name
+    for name, member in vars(Theirs).items()
+    if isinstance(member, staticmethod) and not name.startswith("_")
+)
+# They move checkpoints and ask no model that is the first argument: what they are given tells nothing.
+OF_NO_MODEL = {"rekey_optim_state_dict"}
+
+
+def model_of_fsdp1() -> nn.Module:
+    return Theirs(nn.Linear(2, 2), use_orig_params=True, device_id=torch.device("cpu"))
+
+
+@pytest.mark.parametrize("name", [name for name in STATIC if name not in OF_NO_MODEL])
+def test_static_functions_are_fsdp1s(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, given = model_of_fsdp1(), []
+    monkeypatch.setattr(Theirs, name, staticmethod(lambda *args: given.append(args)))
+    getattr(Ours, name)(nn.Sequential(model), "second")
+    ((outer, second),) = given
+    assert outer[0] is model
+    assert second == "second"
+
+
+def test_options_are_handed_to_fsdp1_as_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass
+    class Own:
+        """Of no name that FSDP1's module has."""
+
+    own, taken = Own(), []
+
+    def take(*args: Any, **kwargs: Any) -> None:
+        taken.extend([*args[1:], *kwargs.values()])
+
+    monkeypatch.setattr(Theirs, "set_state_dict_type", staticmethod(take))
+    kind = runtime.StateDictType.SHARDED_STATE_DICT
+    full = runtime.FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
+    theirs = fsdp.FullStateDictConfig()
+    Ours.set_state_dict_type(model_of_fsdp1(), kind, full, theirs, optim_state_dict_config=own)  # type: ignore[arg-type, misc]
+    assert taken[0] is fsdp.StateDictType.SHARDED_STATE_DICT
+    assert type(taken[1]) is fsdp.FullStateDictConfig
+    assert (taken[1].offload_to_cpu, taken[1].rank0_only) == (True, True)
+    assert taken[2] is theirs
+    assert taken[3] is own
+
+
+@pytest.mark.parametrize("name", STATIC)
+def test_static_functions_have_fsdp1s_defaults(name: str) -> None:
+    def defaults(cls: type) -> dict[str, Any]:
+        given = inspect.signature(getattr(cls, name)).parameters.values()
+        return {each.name: each.default for each in given}
+
+    expected, found = defaults(Theirs), defaults(Ours)
+    assert found == {key: expected[key] for key in found}
+    assert list(found) == list(expected)
+
+
+def test_private_parts_are_names_of_fsdp1() -> None:
+    folder = Path(inspect.getfile(fsdp)).parent
+    text = "".join(path.read_text("utf-8") for path in folder.glob("*.py"))
+    unknown = [name for name in PRIVATE_PARTS if not re.search(rf"\b{name}\b", text)]
+    assert unknown == ["_handles"]  # torch 2.0's
+
+
+def partly_frozen() -> nn.Module:
+    """Of two blocks one is frozen in part; the other one's frozen parameter is ignored."""
+    model = Transformer()
+    next(model.blocks[0].parameters()).requires_grad_(False)
+    next(model.blocks[1].parameters()).requires_grad_(False)
+    return model
+
+
+def told(cls: Any, api: Any, use_orig_params: bool) -> list[str]:
+    """The error, or the warnings, of a model that is frozen in part."""
+    model = partly_frozen()
+    options = {
+        "auto_wrap_policy": api.wrap.ModuleWrapPolicy({Block}),
+        "ignored_states": [next(model.blocks[1].parameters())],
+        "use_orig_params": use_orig_params,
+        "device_id": torch.device("cpu"),
+    }
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            cls(model, **options)
+        except ValueError as error:
+            return [str(error)]
+    texts = [str(each.message) for each in caught]
+    return [text for text in texts if "requires_grad" in text]
+
+
+@pytest.mark.parametrize("use_orig_params", [True, False])
+def test_units_that_are_frozen_in_part_are_spoken_of_as_by_fsdp1(use_orig_params: bool) -> None:
+    expected = told(Theirs, fsdp, use_orig_params)
+    assert len(expected) == 1
+    assert told(Ours, runtime, use_orig_params) == expected
+
+
+def test_what_is_cast_on_the_way_into_a_unit() -> None:
+    half, count = torch.ones(2, dtype=torch.bfloat16), torch.ones(2, dtype=torch.int64)
+    given = {"a": [half, count], "b": (half, "text"), "c": count}
+    assert [*_dtypes(given)] == [torch.bfloat16, torch.bfloat16]
+    cast = _cast(given, torch.float32)
+    assert [each.dtype for each in cast["a"]] == [torch.float32, torch.int64]
+    assert type(cast["b"]) is tuple
+    assert (cast["b"][0].dtype, cast["b"][1]) == (torch.float32, "text")
+    assert cast["c"] is count
