@@ -122,6 +122,10 @@ FOUND = {
     "a lone carriage return in an argument": (
         f"{FSDP}def build():\n    return FSDP(Net(\n))\n  # off\n"
     ).replace("\n", "\r"),
+    "torch that only FSDP1 was reached through": (
+        "import torch\nfrom m import Net\nmodel = Net()\n"
+        "model = torch.distributed.fsdp.FullyShardedDataParallel(model)\nmodel.clip_grad_norm_(1.0)\n"
+    ),
     "a body on the line below its header, joined by a backslash": (
         "if True:\\\n    from torch.distributed.fsdp import fully_shard, CPUOffload  # a\n"
         "if x:\\\n\\\n    from torch.distributed.fsdp import (  # b\n    fully_shard, CPUOffload)\nCPUOffload()\n"
