@@ -20,7 +20,7 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES, is_private
 from fsdp_migrate.facts.program import Definition
-from fsdp_migrate.facts.scopes import Assigned, Imported
+from fsdp_migrate.facts.scopes import Imported
 
 Dependence = tuple[ast.AST, str]
 
@@ -154,25 +154,30 @@ class _Search:
                     yield node, "may clip by FSDP1's own clip_grad_norm_"
 
     def _is_own(self, node: ast.Attribute) -> bool:
-        """Whether an attribute is one that a class of the program gives its objects: `self` is no wrapper, nor is what a
-        name certainly holds that was made by calling the class."""
-        receiver, program = node.value, self.context.program
-        if not isinstance(receiver, ast.Name):
-            return False
-        cls = self.file.enclosing_class(node) if receiver.id == "self" else None
-        made = Definition(self.file, cls) if cls is not None else None
-        if receiver.id != "self":
-            bindings = (self.file.scope_of(receiver).lookup(receiver.id) or (None, []))[1]
-            only = bindings[0] if len(bindings) == 1 else None
-            value = only.value if isinstance(only, Assigned) and not only.path else None
-            made = (
-                program.definition(value.func, self.file) if isinstance(value, ast.Call) else None
-            )
-        if made is None or not isinstance(made.node, ast.ClassDef):
-            return False
-        every = [made, *(a for a in program.classes_above(made) if isinstance(a, Definition))]
-        wraps = any(map(self.context.models.is_subclass, every))
-        return not wraps and any(node.attr in _given_names(each.node) for each in every)
+        """Whether an attribute is one that the program's classes give their objects: `self` is no wrapper, nor is what a
+        name certainly holds that was made by calling such a class."""
+        classes = list(self._classes_of(node.value))
+        return bool(classes) and all(
+            not any(map(self.context.models.is_subclass, every))
+            and any(node.attr in _given_names(each.node) for each in every)
+            for every in classes
+        )
+
+    def _classes_of(self, receiver: ast.expr) -> Iterator[list[Definition]]:
+        """The classes that an object can be made of, each with those above it; empty where one is not of the program."""
+        program, file = self.context.program, self.file
+        cls = file.enclosing_class(receiver) if getattr(receiver, "id", "") == "self" else None
+        found: list[Definition | None] = [] if cls is None else [Definition(file, cls)]
+        made = self.context.value(receiver) if isinstance(receiver, ast.Name) else None
+        if not found and made is not None and made.file is file and isinstance(made.node, ast.Call):
+            leaves = leaves_of(self.context, made.node.func)
+            found = [program.definition(each, file) for each in leaves]
+        for each in found:
+            if each is None or not isinstance(each.node, ast.ClassDef):
+                yield []
+            else:
+                above = (a for a in program.classes_above(each) if isinstance(a, Definition))
+                yield [each, *above]
 
     def inner_modules(self) -> Iterator[Dependence]:
         for node in self.attributes("module"):
@@ -287,26 +292,6 @@ class _Search:
             return False
         return not may_be_module(self.context.program, definition)
 
-    def _is_of_program(self, function: ast.expr) -> bool:
-        """Whether a function is the program's, which is searched itself: by its name, or a method of its classes."""
-        if self.context.program.definition(function, self.file) is not None:
-            return True
-        if not isinstance(function, ast.Attribute) or not isinstance(function.value, ast.Name):
-            return False
-        made = self.context.value(function.value)
-        if made is None or made.file is not self.file or not isinstance(made.node, ast.Call):
-            return False
-        found = (
-            self.context.program.definition(cls, self.file)
-            for cls in leaves_of(self.context, made.node.func)
-            if isinstance(cls, ast.Name | ast.Attribute)
-        )
-        return all(
-            each is not None
-            and any(getattr(method, "name", "") == function.attr for method in each.node.body)
-            for each in found
-        )
-
     def calls_of_model(self) -> Iterator[Dependence]:
         for node in self.attributes("forward", "apply"):
             call = self.file.parents[node]
@@ -317,7 +302,8 @@ class _Search:
                 yield call, "copies a sharded model"
         for call in self.calls("save", "dump", "dumps"):
             if call.args and self.context.can_be_model(call.args[0]):
-                if not self._is_of_program(call.func):
+                own = isinstance(call.func, ast.Attribute) and self._is_own(call.func)
+                if not own and self.context.program.definition(call.func, self.file) is None:
                     yield call, "saves the model whole, with its classes"
         for node in self.attributes("children", "_modules"):
             if self.context.can_be_model(node.value):
