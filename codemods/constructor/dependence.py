@@ -188,6 +188,8 @@ class _Search:
     def states(self) -> Iterator[Dependence]:
         for node in self.attributes("state_dict", "load_state_dict"):
             last = last_name(node.value).lower()
+            if any(d.startswith("torch.distributed.") for d in self.context.dotted(node)):
+                continue  # the module's function
             if self.context.can_be_model(node.value) or not _NO_MODEL.search(last):
                 if not self._has_type(node):
                     text = f"may call {node.attr} of the model, whose tensors are whole under FSDP1"

@@ -122,6 +122,9 @@ DEPENDENT = {
 INDEPENDENT = {
     "checkpointing afterwards": "def f(model):\n    apply_activation_checkpointing(model)",
     "a state dict of an optimizer": "def f(optimizer):\n    return optimizer.state_dict()",
+    "torch's function to load": (
+        "import torch.distributed.checkpoint as cp\n\n\ndef f(s, r):\n    cp.load_state_dict(s, r)"
+    ),
     "torch's clipping": "def f(model):\n    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
     "asking for the inner module": 'def f(m):\n    return m.module if hasattr(m, "module") else m',
     "a word in a name": 'def f(model):\n    return [p for n, p in model.named_parameters() if "bias" in n]',
