@@ -41,7 +41,7 @@ _HARMLESS = frozenset(
     | {"print", "replace", "setdefault", "size", "split", "startswith", "strip", "to", "update"}
     | {"upper", "values", "wait_for_everyone", "warning", "write"}
 )
-_OTHERS = ("optim", "opt", "sched", "scaler", "loader", "sampler", "dataset", "tokenizer")
+_OTHERS = ("opt", "sched", "scaler", "loader", "sampler", "dataset", "tokenizer")
 _SAVES = ("state_dict", "save_model", "save_pretrained", "save_state", "save_checkpoint")
 
 

@@ -108,9 +108,9 @@ def is_private(dotted: str) -> bool:
     ):
         return False
     first, _, rest = dotted[len(TORCH) + 1 :].partition(".")
-    if first in {"_fully_shard", "_common_utils"} and not rest:
-        return False
-    if first == "_fully_shard":  # FSDP2's own
+    if first == "_fully_shard" or (
+        first == "_common_utils" and not rest
+    ):  # FSDP2's own, and both's
         return False
     if first in {"api", "wrap", "fully_sharded_data_parallel", "sharded_grad_scaler"}:
         return (

@@ -249,6 +249,12 @@ FSDP(m, **o)
 """,
     "another function than dict": "FSDP(m, **made(limit_all_gathers=True))\n",
     "another operator": 'o = other & {"limit_all_gathers": True}\nFSDP(m, **o)\n',
+    "an update that is handed on": "o = {}\nf(o.update, limit_all_gathers=True)\nFSDP(m, **o)\n",
+    "an update of an inner one": 'o = {}\no.update["limit_all_gathers"] = True\nFSDP(m, **o)\n',
+    "a key that is read": 'o = {}\ny = o["limit_all_gathers"]\nFSDP(m, **o)\n',
+    "a key that a loop stores": 'o = {}\nfor o["limit_all_gathers"] in (): pass\nFSDP(m, **o)\n',
+    "a key that is computed": "o = {}\no[limit_all_gathers] = True\nFSDP(m, **o)\n",
+    "a choice": 'FSDP(m, **(a or {"limit_all_gathers": True}))\n',
     "another method": "o = {}\no.get(limit_all_gathers=True)\nFSDP(m, **o)\n",
     "another class": """\
 class A:
@@ -258,6 +264,19 @@ class A:
 class B:
     def wrap(self, m):
         return FSDP(m, **self.o)
+""",
+    "another attribute of the class, another name, another class's": """\
+o = {"limit_all_gathers": True}
+
+class A:
+    o = {}
+    p = {"limit_all_gathers": True}
+
+    def wrap(self, m):
+        return FSDP(m, **self.o)
+
+class B:
+    o = {"limit_all_gathers": True}
 """,
     "another object": """\
 class A:
@@ -274,3 +293,44 @@ def test_keys_of_a_dictionary_that_is_unpacked(name: str, tmp_path: Path) -> Non
     program = analysed(tmp_path, HEAD + {**DICTIONARIES, **OTHERS}[name], form="bridge")
     said = {finding.construct.partition("=")[0] for finding in program.findings}
     assert ("limit_all_gathers" in said) == (name in DICTIONARIES)
+
+
+CONTEXT = """\
+import pkg
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+def save(m, {others}):
+    model = FSDP(m)
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
+        state = model.state_dict()
+        {line}
+    pkg.write(state)
+"""
+OTHERS_WITH_STATES = ("opt", "sched", "scaler", "loader", "sampler", "dataset", "tokenizer")
+ASKED = (
+    "hasattr(model, 'x')",
+    "id(model)",
+    "isinstance(model, FSDP)",
+    "len(model)",
+    "print(model)",
+)
+BESIDE = [
+    *((f"{name}.state_dict()", True) for name in OTHERS_WITH_STATES),
+    ("trainer.state_dict()", False),
+    *((f"pkg.print({name})", True) for name in ("model.device", "model.dtype", "model.training")),
+    ("pkg.print(model.config)", True),
+    ("pkg.print(model.other)", False),
+    *((call, True) for call in (*ASKED, "type(model)")),
+    ("repr(model)", False),
+    *((f"pkg.save_{name}()", False) for name in ("model", "pretrained", "state", "checkpoint")),
+    ("pkg.state_dict()", False),
+    ("pkg.save_notes()", True),
+    ("eval(text)", False),
+]
+
+
+@pytest.mark.parametrize(("line", "goes"), BESIDE, ids=[line for line, _ in BESIDE])
+def test_what_may_be_beside_a_state_dict(line: str, goes: bool, tmp_path: Path) -> None:
+    others = ", ".join([*OTHERS_WITH_STATES, "trainer"])
+    program = analysed(tmp_path, CONTEXT.format(line=line, others=others))
+    assert ("state_dict_type" not in program.after["train.py"]) == goes
