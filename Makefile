@@ -2,6 +2,7 @@
 # make test   what continuous integration runs
 # make thorough  more of the same: ranks, programs, random examples, an installation by pip
 # make fuzz   10,000 programs at random, and what must hold for each
+# make coverage  which lines and branches the tests of `make test` run, and whether they are enough
 # make torches  training as under FSDP1 on older releases of torch
 # make gpu    the tests that need a GPU
 # make fixtures  the bundled programs, migrated anew
@@ -15,9 +16,10 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 SOURCES := $(shell find fsdp_migrate codemods runtime -name '*.py') pyproject.toml constraints.txt README.md
 TORCHES := 2.8 2.11
+FLOOR := 85
 EXAMPLE := fixtures/transformer/original
 
-.PHONY: demo test lint types lines tests thorough fuzz torches fixtures gpu dev clean docs
+.PHONY: demo test lint types lines tests thorough fuzz coverage torches fixtures gpu dev clean docs
 .DELETE_ON_ERROR:
 .PRECIOUS: .venv-torch-%/.installed
 
@@ -59,7 +61,7 @@ tests: $(STAMP)
 	$(BIN)/pytest -n 2 --dist loadscope -m "not gpu and not slow and not thorough"
 
 # What `test` leaves out: more ranks, more runs of the bundled programs, more random examples, an installation by pip.
-thorough: $(STAMP) torches
+thorough: $(STAMP) torches coverage
 	$(BIN)/pytest -n 2 -m "thorough and not gpu"
 	$(BIN)/pytest -n 2 -m slow
 	$(BIN)/pytest -n 2 -m "not gpu and not ranks and not thorough and not slow" --hypothesis-profile=thorough tests/hostile tests/codemods tests/fuzz
@@ -67,6 +69,17 @@ thorough: $(STAMP) torches
 # FSDP1 programs of every form; a seed that fails is printed (tests/fuzz/run.py --help).
 fuzz: $(STAMP)
 	cd tests && ../$(BIN)/python -m fuzz.run --programs 10000
+
+# Lines and branches together, in percent; ranks and the programs of `verify` count, too.
+coverage: export COVERAGE_FILE = $(CURDIR)/build/coverage/data
+coverage: $(STAMP)
+	rm -rf build/coverage && mkdir -p build/coverage
+	$(BIN)/coverage run $(BIN)/pytest -n 2 --dist loadscope -m "not gpu and not slow and not thorough"
+	$(BIN)/coverage combine --quiet
+	for folder in codemods fsdp_migrate runtime; do \
+	    echo "$$folder: $$($(BIN)/coverage report --format=total --fail-under=0 --include="$$folder/*") %"; \
+	done
+	$(BIN)/coverage report --format=total --fail-under=$(FLOOR)
 
 # The runtime reaches into torch's private parts, which differ between releases: the oldest one, and one in between.
 torches: $(TORCHES:%=torch-%)
