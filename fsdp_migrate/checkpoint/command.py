@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -97,17 +98,7 @@ def inspect_command(
 @click.option("--overwrite", is_flag=True, help="Replace DST if it is a checkpoint.")
 @_TRUST
 @click.pass_context
-def convert_command(
-    context: click.Context,
-    source: Path,
-    target: Path,
-    to: str | None,
-    only: tuple[str, ...],
-    names_from: Path | None,
-    keep_module: bool,
-    overwrite: bool,
-    trust: bool,
-) -> None:
+def convert_command(context: click.Context, /, source: Path, target: Path, **wish: Any) -> None:
     """Write SRC to DST in a form that FSDP2 loads, and read it back to compare every tensor.
 
     One tensor is in memory at a time. DST appears only when it is whole and the same. Exits with 0 if it is
@@ -119,21 +110,18 @@ def convert_command(
     from fsdp_migrate.checkpoint.show import size
     from fsdp_migrate.views.progress import ProgressBar
 
-    wish = Conversion(source, target, to, only, names_from, keep_module, overwrite, trust)
     try:
         with ProgressBar() as progress:
-            done = convert(wish, progress)
+            done = convert(Conversion(source, target, **wish), progress)
     except Unreadable as error:
         _complain(shown_path(error.path or source), str(error))
         context.exit(USAGE)
     except Refused as error:
         _complain(shown_path(source), str(error))
         context.exit(FINDINGS)
-    except Misplaced as error:
-        _complain(shown_path(target), str(error))
-        context.exit(USAGE)
-    except OSError as error:
-        _complain(shown_path(target), f"cannot be written: {error.strerror or error}")
+    except (Misplaced, OSError) as error:
+        reason = f"cannot be written: {error.strerror}" if isinstance(error, OSError) else error
+        _complain(shown_path(target), str(reason))
         context.exit(USAGE)
     for change in done.changes:
         write_text(f"  {printable(change)}")

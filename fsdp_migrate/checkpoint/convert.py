@@ -7,24 +7,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fsdp_migrate.checkpoint.check import check_dcp, check_full
 from fsdp_migrate.checkpoint.errors import Misplaced, Refused
-from fsdp_migrate.checkpoint.fingerprints import Fingerprints, Progress
 from fsdp_migrate.checkpoint.names import strip
 from fsdp_migrate.checkpoint.optimizers import (
     Shape,
     is_numbered,
+    is_optimizer,
     named,
     optimizers,
     unshared,
 )
+from fsdp_migrate.checkpoint.parts import Parts, is_tensor, nbytes
 from fsdp_migrate.checkpoint.place import check_target, staged
 from fsdp_migrate.checkpoint.sources import Checkpoint, Reading, open_checkpoint
 from fsdp_migrate.checkpoint.survey import is_nested, survey
-from fsdp_migrate.checkpoint.tensors import Lazy, Stored
-from fsdp_migrate.checkpoint.trees import Path as Place
-from fsdp_migrate.checkpoint.trees import leaves, like, mappings, shown
-from fsdp_migrate.checkpoint.write import write_dcp, write_full
+from fsdp_migrate.checkpoint.trees import Place, leaves, mappings, rebuilt, shown
+from fsdp_migrate.checkpoint.write import (
+    Meter,
+    Progress,
+    check_dcp,
+    check_full,
+    identity,
+    settled,
+    write_dcp,
+    write_full,
+)
 
 _FILES = (".pt", ".pth", ".bin", ".ckpt")
 
@@ -65,20 +72,22 @@ def convert(wish: Conversion, progress: Progress | None = None) -> Done:
         raise Misplaced("safetensors files are read, not written: end it in .pt, or name a folder")
     check_target(wish.target, (wish.source, *checkpoint.files), wish.overwrite)
     tree, changes = repaired(checkpoint, wish)
-    to = wish.to or ("full" if wish.target.suffix in _FILES else "dcp")
-    tensors = [value for _, value in leaves(tree) if isinstance(value, Lazy)]
-    distinct = {id(tensor): tensor for tensor in tensors}
-    nbytes = sum(tensor.nbytes for tensor in (distinct.values() if to == "full" else tensors))
-    write, check = (write_full, check_full) if to == "full" else (write_dcp, check_dcp)
-    written = len(distinct) if to == "full" else len(tensors)
-    prints = Fingerprints(written + len(tensors), progress)
-    with staged(wish.target, wish.overwrite, nbytes) as new:
+    to_full = (wish.to or ("full" if wish.target.suffix in _FILES else "dcp")) == "full"
+    write, check = (write_full, check_full) if to_full else (write_dcp, check_dcp)
+    tensors = [value for _, value in leaves(tree) if is_tensor(value)]
+    once = {identity(tensor): tensor for tensor in tensors} if to_full else {}
+    size = sum(map(nbytes, once.values() or tensors))
+    # Joined shards are in a scratch file first.
+    joined = sum(nbytes(t) for t in tensors if isinstance(t, Parts) and len(t.parts) > 1)
+    with staged(wish.target, wish.overwrite, size + joined) as new:
+        meter = Meter(2 * size, progress)
         try:
-            write(tree, new, prints)
+            tree = settled(tree, new.parent / "scratch")
+            write(tree, new, meter)
         except RuntimeError as error:  # torch's writer, as on a full disk
             raise Misplaced(f"cannot be written: {str(error).splitlines()[0]}") from None
-        check(tree, new, prints, wish.trust)
-    return Done(len(tensors), nbytes, tuple(changes))
+        check(tree, new, meter, wish.trust)
+    return Done(len(tensors), size, tuple(changes))
 
 
 def repaired(checkpoint: Checkpoint, wish: Conversion) -> tuple[Any, list[str]]:
@@ -91,51 +100,31 @@ def repaired(checkpoint: Checkpoint, wish: Conversion) -> tuple[Any, list[str]]:
     for problem in found.problems:
         if not problem.convertible:
             raise Refused(f"{problem.message}. {problem.advice[0].upper()}{problem.advice[1:]}")
-    names = [problem.name for problem in found.problems]
-    changes = [
-        line
-        for name, line in (
-            ("rank-files", f"joined the shards of {checkpoint.ranks} ranks"),
-            ("several-files", f"joined {len(checkpoint.files)} files"),
-            ("wrapper-names", "removed from names what wrappers put into them"),
-            ("ddp-names", "" if wish.keep_module else "removed `module.` from names"),
-            ("shared-step", "gave each parameter a `step` of its own"),
-        )
-        if name in names and line
-    ]
-    tree = _tied(strip(checkpoint.tree, wish.keep_module), {})
-    for place, optimizer in list(optimizers(tree)):
-        if is_numbered(optimizer):
+    done = {
+        "rank-files": f"joined the shards of {checkpoint.ranks} ranks",
+        "several-files": f"joined {len(checkpoint.files)} files",
+        "wrapper-names": "removed from names what wrappers put into them",
+        "ddp-names": "removed `module.` from names",
+        "shared-step": "gave each parameter a `step` of its own",
+    }
+    if wish.keep_module:
+        del done["ddp-names"]
+    names = {problem.name for problem in found.problems}
+    changes = [line for name, line in done.items() if name in names]
+    tree = strip(checkpoint.tree, wish.keep_module)
+
+    def repair(place: Place, node: Any) -> Any:
+        if not is_optimizer(node):
+            return node
+        if is_numbered(node):
             try:
-                optimizer = named(optimizer, _parameters(tree, wish))
+                node = named(node, _parameters(tree, wish))
             except Refused as error:
                 raise Refused(f"{shown(place) or 'optimizer'}: {error}") from None
             changes.append(f"named the parameters of {shown(place) or 'the optimizer'}")
-        tree = _replaced(tree, place, unshared(optimizer))
-    return tree, changes
+        return unshared(node)
 
-
-def _tied(tree: Any, seen: dict[Any, Lazy]) -> Any:
-    """The same, with one object for one view of a storage: tied weights are written once, as torch.save does."""
-    if isinstance(tree, Stored):
-        return seen.setdefault((id(tree.storage), tree.offset, tree.shape, tree.stride), tree)
-    if isinstance(tree, Mapping):
-        return like(tree, ((key, _tied(value, seen)) for key, value in tree.items()))
-    if type(tree) in (list, tuple):
-        return type(tree)(_tied(value, seen) for value in tree)
-    return tree
-
-
-def _replaced(tree: Any, place: Place, value: Any) -> Any:
-    if not place:
-        return value
-    key, *rest = place
-    if isinstance(tree, Mapping):
-        return like(
-            tree,
-            ((k, _replaced(v, tuple(rest), value) if k == key else v) for k, v in tree.items()),
-        )
-    return [_replaced(v, tuple(rest), value) if i == key else v for i, v in enumerate(tree)]
+    return rebuilt(tree, repair), changes
 
 
 def _parameters(tree: Any, wish: Conversion) -> Mapping[str, Shape] | None:
@@ -147,7 +136,7 @@ def _parameters(tree: Any, wish: Conversion) -> Mapping[str, Shape] | None:
         tree = strip(other.tree, wish.keep_module)
     optimizer_places = [place for place, _ in optimizers(tree)]
     models = [
-        {str(name): value.shape for name, value in m.items() if isinstance(value, Lazy)}
+        {str(name): tuple(value.shape) for name, value in m.items() if is_tensor(value)}
         for place, m in mappings(tree)
         if not is_nested(m)
         and not any(place[: len(inside)] == inside for inside in optimizer_places)

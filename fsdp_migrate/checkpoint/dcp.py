@@ -1,19 +1,22 @@
-"""The folders of torch.distributed.checkpoint: `.metadata`, and `*.distcp` files of tensors that torch.save wrote."""
+"""The folders of torch.distributed.checkpoint: `.metadata`, and `*.distcp` files of tensors that torch.save wrote.
+
+Its own reader unpickles them, which executes whatever they ask for.
+"""
 
 from __future__ import annotations
 
-import os
+import functools
+import math
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fsdp_migrate.checkpoint.admitted import BytesMetadata, Metadata, TensorMetadata
+import torch
+
 from fsdp_migrate.checkpoint.errors import Unreadable
-from fsdp_migrate.checkpoint.pickles import read_bytes
-from fsdp_migrate.checkpoint.records import Record
-from fsdp_migrate.checkpoint.tensors import Deferred, Joined, Lazy, covers
-from fsdp_migrate.checkpoint.torchfile import View, read_torch
+from fsdp_migrate.checkpoint.files import mapped, read_file
+from fsdp_migrate.checkpoint.parts import Part, Parts, covers
+from fsdp_migrate.checkpoint.pickles import Note, note, read_pickle
 
 METADATA = ".metadata"
 SUFFIX = ".distcp"
@@ -25,12 +28,12 @@ def is_part(file: Path) -> bool:
 
 
 def is_dcp(folder: Path) -> bool:
-    """Whether it holds a part at least of a DCP checkpoint."""
+    """Whether it holds at least a part of a DCP checkpoint."""
     return any(is_part(file) for file in folder.iterdir())
 
 
 def read_dcp(folder: Path, trust: bool = False) -> tuple[Any, list[Path]]:
-    """The tree that was saved, its tensors still on disk, and the files that it lies in.
+    """The tree that was saved, and the files that it lies in.
 
     Raises:
         Unreadable: a file is missing or cut off, the metadata is damaged, or a pickle asks for more than it may.
@@ -41,85 +44,80 @@ def read_dcp(folder: Path, trust: bool = False) -> tuple[Any, list[Path]]:
             f"has {SUFFIX} files but no {METADATA}: the save was cut off, or not copied whole"
         )
     try:
-        metadata = read_bytes(index.read_bytes(), trust)
-        return _read(folder, metadata, trust)
+        metadata = read_pickle(index.read_bytes(), trust=trust)
+        if not isinstance(metadata, note("Metadata")):
+            raise Unreadable("is no metadata of torch.distributed.checkpoint")
+        items = _Items(folder, metadata["storage_data"], trust)
+        flat = {
+            name: items.tensor(name, entry)
+            if isinstance(entry, note("TensorStorageMetadata"))
+            else items.load(name)
+            for name, entry in metadata["state_dict_metadata"].items()
+        }
+        return _nested(flat, metadata.get("planner_data")), list(items.files.values())
     except Unreadable as error:
         raise Unreadable(str(error), error.path or index) from None
     except (TypeError, ValueError, AttributeError, IndexError, KeyError):
         raise Unreadable("is damaged, or of a form that is not known", index) from None
 
 
-def _read(folder: Path, metadata: Any, trust: bool) -> tuple[Any, list[Path]]:
-    if not isinstance(metadata, Metadata):
-        raise Unreadable("is no metadata of torch.distributed.checkpoint")
-    places: dict[tuple[str, tuple[int, ...] | None], Record] = {}
-    for key, info in metadata["storage_data"].items():
-        offset = key.get("offset")
-        places[key["fqn"], None if offset is None else tuple(offset)] = info
-    files = _files(folder, places)
-    flat: dict[str, Any] = {}
-    for name, entry in metadata["state_dict_metadata"].items():
-        if isinstance(entry, TensorMetadata):
-            flat[name] = _tensor(folder, name, entry, places, trust)
-        elif isinstance(entry, BytesMetadata):
-            flat[name] = _item(folder, _place(places, name, None), trust)
-        else:
-            raise Unreadable(f"has an entry {name} of an unknown kind")
-    return _nested(flat, metadata.get("planner_data")), files
+class _Items:
+    """The items of a folder: where each lies, by name, and for a chunk of a tensor also by its offsets."""
+
+    def __init__(self, folder: Path, places: Mapping[Note, Note], trust: bool) -> None:
+        self._trust = trust
+        self._places: dict[tuple[str, tuple[int, ...] | None], Note] = {}
+        ends: dict[str, int] = {}
+        for key, info in places.items():
+            offset, name = key.get("offset"), info["relative_path"]
+            self._places[key["fqn"], None if offset is None else tuple(offset)] = info
+            if info.get("transform_descriptors"):
+                raise Unreadable("says that the items are compressed or encrypted: not supported")
+            if min(info["offset"], info["length"]) < 0:
+                raise Unreadable(f"places an item before the start of {name}")
+            ends[name] = max(ends.get(name, 0), info["offset"] + info["length"])
+        self.files = {name: _file(folder, name, end) for name, end in sorted(ends.items())}
+        self._map = functools.cache(lambda name: mapped(self.files[name]))
+
+    def load(self, name: str, offsets: tuple[int, ...] | None = None) -> Any:
+        """An item that is no tensor, or a chunk of one."""
+        if (info := self._places.get((name, offsets))) is None:
+            raise Unreadable(f"does not say where {name} lies")
+        path, start = info["relative_path"], info["offset"]
+        try:
+            return read_file(self._map(path)[start : start + info["length"]], self._trust)[1]
+        except Unreadable as error:
+            raise Unreadable(str(error), self.files[path]) from None
+
+    def tensor(self, name: str, entry: Note) -> Parts:
+        """A tensor, whose chunks are looked for in the files when it is loaded."""
+        shape, dtype = tuple(entry["size"]), entry["properties"].state[0]
+        boxes = [(tuple(chunk["offsets"]), tuple(chunk["sizes"])) for chunk in entry["chunks"]]
+        if any((name, offsets) not in self._places for offsets, _ in boxes):
+            raise Unreadable(f"does not say where {name} lies")
+        if not isinstance(dtype, torch.dtype) or not covers(shape, boxes):
+            raise Unreadable(f"does not have all of {name}: the shards of a rank are missing")
+
+        def chunk(offsets: tuple[int, ...], sizes: tuple[int, ...]) -> torch.Tensor:
+            found = self.load(name, offsets)
+            if not isinstance(found, torch.Tensor) or (found.dtype, found.shape) != (dtype, sizes):
+                raise Unreadable("a tensor's shape or dtype is not that of the index")
+            return found
+
+        filled = (box for box in boxes if math.prod(box[1]))
+        return Parts(dtype, shape, tuple(Part(b, functools.partial(chunk, *b)) for b in filled))
 
 
-def _files(folder: Path, places: Mapping[Any, Record]) -> list[Path]:
-    """The files, each long enough for what the index places in it."""
-    ends: dict[str, int] = {}
-    for info in places.values():
-        name = info["relative_path"]
-        if info.get("transform_descriptors"):
-            raise Unreadable("says that the items are compressed or encrypted: not supported")
-        if min(info["offset"], info["length"]) < 0:
-            raise Unreadable(f"places an item before the start of {name}")
-        ends[name] = max(ends.get(name, 0), info["offset"] + info["length"])
-    files = []
-    for name, end in sorted(ends.items()):
-        file = folder / name
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise Unreadable(f"places an item outside of the folder: {name}")
-        if not file.is_file():
-            raise Unreadable(f"needs the file {name}, which is missing")
-        if (have := os.stat(file).st_size) < end:
-            raise Unreadable(f"is cut off: {end - have} bytes are missing", file)
-        files.append(file)
-    return files
-
-
-def _place(places: Mapping[Any, Record], name: str, offsets: tuple[int, ...] | None) -> Record:
-    if (found := places.get((name, offsets))) is None:
-        raise Unreadable(f"does not say where {name} lies")
-    return found
-
-
-def _item(folder: Path, info: Record, trust: bool) -> Any:
-    file = folder / info["relative_path"]
-    try:
-        with View(file, info["offset"], info["length"]) as view:
-            return read_torch(view, trust)
-    except Unreadable as error:
-        raise Unreadable(str(error), error.path or file) from None
-
-
-def _tensor(
-    folder: Path, name: str, entry: Record, places: Mapping[Any, Record], trust: bool
-) -> Lazy:
-    properties, shape = entry["properties"], tuple(entry["size"])
-    dtype = properties.attributes[0]
-    parts = []
-    for chunk in entry["chunks"]:
-        offsets, sizes = tuple(chunk["offsets"]), tuple(chunk["sizes"])
-        info = _place(places, name, offsets)
-        parts.append((offsets, Deferred(dtype, sizes, partial(_item, folder, info, trust))))
-    if not covers(shape, [(offsets, part.shape) for offsets, part in parts]):
-        raise Unreadable(f"does not have all of {name}: the shards of a rank are missing")
-    filled = tuple((offsets, part) for offsets, part in parts if part.numel)
-    return Joined(dtype, shape, filled)
+def _file(folder: Path, name: str, end: int) -> Path:
+    """A file of the folder, long enough for what the index places in it."""
+    file = folder / name
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise Unreadable(f"places an item outside of the folder: {name}")
+    if not file.is_file():
+        raise Unreadable(f"needs the file {name}, which is missing")
+    if (have := file.stat().st_size) < end:
+        raise Unreadable(f"is cut off: {end - have} bytes are missing", file)
+    return file
 
 
 def _nested(flat: Mapping[str, Any], paths: Any) -> Any:

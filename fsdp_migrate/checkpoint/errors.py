@@ -1,4 +1,4 @@
-"""What keeps a checkpoint from being read, or from being converted. Each is one line for the user."""
+"""Why a checkpoint cannot be read or converted. Each message is one line for the user."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Unreadable(Exception):
 
 
 class Refused(Exception):
-    """The checkpoint can be read, but nothing sound can be written from it, or not to that place."""
+    """The checkpoint can be read, but nothing sound can be written from it."""
 
 
 class LocalShards(Refused):
-    """Some tensors are one rank's own, without a layout; the others may be taken."""
+    """Some tensors are one rank's own, without a layout; other entries may be convertible."""
 
 
 class Misplaced(Exception):
-    """Nothing may be written to that place: wrong usage. One line."""
+    """The command's arguments do not fit what is on the disk: nothing is written."""

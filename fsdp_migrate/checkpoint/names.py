@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fsdp_migrate.checkpoint.errors import Refused
-from fsdp_migrate.checkpoint.trees import Path, like, mappings, shown
+from fsdp_migrate.checkpoint.trees import Place, like, mappings, shown
 
 WRAPPERS = {
     "_fsdp_wrapped_module": "FSDP1",
@@ -14,7 +14,7 @@ WRAPPERS = {
     "_checkpoint_wrapped_module": "activation checkpointing",
     "_orig_mod": "torch.compile",
 }
-"""Modules that wrappers hold the wrapped one by, as components of names."""
+"""The components of names by which wrappers hold the wrapped module."""
 
 _DDP = "module."
 
@@ -41,17 +41,17 @@ def all_in_ddp(names: Iterable[object]) -> bool:
     return bool(names) and all(isinstance(n, str) and clean(n).startswith(_DDP) for n in names)
 
 
-def wrapped(tree: Any) -> list[tuple[Path, str]]:
-    """The places of all names with a wrapper's component, and the component."""
-    return [
-        ((*path, key), found)
-        for path, mapping in mappings(tree)
-        for key in mapping
-        if isinstance(key, str) and (found := wrapper_of(key))
-    ]
+def wrapped(tree: Any) -> dict[str, list[str]]:
+    """The names that have a wrapper's component, by the component."""
+    found: dict[str, list[str]] = {}
+    for _, mapping in mappings(tree):
+        for key in mapping:
+            if isinstance(key, str) and (part := wrapper_of(key)):
+                found.setdefault(part, []).append(key)
+    return found
 
 
-def strip(tree: Any, keep_module: bool, path: Path = ()) -> Any:
+def strip(tree: Any, keep_module: bool, place: Place = ()) -> Any:
     """The tree with clean names, as keys and in the optimizer's lists of names.
 
     Raises:
@@ -63,23 +63,23 @@ def strip(tree: Any, keep_module: bool, path: Path = ()) -> Any:
         for key, value in tree.items():
             new = rename(key) if isinstance(key, str) else key
             if new in renamed:
-                place = shown((*path, new))
-                raise Refused(f"two names become {place} without what wrappers put into them")
-            renamed[new] = strip(value, keep_module, (*path, key))
+                name = shown((*place, new))
+                raise Refused(f"two names become {name} without what wrappers put into them")
+            renamed[new] = strip(value, keep_module, (*place, key))
         made = like(tree, renamed.items())
         if (metadata := getattr(made, "_metadata", None)) is not None:
             new_metadata = {rename(f"{k}.")[:-1]: v for k, v in metadata.items()}
             made._metadata = type(metadata)(new_metadata)  # type: ignore[attr-defined]
         return made
     if isinstance(tree, list):
-        if tree and all(isinstance(item, str) for item in tree) and path[-1:] in _NAME_LISTS:
-            rename = _renaming(tree, keep_module)
-            return [rename(name) for name in tree]
-        return [strip(value, keep_module, (*path, i)) for i, value in enumerate(tree)]
+        if place[-1:] in _NAME_LISTS and all(isinstance(item, str) for item in tree):
+            return list(map(_renaming(tree, keep_module), tree))
+        return [strip(value, keep_module, (*place, i)) for i, value in enumerate(tree)]
     return tree
 
 
 _NAME_LISTS = (("params",), ("param_names",))
+"""Where an optimizer's state dict has names as values."""
 
 
 def _renaming(names: Iterable[object], keep_module: bool) -> Callable[[str], str]:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from fsdp_migrate.checkpoint.errors import Refused
-from fsdp_migrate.checkpoint.tensors import Lazy, Stored
-from fsdp_migrate.checkpoint.trees import Path, like, mappings
+from fsdp_migrate.checkpoint.parts import is_tensor
+from fsdp_migrate.checkpoint.trees import Place, like, mappings
 
 Shape = tuple[int, ...]
 Optimizer = Mapping[Any, Any]
 
 
-def optimizers(tree: Any) -> Iterator[tuple[Path, Optimizer]]:
+def optimizers(tree: Any) -> Iterator[tuple[Place, Optimizer]]:
     """All optimizers' state dicts."""
     return ((path, m) for path, m in mappings(tree) if is_optimizer(m))
 
@@ -38,29 +41,33 @@ def is_numbered(optimizer: Optimizer) -> bool:
 def sharing_step(optimizer: Optimizer) -> int:
     """How many parameters share their `step` tensor with another: the optimizer would advance it once for each."""
     owners = Counter(
-        id(step.storage) if isinstance(step, Stored) else id(step)
+        step.untyped_storage().data_ptr()
         for state in optimizer["state"].values()
-        if isinstance(state, Mapping) and isinstance(step := state.get("step"), Lazy)
+        if isinstance(state, Mapping) and isinstance(step := state.get("step"), torch.Tensor)
     )
     return sum(count for count in owners.values() if count > 1)
 
 
 def unshared(optimizer: Optimizer) -> dict[Any, Any]:
-    """The same with a tensor of its own for every place."""
+    """The same with a `step` of its own for every parameter."""
     state = {
-        key: like(values, ((n, v.copy() if isinstance(v, Lazy) else v) for n, v in values.items()))
+        key: like(values, ((n, _cloned(v) if n == "step" else v) for n, v in values.items()))
         if isinstance(values, Mapping)
         else values
         for key, values in optimizer["state"].items()
     }
-    return like(optimizer, ((k, state if k == "state" else v) for k, v in optimizer.items()))
+    return like(optimizer, {**optimizer, "state": state}.items())
+
+
+def _cloned(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value
 
 
 def named(optimizer: Optimizer, parameters: Mapping[str, Shape] | None) -> dict[Any, Any]:
     """The same with names for numbers.
 
-    The names are those that the param groups tell (`param_names`, of an optimizer built from `named_parameters()`).
-    Else the numbers of one group follow the order of the model's parameters, as `Optimizer(model.parameters())`
+    The param groups have names if the optimizer was built from `named_parameters()` (`param_names`).
+    Otherwise the numbers of one group follow the order of the model's parameters, as `Optimizer(model.parameters())`
     numbers them, and so does the model's state dict, among buffers and frozen parameters: the names are those that the
     shapes of the states leave, if there is one way only.
 
@@ -68,7 +75,7 @@ def named(optimizer: Optimizer, parameters: Mapping[str, Shape] | None) -> dict[
         parameters: names and shapes of the model's state dict, in its order.
 
     Raises:
-        Refused: the names cannot be told, with the reason.
+        Refused: the names cannot be known, with the reason.
     """
     groups: Sequence[Mapping[Any, Any]] = optimizer["param_groups"]
     numbers = [str(number) for group in groups for number in group["params"]]
@@ -90,24 +97,21 @@ def named(optimizer: Optimizer, parameters: Mapping[str, Shape] | None) -> dict[
     name_of = dict(zip(numbers, names, strict=True))
     if len(set(names)) != len(numbers) or not states.keys() <= name_of.keys():
         raise Refused("its states and its param groups do not belong together")
-    new_groups, at = [], 0
-    for group in groups:
-        count = len(group["params"])
-        values = {k: v for k, v in group.items() if k != "param_names"}
-        new_groups.append(like(group, {**values, "params": names[at : at + count]}.items()))
-        at += count
-    new = {
-        "state": {name_of[number]: state for number, state in states.items()},
-        "param_groups": new_groups,
-    }
-    return like(optimizer, ((key, new.get(key, value)) for key, value in optimizer.items()))
+    rest = iter(names)
+    new_groups = [
+        {key: value for key, value in group.items() if key != "param_names"}
+        | {"params": list(itertools.islice(rest, len(group["params"])))}
+        for group in groups
+    ]
+    new_state = {name_of[number]: state for number, state in states.items()}
+    return like(optimizer, {**optimizer, "state": new_state, "param_groups": new_groups}.items())
 
 
 def _shape(state: Any) -> Shape | None:
     """The parameter's shape, where the states that follow it agree."""
     if not isinstance(state, Mapping):
         return None
-    shapes = {v.shape for k, v in state.items() if isinstance(v, Lazy) and k != "step"}
+    shapes = {tuple(v.shape) for k, v in state.items() if is_tensor(v) and k != "step"}
     return shapes.pop() if len(shapes) == 1 else None
 
 

@@ -1,4 +1,4 @@
-"""Where the result goes: beside its place first, into it when it is whole."""
+"""Putting the result in place: written beside the target, moved there when it is whole."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from pathlib import Path
 
 from fsdp_migrate.checkpoint.dcp import is_part
 from fsdp_migrate.checkpoint.errors import Misplaced
-from fsdp_migrate.checkpoint.safetensors import is_safetensors
-from fsdp_migrate.checkpoint.torchfile import format_of
+from fsdp_migrate.checkpoint.files import format_of
 
 _EXCHANGE = 2
 _HERE = -100
@@ -41,12 +40,12 @@ def check_target(target: Path, sources: Iterable[Path], overwrite: bool) -> None
 
 def _replaceable(path: Path) -> bool:
     if path.is_dir():
-        return all(is_part(file) for file in path.iterdir())  # nothing else goes with it
+        return all(is_part(file) for file in path.iterdir())  # nothing else is lost with it
     if not path.is_file():
         return not path.exists()  # a link that leads nowhere
     with path.open("rb") as file:
         head = file.read(16)
-    return not head or format_of(head) is not None or is_safetensors(head)
+    return not head or format_of(head) is not None
 
 
 @contextlib.contextmanager
@@ -72,7 +71,7 @@ def staged(target: Path, overwrite: bool, nbytes: int) -> Iterator[Path]:
 
 def _move(new: Path, target: Path, aside: Path, overwrite: bool) -> None:
     if os.path.lexists(target) and not overwrite:
-        raise Misplaced("has come into being while this was written: nothing is overwritten")
+        raise Misplaced("was created while this was written: nothing is overwritten")
     if not target.is_dir() and not new.is_dir():
         os.replace(new, target)
     elif not os.path.lexists(target):
@@ -96,7 +95,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def _sync(*paths: Path) -> None:
-    """To the disk, before a rename makes it count."""
+    """Write to the disk what a rename is about to publish."""
     for path in paths:
         with contextlib.suppress(OSError):  # some systems cannot open folders
             handle = os.open(path, os.O_RDONLY)

@@ -6,6 +6,7 @@ import json
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from fsdp_migrate import __version__
@@ -13,7 +14,7 @@ from fsdp_migrate.checkpoint.survey import Section, Survey
 from fsdp_migrate.views.terminal import is_terminal, paint, printable
 
 VERSION = 1
-"""Of the JSON: raised when a field changes its meaning or goes."""
+"""Of the JSON: raised when a field changes its meaning or is removed."""
 
 _KINDS = {
     "full": "FULL, whole tensors",
@@ -64,7 +65,7 @@ def _loaders(survey: Survey) -> str:
 
 
 def _fitted(line: str) -> str:
-    """On a terminal a long line goes on below, indented; elsewhere it stays one line."""
+    """On a terminal a long line is wrapped and indented; elsewhere it stays one line."""
     if not is_terminal("stdout"):
         return line
     width = min(shutil.get_terminal_size().columns, 120)
@@ -78,7 +79,7 @@ def _name(section: Section) -> str:
 def _amount(section: Section) -> str:
     noun = "tensor" if section.tensors == 1 else "tensors"
     unit = "parameters" if section.role == "model" else "elements"
-    return f"{section.tensors:,} {noun}, {section.elements:,} {unit}, {size(section.nbytes)}" + (
+    return f"{section.tensors:,} {noun}, {section.elements:,} {unit}, {size(section.bytes)}" + (
         f", {', '.join(section.dtypes)}" if section.dtypes else ""
     )
 
@@ -104,37 +105,19 @@ def as_json(surveys: Sequence[tuple[str, Survey]], errors: Sequence[tuple[str, s
 
 
 def _document(path: str, survey: Survey) -> dict[str, Any]:
-    sections = survey.sections
+    checkpoint, sections = survey.checkpoint, survey.sections
     return {
         "path": path,
-        "kind": survey.checkpoint.kind,
-        "format": survey.checkpoint.format,
-        "ranks": survey.checkpoint.ranks,
-        "files": [str(file) for file in survey.checkpoint.files],
+        "kind": checkpoint.kind,
+        "format": checkpoint.format,
+        "ranks": checkpoint.ranks,
+        "files": [str(file) for file in checkpoint.files],
         "loads": survey.loads,
         "convertible": survey.convertible,
         "tensors": sum(section.tensors for section in sections),
         "parameters": sum(s.elements for s in sections if s.role == "model"),
-        "bytes": sum(section.nbytes for section in sections),
-        "sections": [
-            {
-                "key": section.key,
-                "role": section.role,
-                "tensors": section.tensors,
-                "elements": section.elements,
-                "bytes": section.nbytes,
-                "dtypes": list(section.dtypes),
-            }
-            for section in sections
-        ],
+        "bytes": sum(section.bytes for section in sections),
+        "sections": [asdict(section) for section in sections],
         "others": list(survey.others),
-        "problems": [
-            {
-                "name": problem.name,
-                "message": problem.message,
-                "advice": problem.advice,
-                "convertible": problem.convertible,
-            }
-            for problem in survey.problems
-        ],
+        "problems": [asdict(problem) for problem in survey.problems],
     }

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from fsdp_migrate.checkpoint.dcp import is_dcp, is_part, read_dcp
 from fsdp_migrate.checkpoint.errors import Misplaced, Refused, Unreadable
+from fsdp_migrate.checkpoint.files import mapped, read_file
 from fsdp_migrate.checkpoint.names import is_flat
 from fsdp_migrate.checkpoint.optimizers import is_numbered, optimizers
-from fsdp_migrate.checkpoint.safetensors import is_safetensors, read_safetensors
-from fsdp_migrate.checkpoint.shards import Shards, join
-from fsdp_migrate.checkpoint.tensors import Lazy
-from fsdp_migrate.checkpoint.torchfile import View, format_of, read_torch
+from fsdp_migrate.checkpoint.parts import Parts, is_tensor, join
 from fsdp_migrate.checkpoint.trees import leaves, like
 
 Kind = Literal["full", "dcp", "shards", "local"]
@@ -65,10 +65,10 @@ class Reading:
 
 
 def open_checkpoint(path: Path, how: Reading = Reading()) -> Checkpoint:
-    """The checkpoint at a path; a rank's file brings the other ranks' files, which lie beside it.
+    """The checkpoint at a path; for the file of one rank, with the files of the other ranks beside it.
 
     Raises:
-        Unreadable: nothing there that could be read.
+        Unreadable: there is nothing that could be read.
         Misplaced: an entry that is asked for is not there.
     """
     try:
@@ -96,17 +96,15 @@ def _folder(folder: Path, how: Reading) -> Checkpoint:
         raise Unreadable("holds no checkpoint: neither DCP's .metadata nor a file of torch.save")
     group = _siblings(files[0])
     if len(group) < len(files):
-        others = [file for file in files if file not in group]
-        raise Unreadable(
-            f"holds several checkpoints: name one, as {files[0].name} or {others[0].name}"
-        )
+        other = next(file for file in files if file not in group)
+        raise Unreadable(f"holds several checkpoints: name one, as {files[0].name} or {other.name}")
     return _file(files[0], how, pieces=True)
 
 
 def _file(path: Path, how: Reading, pieces: bool = False) -> Checkpoint:
     form, tree = _read(path, how)
-    tensors = [value for _, value in leaves(tree) if isinstance(value, (Lazy, Shards))]
-    sharded = any(isinstance(tensor, Shards) for tensor in tensors)
+    tensors = [value for _, value in leaves(tree) if is_tensor(value)]
+    sharded = any(isinstance(tensor, Parts) for tensor in tensors)
     pieces = pieces or _OF.search(path.name) is not None
     # Files beside it matter only if it may be a part of something.
     alone = not sharded and not pieces and any(len(tensor.shape) > 1 for tensor in tensors)
@@ -125,26 +123,17 @@ def _file(path: Path, how: Reading, pieces: bool = False) -> Checkpoint:
 
 
 def _read(path: Path, how: Reading) -> tuple[str, Any]:
-    with View(path) as view:
-        head = view.read(16) or b""
-        view.seek(0)
-        if not head:
-            raise Unreadable("is empty", path)
-        try:
-            form = format_of(head)
-            if form is not None:
-                return form, how.taken(read_torch(view, how.trust))
-            if is_safetensors(head):
-                return "safetensors", how.taken(read_safetensors(path))
-        except Unreadable as error:
-            raise Unreadable(str(error), error.path or path) from None
-    raise Unreadable(
-        "is no checkpoint: torch.save did not write it, and it is not safetensors", path
-    )
+    if not path.stat().st_size:
+        raise Unreadable("is empty", path)
+    try:
+        form, tree = read_file(mapped(path), how.trust)
+        return form, how.taken(tree)
+    except Unreadable as error:
+        raise Unreadable(str(error), error.path or path) from None
 
 
 def _read_sibling(path: Path, how: Reading) -> Any:
-    """Or the error: a file may only have a name like a rank's."""
+    """What is in the file, or the error: its name alone may be like a rank's."""
     try:
         return _read(path, how)[1]
     except Unreadable as error:
@@ -160,9 +149,7 @@ def _siblings(path: Path) -> list[Path]:
     for number in re.finditer(r"\d+", path.name):
         before, after = path.name[: number.start()], path.name[number.end() :]
         pattern = re.compile(f"{re.escape(before)}(\\d+){re.escape(after)}")
-        found = sorted(
-            (int(match[1]), file) for file in names if (match := pattern.fullmatch(file.name))
-        )
+        found = sorted((int(m[1]), file) for file in names if (m := pattern.fullmatch(file.name)))
         if len(found) > len(best):
             best = [file for _, file in found]
     return best
@@ -177,7 +164,7 @@ def _shards(path: Path, form: str, files: Sequence[Path], trees: Sequence[Any]) 
     for file, tree in zip(files, trees, strict=True):
         if isinstance(tree, Unreadable):
             refused = Refused(f"{file.name} {tree}")
-        shards = next((v for _, v in leaves(tree) if isinstance(v, Shards)), None)
+        shards = next((v for _, v in leaves(tree) if isinstance(v, Parts)), None)
         if shards is None:
             continue
         if shards.rank in ranks:
@@ -205,14 +192,14 @@ def _is_local(trees: Sequence[Any]) -> bool:
     numbered parameters.
     """
     shapes = [
-        {place: value.shape for place, value in leaves(tree) if isinstance(value, Lazy)}
+        {place: tuple(value.shape) for place, value in leaves(tree) if isinstance(value, torch.Tensor)}
         for tree in trees
-    ]
+    ]  # fmt: skip
     if not shapes[0] or any(len(shape) > 1 for found in shapes for shape in found.values()):
         return False
     if any(shape == (0,) for found in shapes for shape in found.values()):
         return True
-    if len(trees) > 1 and all(any(map(is_numbered, dict(optimizers(t)).values())) for t in trees):
+    if len(trees) > 1 and all(any(is_numbered(o) for _, o in optimizers(t)) for t in trees):
         return any(len(shape) == 1 for shape in shapes[0].values())
     common = set(shapes[0]).intersection(*shapes[1:])
     return any(found[place] != shapes[0][place] for found in shapes for place in common)
@@ -222,7 +209,7 @@ def _pieces(path: Path, form: str, files: Sequence[Path], trees: Sequence[Any]) 
     """Whole tensors, spread over files that share no name."""
     whole: dict[Any, Any] = {}
     if (of := _OF.search(path.name)) and int(of[1]) != len(files):
-        raise Unreadable(f"is one of {int(of[1])} files, of which {len(files)} are there", path)
+        raise Unreadable(f"is one of {int(of[1])} files, and only {len(files)} of them found", path)
     for file, tree in zip(files, trees, strict=True):
         if isinstance(tree, Unreadable):
             raise Unreadable(str(tree), file)

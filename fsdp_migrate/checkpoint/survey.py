@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,9 +11,8 @@ from typing import Any
 from fsdp_migrate.checkpoint.errors import LocalShards, Unreadable
 from fsdp_migrate.checkpoint.names import WRAPPERS, all_in_ddp, is_flat, wrapped
 from fsdp_migrate.checkpoint.optimizers import is_numbered, is_optimizer, optimizers, sharing_step
-from fsdp_migrate.checkpoint.shards import Shards
+from fsdp_migrate.checkpoint.parts import is_tensor, nbytes
 from fsdp_migrate.checkpoint.sources import Checkpoint
-from fsdp_migrate.checkpoint.tensors import Lazy
 from fsdp_migrate.checkpoint.trees import leaves, mappings, shown
 
 AGAIN_WHOLE = "load it with FSDP1 on as many ranks as wrote it, and save it as FULL_STATE_DICT or SHARDED_STATE_DICT"
@@ -26,7 +26,7 @@ class Section:
     role: str
     tensors: int
     elements: int
-    nbytes: int
+    bytes: int
     dtypes: tuple[str, ...]
 
 
@@ -67,9 +67,7 @@ def survey(checkpoint: Checkpoint) -> Survey:
         Unreadable: there is neither a tensor nor an optimizer in it.
     """
     tree = checkpoint.tree
-    if not any(isinstance(v, (Lazy, Shards)) for _, v in leaves(tree)) and not any(
-        optimizers(tree)
-    ):
+    if not any(is_tensor(value) for _, value in leaves(tree)) and not any(optimizers(tree)):
         raise Unreadable("holds no tensor")
     if not isinstance(tree, Mapping):
         raise Unreadable("holds no state dict: its tensors have no names")
@@ -93,57 +91,46 @@ def is_nested(tree: Mapping[Any, Any]) -> bool:
     """Whether it holds state dicts, and is none itself."""
     return any(
         isinstance(value, Mapping)
-        and (is_optimizer(value) or any(isinstance(v, (Lazy, Shards)) for _, v in leaves(value)))
+        and (is_optimizer(value) or any(is_tensor(leaf) for _, leaf in leaves(value)))
         for value in tree.values()
     )
 
 
 def _section(key: str, tree: Any) -> Section:
-    tensors = [v for _, v in leaves(tree) if isinstance(v, (Lazy, Shards))]
+    tensors = [value for _, value in leaves(tree) if is_tensor(value)]
     bytes_of = Counter[str]()
-    elements = 0
     for tensor in tensors:
-        count = 1
-        for n in tensor.shape:
-            count *= n
-        elements += count
-        bytes_of[str(tensor.dtype).removeprefix("torch.")] += count * tensor.dtype.itemsize
+        bytes_of[str(tensor.dtype).removeprefix("torch.")] += nbytes(tensor)
     role = "model" if isinstance(tree, Mapping) else "other"
     role = "optimizer" if any(optimizers(tree)) else role
+    elements = sum(math.prod(tensor.shape) for tensor in tensors)
     dtypes = tuple(name for name, _ in bytes_of.most_common())
     return Section(key, role, len(tensors), elements, bytes_of.total(), dtypes)
 
 
 def _problems(checkpoint: Checkpoint) -> Iterator[Problem]:
-    tree = checkpoint.tree
+    tree, ranks = checkpoint.tree, checkpoint.ranks
     flat = [place for place, _ in leaves(tree) if place and is_flat(place[-1])]
     if flat:
-        yield Problem(
-            "flat-parameter",
-            f"{_number(flat, 'flat parameter')} of FSDP1 ({shown(flat[0])}): the shapes of the "
-            "parameters in them are in no file",
-            AGAIN_WHOLE,
-            convertible=False,
-        )
+        number = "1 flat parameter" if len(flat) == 1 else f"{len(flat)} flat parameters"
+        message = f"{number} of FSDP1 ({shown(flat[0])}): the shapes of the parameters in them are in no file"
+        yield Problem("flat-parameter", message, AGAIN_WHOLE, convertible=False)
     elif checkpoint.kind == "local":
-        yield Problem(
-            "local-shards",
-            f"one-dimensional shards of FSDP1, other ones on each of {checkpoint.ranks} ranks: the "
-            "parameters' shapes are in no file",
-            AGAIN_WHOLE,
-            convertible=False,
+        message = (
+            f"one-dimensional shards of FSDP1, other ones on each of {ranks} ranks: the "
+            "parameters' shapes are in no file"
         )
-    if checkpoint.kind == "shards":
-        if isinstance(checkpoint.refused, LocalShards):
-            advice = f"convert --only takes other entries; for this one, {AGAIN_WHOLE}"
-            yield Problem("local-shards", str(checkpoint.refused), advice, convertible=False)
-        elif checkpoint.refused is not None:
-            advice = "bring the files of all ranks together"
-            yield Problem("incomplete", str(checkpoint.refused), advice, convertible=False)
-        else:
-            files = f"in a file for each of {checkpoint.ranks} ranks"
-            yield Problem("rank-files", f"sharded tensors {files}", "convert joins them")
-    elif len(checkpoint.files) > 1 and checkpoint.kind == "full":
+        yield Problem("local-shards", message, AGAIN_WHOLE, convertible=False)
+    if isinstance(refused := checkpoint.refused, LocalShards):
+        advice = f"convert --only takes other entries; for this one, {AGAIN_WHOLE}"
+        yield Problem("local-shards", str(refused), advice, convertible=False)
+    elif refused is not None:
+        advice = "bring the files of all ranks together"
+        yield Problem("incomplete", str(refused), advice, convertible=False)
+    elif checkpoint.kind == "shards":
+        message = f"sharded tensors in a file for each of {ranks} ranks"
+        yield Problem("rank-files", message, "convert joins them")
+    elif checkpoint.kind == "full" and len(checkpoint.files) > 1:
         message = f"whole tensors, spread over {len(checkpoint.files)} files"
         yield Problem("several-files", message, "convert joins them")
     yield from _name_problems(tree)
@@ -151,21 +138,15 @@ def _problems(checkpoint: Checkpoint) -> Iterator[Problem]:
 
 
 def _name_problems(tree: Any) -> Iterator[Problem]:
-    places = wrapped(tree)
-    for component in dict.fromkeys(found for _, found in places):
-        first = next(place for place, found in places if found == component)
-        count = sum(found == component for _, found in places)
-        yield Problem(
-            "wrapper-names",
-            f"{count} {'name' if count == 1 else 'names'} with the `{component}.` of {WRAPPERS[component]}, as "
-            f"{first[-1]}",
-            "convert strips it",
-        )
-    in_ddp = [m for _, m in mappings(tree) if len(m) and all_in_ddp(m)]
-    if in_ddp:
+    for part, names in wrapped(tree).items():
+        number = "1 name" if len(names) == 1 else f"{len(names)} names"
+        message = f"{number} with the `{part}.` of {WRAPPERS[part]}, as {names[0]}"
+        yield Problem("wrapper-names", message, "convert strips it")
+    in_ddp = next((m for _, m in mappings(tree) if all_in_ddp(m)), None)
+    if in_ddp is not None:
         yield Problem(
             "ddp-names",
-            f"all names begin with the `module.` of DistributedDataParallel, as {next(iter(in_ddp[0]))}",
+            f"all names begin with the `module.` of DistributedDataParallel, as {next(iter(in_ddp))}",
             "convert strips it (--keep-module if your model has a part called `module`)",
         )
 
@@ -185,9 +166,5 @@ def _optimizer_problems(tree: Any, checkpoint: Checkpoint) -> Iterator[Problem]:
             yield Problem(
                 "numbered-parameters",
                 f"{what} numbers its parameters; set_optimizer_state_dict takes names",
-                "convert names them, where the file or --names-from tells how",
+                "convert names them, where the file or --names-from shows how",
             )
-
-
-def _number(items: list[Any], noun: str) -> str:
-    return f"{len(items)} {noun}" if len(items) == 1 else f"{len(items)} {noun}s"

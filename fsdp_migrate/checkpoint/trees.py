@@ -1,41 +1,51 @@
-"""Walking the nested containers of a checkpoint."""
+"""Walking and rebuilding the nested containers of a checkpoint."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-Path = tuple[Any, ...]
-"""The keys and indices that lead to a place."""
+Place = tuple[Any, ...]
+"""The keys and indices that lead to a node."""
 
 
-def shown(path: Path) -> str:
-    """A path as text: `model.head.weight`."""
-    return ".".join(map(str, path))
+def shown(place: Place) -> str:
+    """A place as text: `model.head.weight`."""
+    return ".".join(map(str, place))
 
 
-def leaves(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """All that is no mapping, list or tuple, in order."""
+def nodes(tree: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
+    """Every container and every leaf with its place; a container comes before what it holds."""
+    yield place, tree
     if isinstance(tree, Mapping):
         for key, value in tree.items():
-            yield from leaves(value, (*path, key))
+            yield from nodes(value, (*place, key))
     elif isinstance(tree, (list, tuple)):
         for index, value in enumerate(tree):
-            yield from leaves(value, (*path, index))
-    else:
-        yield path, tree
+            yield from nodes(value, (*place, index))
 
 
-def mappings(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Mapping[Any, Any]]]:
+def leaves(tree: Any) -> Iterator[tuple[Place, Any]]:
+    """Everything that is no mapping, list or tuple, in order."""
+    return ((p, node) for p, node in nodes(tree) if not isinstance(node, (Mapping, list, tuple)))
+
+
+def mappings(tree: Any) -> Iterator[tuple[Place, Mapping[Any, Any]]]:
     """All mappings, the outer before the inner."""
+    return ((place, node) for place, node in nodes(tree) if isinstance(node, Mapping))
+
+
+def rebuilt(tree: Any, change: Callable[[Place, Any], Any], place: Place = ()) -> Any:
+    """The tree with `change(place, node)` for each node, from the outside; what it replaces is not entered."""
+    new = change(place, tree)
+    if new is not tree:
+        return new
     if isinstance(tree, Mapping):
-        yield path, tree
-        for key, value in tree.items():
-            yield from mappings(value, (*path, key))
-    elif isinstance(tree, (list, tuple)):
-        for index, value in enumerate(tree):
-            yield from mappings(value, (*path, index))
+        return like(tree, ((k, rebuilt(v, change, (*place, k))) for k, v in tree.items()))
+    if type(tree) in (list, tuple):
+        return type(tree)(rebuilt(v, change, (*place, i)) for i, v in enumerate(tree))
+    return tree
 
 
 def like(mapping: Mapping[Any, Any], items: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:

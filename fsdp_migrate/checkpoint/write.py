@@ -1,148 +1,232 @@
-"""Writing a tree as `torch.save` and as torch.distributed.checkpoint do, with one tensor in memory at a time."""
+"""Writing a tree with torch's own functions, reading it back with them, and comparing the two bit by bit.
+
+Nothing that is written lies in memory: tensors are maps of files, of the source or of a scratch file.
+"""
 
 from __future__ import annotations
 
-import io
-import pickle
-import sys
-from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+import contextlib
+import itertools
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import _utils
-from torch.distributed.checkpoint import filesystem, metadata
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
-from torch.serialization import _open_zipfile_writer
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
-from fsdp_migrate.checkpoint.admitted import STORAGE_NAMES
-from fsdp_migrate.checkpoint.dcp import METADATA
-from fsdp_migrate.checkpoint.errors import Refused
-from fsdp_migrate.checkpoint.fingerprints import Fingerprints
-from fsdp_migrate.checkpoint.tensors import Lazy
+from fsdp_migrate.checkpoint.errors import Misplaced, Refused
+from fsdp_migrate.checkpoint.parts import Parts
+from fsdp_migrate.checkpoint.trees import Place, leaves, rebuilt, shown
 
-
-@dataclass(frozen=True, eq=False)
-class _Slot:
-    """The storage that a tensor gets in the new file."""
-
-    key: str
-    tensor: Lazy
-
-    def id(self) -> tuple[str, Any, str, str, int]:
-        """How torch.save refers to it."""
-        name = STORAGE_NAMES.get(self.tensor.dtype)
-        if name is None:
-            return ("storage", torch.UntypedStorage, self.key, "cpu", self.tensor.nbytes)
-        return ("storage", getattr(torch, name), self.key, "cpu", self.tensor.numel)
+Progress = Callable[[int, int, str], None]
+"""Called with MiB done, MiB in all, and what is being done."""
 
 
-class _Pickler(pickle.Pickler):
-    """Pickles tensors that are on disk as torch.save pickles those in memory."""
+class Meter:
+    """Counts the bytes that are written and read back."""
 
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file, protocol=2)
-        self.slots: list[_Slot] = []
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self._total, self._done, self._progress = total, 0, progress
 
-    def persistent_id(self, obj: Any) -> Any:
-        return obj.id() if isinstance(obj, _Slot) else None
-
-    def reducer_override(self, obj: Any) -> Any:
-        if not isinstance(obj, Lazy):
-            return NotImplemented
-        slot = _Slot(str(len(self.slots)), obj)
-        self.slots.append(slot)
-        no_hooks: OrderedDict[Any, Any] = OrderedDict()
-        stride = torch.empty(obj.shape, device="meta").stride()
-        args = (slot, 0, obj.shape, stride, False, no_hooks)
-        if obj.dtype in STORAGE_NAMES:
-            return _utils._rebuild_tensor_v2, args
-        return _utils._rebuild_tensor_v3, (*args, obj.dtype)
+    def add(self, count: int, what: str) -> None:
+        """Note that so many bytes are done."""
+        self._done += count
+        if self._progress is not None:
+            self._progress(self._done >> 20, self._total >> 20, f"MiB, {what}")
 
 
-def write_full(tree: Any, file: Path, prints: Fingerprints) -> None:
-    """One file, as `torch.save(tree, file)` writes it."""
-    data = io.BytesIO()
-    pickler = _Pickler(data)
-    pickler.dump(tree)
-    with _open_zipfile_writer(str(file)) as archive:
-        archive.write_record("data.pkl", data.getvalue(), data.tell())
-        archive.write_record("byteorder", sys.byteorder, len(sys.byteorder))
-        for slot in pickler.slots:
-            tensor = slot.tensor.load()
-            prints.note(slot.tensor, tensor)
-            archive.write_record(f"data/{slot.key}", tensor.untyped_storage(), tensor.nbytes)
-            del tensor  # before the next one is loaded
+class NotTheSame(Refused):
+    """What was read back is not what was written."""
+
+    def __init__(self, place: str, what: str) -> None:
+        super().__init__(
+            f"what was written was read back, and {place} {what}: it is removed again. "
+            "The disk may be damaged, or the source was changed meanwhile"
+        )
 
 
-@dataclass
-class Flat:
-    """A tree as DCP keeps it: a name for each entry, and the keys and indices that the name stands for."""
+def settled(tree: Any, scratch: Path) -> Any:
+    """The tree with a tensor that fills its storage in every place; what has to be put together is mapped from `scratch`.
 
-    entries: dict[str, Any] = field(default_factory=dict)
-    paths: dict[str, Any] = field(default_factory=dict)
+    Tied weights, views of one storage with one shape, stay one tensor.
+    """
+    scratch.mkdir()
+    numbers = itertools.count()
+    views: dict[Any, torch.Tensor] = {}
+
+    def kept(tensor: torch.Tensor) -> torch.Tensor:
+        file = scratch / str(next(numbers))
+        torch.save(tensor, file)
+        return cast(torch.Tensor, torch.load(file, mmap=True, weights_only=True))
+
+    def settle(place: Place, value: Any) -> Any:
+        if isinstance(value, Parts):
+            return settle(place, value.load()) if len(value.parts) < 2 else kept(value.load())
+        if not isinstance(value, torch.Tensor) or _fills_its_storage(value):
+            return value
+        if (view := identity(value)) not in views:
+            views[view] = kept(value.clone(memory_format=torch.contiguous_format))
+        return views[view]
+
+    return rebuilt(tree, settle)
 
 
-def flatten(tree: Any) -> Flat:
-    """By torch's own function, which must see tensors; those on the meta device take no memory.
+def identity(tensor: torch.Tensor | Parts) -> Any:
+    """What two tensors have in common that are written once to a full file."""
+    if isinstance(tensor, Parts):
+        return id(tensor)
+    storage = tensor.untyped_storage().data_ptr()
+    return storage, tensor.storage_offset(), tensor.dtype, tensor.shape, tensor.stride()
+
+
+def _fills_its_storage(tensor: torch.Tensor) -> bool:
+    return tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
+
+
+def write_full(tree: Any, file: Path, meter: Meter) -> None:
+    """One file, by `torch.save`."""
+    with file.open("wb") as opened:
+
+        class Counted:
+            flush = opened.flush
+
+            def write(self, data: memoryview) -> int:
+                meter.add(len(data), "writing")
+                return opened.write(data)
+
+        torch.save(tree, cast(Any, Counted()))
+
+
+def write_dcp(tree: Any, folder: Path, meter: Meter) -> None:
+    """A folder, as `torch.distributed.checkpoint.save` of one rank writes it.
 
     Raises:
         Refused: two entries get the same name.
     """
-    lazy: dict[int, Lazy] = {}
 
-    def stand_in(value: Any) -> Any:
-        if isinstance(value, Lazy):
-            meta = torch.empty(value.shape, dtype=value.dtype, device="meta")
-            lazy[id(meta)] = value
-            return meta
-        if isinstance(value, Mapping):
-            return {key: stand_in(inner) for key, inner in value.items()}
-        if isinstance(value, (list, tuple)):
-            return type(value)(map(stand_in, value)) if type(value) in (list, tuple) else value
-        return value
+    class Planner(DefaultSavePlanner):
+        def resolve_data(self, write_item: Any) -> Any:
+            data = super().resolve_data(write_item)
+            meter.add(data.nbytes if isinstance(data, torch.Tensor) else 0, "writing")
+            return data
 
+    with _one_process() as failures:
+        save(tree, checkpoint_id=folder, planner=Planner(), no_dist=True)
+    for error in failures:
+        if isinstance(error, ValueError):
+            raise Refused(f"cannot be a DCP checkpoint: {error}")
+        raise Misplaced(f"cannot be written: {getattr(error, 'strerror', None) or error}")
+
+
+def check_full(tree: Any, file: Path, meter: Meter, trust: bool) -> None:
+    """Compare with what `torch.load` finds.
+
+    Raises:
+        NotTheSame: with the first difference.
+    """
     try:
-        entries, paths = flatten_state_dict(stand_in(tree))
-    except ValueError as error:
-        raise Refused(f"cannot be a DCP checkpoint: {error}") from None
-    return Flat({name: lazy.get(id(value), value) for name, value in entries.items()}, paths)
+        found = dict(
+            leaves(torch.load(file, map_location="cpu", mmap=True, weights_only=not trust))
+        )
+    except Exception as error:
+        raise _unreadable(file, error) from None
+    wanted = dict(leaves(tree))
+    for place in wanted.keys() ^ found.keys():
+        raise NotTheSame(shown(place), "is there once only")
+    for place, value in wanted.items():
+        _compare(shown(place), value, found[place], meter)
 
 
-def write_dcp(tree: Any, folder: Path, prints: Fingerprints) -> None:
-    """A folder, as `torch.distributed.checkpoint.save(tree)` of one rank writes it; its metadata comes last."""
-    flat = flatten(tree)
-    folder.mkdir()
-    name = f"__0_0{filesystem.DEFAULT_SUFFIX}"
-    entries: dict[str, Any] = {}
-    storage: dict[metadata.MetadataIndex, Any] = {}
-    with (folder / name).open("wb") as file:
-        for key, value in flat.entries.items():
-            start = file.tell()
-            if isinstance(value, Lazy):
-                tensor = value.load()
-                prints.note(value, tensor)
-                torch.save(tensor, file)
-                entries[key] = _tensor_entry(tensor)
-                index = metadata.MetadataIndex(key, [0] * tensor.dim(), 0)
-                del tensor  # before the next one is loaded
-            else:
-                torch.save(value, file)
-                entries[key] = metadata.BytesStorageMetadata()
-                index = metadata.MetadataIndex(key)
-            storage[index] = filesystem._StorageInfo(name, start, file.tell() - start)
-    known = {f.name for f in fields(metadata.Metadata)}
-    version = getattr(filesystem, "CURRENT_DCP_VERSION", None)
-    written = metadata.Metadata(
-        entries, flat.paths, storage, **({"version": version} if "version" in known else {})
-    )
-    (folder / METADATA).write_bytes(pickle.dumps(written))
+def check_dcp(tree: Any, folder: Path, meter: Meter, trust: bool) -> None:
+    """Compare with what `torch.distributed.checkpoint.load` finds.
+
+    Raises:
+        NotTheSame: with the first difference.
+    """
+
+    class Planner(DefaultLoadPlanner):
+        """Compares each item instead of keeping it."""
+
+        def set_up_planner(
+            self, _: Any, metadata: Any = None, is_coordinator: bool = False
+        ) -> None:
+            self.original_state_dict, self.metadata = tree, metadata
+            self.state_dict, self.mappings = flatten_state_dict(tree)
+            self.is_coordinator = is_coordinator
+
+        def create_local_plan(self) -> Any:
+            assert self.metadata is not None
+            entries = self.metadata.state_dict_metadata
+            for name in self.state_dict.keys() ^ entries.keys():
+                raise NotTheSame(name, "is there once only")
+            for name, value in self.state_dict.items():
+                entry = entries[name]
+                if isinstance(entry, TensorStorageMetadata) and isinstance(value, torch.Tensor):
+                    _same_form(name, value, tuple(entry.size), entry.properties.dtype)
+            return super().create_local_plan()
+
+        def load_bytes(self, read_item: Any, value: Any) -> None:
+            name = read_item.dest_index.fqn
+            found = torch.load(value, weights_only=not trust)
+            _compare(name, self.state_dict[name], found, meter)
+
+        def resolve_tensor(self, read_item: Any) -> torch.Tensor:
+            return torch.empty_like(super().resolve_tensor(read_item))
+
+        def commit_tensor(self, read_item: Any, tensor: torch.Tensor) -> None:
+            index: MetadataIndex = read_item.dest_index
+            _compare(index.fqn, super().resolve_tensor(read_item), tensor, meter)
+
+    with _one_process() as failures:
+        load({}, checkpoint_id=folder, planner=Planner(), no_dist=True)
+    for error in failures:
+        raise error if isinstance(error, NotTheSame) else _unreadable(folder, error)
 
 
-def _tensor_entry(tensor: torch.Tensor) -> metadata.TensorStorageMetadata:
-    size = tensor.size()
-    chunk = metadata.ChunkStorageMetadata(torch.Size([0] * tensor.dim()), size)
-    properties = metadata.TensorProperties(dtype=tensor.dtype)
-    return metadata.TensorStorageMetadata(properties, size, [chunk])
+@contextlib.contextmanager
+def _one_process() -> Iterator[list[BaseException]]:
+    """What DCP raises, without the exception for many ranks around it; its warnings are of one process."""
+    failures: list[BaseException] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield failures
+        except CheckpointException as error:
+            failures += [failure for failure, _ in error.failures.values()]
+        except Exception as error:
+            failures.append(error)
+
+
+def _unreadable(path: Path, error: BaseException) -> NotTheSame:
+    reason = str(error).partition("\n")[0]
+    return NotTheSame(path.name, f"cannot be read ({type(error).__name__}: {reason})")
+
+
+def _compare(name: str, wanted: Any, found: Any, meter: Meter) -> None:
+    if not isinstance(wanted, torch.Tensor):
+        # The second is for NaN, which equals nothing.
+        if wanted != found and repr(wanted) != repr(found):
+            raise NotTheSame(name, "has another value")
+        return
+    if not isinstance(found, torch.Tensor):
+        raise NotTheSame(name, "is no tensor")
+    _same_form(name, wanted, tuple(found.shape), found.dtype)
+    if not torch.equal(_bits(wanted), _bits(found)):
+        raise NotTheSame(name, "has other values")
+    meter.add(wanted.nbytes, "reading back")
+
+
+def _same_form(name: str, wanted: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    if (shape, dtype) != (tuple(wanted.shape), wanted.dtype):
+        raise NotTheSame(name, f"is {dtype} {shape}")
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of its elements, which tell every bit apart, NaN and -0 as well."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8)

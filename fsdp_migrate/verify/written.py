@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from fsdp_migrate.verify.compare import Difference, close
 from fsdp_migrate.verify.parameters import apart
@@ -72,31 +71,28 @@ def compare(one: dict[str, Path], other: dict[str, Path], verdict: Verdict) -> W
 def _odd(one: Path, other: Path, tolerance: float, trained: float) -> Iterator[str]:
     """The places that differ, in words."""
     from fsdp_migrate.checkpoint.errors import Refused
+    from fsdp_migrate.checkpoint.parts import is_tensor, nbytes
     from fsdp_migrate.checkpoint.sources import open_checkpoint
-    from fsdp_migrate.checkpoint.tensors import Lazy
     from fsdp_migrate.checkpoint.trees import leaves, shown
 
     opened = [open_checkpoint(path) for path in (one, other)]
     if any(checkpoint.kind == "local" or checkpoint.refused for checkpoint in opened):
         raise Refused("it holds one rank's own numbers, in another layout")
-    trees = [dict(leaves(checkpoint.tree)) for checkpoint in opened]
-    for place in [*trees[0], *(place for place in trees[1] if place not in trees[0])]:
-        values = [tree.get(place) for tree in trees]
-        if any(place not in tree for tree in trees):
+    found, twins = (dict(leaves(checkpoint.tree)) for checkpoint in opened)
+    for place in dict.fromkeys([*found, *twins]):
+        if place not in found or place not in twins:
             yield f"{shown(place)} is in one of them only"
-        elif all(isinstance(value, Lazy) for value in values):
-            a, b = values
-            assert isinstance(a, Lazy)
-            assert isinstance(b, Lazy)
+            continue
+        a, b = found[place], twins[place]
+        if is_tensor(a) and is_tensor(b):
             if a.shape != b.shape:
                 yield f"{shown(place)} has shape {list(a.shape)} against {list(b.shape)}"
-            elif a.nbytes <= _LIMIT:
-                whole = a.load()
-                largest = apart(whole, b.load())
-                scale = float(whole.double().abs().max()) if whole.numel() else 0.0
-                if not largest <= max(tolerance * scale, trained if tolerance else 0.0):
-                    yield f"{shown(place)} by up to {largest:.3g}"
-        elif all(isinstance(v, (int, float)) for v in values) and not COSTS.search(shown(place)):
-            one_number, other_number = (float(cast(float, value)) for value in values)
-            if not close(one_number, other_number, tolerance):
-                yield f"{shown(place)} is {values[0]} against {values[1]}"
+            elif nbytes(a) <= _LIMIT:
+                a, b = (value.load() if hasattr(value, "load") else value for value in (a, b))
+                most = apart(a, b)
+                scale = float(a.double().abs().max()) if a.numel() else 0.0
+                if not most <= max(tolerance * scale, trained if tolerance else 0.0):
+                    yield f"{shown(place)} by up to {most:.3g}"
+        elif isinstance(a, (int, float)) and isinstance(b, (int, float)):
+            if not COSTS.search(shown(place)) and not close(float(a), float(b), tolerance):
+                yield f"{shown(place)} is {a} against {b}"

@@ -122,7 +122,7 @@ def test_files_in_pieces(run: Run) -> None:
     Path("hf/pytorch_model-00002-of-00002.bin").unlink()
     result = run("inspect", "hf")
     assert result.code == 2
-    assert "is one of 2 files, of which 1 are there" in result.err
+    assert "is one of 2 files, and only 1 of them found" in result.err
 
 
 def test_checkpoints_of_several_epochs_are_not_one(run: Run) -> None:
@@ -299,6 +299,8 @@ CHANGES = {
     "eval": b"\x80\x02c__builtin__\neval\nX\x01\x00\x00\x001\x85R.",
     "dotted": b"\x80\x04\x8c\x05torch\x8c\x13serialization.os.sy\x93.",
     "extension": b"\x80\x02\x82\x01.",
+    "counters": b"\x80\x02ccollections\nCounter\n)R}X\x06\x00\x00\x00updateK\x01sb.",
+    "function": b"\x80\x02ctorch._utils\n_rebuild_parameter\n}X\x04\x00\x00\x00loadK\x01sb.",
     "from-type": b"\x80\x02ctorch._tensor\n_rebuild_from_type_v2\n(ctorch\nSize\nNK\x01\x85NtR.",
 }
 
