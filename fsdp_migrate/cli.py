@@ -24,7 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 # The commands that are imported only when used, with their modules.
 _LATE = {
     "checkpoint": "checkpoint.command",
-    "values": "verify.values_command",
+    "values": "verify.command",
     "verify": "verify.command",
 }
 

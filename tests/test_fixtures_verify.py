@@ -14,6 +14,7 @@ from fsdp_migrate.verify import main, migration, start
 from fsdp_migrate.verify.folders import Program, copy_program
 from fsdp_migrate.verify.judge import judge
 from fsdp_migrate.verify.launch import Launcher
+from fsdp_migrate.verify.options import Options
 from fsdp_migrate.verify.recording import Recording
 from fsdp_migrate.verify.records import Run
 from fsdp_migrate.verify.verdict import Verdict
@@ -73,7 +74,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         how = Recording(canonical=True, emulate=ranks if cuda else 0, align="drawn", start=begun)
         whole = settings.get("thorough", False)
         arguments = [*settings["arguments"], *([] if whole else SHORTER[case])]
-        return main.run_program(program, launcher, ranks, arguments, "cpu", 120, folder, how)
+        options = Options(
+            launcher=launcher, ranks=ranks, arguments=arguments, device="cpu", timeout=120
+        )
+        return main.run_program(program, folder, options, how)
 
     def do(case: str, settings: Settings, cuda: bool, form: str) -> Verdict:
         key = f"{case} {settings['arguments']} {cuda}"

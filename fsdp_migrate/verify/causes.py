@@ -1,4 +1,4 @@
-"""Why two runs differ: only what the records show. What they do not show is not known, and where to look is said.
+"""Why two runs differ, where the records show it; otherwise where to look.
 
 What differs first says in which part of a step to look: a first loss depends on the weights, the
 buffers and the casts only; a first gradient norm with equal losses on the reduction, the
@@ -16,7 +16,7 @@ from fsdp_migrate.verify.compare import Difference, eps, relative
 from fsdp_migrate.verify.records import Run
 
 _SAME = 1e-3
-"""Two numbers that are meant to be the same, though a sum was taken in another order."""
+"""The tolerance for two numbers that differ only by the order of a sum."""
 
 _STEPS = 4
 """Units of rounding that the sums of a few steps may add up to."""
@@ -39,7 +39,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class _Scene:
-    """Both runs where they differ first; `buffers` is a buffer that ends in another dtype, in words."""
+    """Both runs and their first difference; `buffers` names a buffer that ends in another dtype."""
 
     first: Difference
     original: Run
@@ -56,7 +56,7 @@ class _Scene:
 
     @property
     def factor(self) -> float:
-        """By what the migrated gradient norm is larger; NaN unless these differ."""
+        """The ratio of the gradient norms, migrated to original; NaN unless they differ."""
         one, other = self.norms
         return other / one if one else math.nan
 
@@ -73,7 +73,7 @@ def find(first: Difference | None, original: Run, migrated: Run, buffers: str) -
 
 
 def aligned(cause: Cause) -> Cause:
-    """The cause where the runs were the same as soon as both began with the same values."""
+    """The cause where the runs are the same once both begin with the same values."""
     advice = "With --align-init the runs are the same: the programs draw other random numbers, or in another order."
     return Cause("initial-weights", f"{cause.title}, and nothing else", advice)
 
@@ -150,7 +150,7 @@ def _overflow(s: _Scene) -> Cause | None:
 
 
 def _options(s: _Scene) -> Cause | None:
-    """A parameter's options at the first step; the first step's losses and gradients do not see them."""
+    """A parameter's options at the first step; the first step's losses and gradients do not depend on them."""
     if s.first.step == 1 and s.first.what in ("loss", "gradient norm"):
         return None
     one, other = s.original.options, s.migrated.options
@@ -190,7 +190,7 @@ def _no_gradient(s: _Scene) -> Cause | None:
 
 
 def _local_clip(s: _Scene) -> Cause | None:
-    """Each rank brought its own part to the norm that the whole should have."""
+    """Each rank scaled its own part to the norm that the whole should have."""
     index, goal = s.first.step - 1, s.norms[0]
     squares = [rank.squares[index] for rank in s.migrated.ranks if index < len(rank.squares)]
     if len(squares) < 2 or not goal or not all(_near(math.sqrt(q), goal) for q in squares):
@@ -204,7 +204,7 @@ def _local_clip(s: _Scene) -> Cause | None:
 
 
 def _not_clipped(s: _Scene) -> Cause | None:
-    """The original's norms end at one number, the migrated ones go beyond it."""
+    """The original's norms have an upper bound, which the migrated ones exceed."""
     norms = s.original.grad_norms
     highest = max(norms, default=0.0)
     capped = [norm for norm in norms if _near(norm, highest)]
@@ -271,7 +271,7 @@ _CHECKS: tuple[Callable[[_Scene], Cause | None], ...] = (
     _buffers,
     _rounding,
 )
-"""Sharp ones first."""
+"""The most specific first."""
 
 
 def _where(first: Difference) -> str:

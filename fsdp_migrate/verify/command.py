@@ -1,9 +1,11 @@
-"""`fsdp-migrate verify`."""
+"""`fsdp-migrate verify` and `fsdp-migrate values`."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 from rich.console import Console
@@ -12,18 +14,77 @@ from fsdp_migrate.verify import interrupts
 from fsdp_migrate.verify import summary as markdown
 from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
 from fsdp_migrate.verify.launch import Launcher
-from fsdp_migrate.verify.main import TIMEOUT, verify
+from fsdp_migrate.verify.main import verify
 from fsdp_migrate.verify.nodes import Nodes
+from fsdp_migrate.verify.options import TIMEOUT
 from fsdp_migrate.verify.page import render
 from fsdp_migrate.verify.show import show
 from fsdp_migrate.verify.values import record
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 _PROGRAM = click.Path(exists=True, path_type=Path)
+_PATH = click.Path(path_type=Path)
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+_HOW_TO_RUN = (
+    click.argument("script", type=_PROGRAM),
+    click.argument("arguments", nargs=-1, type=click.UNPROCESSED),
+    click.option(
+        "--entry", type=_PATH, help="The script to run, where SCRIPT is the folder of a repository."
+    ),
+    click.option(
+        "--link",
+        "links",
+        multiple=True,
+        type=_PATH,
+        help="In a repository, what git ignores and the program reads, as data/: linked into the copies.",
+    ),
+    click.option(
+        "--root",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        help="The folder that belongs to SCRIPT, with all it imports and reads.  [default: its own]",
+    ),
+    click.option(
+        "--nproc",
+        "ranks",
+        type=click.IntRange(min=1),
+        default=2,
+        show_default=True,
+        help="Ranks.",
+    ),
+    click.option(
+        "--device",
+        type=click.Choice(["auto", "cpu", "cuda"]),
+        default="auto",
+        show_default=True,
+        help="auto: CUDA where there is a device for each rank, else the CPU.",
+    ),
+    click.option(
+        "--launcher",
+        type=click.Choice([launcher.value for launcher in Launcher]),
+        default=Launcher.AUTO.value,
+        show_default=True,
+        callback=lambda context, option, value: Launcher(value),
+        help="auto: python if the script starts its own processes, else torchrun.",
+    ),
+    click.option(
+        "--timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        default=TIMEOUT,
+        show_default=True,
+        help="Seconds for each of the runs.",
+    ),
+)
+
+
+def _runs_a_program(command: Command) -> Command:
+    """The arguments and options by which both commands run a program; their names are those of `Options`."""
+    for parameter in reversed(_HOW_TO_RUN):
+        command = parameter(command)
+    return command
 
 
 @click.command("verify", short_help="Run a program before and after its migration, and compare.")
-@click.argument("script", type=_PROGRAM)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option(
     "--migrated",
     type=_PROGRAM,
@@ -36,50 +97,12 @@ _PROGRAM = click.Path(exists=True, path_type=Path)
     show_default=True,
     help="What the tool makes of the copy: as for `fsdp-migrate --form`.",
 )
-@click.option(
-    "--entry",
-    type=click.Path(path_type=Path),
-    help="The script to run, where SCRIPT is the folder of a repository.",
-)
-@click.option(
-    "--link",
-    "links",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="In a repository, what git ignores and the program reads, as data/: linked into the copies.",
-)
-@click.option(
-    "--root",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="The folder that belongs to SCRIPT, with all it imports and reads.  [default: its own]",
-)
-@click.option("--nproc", type=click.IntRange(min=1), default=2, show_default=True, help="Ranks.")
-@click.option(
-    "--device",
-    type=click.Choice(["auto", "cpu", "cuda"]),
-    default="auto",
-    show_default=True,
-    help="auto: CUDA where there is a device for each rank, else the CPU.",
-)
+@_runs_a_program
 @click.option(
     "--tolerance",
     type=click.FloatRange(min=0),
     help="Relative, of losses and gradient norms; 0 asks for the same bits.  "
     "[default: 1e-6, or one unit of the loss's dtype]",
-)
-@click.option(
-    "--launcher",
-    type=click.Choice([launcher.value for launcher in Launcher]),
-    default=Launcher.AUTO.value,
-    show_default=True,
-    help="auto: python if the script starts its own processes, else torchrun.",
-)
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    default=TIMEOUT,
-    show_default=True,
-    help="Seconds for each of the runs.",
 )
 @click.option(
     "--canonical/--no-canonical",
@@ -116,8 +139,7 @@ _PROGRAM = click.Path(exists=True, path_type=Path)
 )
 @click.option(
     "--values",
-    "values_file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=_FILE,
     help="Run the original once more first, write what its FSDP1 constructs are given to this file, and migrate "
     "the copy with it.",
 )
@@ -138,44 +160,30 @@ _PROGRAM = click.Path(exists=True, path_type=Path)
 )
 @click.option(
     "--report",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=_FILE,
     help="Write an HTML page with the curves, the figures and the diff to this file.",
 )
 @click.option(
     "--summary",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=_FILE,
     help="Append the result as Markdown to this file, as to $GITHUB_STEP_SUMMARY.",
 )
 @click.pass_context
 def verify_command(
     context: click.Context,
+    /,
     script: Path,
-    arguments: tuple[str, ...],
     migrated: Path | None,
-    form: str,
-    entry: Path | None,
-    links: tuple[Path, ...],
-    root: Path | None,
-    nproc: int,
-    device: str,
-    tolerance: float | None,
-    launcher: str,
-    timeout: float,
+    values: Path | None,
     nnodes: int,
     node_rank: int | None,
     rdzv_endpoint: str | None,
     rdzv_id: str,
     records: Path | None,
-    canonical: bool | None,
-    plain: bool,
-    align_init: bool | None,
-    emulate: bool | None,
-    workers: int | None,
-    repeat: bool | None,
-    values_file: Path | None,
     json_file: Path | None,
     report: Path | None,
     summary: Path | None,
+    **options: Any,
 ) -> None:
     """Run SCRIPT before and after its migration and compare every loss and gradient norm.
 
@@ -184,51 +192,17 @@ def verify_command(
     1 if they differ, 2 for wrong usage or if nothing is proved, 3 if one of them fails, 130 or 143 if
     it is interrupted.
     """
-    name = (entry or script).name
+    name = (options["entry"] or script).name
     nodes = _nodes(nnodes, node_rank, rdzv_endpoint, rdzv_id, records)
-    to_stdout = json_file is not None and str(json_file) == "-"
-    console = Console(stderr=to_stdout)
+    console = Console(stderr=str(json_file) == "-")
     errors = Console(stderr=True)
     try:
         with interrupts.raised(), errors.status("starting") as status:
-            recorded = None
-            if values_file is not None:
+            if values is not None:
                 status.update("recording what the original's constructs are given")
-                recorded = record(
-                    script,
-                    values_file,
-                    entry=entry,
-                    root=root,
-                    links=links,
-                    ranks=nproc,
-                    arguments=arguments,
-                    launcher=Launcher(launcher),
-                    device=device,
-                    timeout=timeout,
-                )
-            verdict = verify(
-                script,
-                migrated,
-                entry=entry,
-                root=root,
-                links=links,
-                ranks=nproc,
-                arguments=arguments,
-                launcher=Launcher(launcher),
-                device=device,
-                tolerance=tolerance,
-                timeout=timeout,
-                nodes=nodes,
-                canonical=canonical,
-                plain=plain,
-                align_init=align_init,
-                emulate=emulate,
-                workers=workers,
-                repeat=repeat,
-                form=form,
-                recorded=recorded,
-                progress=status.update,
-            )
+                run = {key: options[key] for key in _RUN_OPTIONS}
+                options["recorded"] = record(script, values, **run)
+            verdict = verify(script, migrated, nodes=nodes, progress=status.update, **options)
     except Unverifiable as error:
         errors.print(f"fsdp-migrate verify: {error}", markup=False, highlight=False, soft_wrap=True)
         context.exit(2)
@@ -242,10 +216,11 @@ def verify_command(
         if summary is not None:
             _append(summary, markdown.failed(failure, name))
         context.exit(3)
+    code = 0 if verdict.equal else 1
     if nodes is not None and nodes.number > 0:
-        # All nodes know the result; the first one tells it.
+        # All nodes know the result; the first one reports it.
         errors.print(f"node {nodes.number}: {verdict.line()}", markup=False, soft_wrap=True)
-        context.exit(0 if verdict.equal else 1)
+        context.exit(code)
     if json_file is not None:
         text = json.dumps(verdict.to_json(), indent=2, allow_nan=False)
         with click.open_file(str(json_file), "w", encoding="utf-8") as file:
@@ -255,7 +230,10 @@ def verify_command(
     if summary is not None:
         _append(summary, markdown.markdown(verdict, name))
     show(verdict, console)
-    context.exit(0 if verdict.equal else 1)
+    context.exit(code)
+
+
+_RUN_OPTIONS = ("entry", "links", "root", "ranks", "arguments", "device", "launcher", "timeout")
 
 
 def _nodes(
@@ -271,3 +249,34 @@ def _nodes(
 def _append(file: Path, text: str) -> None:
     with file.open("a", encoding="utf-8") as summary:
         summary.write(text)
+
+
+@click.command("values", short_help="Run a program and record what its FSDP1 constructs are given.")
+@click.option(
+    "--output",
+    default="run.json",
+    show_default=True,
+    type=_FILE,
+    help="The file to write, for `migrate --values`.",
+)
+@_runs_a_program
+@click.pass_context
+def values_command(context: click.Context, /, script: Path, output: Path, **options: Any) -> None:
+    """Run SCRIPT once, on a temporary copy, and record what each FSDP1 construct was given.
+
+    `fsdp-migrate migrate --values FILE` then uses these values and writes plain PyTorch for this
+    configuration. ARGUMENTS after -- are the program's. A few steps of training are enough.
+    """
+    try:
+        found = record(script, output, **options)
+    except Unverifiable as error:
+        click.echo(f"fsdp-migrate values: {error}", err=True)
+        context.exit(2)
+    except ProgramFailed as failure:
+        click.echo(f"{failure.details}\nfsdp-migrate values: {failure}", err=True)
+        context.exit(3)
+    count = len(found.entries)
+    click.echo(f"{output}: {count} FSDP1 constructs of {len(found.files)} files")
+    click.echo(
+        f"Next: `fsdp-migrate migrate PATH --values {output} --diff` shows what it makes plain."
+    )

@@ -1,9 +1,9 @@
-"""Two runs against each other: the differences that matter, the first first."""
+"""The comparison of two runs: the differences that matter, in order."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from fsdp_migrate.verify.records import Rank, Run
@@ -18,7 +18,7 @@ _EPS = {"torch.bfloat16": 2.0**-7, "torch.float16": 2.0**-10, "torch.float64": 2
 
 
 def eps(dtype: str) -> float:
-    """The distance of two neighbours in a dtype, relative; of one that is not known float32's."""
+    """The relative distance of two neighbours in a dtype; float32's if the dtype is not known."""
     return _EPS.get(dtype, 2.0**-23)
 
 
@@ -61,14 +61,12 @@ class Comparison:
         differences: at most one a kind and rank, the first; none if the runs are the same.
         bitwise: whether all losses are the same to the last bit.
         max_abs_loss: the largest difference of two losses; NaN where only one is a number.
-        max_rel_loss: the same, relative to the larger.
         max_rel_grad_norm: the largest relative difference of two gradient norms.
     """
 
     differences: list[Difference]
     bitwise: bool
     max_abs_loss: float
-    max_rel_loss: float
     max_rel_grad_norm: float
 
 
@@ -81,34 +79,23 @@ def compare(original: Run, migrated: Run, tolerance: float | None = None) -> Com
     losses, norms = (
         tolerance if tolerance is not None else floor(dtype) for dtype in original.dtypes
     )
-    differences = sorted(
-        [
-            *_worlds(original, migrated),
-            *_norms(original, migrated, max(norms, NORM_TOLERANCE)),
-            *(
-                difference
-                for one, other in zip(original.ranks, migrated.ranks, strict=False)
-                for difference in (
-                    *_counts(one, other),
-                    *_losses(one, other, losses),
-                    *_rates(one, other, max(tolerance or 0.0, NORM_TOLERANCE)),
-                )
-            ),
-        ]
-    )
-    pairs = [
-        pair
-        for one, other in zip(original.ranks, migrated.ranks, strict=False)
-        for pair in zip(one.losses, other.losses, strict=False)
+    ranks = list(zip(original.ranks, migrated.ranks, strict=False))
+    differences = [
+        *_worlds(original, migrated),
+        *_norms(original, migrated, max(norms, NORM_TOLERANCE)),
     ]
+    for one, other in ranks:
+        differences += _counts(one, other)
+        differences += _losses(one, other, losses)
+        differences += _rates(one, other, max(tolerance or 0.0, NORM_TOLERANCE))
+    pairs = [pair for a, b in ranks for pair in zip(a.losses, b.losses, strict=False)]
     both = list(zip(original.grad_norms, migrated.grad_norms, strict=False))
     return Comparison(
-        differences=differences,
+        differences=sorted(differences),
         bitwise=all(close(a, b, 0) for a, b in pairs)
         and [len(r.losses) for r in original.ranks] == [len(r.losses) for r in migrated.ranks],
-        max_abs_loss=_largest(distance, pairs),
-        max_rel_loss=_largest(relative, pairs),
-        max_rel_grad_norm=_largest(relative, both),
+        max_abs_loss=largest(distance(a, b) for a, b in pairs),
+        max_rel_grad_norm=largest(relative(a, b) for a, b in both),
     )
 
 
@@ -131,9 +118,16 @@ def close(a: float, b: float, tolerance: float) -> bool:
     return a == b or abs(a - b) <= tolerance * max(abs(a), abs(b)) < math.inf
 
 
-def _largest(measure: Callable[[float, float], float], pairs: list[tuple[float, float]]) -> float:
-    values = [measure(a, b) for a, b in pairs]
-    return math.nan if any(map(math.isnan, values)) else max(values, default=0.0)
+def largest(differences: Iterable[float]) -> float:
+    """The largest of some differences; NaN if one is NaN, 0 if there are none."""
+    found = list(differences)
+    return math.nan if any(map(math.isnan, found)) else max(found, default=0.0)
+
+
+def farthest(ones: Iterable[float], others: Iterable[float]) -> float | None:
+    """The largest distance of two numbers in the same place; None if no place has both."""
+    apart = [distance(a, b) for a, b in zip(ones, others, strict=False)]
+    return largest(apart) if apart else None
 
 
 def _worlds(original: Run, migrated: Run) -> Iterator[Difference]:

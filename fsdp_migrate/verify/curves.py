@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from fsdp_migrate.verify.compare import distance
+from fsdp_migrate.verify.compare import distance, farthest
 from fsdp_migrate.verify.records import Run
 
 Point = tuple[float, float]
@@ -18,14 +18,14 @@ def losses(run: Run) -> list[Point]:
     """The mean of the ranks' losses; the backwards of one step share its unit of length."""
     return [
         (place, sum(values) / len(values))
-        for place, values in zip(places(run), _columns(run), strict=True)
+        for place, values in zip(places(run), columns(run), strict=True)
     ]
 
 
 def loss_gaps(original: Run, migrated: Run) -> list[Point]:
     """The largest difference of two losses over the ranks."""
-    both = zip(places(original), _columns(original), _columns(migrated), strict=False)
-    return [(place, _farthest(ones, others)) for place, ones, others in both]
+    both = zip(places(original), columns(original), columns(migrated), strict=False)
+    return [(place, farthest(ones, others) or 0.0) for place, ones, others in both]
 
 
 def norms(run: Run) -> list[Point]:
@@ -40,7 +40,7 @@ def norm_gaps(original: Run, migrated: Run) -> list[Point]:
 
 
 def places(run: Run) -> list[float]:
-    """Where each loss stands: the last backward of step 3 at 3, the one before it somewhat earlier."""
+    """Where each loss is on the axis: the last backward of step 3 at 3, the one before it somewhat earlier."""
     steps = max((rank.loss_steps for rank in run.ranks), key=len, default=[])
     several = Counter(steps)
     seen: Counter[int] = Counter()
@@ -73,12 +73,7 @@ def thin(points: Sequence[Point], limit: int) -> list[Point]:
     return [points[index] for index in sorted(kept)]
 
 
-def _columns(run: Run) -> list[list[float]]:
+def columns(run: Run) -> list[list[float]]:
     """For each backward the losses of all ranks that went so far."""
     rows = itertools.zip_longest(*(rank.losses for rank in run.ranks))
     return [[loss for loss in row if loss is not None] for row in rows]
-
-
-def _farthest(ones: list[float], others: list[float]) -> float:
-    apart = [distance(a, b) for a, b in zip(ones, others, strict=False)]
-    return math.nan if any(map(math.isnan, apart)) else max(apart, default=0.0)

@@ -6,35 +6,31 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Sequence
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 
 from fsdp_migrate import __version__, git
+from fsdp_migrate.verify.folders import Program
+from fsdp_migrate.verify.launch import choose
+from fsdp_migrate.verify.options import Options
 
 
-def describe(
-    device: str, launcher: str, ranks: int, arguments: Sequence[str], folder: Path
-) -> dict[str, str]:
-    """Names and values; the programs run under this interpreter, so its packages are theirs.
-
-    Args:
-        folder: of the original program.
-    """
+def describe(how: Options, program: Program) -> dict[str, str]:
+    """Names and values; the programs run under this interpreter, so its packages are theirs."""
     return {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "commit": git.commit(folder) or "none",
+        "commit": git.commit(program.source) or "none",
         "fsdp-migrate": __version__,
         "torch": _version("torch"),
         "Python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "device": device,
-        "launcher": launcher,
-        "ranks": str(ranks),
+        "device": how.device,
+        "launcher": choose(how.launcher, program.script).value,
+        "ranks": str(how.ranks),
         "threads of a rank": os.environ.get("OMP_NUM_THREADS", "1"),
-        "arguments": shlex.join(arguments) or "none",
+        "arguments": shlex.join(how.arguments) or "none",
     }
 
 

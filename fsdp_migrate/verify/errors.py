@@ -1,4 +1,4 @@
-"""What keeps `verify` from a verdict."""
+"""Why `verify` has no verdict."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ class Unverifiable(Exception):
 
 
 class ProgramFailed(Exception):
-    """A program did not come to its end.
+    """A program failed or did not end.
 
     Attributes:
         which: `original` or `migrated`.
         reason: one line, as in `rank 1 raised ValueError`.
-        details: the last lines of the rank that failed, or where each rank stood.
+        details: the last lines of the rank that failed, or where each rank was.
         timed_out: whether it did not end in its time.
     """
 

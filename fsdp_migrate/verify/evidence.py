@@ -1,4 +1,4 @@
-"""Whether the two runs are a proof at all: the original sharded a model, and the migrated files were what ran."""
+"""Whether the two runs prove anything: the original sharded a model, and the migrated files ran."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fsdp_migrate.verify.records import Run
 from fsdp_migrate.verify.sources import Sources
 
 _NAMED = 3
-"""Files that a message names at most."""
+"""At most so many files in a message."""
 
 
 def original(run: Run) -> None:
@@ -20,7 +20,7 @@ def original(run: Run) -> None:
 
 
 def migrated(run: Run, sources: Sources) -> list[str]:
-    """Raise `Unverifiable` if the migrated program is FSDP1's still; returns what was not run, a line.
+    """The changed files that did not run, in one line.
 
     Raises:
         Unverifiable: a model of torch's FSDP1 was built, or no file that the migration changed ran.

@@ -1,4 +1,4 @@
-"""Why a program failed, said once: the rank that failed first and its last lines."""
+"""Why a program failed: the rank that failed first, and its last lines."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from fsdp_migrate.verify.records import Ending, Rank, read_endings
 
 _LINES = 30
 _TAIL, _TAILS = 3, 8
-"""Last lines of a rank, and ranks that are given them."""
+"""Last lines of a rank, and how many ranks are shown with them."""
 _WIDTH = 200
-"""Of a last line at most: a warning may be a paragraph."""
+"""At most of a line: a warning may be a paragraph."""
 _TRACEBACK = re.compile(r"(\[rank\d+\]: ?)?Traceback \(most recent call last\)")
 _TORCHRUN = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s*exitcode\s*:\s*(-?\d+)")
 _PORT = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
@@ -67,18 +67,18 @@ class Scene:
         return text.replace(f"{self.program.root}/", "").strip().splitlines()
 
     def printed(self, rank: int) -> str:
-        """What a rank wrote to its standard output; empty where the launcher did not part it."""
+        """What a rank wrote to its standard output; empty where the launcher does not separate the ranks."""
         logs = sorted(self.folder.glob(f"logs/**/{rank}/stdout.log"))
         return _text(logs[-1]) if logs else ""
 
     def errors(self, rank: int) -> str:
-        """What a rank printed, where the launcher parted it."""
+        """What a rank wrote to its standard error, or all output where the launcher does not separate the ranks."""
         logs = sorted(self.folder.glob(f"logs/**/{rank}/stderr.log"))
         return (_text(logs[-1]) if logs else "") or self.output
 
 
 def check(scene: Scene) -> None:
-    """Raise `ProgramFailed` unless a program came to its end and trained."""
+    """Raise `ProgramFailed` unless a program ended well and has trained."""
     if scene.outcome.timed_out:
         raise _late(scene)
     if scene.outcome.flooded:
@@ -146,7 +146,7 @@ def _waits(stack: str) -> bool:
 
 
 def _where(stack: str) -> str:
-    """The innermost frames of a stack: the program's own where there are any."""
+    """The innermost frames of a stack, those of the program if it has any."""
     frames = [frame for frame in _frames(stack) if "<frozen" not in frame]
     own = [frame for frame in frames if "/lib/python" not in frame]
     return "\n".join((own or frames)[:3])

@@ -1,4 +1,4 @@
-"""Temporary copies of a program's folder: nothing that a program writes there lands in the user's tree.
+"""Temporary copies of a program's folder: nothing that a program writes there reaches the user's tree.
 
 A script's folder is copied whole; of a repository what git lists, so that data and results which it
 ignores stay where they are: what a program needs of them is linked. A program that writes to an
@@ -74,52 +74,44 @@ def copy(
     Raises:
         Unverifiable: there is no such script, or a link would lead nowhere.
     """
-    if path.is_dir():
-        if entry is None:
-            raise Unverifiable(f"{path} is a folder: name the script to run with --entry")
-        return _copy_repository(name, path, entry, root, target, links)
-    if entry is not None or links:
-        raise Unverifiable(f"{path} is a script: --entry and --link are for a folder")
-    return copy_program(name, path, root, target)
-
-
-def copy_program(name: str, script: Path, root: Path | None, target: Path) -> Program:
-    """Copy the folder of a script into `target`.
-
-    Args:
-        root: the folder to copy; the script's own if it is None or does not contain the script.
-    """
-    if not script.is_file():
-        raise Unverifiable(f"{script}: no such file")
-    script = script.resolve()
-    source = (root or script.parent).resolve()
-    if not script.is_relative_to(source):
-        source = script.parent
-    copy = target / (source.name or "program")
-    _copy(source, copy)
-    return Program(name, copy, copy / script.relative_to(source), source)
-
-
-def _copy_repository(
-    name: str, path: Path, entry: Path, root: Path | None, target: Path, links: Sequence[Path]
-) -> Program:
+    if not path.is_dir():
+        if entry is not None or links:
+            raise Unverifiable(f"{path} is a script: --entry and --link are for a folder")
+        return copy_program(name, path, root, target)
+    if entry is None:
+        raise Unverifiable(f"{path} is a folder: name the script to run with --entry")
     folder = path.resolve()
-    source = (root or path).resolve()
-    if not folder.is_relative_to(source):
-        source = folder
     script = _below(folder, entry)
     if script is None or not script.is_file():
         raise Unverifiable(f"--entry {entry}: no such file in {folder}")
-    copy = target / (source.name or "program")
-    if not _copy_listed(source, copy):
-        _copy(source, copy)
-    start = copy / folder.relative_to(source)
+    source = _source(folder, root)
+    copied = target / (source.name or "program")
+    if not _copy_listed(source, copied):
+        _copy(source, copied)
+    start = copied / folder.relative_to(source)
     for link in links:
         _link(link, folder, start)
     place = start / script.relative_to(folder)
     if not place.exists():
         raise Unverifiable(f"--entry {entry}: git ignores it, so it is no part of the repository")
-    return Program(name, copy, place, source, start)
+    return Program(name, copied, place, source, start)
+
+
+def copy_program(name: str, script: Path, root: Path | None, target: Path) -> Program:
+    """Copy the folder of a script into `target`, or the folder `root` if it contains the script."""
+    if not script.is_file():
+        raise Unverifiable(f"{script}: no such file")
+    script = script.resolve()
+    source = _source(script.parent, root)
+    copied = target / (source.name or "program")
+    _copy(source, copied)
+    return Program(name, copied, copied / script.relative_to(source), source)
+
+
+def _source(folder: Path, root: Path | None) -> Path:
+    """The folder to copy: the one that is asked for, if it contains the program's own."""
+    source = (root or folder).resolve()
+    return source if folder.is_relative_to(source) else folder
 
 
 def _copy_listed(source: Path, target: Path) -> bool:

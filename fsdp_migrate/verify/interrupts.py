@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: what was started ends and what was written goes, at whatever moment they come."""
+"""Ctrl-C and SIGTERM: the processes are ended and the files removed, whenever the signal comes."""
 
 from __future__ import annotations
 

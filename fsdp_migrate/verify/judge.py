@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fsdp_migrate.verify import causes, parameters, printed, start
-from fsdp_migrate.verify.compare import compare, floor
+from fsdp_migrate.verify.compare import compare, floor, largest
 from fsdp_migrate.verify.recording import Recording
 from fsdp_migrate.verify.records import Run
 from fsdp_migrate.verify.verdict import Verdict
@@ -22,7 +22,7 @@ def judge(original: Run, migrated: Run, tolerance: float | None, recording: Reco
     first, begun = start.read(original), start.read(migrated)
     odd = [*start.differences(first, begun, set(migrated.aligned), tolerance)]
     apart, unknown = parameters.differences(original, migrated)
-    trained = parameters.largest(apart.values())
+    trained = largest(apart.values())
     kept, unkept = parameters.kept_difference(original, migrated, tolerance, trained)
     odd += [kept] if kept else []
     odd += printed.differences(original, migrated, tolerance)

@@ -8,13 +8,17 @@ import json
 import os
 import site
 import sys
-from collections.abc import Sequence
+from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fsdp_migrate.syntax import parsed
 from fsdp_migrate.verify.folders import Program
 from fsdp_migrate.verify.recording import Recording
+
+if TYPE_CHECKING:
+    from fsdp_migrate.verify.options import Options
 
 _RANK_VARIABLES = (
     "RANK",
@@ -36,6 +40,7 @@ import importlib.util
 import json
 import os
 import sys
+from dataclasses import asdict
 
 
 def _record(folder):
@@ -103,26 +108,15 @@ def _spawns(script: Path) -> bool:
     return not starters.isdisjoint(started)
 
 
-def command(
-    program: Program,
-    launcher: Launcher,
-    ranks: int,
-    arguments: list[str],
-    logs: Path,
-    nodes: Sequence[str] = ("--standalone",),
-) -> list[str]:
-    """The command line of a program.
-
-    Args:
-        logs: the folder for what each rank prints, under torchrun.
-        nodes: torchrun's options for where the ranks meet.
-    """
+def command(program: Program, how: Options, launcher: Launcher, logs: Path) -> list[str]:
+    """The command line of a program; under torchrun each rank prints to a file below `logs`."""
     line = [sys.executable]
     if launcher is Launcher.TORCHRUN:
-        line += ["-m", "torch.distributed.run", *nodes, f"--nproc-per-node={ranks}"]
+        meeting = how.nodes.options(program.name) if how.nodes else ["--standalone"]
+        line += ["-m", "torch.distributed.run", *meeting, f"--nproc-per-node={how.ranks}"]
         # Without the dashes torchrun takes a script's option for an abbreviation of one of its own.
         line += [f"--log-dir={logs}", "--redirects=3", "--"]
-    return [*line, str(program.script), *arguments]
+    return [*line, str(program.script), *how.arguments]
 
 
 def environment(
@@ -144,13 +138,16 @@ def environment(
         for name, value in os.environ.items()
         if name not in _RANK_VARIABLES and not name.startswith(("TORCHELASTIC_", "FSDP_MIGRATE_"))
     }
-    values.update(recording.variables())
+    copied = (program.source, program.twin)
+    settings = asdict(recording) | {
+        "device": device,
+        "copies": [[str(source), str(program.root)] for source in copied if source],
+    }
     values["FSDP_MIGRATE_RECORD"] = str(records)
-    values["FSDP_MIGRATE_DEVICE"] = device
-    copied = [
-        [str(folder), str(program.root)] for folder in (program.source, program.twin) if folder
-    ]
-    values["FSDP_MIGRATE_COPIES"] = json.dumps(copied)
+    values["FSDP_MIGRATE_SETTINGS"] = json.dumps(settings, default=str)
+    if recording.emulate:
+        # A compiled graph would make its tensors past the emulation.
+        values["TORCHDYNAMO_DISABLE"] = "1"
     values["PYTHONPATH"] = os.pathsep.join([str(start), *_users_paths(), *_own_path(folder)])
     values["PYTHONHASHSEED"] = "0"
     # More threads sum in another order, and the ranks share the machine.

@@ -1,4 +1,4 @@
-"""The migrated program, where the user names none: the tool's own work on a copy."""
+"""The migrated program, where the user names none: the tool migrates a copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run on several nodes: every node runs `verify`, and their records meet in a shared folder.
+"""A run on several nodes: every node runs `verify`, and puts its records in a shared folder.
 
 A node puts its records there when its part of a program has ended, and waits for the others'. So
 the next program begins on all nodes together, and each of them reads the same records in the end.
@@ -75,7 +75,7 @@ class Nodes:
         while missing := [place for place in places if not place.exists()]:
             if time.monotonic() > end:
                 names = ", ".join(place.name for place in missing)
-                raise ProgramFailed(program, f"no records of {names} came to {self.folder}", "")
+                raise ProgramFailed(program, f"no records of {names} appeared in {self.folder}", "")
             time.sleep(_PAUSE)
         for place in places:
             if (place / _FAILURE).exists():

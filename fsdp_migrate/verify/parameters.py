@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from typing import Any
 
 from fsdp_migrate.verify.compare import Difference
 from fsdp_migrate.verify.records import Run
 
 
-def max_difference(original: Run, migrated: Run) -> tuple[float | None, str]:
-    """The largest difference of two elements; None, with the reason, where it cannot be told."""
-    distances, problem = differences(original, migrated)
-    if problem:
-        return None, problem
-    return largest(distances.values()), ""
-
-
-def largest(distances: Collection[float]) -> float:
-    """The largest of some differences; NaN if one is NaN, 0 if there are none."""
-    return math.nan if any(map(math.isnan, distances)) else max(distances, default=0.0)
-
-
 def differences(original: Run, migrated: Run) -> tuple[dict[str, float], str]:
     """The largest difference of two elements of each parameter, in the model's order.
 
-    Nothing, with the reason, where it cannot be told.
+    Nothing, with the reason, where it is not known.
     """
     wholes: list[dict[str, Any]] = []
     for name, run in (("original", original), ("migrated", migrated)):
@@ -49,7 +35,7 @@ def differences(original: Run, migrated: Run) -> tuple[dict[str, float], str]:
 def kept_difference(
     original: Run, migrated: Run, tolerance: float, trained: float
 ) -> tuple[Difference | None, str]:
-    """The first last parameter that differs of the models that no optimizer trains, and a note.
+    """The first difference in the last parameters of models that no optimizer trains, and a note.
 
     A moving average has all its values from what is trained: it is no difference of its own where
     it is no farther apart.
@@ -63,13 +49,10 @@ def kept_difference(
         return None, f"last parameters of models without an optimizer: {problem}"
     for name, value in one.items():
         found = other.get(name)
-        if found is None or found.shape != value.shape:
-            continue
-        largest = apart(value, found)
-        scale = float(value.double().abs().max()) if value.numel() else 0.0
-        if not largest <= max(tolerance * scale, trained if tolerance else 0.0):
-            text = f"{name} by up to {largest:.3g}"
-            return Difference(original.steps, 5, -1, "model without an optimizer", text), ""
+        if found is not None and found.shape == value.shape:
+            if (most := beyond(value, found, tolerance, trained)) is not None:
+                text = f"{name} by up to {most:.3g}"
+                return Difference(original.steps, 5, -1, "model without an optimizer", text), ""
     odd = sorted(one.keys() ^ other.keys())
     return None, f"only one program keeps {odd[0]} ({len(odd)} such names)" if odd else ""
 
@@ -101,7 +84,7 @@ def buffers_difference(original: Run, migrated: Run) -> tuple[float, str, str]:
 
 
 def _last(run: Run, which: str = "parameters") -> tuple[dict[str, Any], str]:
-    """Every parameter of a run by its name, or what is missing."""
+    """Every parameter of a run by its name, and what is missing."""
     import torch
 
     parts = []
@@ -114,7 +97,7 @@ def _last(run: Run, which: str = "parameters") -> tuple[dict[str, Any], str]:
 
 
 def whole(ranks: list[list[dict[str, Any]]]) -> tuple[dict[str, Any], str]:
-    """Every parameter by its name, put together from the ranks' parts, or what is missing."""
+    """Every parameter by its name, put together from the ranks' parts, and what is missing."""
     import torch
 
     whole: dict[str, Any] = {}
@@ -144,3 +127,15 @@ def apart(one: Any, other: Any) -> float:
     same = (one == other) | (one.isnan() & other.isnan())
     differences = (one - other).abs().masked_fill(same, 0.0)
     return float(differences.max()) if differences.numel() else 0.0
+
+
+def beyond(one: Any, other: Any, tolerance: float, trained: float = 0.0) -> float | None:
+    """The largest difference of two elements, if that is more than is allowed.
+
+    Args:
+        tolerance: relative to the largest element; 0 asks for the same bits.
+        trained: what is allowed in any case, unless the tolerance is 0.
+    """
+    most = apart(one, other)
+    scale = float(one.double().abs().max()) if one.numel() else 0.0
+    return None if most <= max(tolerance * scale, trained if tolerance else 0.0) else most

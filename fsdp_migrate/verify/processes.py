@@ -29,7 +29,7 @@ class Outcome:
     Attributes:
         status: the launcher's exit status.
         timed_out: whether it had to be ended.
-        stacks: when it was, where each process stood: its rank, if it had one, and its stack.
+        stacks: when it was, for each process its rank, if it had one, and its stack.
         flooded: whether it was ended because it printed without end.
     """
 
@@ -93,7 +93,7 @@ def _over(end: float) -> bool:
 
 
 def _printed(folder: Path) -> list[Path]:
-    """The files that a run's output goes to."""
+    """The files with a run's output."""
     return [*folder.glob("output"), *folder.glob("logs/**/*.log")]
 
 

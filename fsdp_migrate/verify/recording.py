@@ -1,4 +1,4 @@
-"""What the recorder is asked to do, beyond recording."""
+"""What the recorder changes in a run."""
 
 from __future__ import annotations
 
@@ -25,21 +25,3 @@ class Recording:
     align: str = ""
     start: Path | None = None
     values: bool = False
-
-    def variables(self) -> dict[str, str]:
-        """The environment variables that say it."""
-        values = {}
-        if self.canonical:
-            values["FSDP_MIGRATE_CANONICAL"] = "1"
-        if self.emulate:
-            values["FSDP_MIGRATE_EMULATE"] = str(self.emulate)
-            # A compiled graph would make its tensors past the emulation.
-            values["TORCHDYNAMO_DISABLE"] = "1"
-        if self.workers is not None:
-            values["FSDP_MIGRATE_WORKERS"] = str(self.workers)
-        if self.start is not None and self.align:
-            values["FSDP_MIGRATE_START"] = str(self.start)
-            values["FSDP_MIGRATE_ALIGN"] = self.align
-        if self.values:
-            values["FSDP_MIGRATE_VALUES"] = "1"
-        return values

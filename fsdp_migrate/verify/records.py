@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from dataclasses import dataclass, field
+import statistics
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ class Rank:
         files: the files of the copy that it ran, relative to it.
         fsdp1: where it first built a model of torch's FSDP1, as `file:line`; empty if it did not.
         sharded: whether it built a unit of FSDP1 or FSDP2.
-        options: for each parameter what its optimizer was told of it, at the optimizer's first step.
+        options: the options that the optimizer has for each parameter, at its first step.
         lost: parameters of optimizers that belong to no module.
         dtype: what the model computes in, as `torch.bfloat16`; so of the last loss and gradient.
     """
@@ -75,14 +76,25 @@ class Run:
     output: str = ""
 
     @property
+    def peak_memory_bytes(self) -> int:
+        """Of the rank that took most."""
+        return max((rank.peak_memory_bytes for rank in self.ranks), default=0)
+
+    @property
+    def step_seconds(self) -> float | None:
+        """The first rank's median."""
+        seconds = self.ranks[0].step_seconds if self.ranks else []
+        return statistics.median(seconds) if seconds else None
+
+    @property
     def aligned(self) -> list[str]:
         """The first values that were taken over from the other program, on any rank."""
         return list(dict.fromkeys(name for rank in self.ranks for name in rank.aligned))
 
     @property
     def options(self) -> dict[str, dict[str, float]]:
-        """What the optimizers were told of each parameter, on any rank."""
-        return {name: told for rank in self.ranks for name, told in rank.options.items()}
+        """The optimizers' options for each parameter, on any rank."""
+        return {name: own for rank in self.ranks for name, own in rank.options.items()}
 
     @property
     def dtypes(self) -> tuple[str, str]:
@@ -120,11 +132,8 @@ class Ending:
 
 
 def read_endings(folder: Path) -> list[Ending]:
-    """How the processes ended that got as far as to say it, ranks before others, the first first."""
-    endings = [
-        Ending(data["rank"], data["status"], data["code"], data["failure"], data["ended"])
-        for _, data in _read(folder)
-    ]
+    """How those processes ended that could record it: ranks before others, in order of time."""
+    endings = [Ending(**_known(Ending, data)) for _, data in _read(folder)]
     return sorted(endings, key=lambda ending: (ending.rank < 0, ending.ended))
 
 
@@ -141,33 +150,19 @@ def read_ranks(folder: Path) -> list[Rank]:
 
 def _rank(path: Path, data: dict[str, Any]) -> Rank:
     parameters, start = path.with_suffix(".pt"), path.with_suffix(".start.pt")
-    times = data["step_times"]
-    return Rank(
-        rank=data["rank"],
-        losses=data["losses"],
-        loss_steps=data["loss_steps"],
-        squares=data["squares"],
-        learning_rates=data["learning_rates"],
-        backend=data["backend"],
-        collectives=data["collectives"],
-        peak_memory_bytes=data["peak_memory_bytes"],
-        step_seconds=[after - before for before, after in itertools.pairwise(times)],
-        parameters=parameters if parameters.exists() else None,
-        problems=data["problems"],
-        collective_bytes=data["collective_bytes"],
-        start=start if start.exists() else None,
-        start_problem=data["start_problem"],
-        aligned=data["aligned"],
-        constructs=data["constructs"],
-        files=data["files"],
-        fsdp1=data["fsdp1"],
-        sharded=data["sharded"],
-        options=data["options"],
-        lost=data["lost"],
-        dtype=data["dtype"],
-        loss_dtype=data["loss_dtype"],
-        gradient_dtype=data["gradient_dtype"],
-    )
+    more: dict[str, Any] = {
+        "step_seconds": [
+            after - before for before, after in itertools.pairwise(data["step_times"])
+        ],
+        "parameters": parameters if parameters.exists() else None,
+        "start": start if start.exists() else None,
+    }
+    return Rank(**_known(Rank, data), **more)
+
+
+def _known(kind: type, data: dict[str, Any]) -> dict[str, Any]:
+    """Those entries of a record that are fields of a class."""
+    return {field.name: data[field.name] for field in fields(kind) if field.name in data}
 
 
 def _read(folder: Path) -> list[tuple[Path, dict[str, Any]]]:

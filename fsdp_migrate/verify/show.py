@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 
 from rich.console import Console
 from rich.table import Table
 
-from fsdp_migrate.verify.compare import distance
-from fsdp_migrate.verify.records import Run
+from fsdp_migrate.verify.compare import farthest
+from fsdp_migrate.verify.curves import columns
 from fsdp_migrate.verify.verdict import Verdict
 
 _ROWS = 24
@@ -19,18 +19,18 @@ _ROWS = 24
 
 def show(verdict: Verdict, console: Console) -> None:
     """Print a verdict."""
+
+    def say(text: str, style: str) -> None:
+        console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+
     for text in verdict.uncompared:
-        console.print(
-            f"not compared: {text}", style="dim", highlight=False, markup=False, soft_wrap=True
-        )
+        say(f"not compared: {text}", "dim")
     console.print(_table(verdict))
     for line in _figures(verdict):
-        console.print(line, style="dim", highlight=False, markup=False, soft_wrap=True)
-    for cause in verdict.causes[:1]:
-        text = f"cause: {cause.title}. {cause.advice}"
-        console.print(text, style="yellow", highlight=False, markup=False, soft_wrap=True)
-    style = "bold green" if verdict.equal else "bold red"
-    console.print(verdict.line(), style=style, highlight=False, soft_wrap=True, markup=False)
+        say(line, "dim")
+    if cause := verdict.cause:
+        say(f"cause: {cause.title}. {cause.advice}", "yellow")
+    say(verdict.line(), "bold green" if verdict.equal else "bold red")
 
 
 def _table(verdict: Verdict) -> Table:
@@ -51,32 +51,20 @@ def _table(verdict: Verdict) -> Table:
 
 
 def _rows(verdict: Verdict) -> Iterator[tuple[str, str, str, str]]:
-    one, other = verdict.original, verdict.migrated
-    longer = max((*one.ranks, *other.ranks), key=lambda rank: len(rank.losses)).loss_steps
-    several = Counter(longer)
-    seen: Counter[int] = Counter()
-    for index, step in enumerate(longer):
+    runs = verdict.original, verdict.migrated
+    longer = max((rank.loss_steps for run in runs for rank in run.ranks), key=len)
+    both = itertools.zip_longest(*map(columns, runs), fillvalue=[])
+    several, seen = Counter(longer), Counter[int]()
+    for step, (losses, others) in zip(longer, both, strict=True):
         seen[step] += 1
         name = f"{step}.{seen[step]}" if several[step] > 1 else str(step)
-        losses, others = _at(one, index), _at(other, index)
-        apart = [distance(a, b) for a, b in zip(losses, others, strict=False)]
-        yield name, _mean(losses), _mean(others), _difference(apart)
-
-
-def _at(run: Run, index: int) -> list[float]:
-    return [rank.losses[index] for rank in run.ranks if index < len(rank.losses)]
+        most = farthest(losses, others)
+        apart = "-" if most is None else f"{most:.2e}" if most else "0"
+        yield name, _mean(losses), _mean(others), apart
 
 
 def _mean(losses: list[float]) -> str:
     return f"{sum(losses) / len(losses):.8f}" if losses else "-"
-
-
-def _difference(apart: list[float]) -> str:
-    if not apart:
-        return "-"
-    if any(math.isnan(value) for value in apart):
-        return "nan"
-    return f"{max(apart):.2e}" if max(apart) else "0"
 
 
 def _chosen(rows: int, first: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""What both programs say: the diff that is tested."""
+"""The texts of both programs: the diff that is tested."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read(before: Program, after: Program) -> Sources:
     olds, news = _texts(before), _texts(after)
     script, other = (str(p.script.relative_to(p.root)) for p in (before, after))
     if script != other:
-        # Two scripts, maybe of one folder: one stands for the other, and neither is in both.
+        # Two scripts, maybe of one folder: one takes the place of the other.
         olds.pop(other, None)
         news.pop(script, None)
         news[script] = news.pop(other)

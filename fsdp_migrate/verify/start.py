@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fsdp_migrate.verify.compare import Difference
-from fsdp_migrate.verify.parameters import apart, whole
+from fsdp_migrate.verify.parameters import beyond, whole
 from fsdp_migrate.verify.records import Run
 
 
@@ -71,8 +71,8 @@ def differences(
 ) -> Iterator[Difference]:
     """Where the migrated program starts from other values, without those that were taken over.
 
-    Of these it is told if they are drawn from another distribution, or if the ranks disagree and
-    the original's do not: that is no accident of random numbers.
+    Those are reported where they are drawn from another distribution, or where the ranks disagree and
+    the original's do not: random numbers do not explain that.
     """
     if original.problem or migrated.problem:
         return
@@ -103,7 +103,7 @@ def differences(
 
 
 def notes(original: Start, migrated: Start, aligned: list[str], everything: bool) -> list[str]:
-    """What a reader should know of the starts."""
+    """Notes about the first values, for the reader."""
     found = [
         f"first values of the {name} program are not known: {start.problem}"
         for name, start in (("original", original), ("migrated", migrated))
@@ -123,7 +123,7 @@ def _first(odd: list[tuple[str, str]]) -> str:
 
 
 def _alike(one: Any, other: Any) -> tuple[Any, Any]:
-    """Two buffers in the narrower type: FSDP1 casts them in the first call, and others before it."""
+    """Two buffers in the narrower dtype: FSDP1 casts buffers in the first call, other programs before it."""
     if other is None or not (one.is_floating_point() and other.is_floating_point()):
         return one, other
     narrow = min(one.dtype, other.dtype, key=lambda dtype: int(dtype.itemsize))
@@ -137,15 +137,12 @@ def _odd(one: Any, other: Any, aligned: bool, tolerance: float, copies: int) -> 
         return f"shape {list(one.shape)} against {list(other.shape)}"
     if aligned:
         return _other_distribution(one, other, one.numel() // copies)
-    largest = apart(one, other)
-    scale = float(one.double().abs().max()) if one.numel() else 0.0
-    if largest > tolerance * scale or math.isnan(largest):
-        return f"by up to {largest:.3g}"
-    return ""
+    most = beyond(one, other, tolerance)
+    return "" if most is None else f"by up to {most:.3g}"
 
 
 def _other_distribution(one: Any, other: Any, independent: int) -> str:
-    """Whether two draws have means or spreads that chance does not explain.
+    """How two draws differ in mean or spread, beyond chance.
 
     Args:
         independent: how many elements were drawn independently.

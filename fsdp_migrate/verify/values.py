@@ -1,11 +1,11 @@
-"""`values`: a program is run once, and what its ranks saw of FSDP1's constructs becomes one recording."""
+"""`values`: a program is run once, and what FSDP1's constructs were given on its ranks becomes one recording."""
 
 from __future__ import annotations
 
 import json
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
@@ -13,53 +13,24 @@ from typing import Any
 
 from fsdp_migrate import git
 from fsdp_migrate.values import VERSION, Entry, Values, merged
-from fsdp_migrate.verify import main
 from fsdp_migrate.verify.folders import Program
-from fsdp_migrate.verify.launch import Launcher
+from fsdp_migrate.verify.main import Pair, temporary_folder
+from fsdp_migrate.verify.options import Options
 from fsdp_migrate.verify.recording import Recording
 from fsdp_migrate.verify.records import Run
 
 _MAIN = re.compile(r"\b__(?:mp_)?main__\.")
 
 
-def record(
-    original: Path,
-    output: Path,
-    *,
-    entry: Path | None = None,
-    root: Path | None = None,
-    links: Sequence[Path] = (),
-    ranks: int = 2,
-    arguments: Sequence[str] = (),
-    launcher: Launcher = Launcher.AUTO,
-    device: str = "auto",
-    timeout: float = main.TIMEOUT,
-) -> Values:
-    """Run a program once, and write what each FSDP1 construct was given; arguments and errors as for `verify`."""
-    device = main.usable_device(device, ranks)
-    alone = main.Pair(
-        original,
-        None,
-        entry,
-        root,
-        links,
-        ranks,
-        arguments,
-        launcher,
-        device,
-        None,
-        timeout,
-        None,
-        lambda text: None,
-        Recording(values=True),
-        may_emulate=device == "cpu",
-        form="auto",
-    )
-    with main.temporary_folder() as folder:
-        program = alone.copy("original", original, Path(folder).resolve())
-        run, _ = alone.run_original(program, Path(folder).resolve())
+def record(original: Path, output: Path, **options: Any) -> Values:
+    """Run a program once, and write what each FSDP1 construct was given; options and errors as for `verify`."""
+    how = Options(**options).usable()
+    alone = Pair(original, None, how, Recording(values=True), how.may_emulate)
+    with temporary_folder() as folder:
+        program = alone.copy("original", original, folder)
+        run, _ = alone.run_original(program, folder)
         found = collect(run, program)
-        _write(found, output, program, ranks, arguments)
+        _write(found, output, program, how)
     return found
 
 
@@ -87,17 +58,15 @@ def _own(run: Run, program: Program, files: dict[str, str]) -> Iterator[Entry]:
             yield json.loads(named) | {"file": paths[0].relative_to(root).as_posix()}
 
 
-def _write(
-    values: Values, file: Path, program: Program, ranks: int, arguments: Sequence[str]
-) -> None:
+def _write(values: Values, file: Path, program: Program, how: Options) -> None:
     """Writes a recording, with paths relative to the repository, or to the program's folder where there is none."""
     top = git.toplevel(program.source)
     prefix = program.source.relative_to(top.resolve()) if top else Path()
     script = (prefix / program.script.relative_to(program.root)).as_posix()
     document: dict[str, Any] = {
         "version": VERSION,
-        "program": shlex.join([script, *arguments]),
-        "ranks": ranks,
+        "program": shlex.join([script, *how.arguments]),
+        "ranks": how.ranks,
         "torch": metadata.version("torch"),
         "files": {(prefix / name).as_posix(): digest for name, digest in values.files.items()},
         "constructs": [e | {"file": (prefix / e["file"]).as_posix()} for e in values.entries],

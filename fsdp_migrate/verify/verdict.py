@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-import statistics
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from fsdp_migrate.verify.causes import Cause, find
-from fsdp_migrate.verify.compare import Comparison, Difference
-from fsdp_migrate.verify.parameters import largest
+from fsdp_migrate.verify.compare import Comparison, Difference, largest
 from fsdp_migrate.verify.records import Run
 from fsdp_migrate.verify.sources import Sources
 
 _PARAMETERS = 50
-"""Names of parameters in the JSON at most."""
+"""At most so many parameters in the JSON."""
 
 
 @dataclass(frozen=True)
@@ -142,12 +140,22 @@ class Verdict:
         runs = (self.plain or self).original, (self.plain or self).migrated
         if self.canonical and not self.plain:
             return "time and memory: not judged, the arithmetic is canonical"
-        steps = [statistics.median(s) for run in runs if (s := run.ranks[0].step_seconds)]
-        if len(steps) < len(runs) or not steps[0]:
+        before, after = (run.step_seconds for run in runs)
+        if not before or after is None:
             return "time and memory: not judged, there are too few steps"
-        peaks = [max(rank.peak_memory_bytes for rank in run.ranks) for run in runs]
+        peaks = [run.peak_memory_bytes for run in runs]
         memory = f", peak memory {peaks[1] / peaks[0]:.2f} times" if peaks[0] else ""
-        return f"time and memory: a step takes {steps[1] / steps[0]:.2f} times as long{memory}"
+        return f"time and memory: a step takes {after / before:.2f} times as long{memory}"
+
+    @property
+    def cause(self) -> Cause | None:
+        """Why they differ, as far as that is known."""
+        return self.causes[0] if self.causes else None
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a report says beside the verdict."""
+        return [*(f"not compared: {text}" for text in self.uncompared), self.cost, *self.notes]
 
     def line(self) -> str:
         """The verdict in one line."""
@@ -174,17 +182,16 @@ class Verdict:
 
     def to_json(self) -> dict[str, Any]:
         """The contract's fields, version 1; what is not a finite number is null."""
+        figures = self.figures()
         return {
             "version": 1,
             "equal": self.equal,
-            "bitwise": self.bitwise,
+            "bitwise": figures.pop("bitwise"),
             "tolerance": self.tolerance,
             "ranks": self.ranks,
             "backend": self.backend,
             "steps": self.original.steps,
-            "max_abs_loss_diff": _finite(self.comparison.max_abs_loss),
-            "max_rel_grad_norm_diff": _finite(self.comparison.max_rel_grad_norm),
-            "max_abs_param_diff": _finite(self.max_abs_param_diff),
+            **figures,
             "original": _run(self.original),
             "migrated": _run(self.migrated),
             "first_difference": _difference(self.first),
@@ -226,7 +233,7 @@ def _run(run: Run) -> dict[str, Any]:
         "losses": [[_finite(loss) for loss in rank.losses] for rank in run.ranks],
         "grad_norms": [_finite(norm) for norm in run.grad_norms],
         "seconds": round(run.seconds, 3),
-        "peak_memory_bytes": max((rank.peak_memory_bytes for rank in run.ranks), default=0),
+        "peak_memory_bytes": run.peak_memory_bytes,
         "collectives": run.ranks[0].collectives if run.ranks else {},
         "collective_bytes": run.ranks[0].collective_bytes if run.ranks else {},
     }

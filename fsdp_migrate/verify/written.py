@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fsdp_migrate.verify.compare import Difference, close
-from fsdp_migrate.verify.parameters import apart
+from fsdp_migrate.verify.parameters import beyond
 from fsdp_migrate.verify.printed import COSTS
 from fsdp_migrate.verify.verdict import Verdict
 
@@ -89,9 +89,7 @@ def _odd(one: Path, other: Path, tolerance: float, trained: float) -> Iterator[s
                 yield f"{shown(place)} has shape {list(a.shape)} against {list(b.shape)}"
             elif nbytes(a) <= _LIMIT:
                 a, b = (value.load() if hasattr(value, "load") else value for value in (a, b))
-                most = apart(a, b)
-                scale = float(a.double().abs().max()) if a.numel() else 0.0
-                if not most <= max(tolerance * scale, trained if tolerance else 0.0):
+                if (most := beyond(a, b, tolerance, trained)) is not None:
                     yield f"{shown(place)} by up to {most:.3g}"
         elif isinstance(a, (int, float)) and isinstance(b, (int, float)):
             if not COSTS.search(shown(place)) and not close(float(a), float(b), tolerance):

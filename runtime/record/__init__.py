@@ -13,48 +13,22 @@ standard library only.
 
 from __future__ import annotations
 
-import os
-
-FOLDER = "FSDP_MIGRATE_RECORD"
-"""Environment variable: the folder that the records go to. Without it nothing is recorded."""
-
-DEVICE = "FSDP_MIGRATE_DEVICE"
-"""Environment variable: `cpu` or `cuda`, the kind of device that the program is meant to use."""
-
-CANONICAL = "FSDP_MIGRATE_CANONICAL"
-"""Environment variable: `1` for sums over ranks that do not depend on the layout (`canonical`)."""
-
-EMULATE = "FSDP_MIGRATE_EMULATE"
-"""Environment variable: the number of CUDA devices to emulate on the CPU (`emulate`)."""
-
-WORKERS = "FSDP_MIGRATE_WORKERS"
-"""Environment variable: the number of workers of each DataLoader (`workers`)."""
-
-ALIGN = "FSDP_MIGRATE_ALIGN"
-"""Environment variable: which first values to take from `START`: `all`, or `drawn` (`start`)."""
-
-START = "FSDP_MIGRATE_START"
-"""Environment variable: the file with the other program's first values."""
-
-VALUES = "FSDP_MIGRATE_VALUES"
-"""Environment variable: `1` to record what each FSDP1 construct is given (`constructs`)."""
-
-COPIES = "FSDP_MIGRATE_COPIES"
-"""Environment variable: the user's folders and their copies, in JSON (`redirect`)."""
+from typing import Any
 
 
 def start() -> None:
     """Arrange for the recorder to be installed as soon as the program has imported torch."""
-    folder = os.environ.get(FOLDER)
-    if not folder:
+    from .settings import FOLDER, SETTINGS
+
+    if not FOLDER:
         return
     from . import imports, leaving, redirect, seeds
 
-    copies = redirect.Copies(os.environ.get(COPIES, ""))
+    copies = redirect.Copies(SETTINGS["copies"])
     redirect.install(copies)
     imports.install()
     seeds.install()
-    _change()
+    _change(SETTINGS)
     # First of all exit handlers, hence the last to run; a process that never imports torch has
     # nothing to write.
     departure = leaving.install()
@@ -62,28 +36,27 @@ def start() -> None:
     def record(_: object) -> None:
         from . import session, stacks
 
-        departure.before = session.install(folder, departure, copies)
-        stacks.install(folder)
+        departure.before = session.install(FOLDER, departure, copies)
+        stacks.install(FOLDER)
 
     imports.after("torch", record)
 
 
-def _change() -> None:
-    """What is asked for beyond watching, each a package or module of its own."""
-    settings = os.environ
-    if settings.get(DEVICE) == "cpu":
+def _change(settings: dict[str, Any]) -> None:
+    """The changes that are asked for, each a package or module of its own."""
+    if settings["device"] == "cpu":
         from . import cpu
 
         cpu.install()
-    if settings.get(EMULATE):
+    if settings["emulate"]:
         from . import emulate
 
-        emulate.install(int(settings[EMULATE]))
-    if settings.get(WORKERS):
+        emulate.install(settings["emulate"])
+    if settings["workers"] is not None:
         from . import workers
 
-        workers.install(int(settings[WORKERS]))
-    if settings.get(CANONICAL):
+        workers.install(settings["workers"])
+    if settings["canonical"]:
         from . import canonical
 
         canonical.install()

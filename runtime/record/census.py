@@ -1,4 +1,4 @@
-"""What this process holds of a program's parameters and buffers, by name, and who holds the same.
+"""What this process holds of a program's parameters and buffers, by name, and which ranks hold the same.
 
 Found by one look at all live modules, when a model is first called and when an optimizer first
 steps: that needs no hook into any wrapper, works for every way of wrapping, and costs the program
@@ -140,7 +140,7 @@ class Census:
 
 
 def _in_order(models: list[nn.Module], wanted: dict[int, torch.Tensor]) -> list[nn.Module]:
-    """Those that have wanted parameters, in the order of these: it is the same in both programs."""
+    """The models with wanted parameters, in the order of these, which is the same in both programs."""
     places = {identity: place for place, identity in enumerate(wanted)}
     first = {
         model: min((places[id(p)] for p in _members(model) if id(p) in places), default=-1)

@@ -10,33 +10,23 @@ from typing import Any
 
 import torch
 
+from .patch import around
+
 _KINDS = {
-    "all_reduce": ("all_reduce", "all_reduce_coalesced"),
+    "all_reduce": "all_reduce all_reduce_coalesced",
     "all_gather": (
-        "all_gather",
-        "all_gather_coalesced",
-        "all_gather_into_tensor",
-        "all_gather_single",
-        "_all_gather_base",
+        "all_gather all_gather_coalesced all_gather_into_tensor all_gather_single _all_gather_base"
     ),
     "reduce_scatter": (
-        "reduce_scatter",
-        "reduce_scatter_tensor",
-        "reduce_scatter_single",
-        "_reduce_scatter_base",
+        "reduce_scatter reduce_scatter_tensor reduce_scatter_single _reduce_scatter_base"
     ),
-    "broadcast": ("broadcast",),
-    "reduce": ("reduce",),
-    "gather": ("gather",),
-    "scatter": ("scatter",),
-    "all_to_all": ("all_to_all", "all_to_all_single"),
-    "barrier": ("barrier", "monitored_barrier"),
-    "objects": (
-        "all_gather_object",
-        "gather_object",
-        "broadcast_object_list",
-        "scatter_object_list",
-    ),
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+    "all_to_all": "all_to_all all_to_all_single",
+    "barrier": "barrier monitored_barrier",
+    "objects": "all_gather_object gather_object broadcast_object_list scatter_object_list",
 }
 
 
@@ -49,28 +39,21 @@ def install(distributed: Any) -> tuple[Counter[str], Counter[str]]:
     counts, volume = Counter[str](), Counter[str]()
     inside = threading.local()
 
-    def counted(function: Callable[..., Any], kind: str) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            # One function may be written with another: only what the program called counts.
-            if getattr(inside, "call", False):
-                return function(*args, **kwargs)
-            counts[kind] += 1
-            if kind != "objects":
-                volume[kind] += max(map(_bytes, (*args, *kwargs.values())), default=0)
-            inside.call = True
-            try:
-                return function(*args, **kwargs)
-            finally:
-                inside.call = False
-
-        return call
+    def counted(kind: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        # One function may be written with another: only what the program called counts.
+        if getattr(inside, "call", False):
+            return function(*args, **kwargs)
+        counts[kind] += 1
+        if kind != "objects":
+            volume[kind] += max(map(_bytes, (*args, *kwargs.values())), default=0)
+        inside.call = True
+        try:
+            return function(*args, **kwargs)
+        finally:
+            inside.call = False
 
     for kind, names in _KINDS.items():
-        for name in names:
-            function = getattr(distributed, name, None)
-            if function is not None:
-                setattr(distributed, name, counted(function, kind))
+        around(distributed, names, functools.partial(counted, kind))
     return counts, volume
 
 

@@ -25,18 +25,10 @@ MODULES = (
 _CLASS = "FullyShardedDataParallel"
 _WRAPPED = "_fsdp_wrapped_module"
 _METHODS = (
-    "state_dict",
-    "load_state_dict",
-    "state_dict_type",
-    "set_state_dict_type",
-    "optim_state_dict",
-    "optim_state_dict_to_load",
-    "full_optim_state_dict",
-    "sharded_optim_state_dict",
-    "summon_full_params",
-    "no_sync",
-    "clip_grad_norm_",
-)
+    "state_dict", "load_state_dict", "state_dict_type", "set_state_dict_type", "optim_state_dict",
+    "optim_state_dict_to_load", "full_optim_state_dict", "sharded_optim_state_dict",
+    "summon_full_params", "no_sync", "clip_grad_norm_",
+)  # fmt: skip
 _OPTIONS = ("sharding_strategy", "mixed_precision", "cpu_offload", "process_group")
 _MODELS = ("self", "module", "model", "optim")
 _MOST_NAMES, _LONGEST, _DEEPEST = 300, 100, 3

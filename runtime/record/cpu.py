@@ -2,20 +2,20 @@
 
 FSDP1 was written for accelerators and refuses, or gets wrong, a few things where there is none. The
 patches below make the *original* program right on the CPU; they touch nothing that FSDP2 uses,
-except pinned memory. Each looks for what it replaces and does nothing in a torch version that has
-it no more.
+except pinned memory. Each does nothing in a release of torch that no longer has what it replaces.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from . import imports
+from .patch import around
+from .settings import SETTINGS
 
 
 def install() -> None:
@@ -28,13 +28,6 @@ def install() -> None:
     imports.after("torch.distributed.fsdp._flat_param", _offload_to_the_same_device)
     imports.after("torch.distributed.fsdp._flat_param", _offloaded_gradients)
     imports.after("torch.distributed.fsdp._optim_utils", _aliased_optimizer_states)
-
-
-def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    """Replace `owner.name` by `make(owner.name)` where it exists."""
-    original = getattr(owner, name, None)
-    if original is not None:
-        setattr(owner, name, make(original))
 
 
 def _streams(torch: Any) -> None:
@@ -53,82 +46,60 @@ def _pinned_memory(torch: Any) -> None:
 def _device_count(torch: Any) -> None:
     # HYBRID_SHARD without a mesh shards over the devices of one node. The CPU counts as one device,
     # so that FSDP1 would shard over nothing and, with that, not synchronise gradients at all: every
-    # local rank stands for a device.
-    count = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("FSDP_MIGRATE_EMULATE", "")
-    if count.isdigit():
-        torch.cpu.device_count = lambda: int(count)
+    # local rank counts as a device.
+    count = int(os.environ.get("LOCAL_WORLD_SIZE") or SETTINGS.get("emulate") or 0)
+    if count:
+        torch.cpu.device_count = lambda: count
 
 
 def _device_without_device_id(module: Any) -> None:
     # FSDP(model) without device_id takes the current accelerator and raises where there is none.
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(original)
+    def init_device_handle(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        bound = inspect.signature(original).bind(*args, **kwargs)
+        if bound.arguments.get("device_id") is None:
+            import torch
 
-        @functools.wraps(original)
-        def init_device_handle(*args: Any, **kwargs: Any) -> Any:
-            bound = signature.bind(*args, **kwargs)
-            if bound.arguments.get("device_id") is None:
-                import torch
+            bound.arguments["device_id"] = torch.device("cpu")
+        return original(*bound.args, **bound.kwargs)
 
-                bound.arguments["device_id"] = torch.device("cpu")
-            return original(*bound.args, **bound.kwargs)
-
-        return init_device_handle
-
-    _replace(module, "_init_device_handle", make)
+    around(module, "_init_device_handle", init_device_handle)
 
 
 def _sync_of_cpu_states(module: Any) -> None:
     # sync_module_states=True refuses modules on the CPU because NCCL could not broadcast them; gloo
     # can.
-    _replace(module, "_check_module_states_for_sync_module_states", lambda _: lambda states: None)
+    around(module, "_check_module_states_for_sync_module_states", lambda original, states: None)
 
 
 def _offload_to_the_same_device(module: Any) -> None:
     # offload_to_cpu copies the full parameter to the CPU, then frees the original: here both are
     # the same memory.
-    @contextlib.contextmanager
-    def to_cpu(self: Any) -> Iterator[None]:
-        yield
-
-    handle = getattr(module, "FlatParamHandle", None)
-    if handle is not None:
-        _replace(handle, "to_cpu", lambda _: to_cpu)
+    if handle := getattr(module, "FlatParamHandle", None):
+        around(handle, "to_cpu", lambda original, self: contextlib.nullcontext())
 
 
 def _offloaded_gradients(module: Any) -> None:
-    # With CPUOffload a gradient left on the CPU is the last step's, and FSDP1 drops it. It tells it
-    # by its device: where all is on the CPU it takes it for one to add to, and with
+    # With CPUOffload a gradient left on the CPU is the last step's, and FSDP1 drops it. FSDP1 knows it
+    # by its device: where all is on the CPU, it takes it for one to add to, and with
     # use_orig_params=True every gradient from the second step on would be a running sum.
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def prepare(self: Any) -> Any:
-            result = original(self)
-            if getattr(self, "_offload_params", False):
-                vars(self.flat_param).pop("_saved_grad_shard", None)
-            return result
+    def prepare(original: Callable[..., Any], self: Any) -> Any:
+        result = original(self)
+        if getattr(self, "_offload_params", False):
+            vars(self.flat_param).pop("_saved_grad_shard", None)
+        return result
 
-        return prepare
-
-    handle = getattr(module, "FlatParamHandle", None)
-    if handle is not None:
-        _replace(handle, "prepare_gradient_for_backward", make)
+    if handle := getattr(module, "FlatParamHandle", None):
+        around(handle, "prepare_gradient_for_backward", prepare)
 
 
 def _aliased_optimizer_states(module: Any) -> None:
     # optim_state_dict gathers all states of a parameter in one buffer and moves each out with
     # `.cpu()`, which copies nothing here: exp_avg would be exp_avg_sq. Without offloading it
     # clones.
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(original)
+    def allgather(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        bound = inspect.signature(original).bind(*args, **kwargs)
+        if "cpu_offload" in bound.arguments:
+            bound.arguments["cpu_offload"] = False
+        return original(*bound.args, **bound.kwargs)
 
-        @functools.wraps(original)
-        def allgather(*args: Any, **kwargs: Any) -> Any:
-            bound = signature.bind(*args, **kwargs)
-            if "cpu_offload" in bound.arguments:
-                bound.arguments["cpu_offload"] = False
-            return original(*bound.args, **bound.kwargs)
-
-        return allgather
-
-    _replace(module, "_allgather_orig_param_states", make)
+    around(module, "_allgather_orig_param_states", allgather)

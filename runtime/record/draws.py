@@ -7,35 +7,26 @@ started, and that is no fault.
 
 from __future__ import annotations
 
-import functools
 import weakref
 from typing import Any
 
 import torch
 
-_METHODS = (
-    "normal_",
-    "uniform_",
-    "random_",
-    "bernoulli_",
-    "exponential_",
-    "cauchy_",
-    "geometric_",
-    "log_normal_",
-)
+from .patch import around
+
+_METHODS = "normal_ uniform_ random_ bernoulli_ exponential_ cauchy_ geometric_ log_normal_"
 
 
 class Draws:
-    """Watches the methods that fill a tensor; those that return a new one tell nothing of its use."""
+    """Watches the methods that fill a tensor; of those that return a new one, the use is not known."""
 
     def __init__(self) -> None:
         # Held, so that no other tensor gets the same memory: a model has its shards anyway.
         self._shards: dict[int, torch.Tensor] = {}
         # Known by identity, and not held: these may be whole models.
         self._whole: dict[int, weakref.ref[torch.Tensor]] = {}
-        self._originals = {name: getattr(torch.Tensor, name) for name in _METHODS}
-        for name, original in self._originals.items():
-            setattr(torch.Tensor, name, self._watched(original))
+        self._originals = {name: getattr(torch.Tensor, name) for name in _METHODS.split()}
+        around(torch.Tensor, _METHODS, self._fill)
 
     def close(self) -> None:
         """Watch no longer."""
@@ -58,14 +49,10 @@ class Draws:
         known = self._whole.get(id(tensor))
         return known is not None and known() is tensor
 
-    def _watched(self, original: Any) -> Any:
-        @functools.wraps(original)
-        def fill(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            local = getattr(tensor, "_local_tensor", None)
-            if local is None:
-                self._whole[id(tensor)] = weakref.ref(tensor)
-            elif not local.is_meta and local.numel():
-                self._shards[local.data_ptr()] = local
-            return original(tensor, *args, **kwargs)
-
-        return fill
+    def _fill(self, original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        local = getattr(tensor, "_local_tensor", None)
+        if local is None:
+            self._whole[id(tensor)] = weakref.ref(tensor)
+        elif not local.is_meta and local.numel():
+            self._shards[local.data_ptr()] = local
+        return original(tensor, *args, **kwargs)

@@ -1,8 +1,7 @@
-"""What shows that the program that ran is the one that was meant: its files, and the wrappers that it built."""
+"""Evidence that the right program ran: its files, and the wrappers that it built."""
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from . import imports
+from .patch import around
 from .redirect import Copies
 
 _TORCH = os.path.dirname(torch.__file__)
@@ -40,29 +40,21 @@ class Evidence:
     def told(self) -> dict[str, Any]:
         """What the record says: also the files of the copy that this process has run."""
         loaded = [getattr(module, "__file__", None) for module in [*sys.modules.values()]]
-        others = [
-            path for path in loaded if path and not path.startswith(_TORCH)
-        ]  # torch has some 1,500
+        # torch has some 1,500 of them.
+        others = [path for path in loaded if path and not path.startswith(_TORCH)]
         inside = {self._copies.inside(os.path.realpath(path)) for path in others}
         files = sorted((inside | self._ran) - {""})
         return {"files": files, "fsdp1": self.fsdp1, "sharded": self.sharded}
 
     def _watch(self, name: str) -> Callable[[Any], None]:
-        def replace(module: Any) -> None:
-            cls = getattr(module, name, None)
-            if cls is not None:
-                cls.__init__ = self._noting(cls.__init__, name == "FullyShardedDataParallel")
+        fsdp1 = name == "FullyShardedDataParallel"
 
-        return replace
-
-    def _noting(self, original: Callable[..., None], fsdp1: bool) -> Callable[..., None]:
-        @functools.wraps(original)
-        def noting(*args: Any, **kwargs: Any) -> None:
+        def init(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
             if not self.sharded or (fsdp1 and not self.fsdp1):
                 self._note(fsdp1)
             original(*args, **kwargs)
 
-        return noting
+        return lambda module: around(getattr(module, name, None), "__init__", init)
 
     def _note(self, fsdp1: bool) -> None:
         self.sharded = True

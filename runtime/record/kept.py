@@ -7,7 +7,6 @@ dropped is let go at the next step that finds another set of models.
 
 from __future__ import annotations
 
-import functools
 import gc
 import weakref
 from collections import Counter
@@ -18,6 +17,7 @@ from torch import nn
 
 from . import layouts
 from .census import Census
+from .patch import around
 
 
 class Kept:
@@ -31,9 +31,8 @@ class Kept:
         self._modules: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
         self._made = self._seen = 0
         self._models: list[nn.Module] = []
-        module: Any = nn.Module
-        module.__init__ = self._noting(module.__init__)
-        module.__setstate__ = self._noting(module.__setstate__)  # of a copy, or from a file
+        # The second is for a copy, or a module from a file.
+        around(nn.Module, "__init__ __setstate__", self._note)
 
     def look(self) -> None:
         """Hold the models that are alive now, if a module was made since the last look."""
@@ -67,14 +66,12 @@ class Kept:
         roots = [module for identity, module in modules.items() if identity not in children]
         return [root for root in roots if any(True for _ in layouts.members(root))]
 
-    def _noting(self, original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def noting(module: nn.Module, *args: Any, **kwargs: Any) -> None:
-            original(module, *args, **kwargs)
-            self._made += 1
-            self._modules[self._made] = module
-
-        return noting
+    def _note(
+        self, original: Callable[..., None], module: nn.Module, *args: Any, **kwargs: Any
+    ) -> None:
+        original(module, *args, **kwargs)
+        self._made += 1
+        self._modules[self._made] = module
 
 
 def _class(model: nn.Module) -> str:

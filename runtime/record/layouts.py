@@ -1,4 +1,4 @@
-"""How a parameter lies over the processes: in an FSDP1 flat shard, as a DTensor, whole in each."""
+"""How a parameter is laid out over processes: in an FSDP1 flat shard, as a DTensor, or whole in each."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def clean(*path: str) -> str:
 
 
 def flat_members(module: nn.Module) -> list[torch.Tensor]:
-    """The parameters of the FSDP1 unit that this module is, flat and original; none if it is none."""
+    """The parameters, flat and original, of a module that is an FSDP1 unit; none for any other."""
     flat = getattr(module.__dict__.get("_handle"), "flat_param", None)
     if flat is None:
         return []
@@ -79,16 +79,21 @@ def resharded(model: nn.Module) -> dict[int, torch.Tensor]:
     """
     found: dict[int, torch.Tensor] = {}
     for module in model.modules():
-        ask: Any = getattr(module, "_get_fsdp_state", lambda: None)
-        state = None
-        with contextlib.suppress(AssertionError):  # a copy of a unit has none
-            state = ask()
+        state = fsdp2_state(module)
         groups = getattr(state, "_fsdp_param_groups", [getattr(state, "_fsdp_param_group", None)])
         for parameter in (p for group in groups if group for p in group.fsdp_params):
             whole = getattr(parameter, "_unsharded_param", None)
             if whole is not None:
                 found[id(whole)] = parameter.sharded_param
     return found
+
+
+def fsdp2_state(module: nn.Module) -> Any:
+    """FSDP2's state of a unit; None for any other module."""
+    ask: Any = getattr(module, "_get_fsdp_state", lambda: None)
+    with contextlib.suppress(AssertionError):  # a copy of a unit has none
+        return ask()
+    return None
 
 
 def flat_unit(name: str, module: nn.Module, wanted: Callable[[torch.Tensor], bool]) -> Holding:

@@ -53,13 +53,13 @@ class Departure:
 
     def failed(self, error: BaseException) -> None:
         """Note the exception that ends this process, without the frames of the recorder."""
-        told = traceback.TracebackException.from_exception(error)
-        part: traceback.TracebackException | None = told
+        whole = traceback.TracebackException.from_exception(error)
+        part: traceback.TracebackException | None = whole
         while part is not None:
             kept = [frame for frame in part.stack if not frame.filename.startswith(_HERE)]
             part.stack = traceback.StackSummary.from_list(kept)
             part = part.__cause__ or part.__context__
-        self.failure = "".join(told.format())
+        self.failure = "".join(whole.format())
         self.status = 1
 
 
@@ -92,7 +92,7 @@ def _watch_exceptions(departure: Departure) -> None:
 
 
 class _Exit(SystemExit):
-    """Python's own, with a memory."""
+    """Python's own, which remembers the status."""
 
     departure: Departure
 

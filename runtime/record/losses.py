@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from . import imports
+from .patch import around
 
 _UNSCALED = "_fsdp_migrate_unscaled"
 
@@ -23,11 +23,9 @@ def install(record: Callable[[torch.Tensor], None]) -> None:
     imports.after("torch.amp.grad_scaler", lambda module: _remember(module.GradScaler))
     for name in ("torch.distributed.fsdp.sharded_grad_scaler", "*.sharded_grad_scaler"):
         imports.after(name, lambda module: _remember(module.ShardedGradScaler))
-    original = torch.autograd.backward
     running = False
 
-    @functools.wraps(original)
-    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+    def backward(original: Callable[..., Any], tensors: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal running
         if running:
             return original(tensors, *args, **kwargs)
@@ -39,7 +37,7 @@ def install(record: Callable[[torch.Tensor], None]) -> None:
         finally:
             running = False
 
-    torch.autograd.backward = backward
+    around(torch.autograd, "backward", backward)
 
 
 def _scalars(tensors: Any) -> Iterator[torch.Tensor]:
@@ -57,13 +55,11 @@ def _remember(scaler: Any) -> None:
     FSDP1's scaler gives a loss in fp16 an fp16 twin, which overflows; torch's gives it one in fp32.
     The gradients are the same.
     """
-    original = scaler.scale
 
-    @functools.wraps(original)
-    def scale(self: Any, outputs: Any) -> Any:
+    def scale(original: Callable[..., Any], self: Any, outputs: Any) -> Any:
         scaled = original(self, outputs)
         if isinstance(outputs, torch.Tensor) and scaled is not outputs:
             setattr(scaled, _UNSCALED, outputs.detach())
         return scaled
 
-    scaler.scale = scale
+    around(scaler, "scale", scale)

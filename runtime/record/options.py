@@ -1,4 +1,4 @@
-"""What an optimizer is told of each parameter, by the parameter's name: its weight decay, its rate."""
+"""An optimizer's options for each parameter, by the parameter's name: its weight decay, its rate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Options = dict[str, dict[str, float]]
 def of(optimizer: torch.optim.Optimizer) -> tuple[Options, int]:
     """The options by name, and how many of the optimizer's parameters belong to no module.
 
-    Of FSDP1's flat parameters nothing is told: one is many of the model's.
+    FSDP1's flat parameters are left out: one holds many of the model's.
     """
     names: dict[int, str] = {}
     for root in roots():

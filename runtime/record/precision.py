@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import torch
 from torch import nn
+
+from .layouts import fsdp2_state
 
 
 def of(model: nn.Module) -> torch.dtype:
@@ -24,10 +25,6 @@ def _of_unit(module: nn.Module) -> torch.dtype | None:
     if handle is not None:
         flat: torch.dtype | None = getattr(handle, "_fwd_bwd_param_dtype", None)
         return flat
-    ask: Any = getattr(module, "_get_fsdp_state", lambda: None)
-    with contextlib.suppress(AssertionError):  # a copy of a unit has none
-        policy: torch.dtype | None = getattr(
-            getattr(ask(), "_mp_policy", None), "param_dtype", None
-        )
-        return policy
-    return None
+    policy = getattr(fsdp2_state(module), "_mp_policy", None)
+    dtype: torch.dtype | None = getattr(policy, "param_dtype", None)
+    return dtype

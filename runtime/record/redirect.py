@@ -1,4 +1,4 @@
-"""Modules of the user's folders come from the copy that is run, whichever way they are found.
+"""Modules of the user's folders are imported from the copy that is run, however they are found.
 
 `pip install -e .`, a `.pth` file and PYTHONPATH lead into the folder that was copied: without this both
 programs would import the original.
@@ -6,7 +6,6 @@ programs would import the original.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
@@ -21,11 +20,10 @@ class Copies:
     """The folders that were copied, and their copies.
 
     Args:
-        text: JSON of pairs, the folder and its copy; several folders may have one copy.
+        pairs: of a folder and its copy; several folders may have one copy.
     """
 
-    def __init__(self, text: str) -> None:
-        pairs: list[list[str]] = json.loads(text or "[]")
+    def __init__(self, pairs: list[list[str]]) -> None:
         # Of nested folders the inner one counts.
         self._pairs = sorted(pairs, key=lambda pair: -len(pair[0]))
 
@@ -48,7 +46,7 @@ class Copies:
 
 
 class Redirect(MetaPathFinder):
-    """Finds what the other finders find, and moves it into the copy where that has it."""
+    """Finds what the other finders find, and the file in the copy if there is one."""
 
     def __init__(self, copies: Copies) -> None:
         self._copies = copies

@@ -15,7 +15,7 @@ from typing import Any
 from . import imports
 
 SEED = 20_240_716
-"""Of the first rank; hardly one that a program chooses."""
+"""Of the first rank; no program is likely to choose it."""
 
 
 def install() -> None:
@@ -34,9 +34,9 @@ def _seed(torch: Any, rank: int) -> None:
 
 
 def _seed_spawned(pid: int) -> None:
-    """Seed also what `mp.spawn` starts: which one of its parent's children it is, it learns late.
+    """Seed what `mp.spawn` starts, too, once it knows which of its parent's children it is.
 
-    A forked child goes on with its parent's numbers.
+    A forked child continues its parent's numbers.
     """
     begin = process.BaseProcess._bootstrap  # type: ignore[attr-defined]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 _KEEP = 256
-"""Tensors kept until they are read: few enough for the memory, enough for the time."""
+"""How many tensors are kept before they are read together."""
 
 
 class Series:

@@ -23,6 +23,7 @@ from .leaving import Departure
 from .ranks import grouped, identity
 from .redirect import Copies
 from .series import Series
+from .settings import SETTINGS
 from .start import Start
 
 
@@ -45,7 +46,6 @@ class Session:
 
     def reset(self) -> None:
         """Begin anew, as a forked child does."""
-        self.started = time.time()
         self.rank, self.world, self.backend = -1, 0, ""
         self.losses, self.loss_steps = Series(), list[int]()
         self.squares, self.learning_rates = Series(), list[list[float]]()
@@ -126,9 +126,7 @@ class Session:
         path = os.path.join(self.folder, f"process-{os.getpid()}")
         record = {
             "rank": self.rank,
-            "world": self.world,
             "backend": self.backend,
-            "started": self.started,
             "ended": time.time(),
             "losses": self.losses.numbers(),
             "loss_steps": self.loss_steps,
@@ -170,7 +168,7 @@ class Session:
 
 def _watched_constructs() -> list[dict[str, Any]]:
     """What the constructs are given from now on; nothing unless that is asked for."""
-    if not os.environ.get("FSDP_MIGRATE_VALUES"):
+    if not SETTINGS.get("values"):
         return []
     from . import constructs
 

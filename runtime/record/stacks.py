@@ -1,4 +1,4 @@
-"""Where a process stands that does not end: it writes its stack on a signal."""
+"""The stack of a process that does not end, which it writes on a signal."""
 
 from __future__ import annotations
 

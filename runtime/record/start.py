@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import ALIGN, START, parameters, precision
+from . import parameters, precision
 from .census import Census, roots
 from .draws import Draws
 from .layouts import Part
 from .ranks import identity
+from .settings import SETTINGS
 
 _SHARDED = {"FullyShardedDataParallel", "FSDPModule"}
 
@@ -35,7 +36,7 @@ class Start:
         self.problem = "no sharded model was called"
         self.dtype = ""
         self._folder = folder
-        self._align = os.environ.get(ALIGN, "")
+        self._align = SETTINGS["align"] if SETTINGS.get("start") else ""
         self._draws = Draws() if self._align else None
         self._hook = nn.modules.module.register_module_forward_pre_hook(self._called)
 
@@ -61,7 +62,7 @@ class Start:
     def _look(self, rank: int, processes: int) -> None:
         census = Census()
         models = [root for root in roots() if any(map(_is_sharded, root.modules()))]
-        if len(models) > 1:  # of those that were not called yet nobody knows which is which
+        if len(models) > 1:  # those that were not called yet cannot be told apart
             self.problem = f"{len(models)} sharded models"
             return
         census.look([p for model in models for p in model.parameters()], rank, processes)
@@ -73,7 +74,7 @@ class Start:
             sums=[(*place, _sums(part.read())) for place, part in census.parts.items()],
         )
         if self._draws is not None and not self.problem:
-            values = torch.load(os.environ[START], weights_only=True, mmap=True)
+            values = torch.load(SETTINGS["start"], weights_only=True, mmap=True)
             self._take_over(census, values, rank, self._draws)
 
     def _take_over(self, census: Census, values: dict[str, Any], rank: int, draws: Draws) -> None:

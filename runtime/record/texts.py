@@ -1,4 +1,4 @@
-"""Values as Python text: what ranks and runs are compared by, a person reads, and `migrate --values` parses.
+"""Values as Python text, to compare ranks and runs, for a reader, and for `migrate --values`.
 
 `ShardingStrategy.FULL_SHARD`, `torch.bfloat16`; what has no text of its own is in angle brackets.
 """
@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
@@ -15,12 +14,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-EMULATED = bool(os.environ.get("FSDP_MIGRATE_EMULATE"))
+from .settings import SETTINGS
+
+EMULATED = bool(SETTINGS.get("emulate"))
 _CURRENT = "torch.cuda.current_device()"
 
 
 def given(name: str, value: Any) -> str:
-    """The text of an argument; of a device that the program has made current, that it is that one."""
+    """The text of an argument; a device that the program has made current is written as such."""
     if name != "device_id" or value is None:
         return text(value)
     if EMULATED and not isinstance(value, int):  # `emulate` has made it the CPU
@@ -33,7 +34,7 @@ def given(name: str, value: Any) -> str:
 
 
 def text(value: Any) -> str:
-    """Python that gives a value, as a program with FSDP1's usual imports could say it; `<type>` where there is none."""
+    """A value as a program with FSDP1's usual imports would write it; `<type>` where there is no such text."""
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value)
     if isinstance(value, Enum):
@@ -55,7 +56,7 @@ def text(value: Any) -> str:
 
 
 def _of_ranks(value: Any) -> str:
-    """The text of a mesh or a group, or the name of what there is no text for."""
+    """The text of a mesh or a group, or the name of any other value."""
     if isinstance(value, DeviceMesh):
         shape, names = tuple(value.mesh.shape), value.mesh_dim_names
         return f"init_device_mesh({value.device_type!r}, {shape}, mesh_dim_names={names})"

@@ -6,11 +6,12 @@ all below `mp.spawn`.
 
 from __future__ import annotations
 
-import functools
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from . import imports
+from .patch import around
 
 _WORKERS_ONLY = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
 
@@ -18,19 +19,14 @@ _WORKERS_ONLY = ("prefetch_factor", "persistent_workers", "multiprocessing_conte
 def install(count: int) -> None:
     """Give every DataLoader so many workers; with 0 it loads in the process itself."""
 
-    def replace(module: Any) -> None:
-        original = module.DataLoader.__init__
-        signature = inspect.signature(original)
+    def init(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        bound = inspect.signature(original).bind(*args, **kwargs)
+        bound.arguments["num_workers"] = count
+        if count == 0:
+            for name in _WORKERS_ONLY:
+                bound.arguments.pop(name, None)
+        original(*bound.args, **bound.kwargs)
 
-        @functools.wraps(original)
-        def init(*args: Any, **kwargs: Any) -> None:
-            bound = signature.bind(*args, **kwargs)
-            bound.arguments["num_workers"] = count
-            if count == 0:
-                for name in _WORKERS_ONLY:
-                    bound.arguments.pop(name, None)
-            original(*bound.args, **bound.kwargs)
-
-        module.DataLoader.__init__ = init
-
-    imports.after("torch.utils.data.dataloader", replace)
+    imports.after(
+        "torch.utils.data.dataloader", lambda module: around(module.DataLoader, "__init__", init)
+    )

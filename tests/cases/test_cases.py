@@ -19,6 +19,7 @@ from fsdp_migrate.verify import migration
 from fsdp_migrate.verify.folders import copy_program
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.main import run_program
+from fsdp_migrate.verify.options import Options
 from fsdp_migrate.verify.recording import Recording
 
 from ..bundled import program_texts
@@ -67,8 +68,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
         if key in done:
             return done[key]
         ranks = int(_setting(PROGRAMS / case, "NPROC", "2"))
-        how = Recording(canonical=True, emulate=ranks)
-        ended = run_program(program, Launcher.TORCHRUN, ranks, arguments, "cpu", 60, folder, how)
+        recording = Recording(canonical=True, emulate=ranks)
+        how = Options(
+            launcher=Launcher.TORCHRUN, ranks=ranks, arguments=arguments, device="cpu", timeout=60
+        )
+        ended = run_program(program, folder, how, recording)
         printed = [rank.output.splitlines() for rank in ended.ranks]
         done[key] = [[line for line in lines if line.startswith("R ")] for lines in printed]
         return done[key]

@@ -13,6 +13,7 @@ from fsdp_migrate.verify import migration
 from fsdp_migrate.verify.folders import copy_program
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.main import run_program
+from fsdp_migrate.verify.options import Options
 from fsdp_migrate.verify.recording import Recording
 
 from .programs import Analysed, analysed
@@ -396,8 +397,8 @@ def test_they_run_as_under_fsdp1(tmp_path: Path) -> None:
         program = copy_program("migrated" if form else "original", source, None, folder / "copy")
         if form:
             migration.migrate(program.root, form)
-        how = Recording(canonical=True, emulate=2)
-        done = run_program(program, Launcher.TORCHRUN, 2, [], "cpu", 60, folder, how)
+        how = Options(launcher=Launcher.TORCHRUN, device="cpu", timeout=60)
+        done = run_program(program, folder, how, Recording(canonical=True, emulate=2))
         printed = [rank.output.splitlines() for rank in done.ranks]
         return [[line for line in lines if line.startswith("R ")] for lines in printed]
 

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from fsdp_migrate.verify import parameters
+from fsdp_migrate.verify.compare import largest
 from fsdp_migrate.verify.folders import copy_program
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.main import run_program
+from fsdp_migrate.verify.options import Options
 from fsdp_migrate.verify.recording import Recording
 from fsdp_migrate.verify.records import Run
 
@@ -40,10 +43,21 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunProgram:
         if key not in done:
             folder = tmp_path_factory.mktemp(name)
             program = copy_program(name, PROGRAMS / f"{name}.py", None, folder / "copy")
-            all_arguments = [*arguments, "--nproc", str(ranks)]
-            done[key] = run_program(
-                program, launcher, ranks, all_arguments, "cpu", 120, folder, recording
+            how = Options(
+                launcher=launcher,
+                ranks=ranks,
+                arguments=[*arguments, "--nproc", str(ranks)],
+                device="cpu",
+                timeout=120,
             )
+            done[key] = run_program(program, folder, how, recording)
         return done[key]
 
     return do
+
+
+def last_apart(one: Run, other: Run) -> float:
+    """How far the last parameters of two runs are apart."""
+    distances, problem = parameters.differences(one, other)
+    assert not problem
+    return largest(distances.values())

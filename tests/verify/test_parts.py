@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from fsdp_migrate.verify import launch, main
+from fsdp_migrate.verify import launch, options
 from fsdp_migrate.verify.command import verify_command
 from fsdp_migrate.verify.folders import copy_program
 from fsdp_migrate.verify.launch import Launcher
@@ -65,7 +65,9 @@ def test_a_program_runs_in_a_copy_of_its_folder(
     paths = values["PYTHONPATH"].split(os.pathsep)
     # What is imported from the folder that was copied is redirected (`runtime/record/redirect.py`).
     assert paths[:3] == [str(tmp_path), str(source / "pkg"), str(tmp_path / "data")]
-    assert json.loads(values["FSDP_MIGRATE_COPIES"]) == [[str(source), str(program.root)]]
+    assert json.loads(values["FSDP_MIGRATE_SETTINGS"])["copies"] == [
+        [str(source), str(program.root)]
+    ]
     assert values["CUDA_VISIBLE_DEVICES"] == ""
 
 
@@ -157,7 +159,7 @@ def test_without_torch_one_line_says_what_to_install(
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text("")
-    monkeypatch.setattr(main.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(options.importlib.util, "find_spec", lambda name: None)
     status, output = invoke(script)
     assert status == 2
     assert "pip install 'fsdp-migrate[runtime]'" in output

@@ -18,6 +18,7 @@ from fsdp_migrate.verify.folders import copy_program
 from fsdp_migrate.verify.judge import judge
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.main import run_program
+from fsdp_migrate.verify.options import Options
 from fsdp_migrate.verify.recording import Recording
 from fsdp_migrate.verify.records import Run
 from fsdp_migrate.verify.verdict import Verdict
@@ -137,7 +138,8 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
         folder = tmp_path_factory.mktemp(script)
         copy = copy_program(script, PROGRAMS / f"{script}.py", None, folder / "copy")
         _plant(copy.script, edits)
-        return run_program(copy, Launcher.PYTHON, 2, program[1:], "cpu", 120, folder)
+        how = Options(launcher=Launcher.PYTHON, arguments=program[1:], device="cpu", timeout=120)
+        return run_program(copy, folder, how)
 
     def do(fault: Fault) -> Verdict:
         name = fault.program[0]

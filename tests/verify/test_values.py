@@ -13,6 +13,7 @@ from fsdp_migrate.verify import ProgramFailed, migration
 from fsdp_migrate.verify.folders import copy_program
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.main import run_program, verify
+from fsdp_migrate.verify.options import Options
 from fsdp_migrate.verify.values import record
 
 from ..bundled import FIXTURES, RUNS
@@ -73,9 +74,9 @@ def test_a_configuration_is_recorded_made_plain_and_checked(tmp_path: Path) -> N
 
     program = copy_program("migrated", SCRIPT, None, tmp_path / "copy")
     migration.migrate(program.root, values=recorded)
-    other = ["--strategy", "NO_SHARD"]
+    how = Options(arguments=["--strategy", "NO_SHARD"], device="cpu", timeout=60)
     with pytest.raises(ProgramFailed, match="AssertionError"):
-        run_program(program, Launcher.TORCHRUN, 2, other, "cpu", 60, tmp_path)
+        run_program(program, tmp_path, how)
 
 
 @pytest.mark.ranks

@@ -24,7 +24,7 @@ def render(verdict: Verdict, name: str) -> str:
             '<html lang="en">',
             '<meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            # The page loads nothing, whatever stands in the program's text.
+            # The page loads nothing, whatever is in the program's text.
             '<meta http-equiv="Content-Security-Policy"'
             " content=\"default-src 'none'; style-src 'unsafe-inline'\">",
             f"<title>{title}</title>",
@@ -45,38 +45,27 @@ def render(verdict: Verdict, name: str) -> str:
 def _verdict(verdict: Verdict) -> Iterator[str]:
     kind = "same" if verdict.equal else "different"
     yield f'<p class="verdict {kind}">{escape(verdict.line())}</p>'
-    causes = verdict.causes
-    if causes:
-        yield '<div class="cause">'
-        yield f"<h3>Cause: {escape(causes[0].title)}</h3>"
-        yield f"<p>{escape(causes[0].advice)}</p>"
-        yield "</div>"
-    told = [f"not compared: {text}" for text in verdict.uncompared]
-    told += [verdict.cost, *verdict.notes]
+    if cause := verdict.cause:
+        yield f'<div class="cause"><h3>Cause: {escape(cause.title)}</h3>'
+        yield f"<p>{escape(cause.advice)}</p></div>"
     yield "<ul>"
-    yield from (f"<li>{escape(text)}</li>" for text in told)
+    yield from (f"<li>{escape(text)}</li>" for text in verdict.remarks)
     yield "</ul>"
 
 
 def _charts(verdict: Verdict) -> Iterator[str]:
-    one, other = verdict.original, verdict.migrated
+    runs = {"original": verdict.original, "migrated": verdict.migrated}
     mark = float(verdict.first.step) if verdict.first else None
     mean = "Loss, mean of the ranks" if verdict.ranks > 1 else "Loss"
+    gaps = "Difference of the losses, largest of the ranks"
     yield '<div class="charts">'
-    yield _figure(mean, _both(curves.losses(one), curves.losses(other)), mark)
-    yield _figure("Gradient norm", _both(curves.norms(one), curves.norms(other)), mark)
-    yield _gap("Difference of the losses, largest of the ranks", curves.loss_gaps(one, other), mark)
-    yield _gap("Difference of the gradient norms", curves.norm_gaps(one, other), mark)
+    for title, points in ((mean, curves.losses), ("Gradient norm", curves.norms)):
+        lines = [Curve(name, name, points(run)) for name, run in runs.items()]
+        keys = "".join(f'<span class="key {line.kind}">{line.name}</span>' for line in lines)
+        yield _framed(f"{escape(title)} {keys}", chart(lines, title, mark))
+    yield _gap(gaps, curves.loss_gaps(*runs.values()), mark)
+    yield _gap("Difference of the gradient norms", curves.norm_gaps(*runs.values()), mark)
     yield "</div>"
-
-
-def _both(one: list[curves.Point], other: list[curves.Point]) -> list[Curve]:
-    return [Curve("original", "original", one), Curve("migrated", "migrated", other)]
-
-
-def _figure(title: str, lines: list[Curve], mark: float | None) -> str:
-    keys = "".join(f'<span class="key {line.kind}">{line.name}</span>' for line in lines)
-    return _framed(f"{escape(title)} {keys}", chart(lines, title, mark))
 
 
 def _gap(title: str, points: list[curves.Point], mark: float | None) -> str:

@@ -12,11 +12,11 @@ from fsdp_migrate.verify.curves import Point, thin
 _WIDTH, _HEIGHT = 720, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 22, 12, 36
 _POINTS = 700
-"""Of a curve at most: about one a pixel."""
+"""At most in a curve: about one a pixel."""
 _DOTS = 60
-"""A curve of so few points shows each of them."""
+"""A curve with at most so many points shows each of them."""
 _HUGE = 1e150
-"""What is larger has no place on an axis: it is drawn as infinite."""
+"""A larger value is drawn as infinite."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class _Axis:
 
 
 class _LogAxis(_Axis):
-    """Powers of ten; zero, which has none, stands one step below the smallest of them."""
+    """Powers of ten; zero, which has no logarithm, is drawn one step below the smallest of them."""
 
     def __init__(self, values: Sequence[float], start: float, end: float) -> None:
         exponents = [math.log10(value) for value in values if value > 0] or [-1.0, 0.0]

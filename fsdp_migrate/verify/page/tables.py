@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import math
-import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
-from fsdp_migrate.verify.compare import distance
+from fsdp_migrate.verify.compare import farthest
 from fsdp_migrate.verify.records import Rank, Run
 from fsdp_migrate.verify.verdict import Verdict
 
 _ROWS = 64
-"""Of a table at most."""
+"""At most in a table."""
 
 _RANKS = (
     "rank",
@@ -52,15 +50,15 @@ def sections(verdict: Verdict) -> Iterator[str]:
 def _table(
     header: Sequence[str], rows: Iterable[Sequence[str]], off: int = -1, kind: str = ""
 ) -> str:
-    """A table; in the column `off` what is not zero stands out."""
-    lines = [f'<div class="scroll"><table class="{kind}">']
+    """A table; in the column `off` what is not zero is red."""
+    lines, red = [f'<div class="scroll"><table class="{kind}">'], ' class="off"'
     if any(header):
         cells = "".join(f"<th>{escape(name)}</th>" for name in header)
         lines.append(f"<tr>{cells}</tr>")
     rows = list(rows)
     for row in rows[:_ROWS]:
         cells = "".join(
-            f"<td{_class(index == off and text not in ('0', '-'))}>{escape(text)}</td>"
+            f"<td{red if index == off and text not in ('0', '-') else ''}>{escape(text)}</td>"
             for index, text in enumerate(row)
         )
         lines.append(f"<tr>{cells}</tr>")
@@ -68,10 +66,6 @@ def _table(
     if len(rows) > _ROWS:
         lines.append(f'<p class="soft">{len(rows) - _ROWS} more rows are left out.</p>')
     return "\n".join(lines)
-
-
-def _class(stands_out: bool) -> str:
-    return ' class="off"' if stands_out else ""
 
 
 def _empty(text: str) -> str:
@@ -86,33 +80,29 @@ def _ranks(verdict: Verdict) -> Iterator[Sequence[str]]:
         yield (
             str(number),
             *(str(len(rank.losses)) if rank else "-" for rank in both),
-            *(_value(rank.losses[-1]) if rank and rank.losses else "-" for rank in both),
+            *(f"{rank.losses[-1]:.8g}" if rank and rank.losses else "-" for rank in both),
             _gap(one, other),
             str(firsts.get(number, "-")),
         )
 
 
 def _gap(one: Rank | None, other: Rank | None) -> str:
-    pairs = zip(one.losses if one else (), other.losses if other else (), strict=False)
-    apart = [distance(a, b) for a, b in pairs]
-    if not apart:
-        return "-"
-    return "nan" if any(map(math.isnan, apart)) else f"{max(apart):.3g}"
+    most = farthest(one.losses, other.losses) if one and other else None
+    return "-" if most is None else f"{most:.3g}"
 
 
 def _costs(*runs: Run) -> Iterator[Sequence[str]]:
+    steps = [run.step_seconds for run in runs]
+    peaks = [run.peak_memory_bytes for run in runs]
     yield ("whole run, s", *(f"{run.seconds:.1f}" for run in runs))
-    yield ("a step, median of the first rank, ms", *map(_step_time, runs))
-    peaks = (max((rank.peak_memory_bytes for rank in run.ranks), default=0) for run in runs)
+    yield (
+        "a step, median of the first rank, ms",
+        *("-" if step is None else f"{1000 * step:.1f}" for step in steps),
+    )
     yield (
         "peak memory of a rank, MiB",
         *(f"{peak / 2**20:.0f}" if peak else "-" for peak in peaks),
     )
-
-
-def _step_time(run: Run) -> str:
-    seconds = run.ranks[0].step_seconds if run.ranks else []
-    return f"{1000 * statistics.median(seconds):.1f}" if seconds else "-"
 
 
 def _collectives(*runs: Run) -> Iterator[Sequence[str]]:
@@ -139,7 +129,3 @@ def _parameters(verdict: Verdict) -> str:
     rows = [(name, f"{apart:.3g}") for name, apart in odd.items()]
     text = f"{len(odd)} of {len(verdict.parameters)} differ, in the model's order:"
     return f"<p>{text}</p>\n" + _table(("parameter", "largest difference"), rows)
-
-
-def _value(value: float) -> str:
-    return f"{value:.8g}"

@@ -11,104 +11,88 @@ nothing, and the quotient is rounded once in both: they are the same bits at any
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from ..patch import around
+
 
 def install() -> None:
-    """Replace the reductions of `ProcessGroup`; each name only in the torch versions that have it."""
+    """Replace the reductions of `ProcessGroup`."""
     if not dist.is_available():
         return
-    for make, names in (
-        (_all_reduce, ("allreduce", "allreduce_coalesced")),
-        (_reduce, ("reduce",)),
-        (_reduce_scatter, ("reduce_scatter",)),
-        (_reduce_scatter_whole, ("_reduce_scatter_base", "reduce_scatter_single")),
-        (
-            _reduce_scatter_wholes,
-            ("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced"),
-        ),
-    ):
-        for name in names:
-            original = getattr(dist.ProcessGroup, name, None)
-            if original is not None:
-                setattr(dist.ProcessGroup, name, functools.wraps(original)(make(original)))
+    group = dist.ProcessGroup
+    around(group, "allreduce allreduce_coalesced", _all_reduce)
+    around(group, "reduce", _reduce)
+    around(group, "reduce_scatter", _reduce_scatter)
+    around(group, "_reduce_scatter_base reduce_scatter_single", _reduce_scatter_whole)
+    coalesced = "reduce_scatter_tensor_coalesced reduce_scatter_single_coalesced"
+    around(group, coalesced, _reduce_scatter_wholes)
 
 
 Method = Callable[..., Any]
 
 
-def _all_reduce(original: Method) -> Method:
-    def all_reduce(group: Any, tensors: Any, options: Any = dist.ReduceOp.SUM, *rest: Any) -> Any:
-        operation = _operation(options)
-        listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        if not _adds(operation, listed):
-            return original(group, tensors, options, *rest)
-        for tensor in listed:
-            tensor.copy_(_sum(_gather(group, tensor), operation).view_as(tensor))
-        return _Done(listed)
-
-    return all_reduce
-
-
-def _reduce(original: Method) -> Method:
-    def reduce(group: Any, tensors: Any, options: Any, *rest: Any) -> Any:
-        operation = _operation(options)
-        if not hasattr(options, "rootRank") or not _adds(operation, tensors):
-            return original(group, tensors, options, *rest)
-        for tensor in tensors:
-            parts = _gather(group, tensor)
-            if group.rank() == options.rootRank:
-                tensor.copy_(_sum(parts, operation).view_as(tensor))
-        return _Done(list(tensors))
-
-    return reduce
+def _all_reduce(
+    original: Method, group: Any, tensors: Any, options: Any = dist.ReduceOp.SUM, *rest: Any
+) -> Any:
+    operation = _operation(options)
+    listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    if not _adds(operation, listed):
+        return original(group, tensors, options, *rest)
+    for tensor in listed:
+        tensor.copy_(_sum(_gather(group, tensor), operation).view_as(tensor))
+    return _Done(listed)
 
 
-def _reduce_scatter(original: Method) -> Method:
-    def reduce_scatter(group: Any, outputs: Any, inputs: Any, *options: Any) -> Any:
-        operation = _operation(*options)
-        listed = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
-        lists = [inputs] if isinstance(outputs, torch.Tensor) else list(inputs)
-        if not _adds(operation, listed):
-            return original(group, outputs, inputs, *options)
-        for output, parts in zip(listed, lists, strict=True):
-            # The parts may differ in size, and then an exchange of equal parts is none: every rank
-            # gets all of all.
-            whole = torch.cat([part.reshape(-1) for part in parts])
-            start = sum(part.numel() for part in parts[: group.rank()])
-            mine = [part[start : start + output.numel()] for part in _gather(group, whole)]
-            output.copy_(_sum(mine, operation).view_as(output))
-        return _Done(listed)
-
-    return reduce_scatter
+def _reduce(original: Method, group: Any, tensors: Any, options: Any, *rest: Any) -> Any:
+    operation = _operation(options)
+    if not hasattr(options, "rootRank") or not _adds(operation, tensors):
+        return original(group, tensors, options, *rest)
+    for tensor in tensors:
+        parts = _gather(group, tensor)
+        if group.rank() == options.rootRank:
+            tensor.copy_(_sum(parts, operation).view_as(tensor))
+    return _Done(list(tensors))
 
 
-def _reduce_scatter_whole(original: Method) -> Method:
-    def reduce_scatter(group: Any, output: Any, whole: Any, *options: Any) -> Any:
-        operation = _operation(*options)
-        if not _adds(operation, [output]):
-            return original(group, output, whole, *options)
+def _reduce_scatter(original: Method, group: Any, outputs: Any, inputs: Any, *options: Any) -> Any:
+    operation = _operation(*options)
+    listed = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
+    lists = [inputs] if isinstance(outputs, torch.Tensor) else list(inputs)
+    if not _adds(operation, listed):
+        return original(group, outputs, inputs, *options)
+    for output, parts in zip(listed, lists, strict=True):
+        # The parts may differ in size, and then an exchange of equal parts is none: every rank
+        # gets all of all.
+        whole = torch.cat([part.reshape(-1) for part in parts])
+        start = sum(part.numel() for part in parts[: group.rank()])
+        mine = [part[start : start + output.numel()] for part in _gather(group, whole)]
+        output.copy_(_sum(mine, operation).view_as(output))
+    return _Done(listed)
+
+
+def _reduce_scatter_whole(
+    original: Method, group: Any, output: Any, whole: Any, *options: Any
+) -> Any:
+    def coalesced(group: Any, outputs: Any, wholes: Any, *options: Any) -> Any:
+        return original(group, outputs[0], wholes[0], *options)
+
+    return _reduce_scatter_wholes(coalesced, group, [output], [whole], *options)
+
+
+def _reduce_scatter_wholes(
+    original: Method, group: Any, outputs: Any, wholes: Any, *options: Any
+) -> Any:
+    operation = _operation(*options)
+    if not _adds(operation, outputs):
+        return original(group, outputs, wholes, *options)
+    for output, whole in zip(outputs, wholes, strict=True):
         output.copy_(_sum(_exchange(group, whole), operation).view_as(output))
-        return _Done([output])
-
-    return reduce_scatter
-
-
-def _reduce_scatter_wholes(original: Method) -> Method:
-    def reduce_scatter(group: Any, outputs: Any, wholes: Any, *options: Any) -> Any:
-        operation = _operation(*options)
-        if not _adds(operation, outputs):
-            return original(group, outputs, wholes, *options)
-        for output, whole in zip(outputs, wholes, strict=True):
-            output.copy_(_sum(_exchange(group, whole), operation).view_as(output))
-        return _Done(list(outputs))
-
-    return reduce_scatter
+    return _Done(list(outputs))
 
 
 def _operation(options: Any = dist.ReduceOp.SUM, *_: Any) -> Any:
@@ -116,7 +100,7 @@ def _operation(options: Any = dist.ReduceOp.SUM, *_: Any) -> Any:
 
 
 def _adds(operation: Any, tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether this is a sum of numbers that are rounded: other results know no order."""
+    """Whether this is a sum of rounded numbers: other results do not depend on the order."""
     # `in` would compare the other way round, and then two equal operations are not.
     adds = operation == dist.ReduceOp.SUM or operation == dist.ReduceOp.AVG
     adds = adds or _factor(operation) is not None
@@ -157,7 +141,7 @@ def _sum(parts: Sequence[torch.Tensor], operation: Any) -> torch.Tensor:
 
 
 class _Done(dist.Work if dist.is_available() else object):  # type: ignore[misc]
-    """The work of a reduction that is over."""
+    """The finished work of a reduction."""
 
     def __init__(self, results: list[torch.Tensor]) -> None:
         super().__init__()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from ..patch import around
 
 
 def install() -> None:
@@ -16,46 +17,39 @@ def install() -> None:
         return
     from torch.distributed import _functional_collectives as functional
 
-    for name, make in (
-        ("all_reduce", _all_reduce),
-        ("reduce_scatter_single", _reduce_scatter),
-        ("reduce_scatter_tensor", _reduce_scatter),
-    ):
-        original = getattr(functional, name, None)
-        if original is not None:
-            setattr(functional, name, functools.wraps(original)(make(original)))
+    around(functional, "all_reduce", _all_reduce)
+    around(functional, "reduce_scatter_single reduce_scatter_tensor", _reduce_scatter)
 
 
-def _all_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
-    def all_reduce(self: torch.Tensor, reduceOp: str, group: Any, tag: str = "") -> Any:
-        if not _can(self, reduceOp):
-            return original(self, reduceOp, group, tag)
-        from torch.distributed import distributed_c10d
+def _all_reduce(
+    original: Callable[..., Any], self: torch.Tensor, reduceOp: str, group: Any, tag: str = ""
+) -> Any:
+    if not _can(self, reduceOp):
+        return original(self, reduceOp, group, tag)
+    from torch.distributed import distributed_c10d
 
-        result = self.detach().clone(memory_format=torch.contiguous_format)
-        distributed_c10d.all_reduce(result, _operation(reduceOp), _group(group, tag))
-        return result
-
-    return all_reduce
+    result = self.detach().clone(memory_format=torch.contiguous_format)
+    distributed_c10d.all_reduce(result, _operation(reduceOp), _group(group, tag))
+    return result
 
 
-def _reduce_scatter(original: Callable[..., Any]) -> Callable[..., Any]:
-    def reduce_scatter(
-        self: torch.Tensor, reduceOp: str, scatter_dim: int, group: Any, tag: str = ""
-    ) -> Any:
-        from torch.distributed import distributed_c10d
+def _reduce_scatter(
+    original: Callable[..., Any],
+    self: torch.Tensor,
+    reduceOp: str,
+    scatter_dim: int,
+    group: Any,
+    tag: str = "",
+) -> Any:
+    from torch.distributed import distributed_c10d
 
-        members = _group(group, tag)
-        if not _can(self, reduceOp) or self.size(scatter_dim) % members.size():
-            return original(self, reduceOp, scatter_dim, group, tag)
-        parts = self.detach().chunk(members.size(), scatter_dim)
-        result = torch.empty_like(parts[0], memory_format=torch.contiguous_format)
-        distributed_c10d.reduce_scatter(
-            result, [part.contiguous() for part in parts], _operation(reduceOp), members
-        )
-        return result
-
-    return reduce_scatter
+    members = _group(group, tag)
+    if not _can(self, reduceOp) or self.size(scatter_dim) % members.size():
+        return original(self, reduceOp, scatter_dim, group, tag)
+    parts = [p.contiguous() for p in self.detach().chunk(members.size(), scatter_dim)]
+    result = torch.empty_like(parts[0], memory_format=torch.contiguous_format)
+    distributed_c10d.reduce_scatter(result, parts, _operation(reduceOp), members)
+    return result
 
 
 def _can(tensor: torch.Tensor, operation: str) -> bool:

@@ -9,7 +9,6 @@ first input alone. It still runs after the unit's backward: autograd takes later
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ import torch
 from torch.utils import _pytree
 
 from .. import imports
+from ..patch import around
 
 
 def install() -> None:
@@ -25,19 +25,13 @@ def install() -> None:
 
 
 def _replace(module: Any) -> None:
-    group = module.FSDPParamGroup
-    if hasattr(group, "_register_post_backward_hook"):
-        group._register_post_backward_hook = _on_first(group._register_post_backward_hook)
+    around(module.FSDPParamGroup, "_register_post_backward_hook", _register)
 
 
-def _on_first(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def register(self: Any, args: Any, kwargs: Any) -> Any:
-        leaves, form = _pytree.tree_flatten((args, kwargs))
-        for index, leaf in enumerate(leaves):
-            if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
-                (leaves[index],), _ = original(self, (leaf,), {})
-                return _pytree.tree_unflatten(leaves, form)
-        return original(self, args, kwargs)
-
-    return register
+def _register(original: Callable[..., Any], self: Any, args: Any, kwargs: Any) -> Any:
+    leaves, form = _pytree.tree_flatten((args, kwargs))
+    for index, leaf in enumerate(leaves):
+        if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+            (leaves[index],), _ = original(self, (leaf,), {})
+            return _pytree.tree_unflatten(leaves, form)
+    return original(self, args, kwargs)

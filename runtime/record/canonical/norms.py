@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from .. import imports
+from ..patch import around
 
 
 def install() -> None:
@@ -29,20 +30,14 @@ def install() -> None:
 
 
 def _fsdp1(module: Any) -> None:
-    # FSDP1 adds up over the ranks what this returns, and goes on in its precision.
-    original = getattr(module, "_get_grad_norm", None)
-    if original is None:
-        return
-    signature = inspect.signature(original)
-
-    @functools.wraps(original)
-    def get_grad_norm(*args: Any, **kwargs: Any) -> torch.Tensor:
-        named = signature.bind(*args, **kwargs).arguments
+    # FSDP1 adds up over the ranks what this returns, and continues in its precision.
+    def get_grad_norm(original: Callable[..., Any], *args: Any, **kwargs: Any) -> torch.Tensor:
+        named = inspect.signature(original).bind(*args, **kwargs).arguments
         gradients = [p.grad for p in named["params"] if p.grad is not None]
         norm = _norm(gradients, float(named["norm_type"]))
         return norm.to(named["device"]) if "device" in named else norm
 
-    module._get_grad_norm = get_grad_norm
+    around(module, "_get_grad_norm", get_grad_norm)
 
 
 def _runtime(module: Any) -> None:
@@ -66,7 +61,7 @@ def _torch(module: Any) -> None:
 def _rounded(
     function: Callable[..., Any], gradients: Callable[[list[torch.Tensor]], list[torch.Tensor]]
 ) -> Callable[..., Any]:
-    """The function with its fp64 result in the type of the gradients, as torch has it."""
+    """The function with its fp64 result in the dtype of the gradients, as torch returns it."""
 
     @functools.wraps(function)
     def rounded(tensors: Any, *args: Any, **kwargs: Any) -> Any:
@@ -124,7 +119,7 @@ def _scale(parameters: Any, max_norm: float, total_norm: Any, foreach: bool | No
 
 
 def _norm(gradients: Iterable[torch.Tensor], norm_type: float) -> torch.Tensor:
-    """The norm of what this rank holds; of nothing it is zero."""
+    """The norm of what this rank holds; zero if that is nothing."""
     parts = [part for part in map(_local, gradients) if part.numel()]
     norms = [torch.linalg.vector_norm(_wide(part), norm_type) for part in parts]
     return _combine(norms, norm_type)

@@ -1,8 +1,8 @@
 """CUDA, emulated on the CPU, for programs that ask for nothing else.
 
 The program sees CUDA, torch sees the CPU: what the program says of devices is taken to mean the
-CPU, NCCL to mean gloo, and what asks for the state of a device gets an answer. torch's own code is
-told the truth (`caller`), so that it takes the paths of the CPU. Nothing is changed outside the
+CPU, NCCL to mean gloo, and what asks for the state of a device gets an answer. torch's own code
+sees the CPU (`caller`), so that it takes the CPU's paths. Nothing is changed outside the
 running process.
 
 What it cannot hide: `tensor.device` is `cpu`, there is one stream of random numbers instead of two,

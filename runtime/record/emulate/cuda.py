@@ -20,7 +20,7 @@ _TYPES = ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int",
 
 
 def install(devices: int) -> None:
-    """Replace what needs a device, or tells of one."""
+    """Replace what needs a device, or describes one."""
     cuda: Any = torch.cuda
     _device_functions(cuda, devices)
     _memory_functions(cuda)
@@ -98,7 +98,7 @@ def _device_functions(cuda: Any, devices: int) -> None:
 
 
 def _memory_functions(cuda: Any) -> None:
-    """The allocator's: nothing is ever held on a device."""
+    """The allocator's functions: nothing is ever held on a device."""
     replaced: dict[str, Callable[..., Any]] = {
         "mem_get_info": lambda device=None: (_MEMORY, _MEMORY),
         "memory_stats": lambda device=None: _Zeros(),
@@ -109,13 +109,9 @@ def _memory_functions(cuda: Any) -> None:
         replaced[f"memory_{kind}"] = replaced[f"max_memory_{kind}"] = lambda device=None: 0
         replaced[f"reset_max_memory_{kind}"] = _nothing
     for name in (
-        "empty_cache",
-        "reset_peak_memory_stats",
-        "reset_accumulated_memory_stats",
-        "set_per_process_memory_fraction",
-        "_record_memory_history",
-        "_dump_snapshot",
-    ):
+        "empty_cache", "reset_peak_memory_stats", "reset_accumulated_memory_stats",
+        "set_per_process_memory_fraction", "_record_memory_history", "_dump_snapshot",
+    ):  # fmt: skip
         replaced[name] = _nothing
     for owner in (cuda, cuda.memory):
         for name, function in replaced.items():
@@ -124,7 +120,7 @@ def _memory_functions(cuda: Any) -> None:
 
 
 def _index(device: Any, default: int) -> int:
-    """The index in what names a device; a `torch.device` has none, for it is the CPU."""
+    """The index in the name of a device; a `torch.device` has none, as it is the CPU."""
     if isinstance(device, str):
         device = device.partition(":")[2]
         return int(device) if device else default

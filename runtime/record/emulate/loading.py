@@ -1,25 +1,26 @@
-"""`torch.load`: storages of a device come to the CPU."""
+"""`torch.load`: storages of a device are loaded on the CPU."""
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from ..patch import around
 from .device import mapped
 
 
 def install() -> None:
     """Replace `map_location`; without one a file of CUDA tensors could not be read."""
-    original = torch.load
+    around(torch, "load", _load)
 
-    @functools.wraps(original)
-    def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(map_location, dict):
-            map_location = {key: mapped(value) for key, value in map_location.items()}
-        elif not callable(map_location):
-            map_location = mapped(map_location) or "cpu"
-        return original(f, map_location, *args, **kwargs)
 
-    torch.load = load
+def _load(
+    original: Callable[..., Any], f: Any, map_location: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    if isinstance(map_location, dict):
+        map_location = {key: mapped(value) for key, value in map_location.items()}
+    elif not callable(map_location):
+        map_location = mapped(map_location) or "cpu"
+    return original(f, map_location, *args, **kwargs)

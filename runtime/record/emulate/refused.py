@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from .. import imports
+from ..patch import around
 
 
 class NotEmulated(RuntimeError):
@@ -43,22 +43,20 @@ def _refused(construct: str, why: str) -> Callable[..., Any]:
 
 
 def _extensions(module: Any) -> None:
-    """Kernels that the program compiles; an extension in C++ alone is as good here as anywhere."""
+    """Kernels that the program compiles; an extension in C++ alone works on the CPU, too."""
     why = "its kernels are CUDA's own"
     module.CUDAExtension = _refused("torch.utils.cpp_extension.CUDAExtension", why)
-    for name in ("load", "load_inline"):
-        original = getattr(module, name)
 
-        @functools.wraps(original)
-        def load(*args: Any, original: Any = original, construct: str = name, **kwargs: Any) -> Any:
-            sources = kwargs.get("sources", args[1] if len(args) > 1 else ())
-            sources = [sources] if isinstance(sources, str) else list(sources)
-            kernels = construct == "load" and any(str(s).endswith((".cu", ".cuh")) for s in sources)
-            if kernels or kwargs.get("cuda_sources") or kwargs.get("with_cuda"):
-                raise NotEmulated(f"torch.utils.cpp_extension.{construct}", why)
-            return original(*args, **kwargs)
+    def load(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        construct = original.__name__
+        sources = kwargs.get("sources", args[1] if len(args) > 1 else ())
+        sources = [sources] if isinstance(sources, str) else list(sources)
+        kernels = construct == "load" and any(str(s).endswith((".cu", ".cuh")) for s in sources)
+        if kernels or kwargs.get("cuda_sources") or kwargs.get("with_cuda"):
+            raise NotEmulated(f"torch.utils.cpp_extension.{construct}", why)
+        return original(*args, **kwargs)
 
-        setattr(module, name, load)
+    around(module, "load load_inline", load)
 
 
 def _triton(module: Any) -> None:

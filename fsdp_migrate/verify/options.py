@@ -1,0 +1,112 @@
+"""How two programs are run and compared."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fsdp_migrate.values import Values
+from fsdp_migrate.verify.errors import Unverifiable
+from fsdp_migrate.verify.launch import Launcher
+from fsdp_migrate.verify.nodes import Nodes
+from fsdp_migrate.verify.recording import Recording
+
+TIMEOUT = 600.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of `verify`, and of `values` where it has them.
+
+    Attributes:
+        entry: the script to run, where the programs are folders.
+        root: the folder that belongs to the program; the script's own, or the repository, if None.
+        links: in a repository, what git ignores and the program reads: linked, not copied.
+        ranks: processes that torchrun starts on a node; a program that starts its own decides itself.
+        arguments: the script's.
+        device: `cpu`, `cuda`, or `auto`: CUDA where there is a device for each rank.
+        tolerance: relative, of losses and gradient norms; 0 asks for the same bits, None for what
+            their dtypes can tell.
+        timeout: seconds for each of the runs.
+        nodes: where every one of several nodes calls this function.
+        canonical: whether sums over ranks and norms are done in one order and in fp64 in both
+            programs; if None, on the CPU.
+        plain: after a canonical comparison run both once more with the backend's own arithmetic.
+        align_init: whether the migrated program takes over the original's first values; if None,
+            those that differ because it draws random numbers for sharded tensors.
+        emulate: whether CUDA is emulated on the CPU; if None, where a program asks for it in vain.
+        workers: of each DataLoader; None for the program's own number.
+        repeat: whether the original runs twice, to see whether it is deterministic at all; if None,
+            where the two programs differ.
+        form: what the tool makes of a copy: `bridge` changes imports only, `auto` more where it can.
+        recorded: what a run gave to the original's constructs: the copy is migrated with it.
+        progress: called with what is being done, in a few words.
+    """
+
+    entry: Path | None = None
+    root: Path | None = None
+    links: Sequence[Path] = ()
+    ranks: int = 2
+    arguments: Sequence[str] = ()
+    launcher: Launcher = Launcher.AUTO
+    device: str = "auto"
+    tolerance: float | None = None
+    timeout: float = TIMEOUT
+    nodes: Nodes | None = None
+    canonical: bool | None = None
+    plain: bool = False
+    align_init: bool | None = None
+    emulate: bool | None = None
+    workers: int | None = None
+    repeat: bool | None = None
+    form: str = "auto"
+    recorded: Values | None = None
+    progress: Callable[[str], object] = lambda text: None
+
+    def usable(self) -> Options:
+        """The same with the device that `auto` means here.
+
+        Raises:
+            Unverifiable: there is no torch, or there are not enough devices.
+        """
+        made = replace(self, device=_device(self.device, self.ranks))
+        if made.emulate and made.device != "cpu":
+            raise Unverifiable("CUDA is emulated on the CPU: --emulate needs --device cpu")
+        return made
+
+    @property
+    def recording(self) -> Recording:
+        """What the recorder does, in the first run of the original."""
+        canonical = self.device == "cpu" if self.canonical is None else self.canonical
+        align = {None: "drawn", True: "all", False: ""}[self.align_init]
+        return Recording(canonical, self.ranks if self.emulate else 0, self.workers, align)
+
+    @property
+    def may_emulate(self) -> bool:
+        """Whether CUDA is emulated if a program asks for it."""
+        return self.emulate is None and self.device == "cpu" and self.nodes is None
+
+    def again(self, name: str) -> Options:
+        """For one more run, whose records on several nodes are others."""
+        nodes = self.nodes and replace(self.nodes, run=f"{self.nodes.run}-{name}")
+        return replace(self, nodes=nodes)
+
+
+def _device(device: str, ranks: int) -> str:
+    if importlib.util.find_spec("torch") is None:
+        raise Unverifiable(
+            "verify runs programs that need torch: pip install 'fsdp-migrate[runtime]'"
+        )
+    if device == "cpu":
+        return device
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device == "cuda" and count < ranks:
+        raise Unverifiable(
+            f"{ranks} ranks need {ranks} CUDA devices, there are {count} (NCCL takes one rank a device): "
+            f"{f'--nproc {count} fits, and ' if count else ''}--device cpu runs on any number"
+        )
+    return "cuda" if count >= ranks else "cpu"

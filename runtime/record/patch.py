@@ -1,0 +1,23 @@
+"""Functions in the place of others, which they are given as their first argument."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+
+def around(owner: Any, names: str, function: Callable[..., Any]) -> None:
+    """Have `owner.name(...)` call `function(original, ...)`, for each of the names that this release of torch has."""
+    for name in names.split():
+        original = getattr(owner, name, None)
+        if original is not None:
+            setattr(owner, name, _around(original, function))
+
+
+def _around(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        return function(original, *args, **kwargs)
+
+    return replaced
