@@ -11,6 +11,7 @@ import io
 import json
 import math
 import mmap
+import os
 import struct
 import sys
 import warnings
@@ -31,9 +32,10 @@ _LONGEST_HEADER = 100_000_000
 
 
 def mapped(path: Path) -> memoryview:
-    """The bytes of a file, which must not be empty."""
+    """The bytes of a file; an empty one cannot be mapped."""
     with path.open("rb") as file:
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        size = os.fstat(file.fileno()).st_size
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
 
 
 def format_of(head: bytes) -> str | None:

@@ -17,6 +17,9 @@ from fsdp_migrate.checkpoint.trees import like
 Box = tuple[tuple[int, ...], tuple[int, ...]]
 """The offsets and the sizes of a part of a tensor."""
 
+_RANKS = 1 << 20
+"""At most so many ranks are believed."""
+
 
 class Part(NamedTuple):
     """A part with its place in the whole; `load` maps it."""
@@ -130,9 +133,14 @@ def sharded_tensor(kind: Any, dtype: torch.dtype, shape: tuple[int, ...], state:
     if kind not in readers:
         raise Unreadable(f"holds a tensor subclass {name} that is not known")
     try:
-        return readers[kind](dtype, shape, state)
-    except (TypeError, ValueError, AttributeError, IndexError, KeyError):
-        raise Unreadable(f"holds a {name} of an unknown form") from None
+        made = readers[kind](dtype, shape, state)
+        # Fails for what is no dtype or no shape.
+        torch.empty(made.shape, dtype=made.dtype, device="meta")
+        if 0 <= made.rank < made.ranks <= _RANKS:
+            return made
+    except (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError):
+        pass
+    raise Unreadable(f"holds a {name} of an unknown form")
 
 
 def _sharded_tensor(dtype: torch.dtype, shape: tuple[int, ...], state: Any) -> Parts:
@@ -169,7 +177,7 @@ def _dtensor(dtype: torch.dtype, shape: tuple[int, ...], state: Any) -> Parts:
 
 
 def _held(tensor: torch.Tensor, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> Part:
-    if tuple(tensor.shape) != sizes:
+    if not isinstance(tensor, torch.Tensor) or tuple(tensor.shape) != sizes:
         raise Unreadable("holds a shard whose tensor does not have the size of its place")
     return Part((offsets, sizes), lambda: tensor)
 

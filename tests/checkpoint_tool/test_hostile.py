@@ -11,10 +11,15 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+
+from fsdp_migrate.checkpoint.errors import Unreadable
+from fsdp_migrate.checkpoint.parts import sharded_tensor
+from fsdp_migrate.checkpoint.pickles import note
 
 from .conftest import Run
 
@@ -182,3 +187,46 @@ def test_an_index_that_leads_elsewhere(run: Run, change: dict[str, object], mess
         result = run(*arguments)
         assert (result.code, result.err.count("\n")) == (2, 1), result.err
         assert message in result.err
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"ranks": 1 << 60},
+        {"rank": -1},
+        {"dtype": "float32"},
+        {"size": (-4,)},
+        {"size": ("4",)},
+        {"tensor": "no tensor"},
+    ],
+    ids=str,
+)
+def test_a_sharded_tensor_of_impossible_numbers(change: dict[str, Any]) -> None:
+    told: dict[str, Any] = {"rank": 0, "ranks": 2, "size": (4,), "tensor": torch.ones(2)} | change
+    place = note("ShardMetadata")()
+    place.state = {"shard_offsets": [0], "shard_sizes": [2]}
+    shard, metadata = note("Shard")(), note("ShardedTensorMetadata")()
+    shard.state = {"metadata": place, "tensor": told["tensor"]}
+    metadata.state = {"size": told["size"]}
+    state = [shard], metadata, note("ProcessGroupState")(0, told["rank"], 0, told["ranks"])
+    dtype = told.get("dtype", torch.float32)
+    if not change:
+        assert sharded_tensor(note("ShardedTensor"), dtype, (4,), state).ranks == 2
+        return
+    with pytest.raises(Unreadable, match=r"unknown form|size of its place"):
+        sharded_tensor(note("ShardedTensor"), dtype, (4,), state)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_item_in_an_empty_file(run: Run) -> None:
+    dcp.save({"a": torch.ones(2)}, checkpoint_id="dcp")
+    Path("dcp/__0_0.distcp").write_bytes(b"")
+    index = Path("dcp/.metadata")
+    metadata = pickle.loads(index.read_bytes())
+    for place in metadata.storage_data:
+        metadata.storage_data[place] = replace(metadata.storage_data[place], length=0)
+    index.write_bytes(pickle.dumps(metadata))
+    result = run("convert", "dcp", "out")
+    assert (result.code, result.err.count("\n")) == (2, 1), result.err
+    assert not Path("out").exists()
