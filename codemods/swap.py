@@ -13,7 +13,7 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.import_statement import ImportChange
 from fsdp_migrate.codemods.needed_imports import hand_out, leading, root_of, sees
 from fsdp_migrate.codemods.rule import Edit, Edits, Example, Found, Import, Rule, bridged
-from fsdp_migrate.codemods.unused_imports import is_spent, may_go
+from fsdp_migrate.codemods.unused_imports import is_spent, may_go, spent_aliases
 from fsdp_migrate.facts.names import RUNTIME, TORCH, fsdp1_name, in_runtime, is_module
 from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
 from fsdp_migrate.findings import Action
@@ -99,6 +99,7 @@ else:
     ),
 )
 RULES = (RULE,)
+_SPENT = "is removed: nothing uses it any more"
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,8 @@ def swap(
         is_on: whether a rule is asked for at a node.
     """
     gone = {node for region in removed for node in ast.walk(region)}
+    aliases = list(spent_aliases(context, gone))
+    gone |= {node for each in aliases for node in ast.walk(each)}
     statements = list(_statements(context, gone))
     for statement in statements:
         _decide(context, statement, gone)
@@ -156,7 +159,12 @@ def swap(
         Found(RULE, node, Action.RUNTIME, f"is imported from {target}")
         for node, target in written_out
     ]
-    return Swap(found, lambda: _edits(context, statements, insert, spelled), of_torch)
+    found += [Found(RULE, each, Action.REWRITE, _SPENT, context.source(each)) for each in aliases]
+    return Swap(
+        found,
+        lambda: [*_edits(context, statements, insert, spelled), *map(context.remove, aliases)],
+        of_torch,
+    )
 
 
 def _is_of_torch(statement: ImportChange) -> bool:
@@ -346,7 +354,7 @@ def _say(statement: ImportChange, joined: Collection[ast.stmt]) -> Iterator[Foun
     elif node in joined:
         yield Found(RULE, node, Action.RUNTIME, f"is imported from {RUNTIME}", construct)
     elif statement.drop:
-        yield Found(RULE, node, Action.REWRITE, "is removed: nothing uses it any more", construct)
+        yield Found(RULE, node, Action.REWRITE, _SPENT, construct)
     elif module and module.startswith(RUNTIME):
         yield Found(RULE, node, Action.RUNTIME, f"is imported from {module}", construct)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.needed_imports import sees
+from fsdp_migrate.facts.names import CLASS
 
 
 def may_go(context: Context, name: ast.Name) -> bool:
@@ -32,6 +33,18 @@ def is_spent(context: Context, node: ast.AST, local: str, gone: Collection[ast.A
     if not loads or not all(load in gone and may_go(context, load) for load in loads):
         return False
     return scope is not context.file.scope or not _is_for_others(context, local)
+
+
+def spent_aliases(context: Context, gone: Collection[ast.AST]) -> Iterator[ast.stmt]:
+    """The assignments `Sharded = FSDP` every use of which edits took away."""
+    for node, name in context.references.items():
+        statement = context.file.parents[node]
+        if name == CLASS and isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+            local = getattr(statement.targets[0], "id", "")
+            loads = context.file.loads.get(local, ())
+            if loads and all(load in gone for load in loads) and context.is_alone(statement):
+                if not _is_for_others(context, local):
+                    yield statement
 
 
 def _is_for_others(context: Context, name: str) -> bool:

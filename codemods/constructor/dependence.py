@@ -129,7 +129,7 @@ class _Search:
         named = (*self.context.references.items(), *self.context.quoted.items())
         for node, name in named:
             if name == CLASS and node not in self.handled and not self.context.is_dead(node):
-                if getattr(self.file.parents.get(node), "attr", "") not in _STATIC:
+                if not self._is_static(node) and not self._is_alias(node):
                     yield node, "uses FSDP1's class"
         for scope in self.file.scopes:
             for bindings in scope.bindings.values():
@@ -137,6 +137,19 @@ class _Search:
                     if isinstance(binding, Imported) and binding.member is not None:
                         if is_private(f"{binding.module}.{binding.member}"):
                             yield binding.statement, "imports a private part of FSDP1"
+
+    def _is_static(self, node: ast.expr) -> bool:
+        return getattr(self.file.parents.get(node), "attr", "") in _STATIC
+
+    def _is_alias(self, node: ast.expr) -> bool:
+        """Whether the class only gets another name, `Sharded = FSDP`, all uses of which are taken care of."""
+        statement = self.file.parents.get(node)
+        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+            return False
+        name = getattr(statement.targets[0], "id", "")
+        loads = self.file.loads.get(name, ())
+        handled = all(each in self.handled or self._is_static(each) for each in loads)
+        return bool(loads) and handled and not self.context.program.imports_of(self.file, name)
 
     def interface(self) -> Iterator[Dependence]:
         for node in self.attributes(*_INTERFACE):

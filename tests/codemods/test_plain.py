@@ -61,6 +61,7 @@ DEPENDENT = {
     "the class of a module": "def f(model):\n    return [m for m in model.modules() if type(m) is Net]",
     "the class of a module by its name": 'def f(m):\n    return m.__class__.__name__ == "Net"',
     "the class of the model": "def f():\n    model = FSDP(Net())\n    return isinstance(model, Net)",
+    "another name of the class, which is also printed": "Sharded = FSDP\nmodel = Sharded(Net())\nprint(Sharded)",
     "the class in a table": "TABLE = {'fsdp': FSDP}",
     "a subclass": "class Own(FSDP):\n    pass",
     "a private part": "from torch.distributed.fsdp._runtime_utils import _lazy_init",
@@ -122,6 +123,9 @@ DEPENDENT = {
 INDEPENDENT = {
     "checkpointing afterwards": "def f(model):\n    apply_activation_checkpointing(model)",
     "a state dict of an optimizer": "def f(optimizer):\n    return optimizer.state_dict()",
+    "another name of the class": (
+        "Sharded = FSDP\n\n\ndef f():\n    model = Net()\n    return Sharded(model)"
+    ),
     "torch's function to load": (
         "import torch.distributed.checkpoint as cp\n\n\ndef f(s, r):\n    cp.load_state_dict(s, r)"
     ),
