@@ -14,6 +14,7 @@ import torch
 import torch.distributed.fsdp as fsdp
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel as Theirs
+from torch.distributed.fsdp import sharded_grad_scaler
 
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime import FullyShardedDataParallel as Ours
@@ -87,20 +88,15 @@ def test_private_parts_are_names_of_fsdp1() -> None:
     assert unknown == ["_handles"]  # torch 2.0's
 
 
-def partly_frozen() -> nn.Module:
-    """Of two blocks one is frozen in part; the other one's frozen parameter is ignored."""
+def told(cls: Any, api: Any, frozen: dict[str, bool], use_orig_params: bool) -> list[str]:
+    """The error, or the warnings, of a model with frozen parameters, by name and whether they are ignored."""
     model = Transformer()
-    next(model.blocks[0].parameters()).requires_grad_(False)
-    next(model.blocks[1].parameters()).requires_grad_(False)
-    return model
-
-
-def told(cls: Any, api: Any, use_orig_params: bool) -> list[str]:
-    """The error, or the warnings, of a model that is frozen in part."""
-    model = partly_frozen()
+    parameters = dict(model.named_parameters())
+    for name in frozen:
+        parameters[name].requires_grad_(False)
     options = {
-        "auto_wrap_policy": api.wrap.ModuleWrapPolicy({Block}),
-        "ignored_states": [next(model.blocks[1].parameters())],
+        "auto_wrap_policy": api.wrap.ModuleWrapPolicy({Block, nn.Sequential}),
+        "ignored_states": [parameters[name] for name, is_ignored in frozen.items() if is_ignored],
         "use_orig_params": use_orig_params,
         "device_id": torch.device("cpu"),
     }
@@ -114,11 +110,70 @@ def told(cls: Any, api: Any, use_orig_params: bool) -> list[str]:
     return [text for text in texts if "requires_grad" in text]
 
 
+FROZEN = {
+    "in the first unit": ({"blocks.0.norm.weight": False}, 1),
+    "in the last one": ({"blocks.1.norm.weight": False, "blocks.0.norm.weight": True}, 1),
+    "in a unit inside of another": ({f"blocks.0.mlp.{n}": False for n in ("0.bias", "2.bias")}, 1),
+    "the whole of a unit": (
+        {f"blocks.0.mlp.{n}.{p}": False for n in "02" for p in ("weight", "bias")},
+        0,
+    ),
+    "ignored": ({"blocks.1.norm.weight": True}, 0),
+}
+
+
 @pytest.mark.parametrize("use_orig_params", [True, False])
-def test_units_that_are_frozen_in_part_are_spoken_of_as_by_fsdp1(use_orig_params: bool) -> None:
-    expected = told(Theirs, fsdp, use_orig_params)
-    assert len(expected) == 1
-    assert told(Ours, runtime, use_orig_params) == expected
+@pytest.mark.parametrize("case", FROZEN)
+def test_units_that_are_frozen_in_part_are_spoken_of_as_by_fsdp1(
+    case: str, use_orig_params: bool
+) -> None:
+    frozen, count = FROZEN[case]
+    expected = told(Theirs, fsdp, frozen, use_orig_params)
+    assert len(expected) == count
+    assert told(Ours, runtime, frozen, use_orig_params) == expected
+
+
+def test_options_that_look_like_torchs() -> None:
+    assert (runtime.ShardingStrategy.FULL_SHARD == "FULL_SHARD") is False
+    assert runtime.CPUOffload() != type("CPUOffload", (), {})()
+    half = type("Half", (), {"buffer_dtype": None})()
+    with pytest.raises(ValueError, match="is not a MixedPrecision"):
+        Ours(nn.Linear(2, 2), mixed_precision=half)
+    model, kind = model_of_fsdp1(), runtime.StateDictType.FULL_STATE_DICT
+    with pytest.raises(RuntimeError, match="FullStateDictConfig"):  # FSDP1's own words
+        Ours.set_state_dict_type(model, kind, type("FullStateDictConfig", (), {})())  # type: ignore[misc]
+
+
+def test_only_what_torch_makes_public_is_taken_from_it() -> None:
+    assert runtime.fully_shard is fsdp.fully_shard
+    assert hasattr(fsdp, "_flat_param")
+    assert not hasattr(runtime, "_flat_param")
+
+
+def test_a_scaler_has_fsdp1s_defaults() -> None:
+    theirs, ours = (
+        inspect.signature(module.ShardedGradScaler).parameters
+        for module in (sharded_grad_scaler, runtime)
+    )
+    assert list(ours) == list(theirs)
+    expected = {name: each.default for name, each in theirs.items() if name != "process_group"}
+    assert {name: ours[name].default for name in expected} == expected
+
+
+def test_a_tied_parameter_has_a_name_as_under_fsdp1() -> None:
+    def names(cls: Any, **options: Any) -> list[list[str]]:
+        inner = nn.ModuleDict({"a": nn.Linear(3, 3, bias=False), "b": nn.Linear(3, 3, bias=False)})
+        inner["b"].weight = inner["a"].weight
+        inner["b"].register_buffer("one", torch.ones(1))
+        inner["a"].register_buffer("two", inner["b"].one)
+        model = cls(inner, use_orig_params=True, device_id=torch.device("cpu"))
+        return [
+            [name for name, _ in method(**given)]
+            for method in (model.named_parameters, model.named_buffers)
+            for given in ({}, {"remove_duplicate": False})
+        ]
+
+    assert names(Ours) == names(Theirs)
 
 
 def test_what_is_cast_on_the_way_into_a_unit() -> None:
