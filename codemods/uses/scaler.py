@@ -85,6 +85,7 @@ RULES = (RULE,)
 
 _NAME = "ShardedGradScaler"
 _SAME = {"device", "init_scale", "backoff_factor", "growth_factor", "growth_interval", "enabled"}
+_IGNORED = re.compile(r"ignored_(?!\w+\s*=\s*None\b)")
 _HALF_WORDS = (".half(", "torch.float16", "torch.half")  # found sooner than the pattern
 _HALF = re.compile(
     r"\.half\(|(\.to|from_pretrained|set_default_dtype)\([^)\n]*torch\.(float16|half)\b"
@@ -137,7 +138,7 @@ def _reason(context: Context, call: ast.Call | None) -> str:
     if not _SAME.issuperset(given):
         return "its arguments are known only when the program runs"
     texts = [file.text for file in context.program.files]
-    if any("ignored_" in text for text in texts):
+    if any(_IGNORED.search(text) for text in texts):
         return "plain (ignored) parameters beside DTensors need it"
     if any(_HALF.search(text) for text in texts if any(word in text for word in _HALF_WORDS)):
         return "torch.amp.GradScaler refuses gradients in float16"

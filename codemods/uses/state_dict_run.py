@@ -7,6 +7,7 @@ import re
 from functools import lru_cache
 
 from fsdp_migrate.codemods.constructor.construction import Construction, Constructions
+from fsdp_migrate.codemods.constructor.options import given_keys
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.models import Models
 
@@ -20,9 +21,9 @@ _RENAMED = ("register_state_dict_post_hook", "_register_state_dict_hook")
 def first_is_rank_0(models: Models) -> bool:
     """Whether rank 0 of each model's process group is rank 0 of all ranks, by the constructors of the run."""
     program = models.program
-    contexts = (Context(file, program, models) for file in program.files)
+    contexts = [Context(file, program, models) for file in program.files]
     every = [each for context in contexts for each in Constructions(context).all]
-    if any(map(_may_have_group, every)):
+    if any(map(_may_have_group, every)) or any(map(_may_have_mesh, contexts)):
         return False
     if every and all(map(_has_one_group, every)):
         return True
@@ -34,6 +35,18 @@ def _may_have_group(construction: Construction) -> bool:
     starred = any(isinstance(value, ast.Starred) for value in construction.call.args)
     groups = (construction.value("process_group"), construction.value("device_mesh"))
     return starred or bool(construction.unseen) or groups != (None, None)
+
+
+def _may_have_mesh(context: Context) -> bool:
+    """Whether plain code, such as of a former run, gives `fully_shard` a mesh, as far as its arguments are known."""
+    file = context.file
+    functions = (*file.loads.get("fully_shard", ()), *file.attributes.get("fully_shard", ()))
+    calls = [file.parents[function] for function in functions]
+    for keyword in (k for call in calls if isinstance(call, ast.Call) for k in call.keywords):
+        keys = [keyword.arg] if keyword.arg else given_keys(context, keyword.value)
+        if not keys or any(getattr(key, "name", key) == "mesh" for key in keys):
+            return True
+    return False
 
 
 def _has_one_group(construction: Construction) -> bool:

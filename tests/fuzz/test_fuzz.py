@@ -126,6 +126,10 @@ FOUND = {
         "import torch\nfrom m import Net\nmodel = Net()\n"
         "model = torch.distributed.fsdp.FullyShardedDataParallel(model)\nmodel.clip_grad_norm_(1.0)\n"
     ),
+    "nothing is ignored": (
+        f"{POLICY}from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler\n"
+        "model = Net()\nmodel = FSDP(model, ignored_modules=None)\nscaler = ShardedGradScaler(enabled=True)\n"
+    ),
     "a body on the line below its header, joined by a backslash": (
         "if True:\\\n    from torch.distributed.fsdp import fully_shard, CPUOffload  # a\n"
         "if x:\\\n\\\n    from torch.distributed.fsdp import (  # b\n    fully_shard, CPUOffload)\nCPUOffload()\n"
@@ -138,6 +142,23 @@ FOUND = {
 def test_what_random_programs_found(text: str, form: str) -> None:
     compile(text, "<before>", "exec")
     assert wrong(text.encode(), form) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "becomes"), [("", True), (", mesh=mesh", False), (", **options", False)]
+)
+def test_a_mesh_that_a_former_run_made_may_have_another_first_rank(
+    given: str, becomes: bool
+) -> None:
+    full = (
+        "StateDictType.FULL_STATE_DICT, FullStateDictConfig(rank0_only=True, offload_to_cpu=True)"
+    )
+    text = (
+        "from torch.distributed.fsdp import FSDPModule, FullStateDictConfig, fully_shard\n"
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType\n"
+        f"fully_shard(model{given})\nwith FSDP.state_dict_type(model, {full}):\n    state = model.state_dict()\n"
+    )
+    assert ("get_model_state_dict" in run(text).after) == becomes
 
 
 @pytest.mark.parametrize("space", ["\r", "\f", "\t", "  \\\r\r"])
