@@ -37,7 +37,7 @@ class Before:
         calls: Calls,
         factories: Collection[ast.Call],
         *,
-        nested: bool,
+        nested: Callable[[], bool],
     ) -> None:
         self.context = context
         self.calls = calls

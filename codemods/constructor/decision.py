@@ -11,7 +11,7 @@ import ast
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 
 from fsdp_migrate.codemods.constructor import precision, recorded, wrapping
 from fsdp_migrate.codemods.constructor.before import Before
@@ -20,6 +20,7 @@ from fsdp_migrate.codemods.constructor.construction import (
     Constructions,
 )
 from fsdp_migrate.codemods.constructor.dependence import WORDS, dependences
+from fsdp_migrate.codemods.constructor.guards import are_held
 from fsdp_migrate.codemods.constructor.layout import Shape, definition, edits, shape_of
 from fsdp_migrate.codemods.constructor.leaves import leaves_of
 from fsdp_migrate.codemods.constructor.makers import PARTIAL, runs_under
@@ -302,7 +303,8 @@ class Decisions:
         self._check_units(forms, paths)
         every = (*contexts, *others)
         factories = {call for origin in origins for _, call in origin.factories}
-        nested = any(may_be_nested(contexts[0], each, origins) for each in origins)
+        parts = (may_be_nested(contexts[0], each, origins) for each in origins)
+        nested = cache(lambda: any(parts) or any(map(are_held, every)))
         for context in every:
             own = [form for form in forms if form.construction.context.file is context.file]
             handled = _handled(context, forms, own) if context in contexts else set()

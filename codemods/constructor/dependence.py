@@ -116,9 +116,9 @@ class _Search:
     def is_bare(self, node: ast.AST) -> bool:
         """Whether the model that a node is about has no wrapper there: not yet, or a test has said so."""
         subject = subject_of(node)
-        if self.before.covers(node) or subject is None or self.before.nested:
+        if self.before.covers(node) or subject is None:
             return self.before.covers(node)
-        return is_wrapped(self.context, subject) is False
+        return is_wrapped(self.context, subject) is False and not self.before.nested()
 
     def may_be_model(self, expression: ast.expr) -> bool:
         """Whether an expression can be a model, by what it holds or by its name."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
+from fsdp_migrate.codemods.constructor.origin import may_be_module
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import CLASS
@@ -28,6 +29,26 @@ def is_wrapped(context: Context, model: ast.expr) -> bool | None:
             if context.references.get(test.args[1]) == CLASS:
                 return truth
     return None
+
+
+def are_held(context: Context) -> bool:
+    """Whether a file may put a wrapped model into another module, which a test of its class says nothing of."""
+    for call in context.file.of(ast.Call):
+        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        if not any(
+            context.can_be_model(e) for e in given if isinstance(e, ast.Name | ast.Attribute)
+        ):
+            continue
+        made = context.program.definition(call.func, context.file)
+        if made is None:
+            kept = isinstance(context.file.parents[call], ast.Assign | ast.Return)
+            held = kept and bool(context.dotted(call.func)) and not context.fsdp1(call.func)
+        else:
+            is_class = isinstance(made.node, ast.ClassDef)
+            held = is_class and may_be_module(context.program, made)
+        if held:
+            return True
+    return False
 
 
 def _holding(file: File, node: ast.AST) -> Iterator[tuple[ast.expr, bool]]:

@@ -117,6 +117,14 @@ DEPENDENT = {
         "def f(trainer):\n    trainer.net = FSDP(Net())\n    save(trainer)\n\n\n"
         "def save(m):\n    if not isinstance(m, FSDP):\n        return m.state_dict()"
     ),
+    "a state dict of a compiled model, which is not of the class": (
+        "def f():\n    model = FSDP(Net())\n    model = torch.compile(model)\n    save(model)\n\n\n"
+        "def save(m):\n    if not isinstance(m, FSDP):\n        return m.state_dict()"
+    ),
+    "a state dict of a module around the model": (
+        "class Loss(torch.nn.Module):\n    pass\n\n\ndef f():\n    net = FSDP(Net())\n    save(Loss(net))\n\n\n"
+        "def save(m):\n    if not isinstance(m, FSDP):\n        return m.state_dict()"
+    ),
     "another constructor that stays": "def f(options):\n    return FSDP(Net(), **options)",
 }
 # What looks like it and is not.
