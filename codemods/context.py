@@ -199,9 +199,14 @@ class Context:
     def free(self, wanted: str, at: ast.AST) -> str:
         """`wanted`, or a longer name that means nothing yet where a node is."""
         taken = self._names_around(self.file.scope_of(at))
-        while wanted in taken:
+        while wanted in taken or self._is_from_elsewhere(wanted):
             wanted += "_"
         return wanted
+
+    def _is_from_elsewhere(self, name: str) -> bool:
+        """Whether code reads a name that nothing binds here, but perhaps an `import *`."""
+        loads = self.file.loads.get(name, ())
+        return any(self.file.scope_of(load).lookup(name) is None for load in loads)
 
     def means(self, name: str, at: ast.AST, dotted: str) -> bool:
         """Whether a name can be written at a place for an import of `dotted`: it is free there, or means just that."""

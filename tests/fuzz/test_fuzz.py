@@ -126,6 +126,10 @@ FOUND = {
         "import torch\nfrom m import Net\nmodel = Net()\n"
         "model = torch.distributed.fsdp.FullyShardedDataParallel(model)\nmodel.clip_grad_norm_(1.0)\n"
     ),
+    "a name that only a star can bind": (
+        f"from torch.distributed.fsdp import *\n{FSDP}with FullyShardedDataParallel.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):\n"
+        "    sd = {'m': m.state_dict()}\nFSDP(Net())\n"
+    ),
     "nothing is ignored": (
         f"{POLICY}from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler\n"
         "model = Net()\nmodel = FSDP(model, ignored_modules=None)\nscaler = ShardedGradScaler(enabled=True)\n"
