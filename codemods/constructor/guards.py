@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from fsdp_migrate.codemods.constructor.origin import may_be_module
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import File
-from fsdp_migrate.facts.names import CLASS
+from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
@@ -42,7 +42,8 @@ def are_held(context: Context) -> bool:
         made = context.program.definition(call.func, context.file)
         if made is None:
             kept = isinstance(context.file.parents[call], ast.Assign | ast.Return)
-            held = kept and bool(context.dotted(call.func)) and not context.fsdp1(call.func)
+            others = (d for d in context.dotted(call.func) if not d.startswith((TORCH, RUNTIME)))
+            held = kept and any(others)
         else:
             is_class = isinstance(made.node, ast.ClassDef)
             held = is_class and may_be_module(context.program, made)
