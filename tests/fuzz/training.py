@@ -212,7 +212,12 @@ def main() -> int:
     signal.signal(
         signal.SIGTERM, signal.default_int_handler
     )  # of a time limit: what is done counts
-    with contextlib.suppress(KeyboardInterrupt), get_context("fork").Pool(given.jobs) as pool:
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        get_context("fork").Pool(
+            given.jobs, signal.signal, (signal.SIGTERM, signal.SIG_DFL)
+        ) as pool,
+    ):
         for counts, lines in pool.imap(partial(slice_of, limit=given.limit), slices):
             total += counts
             print(*lines, sep="\n", end="\n" if lines else "", flush=True)

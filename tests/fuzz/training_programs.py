@@ -177,6 +177,8 @@ def program(rng: Random) -> Program:
         options["auto_wrap_policy"] = rng.choice(POLICIES[model])
     options["use_orig_params"] = rng.choice(("True", "True", "False"))
     before = [rng.choice(BEFORE)] if rng.random() < 0.4 else []
+    if model in ("Tied", "Transformer"):  # which take two inputs
+        before = [each for each in before if "Sequential" not in each]
     if any("requires_grad_(False)" in each for each in before):
         options["use_orig_params"] = (
             "True"  # else FSDP1 takes no unit of frozen and other parameters
