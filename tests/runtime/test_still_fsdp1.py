@@ -1,4 +1,4 @@
-"""Of a model that is FSDP1's still, the runtime's functions are FSDP1's own; and what the runtime has of FSDP1's names."""
+"""FSDP1 and the bridge on one rank: what both have and say; of a model that is FSDP1's still, functions are FSDP1's own."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed.fsdp as fsdp
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.fsdp import FullyShardedDataParallel as Theirs
 from torch.distributed.fsdp import sharded_grad_scaler
 
@@ -185,3 +186,74 @@ def test_what_is_cast_on_the_way_into_a_unit() -> None:
     assert type(cast["b"]) is tuple
     assert (cast["b"][0].dtype, cast["b"][1]) == (torch.float32, "text")
     assert cast["c"] is count
+
+
+def test_what_a_unit_says_while_it_runs() -> None:
+    model, seen = Ours(nn.Linear(2, 2)), []
+
+    def look(module: nn.Module, args: Any) -> None:
+        seen.append(model.training_state)
+        with pytest.raises(ValueError, match="expected to be in states"):
+            model.clip_grad_norm_(1.0)
+
+    model.module.register_forward_pre_hook(look)
+    model(torch.ones(1, 2))
+    assert seen == [runtime.TrainingState.FORWARD_BACKWARD]
+
+
+def test_instances_of_a_subclass_are_its_own() -> None:
+    class Own(Ours):
+        pass
+
+    assert isinstance(model_of_fsdp1(), Ours)
+    assert not isinstance(model_of_fsdp1(), Own)
+    assert not issubclass(Theirs, Own)
+
+
+def test_states_of_a_unit_with_parameters_of_its_own_have_clean_names() -> None:
+    inner = nn.BatchNorm1d(2)
+    assert list(get_model_state_dict(Ours(inner))) == list(nn.BatchNorm1d(2).state_dict())
+
+
+def test_a_scaler_scales_as_it_is_told() -> None:
+    told = {"init_scale": 8.0, "backoff_factor": 0.25, "growth_factor": 4.0, "growth_interval": 3}
+    scaler = runtime.ShardedGradScaler("cpu", **told)
+    assert {
+        "init_scale": scaler.get_scale(),
+        "backoff_factor": scaler.get_backoff_factor(),
+        "growth_factor": scaler.get_growth_factor(),
+        "growth_interval": scaler.get_growth_interval(),
+    } == told
+
+
+def test_a_group_of_one_old_parameter_gets_the_new_one() -> None:
+    inner = nn.Linear(2, 2)
+    old = inner.weight
+    first = torch.optim.SGD(inner.parameters(), lr=0.1)
+    model = Ours(inner, use_orig_params=True)
+    assert [id(p) for p in first.param_groups[0]["params"]] == [id(p) for p in model.parameters()]
+    second = torch.optim.SGD([model.bias], lr=0.1)
+    second.add_param_group({"params": old})
+    assert second.param_groups[1]["params"] == [model.weight]
+    with torch._C.DisableTorchFunctionSubclass():  # whose functions it refuses
+        assert old.numel() == 0
+
+
+def test_a_norm_that_is_not_finite_is_refused_where_asked() -> None:
+    for value, refused in ((1.0, False), (float("inf"), True)):
+        model = Ours(nn.Linear(2, 2))
+        model(torch.ones(1, 2)).sum().backward()
+        for parameter in model.parameters():
+            parameter.grad.mul_(value)
+        if refused:
+            with pytest.raises(RuntimeError, match="non-finite"):
+                runtime.clip_grad_norm_(model, 1.0, error_if_nonfinite=True)
+        else:
+            assert runtime.clip_grad_norm_(model, 1.0, error_if_nonfinite=True) > 0
+
+
+def test_full_precision_in_evaluation_is_only_spoken_of_where_it_is_asked_for() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        Ours(nn.Linear(2, 2), mixed_precision=runtime.MixedPrecision(param_dtype=torch.bfloat16))
+    assert not [each for each in caught if "FULL_PREC" in str(each.message)]
