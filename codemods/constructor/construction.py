@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fsdp_migrate.codemods.constructor.makers import ENABLE_WRAP, PARTIAL, WRAP, find_makers
-from fsdp_migrate.codemods.constructor.options import given_keys
+from fsdp_migrate.codemods.constructor.options import Fixed, fixed, given_keys
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition
@@ -66,6 +66,8 @@ class Construction:
         arguments: its arguments, in the order of the source; a dictionary may give one several times.
         unknown: keywords that FSDP1 does not have.
         unseen: dictionaries that are unpacked, whose keys are not known.
+        dictionaries: what is unpacked, and may have other keys or values than this file shows.
+        fixed: dictionaries that are unpacked and certainly have the keys that the file shows.
         maker: of a call of a `partial`, or of `wrap`, the one `partial` or `enable_wrap` that gives it other arguments.
         users: of a `partial` and of `enable_wrap`, the calls that it gives arguments.
         is_sure: whether the call certainly makes a unit; one of `wrap` does so under `enable_wrap` alone.
@@ -78,6 +80,8 @@ class Construction:
         self.arguments: list[Argument] = []
         self.unknown: list[ast.keyword] = []
         self.unseen: list[ast.keyword] = []
+        self.dictionaries: list[ast.expr] = []
+        self.fixed: list[Fixed] = []
         self.maker: Construction | None = None
         self.users: list[Construction] = []
         self.is_sure = True
@@ -103,6 +107,8 @@ class Construction:
         own = {argument.name for argument in self.arguments}
         self.arguments += [each for each in maker.arguments if each.name not in own]
         self.unseen += maker.unseen
+        self.dictionaries += maker.dictionaries
+        self.fixed += maker.fixed
         self.maker, self.is_sure = maker, is_sure
         maker.users.append(self)
 
@@ -117,6 +123,12 @@ class Construction:
         return self.call.args[1:] if self.kind == PARTIAL else self.call.args
 
     def _unpack(self, keyword: ast.keyword) -> None:
+        known = fixed(self.context, keyword.value, self.call)
+        if known is not None and all(key.name in SIGNATURE for key in known.keys):
+            self.fixed.append(known)
+            self.arguments += [Argument(key.name, key.value, key.node) for key in known.keys]
+            return
+        self.dictionaries.append(keyword.value)
         keys = given_keys(self.context, keyword.value)
         if not keys:
             self.unseen.append(keyword)
@@ -124,12 +136,6 @@ class Construction:
             name = FORMER_NAMES.get(key.name, key.name)
             if name in SIGNATURE:
                 self.arguments.append(Argument(name, key.value, key.node, unpacked=True))
-
-    @property
-    def dictionaries(self) -> list[ast.expr]:
-        """What is unpacked into the call."""
-        inner = self.maker.dictionaries if self.maker is not None else []
-        return [*inner, *(keyword.value for keyword in self.call.keywords if keyword.arg is None)]
 
     @property
     def is_partly_known(self) -> bool:

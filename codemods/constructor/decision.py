@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial
 
@@ -19,11 +19,12 @@ from fsdp_migrate.codemods.constructor.construction import (
     Construction,
     Constructions,
 )
-from fsdp_migrate.codemods.constructor.dependence import WORDS, dependences
+from fsdp_migrate.codemods.constructor.dependence import GATHERED, WORDS, dependences
+from fsdp_migrate.codemods.constructor.form import PlainForm, handled_by
 from fsdp_migrate.codemods.constructor.guards import are_held
-from fsdp_migrate.codemods.constructor.layout import Shape, definition, edits, shape_of
+from fsdp_migrate.codemods.constructor.layout import definition, shape_of
 from fsdp_migrate.codemods.constructor.leaves import leaves_of
-from fsdp_migrate.codemods.constructor.makers import PARTIAL, runs_under
+from fsdp_migrate.codemods.constructor.makers import runs_under
 from fsdp_migrate.codemods.constructor.makeup import BATCH_NORM, BUFFERS, Makeup
 from fsdp_migrate.codemods.constructor.origin import (
     Origin,
@@ -37,9 +38,8 @@ from fsdp_migrate.codemods.constructor.plain import Plain, Stays, merged, reads
 from fsdp_migrate.codemods.constructor.reach import Reach
 from fsdp_migrate.codemods.constructor.translate import beside_batch_norm
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.edit.text import Refused, overlap
 from fsdp_migrate.codemods.models import Models
-from fsdp_migrate.codemods.rule import Edit, Found, Import
+from fsdp_migrate.codemods.rule import Import
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import RUNTIME, TORCH
 from fsdp_migrate.facts.program import External
@@ -47,49 +47,13 @@ from fsdp_migrate.facts.program import External
 # Where more files than these would have to be searched for a dependence on FSDP1, its model stays on the bridge: one of them
 # has it, and reading them all takes longer than the rest of the run.
 MOST_FILES = 200
-# What goes where FSDP1's class was imported.
-_OF_FSDP = (TORCH, RUNTIME, "torch.distributed.device_mesh")
 # What a file has where a rewrite for plain models can change it.
 _WORDS_OF_USES = ("FullyShardedDataParallel", "no_sync", "clip_grad_norm_")  # found sooner
 _USES = re.compile(r"\bfsdp\b|\.module\b")
 
 
-@dataclass(frozen=True, eq=False)
-class PlainForm:
-    """A constructor in plain PyTorch: its parts by argument, together, and how it is written."""
-
-    construction: Construction
-    parts: dict[str, Plain]
-    whole: Plain
-    shape: Shape
-    skip_root: bool
-
-    def edits(self) -> list[Edit]:
-        """The edits that make it plain."""
-        return edits(self.construction, self.whole, self.shape, skip_root=self.skip_root)
-
-    @property
-    def imports(self) -> tuple[Import, ...]:
-        """The names that it uses."""
-        at = self.construction.call.func
-        needs = (Import(TORCH, "fully_shard"), *self.whole.imports)
-        return tuple(replace(need, at=at) if need.module in _OF_FSDP else need for need in needs)
-
-    @property
-    def removed(self) -> tuple[ast.AST, ...]:
-        """The code that it takes away: of the call, all but the model and what its arguments keep."""
-        call, maker = self.construction.call, self.construction.maker
-        if maker is not None and maker.kind == PARTIAL:
-            return (*maker.call.args, *(keyword.value for keyword in maker.call.keywords))
-        given = [*call.args, *(keyword.value for keyword in call.keywords)]
-        kept = [self.construction.module, *self.whole.kept]
-        by_maker = () if maker is None else (maker.call,)
-        return (
-            *by_maker,
-            call.func,
-            *(value for value in given if value not in kept),
-            *self.whole.removed,
-        )
+class _Gathered(Stays):
+    """An optimizer may be given parameters that are gathered."""
 
 
 @dataclass(eq=False)
@@ -173,12 +137,30 @@ class Decisions:
             }
             if not origins:
                 return Decision(reason="no call of the function that wraps the model is known")
-            forms = {each.call: self._form(each, origins) for each in origins}
-            self._check(contexts, list(forms.values()), list(origins.values()))
-            forms |= {e.maker.call: forms[e.call] for e in origins if e.maker is not None}
+            try:
+                forms = self._forms(contexts, origins)
+            except _Gathered:
+                forms = self._forms(contexts, origins, frees=True)
         except Stays as stays:
             return Decision(reason=str(stays))
         return Decision(forms)
+
+    def _forms(
+        self, contexts: list[Context], origins: dict[Construction, Origin], *, frees: bool = False
+    ) -> dict[ast.Call, PlainForm]:
+        """The plain forms of some constructors, and of what makes them.
+
+        Args:
+            frees: whether the root is told to free its parameters after forward, so that it shows shards at any time.
+
+        Raises:
+            Stays: if one has none.
+        """
+        forms = {each.call: self._form(each, origins) for each in origins}
+        if frees:
+            forms = {call: form.freeing() for call, form in forms.items()}
+        self._check(contexts, list(forms.values()), list(origins.values()), frees=frees)
+        return forms | {e.maker.call: forms[e.call] for e in origins if e.maker is not None}
 
     def _reached(self, context: Context) -> list[str]:
         """The files that can get a model from one, or have its class."""
@@ -283,7 +265,12 @@ class Decisions:
         return may_hold
 
     def _check(
-        self, contexts: list[Context], forms: list[PlainForm], origins: list[Origin]
+        self,
+        contexts: list[Context],
+        forms: list[PlainForm],
+        origins: list[Origin],
+        *,
+        frees: bool,
     ) -> None:
         """Checks that everything that depends on FSDP1 is rewritten, too, and that the edits go together.
 
@@ -300,14 +287,16 @@ class Decisions:
         loaded = [file for path in rest if (file := self.models.program.load(path)) is not None]
         others = [self._context(file, contexts[0]) for file in loaded]
 
-        self._check_units(forms, paths)
+        uses = partial(self.reach.uses, paths)
+        if not all(runs_under(each.construction, uses, self._contexts.values()) for each in forms):
+            raise Stays("wrap may also be called where enable_wrap is not around it")
         every = (*contexts, *others)
         factories = {call for origin in origins for _, call in origin.factories}
         parts = (may_be_nested(contexts[0], each, origins) for each in origins)
         nested = cache(lambda: any(parts) or any(map(are_held, every)))
         for context in every:
             own = [form for form in forms if form.construction.context.file is context.file]
-            handled = _handled(context, forms, own) if context in contexts else set()
+            handled = handled_by(context, forms, own) if context in contexts else set()
             idle = self.idle(context) if context in contexts else []
             handled |= {node for each in idle for node in ast.walk(each)}
             spare = [statement for form in own for statement in form.whole.statements]
@@ -316,21 +305,11 @@ class Decisions:
             made = [form.construction for form in own]
             before = Before(context, made, partial(_calls, every), factories, nested=nested)
             for node, text in dependences(context, handled, before, has_memory=ran):
-                raise Stays(f"{context.file.shown}:{getattr(node, 'lineno', 1)} {text}")
-
-    def _check_units(self, forms: list[PlainForm], paths: Collection[str]) -> None:
-        """Checks that calls which make units by a `partial` or `enable_wrap` always do."""
-
-        def uses(name: str) -> Iterator[tuple[File, ast.expr]]:
-            for path in paths:
-                file = self.models.program.load(path) if name in self.reach.text(path) else None
-                if file is not None:
-                    for use in (*file.loads.get(name, ()), *file.attributes.get(name, ())):
-                        yield file, use
-
-        for form in forms:
-            if not runs_under(form.construction, uses, self._contexts.values()):
-                raise Stays("wrap may also be called where enable_wrap is not around it")
+                reason = f"{context.file.shown}:{getattr(node, 'lineno', 1)} {text}"
+                if text != GATHERED:
+                    raise Stays(reason)
+                if not frees:
+                    raise _Gathered(reason)
 
     def _context(self, file: File, like: Context) -> Context:
         path = str(file.path)
@@ -366,33 +345,3 @@ def _decisions_of(models: Models) -> Decisions:
 
 def _may_use(text: str) -> bool:
     return any(word in text for word in _WORDS_OF_USES) or bool(_USES.search(text))
-
-
-def _handled(context: Context, forms: list[PlainForm], own: list[PlainForm]) -> set[ast.AST]:
-    """The nodes of a file that its rewrites take care of.
-
-    Raises:
-        Stays: if two of them change the same code.
-    """
-    from fsdp_migrate.codemods.registry import asked
-
-    found: list[Found] = []
-    for codemod in asked(context, but=["constructor.ledger"]):
-        plain = getattr(codemod, "plain", None)
-        found += codemod.find(context) if plain is None else plain(context, forms)
-    edited = [each for each in found if each.edits is not None]
-    try:
-        every = {edit for form in own for edit in form.edits()}
-        every |= {edit for each in edited if each.edits for edit in each.edits()}
-    except Refused as refusal:
-        raise Stays(str(refusal)) from None
-    if overlap(sorted(every, key=lambda edit: (edit.start, edit.end))):
-        raise Stays("two rewrites change the same code")
-    regions = [node for form in own for node in form.removed]
-    regions += [node for each in edited for node in each.removed]
-    handled = {node for region in regions for node in ast.walk(region)}
-    for each in edited:
-        handled.add(each.node)
-        if isinstance(each.node, ast.Call):
-            handled.add(each.node.func)
-    return handled

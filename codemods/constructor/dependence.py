@@ -23,6 +23,12 @@ from fsdp_migrate.facts.program import Definition
 from fsdp_migrate.facts.scopes import Imported
 
 Dependence = tuple[ast.AST, str]
+# After an evaluation FSDP2's root is gathered, unless it is told to free its parameters. So is FSDP1's inside, which shows its
+# shards, and evaluates by the gathered values again, whatever was done to the shards: that is no plain model's way.
+GATHERED = "may give an optimizer parameters that are gathered after an evaluation"
+_CHANGED = (
+    "may read or change parameters after an evaluation, when FSDP1's root keeps gathered values"
+)
 
 # Static functions of the runtime's class that take a plain model as well.
 _STATIC = (
@@ -147,6 +153,9 @@ class _Search:
         if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
             return False
         name = getattr(statement.targets[0], "id", "")
+        found = self.file.scope_of(statement.targets[0]).lookup(name)
+        if found is None or len(found[1]) != 1:
+            return False  # it may be something else
         loads = self.file.loads.get(name, ())
         handled = all(each in self.handled or self._is_static(each) for each in loads)
         return bool(loads) and handled and not self.context.program.imports_of(self.file, name)
@@ -326,11 +335,14 @@ class _Search:
 
     def parameters(self) -> Iterator[Dependence]:
         for node in self.attributes("parameters", "buffers"):
-            if self.may_be_model(node.value) and not self._takes_sharded(node):
-                yield (
-                    node,
-                    "may read parameters while they are gathered, as they are after an evaluation",
-                )
+            if not self.may_be_model(node.value) or self._takes_sharded(node):
+                continue
+            calls, function = self._around(node)
+            if any(map(_TAKES_SHARDED.search, (*calls, function))):
+                if self.before.may_have_run(self.file, node):
+                    yield node, GATHERED if any(map(_TAKES_SHARDED.search, calls)) else _CHANGED
+            else:
+                yield node, _CHANGED
 
     def changes(self) -> Iterator[Dependence]:
         for node in self.attributes("data"):
@@ -343,20 +355,20 @@ class _Search:
                         yield node, "sets an attribute, which FSDP1 kept at the wrapper"
 
     def _takes_sharded(self, node: ast.Attribute) -> bool:
-        """Whether parameters are read where they are sharded: for an optimizer, for clipping, or before any forward."""
-        if is_looked_at(self.file, node) or self.before.is_fresh(node):
-            return True
-        function = self.file.function(node)
-        around = [] if function is None else [function.name]
+        """Whether parameters are read where they are sharded: for clipping, which follows a backward, or before any forward."""
+        calls, function = self._around(node)
+        fresh = is_looked_at(self.file, node) or self.before.is_fresh(node)
+        return fresh or any("clip_grad" in name for name in (*calls, function))
+
+    def _around(self, node: ast.Attribute) -> tuple[list[str], str]:
+        """The names of the functions that are called with a node, and of the one around it."""
+        function, around = self.file.function(node), []
         for parent in self.file.ancestors(node):
             if isinstance(parent, ast.stmt):
                 break
             if isinstance(parent, ast.Call):
                 around.append(ast.unparse(parent.func))
-        if any("clip_grad" in name for name in around):  # after backward
-            return True
-        takes = any(_TAKES_SHARDED.search(name) for name in around)
-        return takes and not self.before.may_have_run(self.file, node)
+        return around, "" if function is None else function.name
 
 
 def _given_names(cls: ast.AST) -> set[str]:

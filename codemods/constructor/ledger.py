@@ -12,7 +12,8 @@ from fsdp_migrate.codemods.constructor.construction import (
     Argument,
     Construction,
 )
-from fsdp_migrate.codemods.constructor.decision import Decision, PlainForm, decisions
+from fsdp_migrate.codemods.constructor.decision import Decision, decisions
+from fsdp_migrate.codemods.constructor.form import PlainForm
 from fsdp_migrate.codemods.constructor.makers import ENABLE_WRAP, PARTIAL, WRAP, with_of
 from fsdp_migrate.codemods.constructor.parts import why_not
 from fsdp_migrate.codemods.constructor.plain import Said
@@ -84,6 +85,10 @@ def _constructor(
     if form.whole.units or form.whole.members:
         message = "becomes fully_shard(...) on every unit, children before parents, the model last"
     body = None
+    if "reshard_after_forward" in form.whole.root:
+        message += (
+            "; the root frees its parameters after forward, for an optimizer that is made then"
+        )
     if construction.kind == ENABLE_WRAP:
         message = "is removed: each call of wrap becomes fully_shard"
         body = with_of(construction.context, construction)  # all of its lines change

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.scopes import Assigned
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,6 +18,59 @@ class Key:
     name: str
     value: ast.expr
     node: ast.AST
+
+
+@dataclass(frozen=True, eq=False)
+class Fixed:
+    """A dictionary that nothing changes: its keys, and the assignment that is written for constructors alone, if it is."""
+
+    keys: list[Key]
+    statement: ast.stmt | None
+    uses: list[ast.AST]
+
+
+def fixed(context: Context, dictionary: ast.expr, at: ast.AST) -> Fixed | None:
+    """The dictionary that a name certainly has at a place: a literal, which is only unpacked; None for any other."""
+    file = context.file
+    if not isinstance(dictionary, ast.Name):
+        return None
+    scope, bindings = file.scope_of(dictionary).lookup(dictionary.id) or (None, [])
+    binding = bindings[0] if len(bindings) == 1 else None
+    if scope is None or not isinstance(binding, Assigned) or binding.path:
+        return None
+    places = [load for load in file.loads.get(dictionary.id, ()) if _scope(file, load) is scope]
+    keywords = [file.parents[load] for load in places]
+    if not all(isinstance(each, ast.keyword) and each.arg is None for each in keywords):
+        return None
+    if scope is file.scope and context.program.imports_of(file, dictionary.id):
+        return None
+    keys = list(_literal(binding.value))
+    names = [n for key in keys for n in ast.walk(key.value) if isinstance(n, ast.Name)]
+    if not _is_whole(binding.value) or not all(_is_same(context, name, at) for name in names):
+        return None
+    statement = file.statement(binding.target)
+    alone = context.is_alone(statement) and len(getattr(statement, "targets", [0])) == 1
+    return Fixed(keys, statement if alone else None, [file.parents[each] for each in keywords])
+
+
+def _is_whole(value: ast.expr) -> bool:
+    """Whether all keys of a dictionary are written in its literal."""
+    if isinstance(value, ast.Dict):
+        return all(isinstance(key, ast.Constant) for key in value.keys)
+    is_dict = isinstance(value, ast.Call) and getattr(value.func, "id", "") == "dict"
+    return is_dict and not value.args and all(keyword.arg for keyword in value.keywords)  # type: ignore[attr-defined]
+
+
+def _scope(file: File, name: ast.Name) -> object:
+    found = file.scope_of(name).lookup(name.id)
+    return found and found[0]
+
+
+def _is_same(context: Context, name: ast.Name, at: ast.AST) -> bool:
+    """Whether a name means the same at another place: nothing gives it a second value."""
+    here = context.file.scope_of(name).lookup(name.id)
+    there = context.file.scope_of(at).lookup(name.id)
+    return here == there and (here is None or len(here[1]) == 1)
 
 
 def given_keys(context: Context, dictionary: ast.expr) -> list[Key]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ast
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from fsdp_migrate.codemods.constructor import precision, recorded, sharding, training, wrapping
 from fsdp_migrate.codemods.constructor.construction import DIRECT, SIGNATURE, Construction
+from fsdp_migrate.codemods.constructor.options import Fixed
 from fsdp_migrate.codemods.constructor.plain import Plain, Stays
+from fsdp_migrate.codemods.constructor.rules import CONSTRUCTOR
+from fsdp_migrate.codemods.silenced import Silenced
+from fsdp_migrate.facts.names import CLASS
 
 # What translates which arguments by what the files show.
 _TRANSLATED: tuple[tuple[Callable[[Construction], dict[str, Plain]], tuple[str, ...]], ...] = (
@@ -45,7 +50,21 @@ def parts_of(construction: Construction) -> dict[str, Plain]:
             parts.update(plain(construction))
         except Stays as stays:
             parts.update(recorded.parts(construction, names, stays))
-    return {"device_id": parts["device_id"], **parts}  # the device is current before a mesh is made
+    spare = Plain(
+        statements=tuple(s for each in construction.fixed for s in _spare(construction, each))
+    )
+    # The device is current before a mesh is made.
+    return {"device_id": parts["device_id"], **parts, "**": spare}
+
+
+def _spare(construction: Construction, known: Fixed) -> Iterator[ast.stmt]:
+    """The assignment of a dictionary that only constructors of this decision unpack."""
+    context, silenced = construction.context, Silenced(construction.context.file.text)
+    calls = [use for use in known.uses if isinstance(use, ast.Call)]
+    if known.statement is not None and all(
+        context.fsdp1(call.func) == CLASS and not silenced(CONSTRUCTOR, call) for call in calls
+    ):
+        yield known.statement
 
 
 def why_not(construction: Construction) -> str:

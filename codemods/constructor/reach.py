@@ -6,13 +6,14 @@ are not parsed for anything else.
 
 from __future__ import annotations
 
+import ast
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 
-from fsdp_migrate.facts.file import module_name
+from fsdp_migrate.facts.file import File, module_name
 from fsdp_migrate.facts.program import Program
 
 _IMPORT = re.compile(
@@ -51,6 +52,14 @@ class Reach:
     def is_start(self, path: str) -> bool:
         """Whether a file is a program by itself, which no other file imports."""
         return "\nif __name__ == " in self.text(path) and not self.importers(path)
+
+    def uses(self, paths: Iterable[str], name: str) -> Iterator[tuple[File, ast.expr]]:
+        """Where some files read a name, or an attribute of it."""
+        for path in paths:
+            file = self.program.load(path) if name in self.text(path) else None
+            if file is not None:
+                for use in (*file.loads.get(name, ()), *file.attributes.get(name, ())):
+                    yield file, use
 
     def text(self, path: str) -> str:
         """The source of a file; "" if it cannot be read."""

@@ -28,6 +28,10 @@ FSDP1 gave unused parameters zero gradients, on which weight decay and momentum 
 forward of this program's model may leave a part unused, `fill_unused_gradients` goes on giving them. A model of another
 package is taken to use all.
 
+After a forward without gradients FSDP2's root goes on holding whole parameters, and FSDP1's shows its shards again. Where an
+optimizer may be made then, the root gets `reshard_after_forward=True`, at the cost of one more all-gather in a backward.
+Parameters that are changed then stay on the bridge: FSDP1's root evaluates by the values that it gathered before.
+
 In doubt all of them stay on the bridge, and the finding names the first fact that keeps them there. Positional arguments are
 bound to FSDP1's signature, the same from torch 2.2 to 2.13. Each argument has a rule of its own.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from fsdp_migrate.codemods.constructor.decision import PlainForm, decisions
+from fsdp_migrate.codemods.constructor.decision import decisions
+from fsdp_migrate.codemods.constructor.form import PlainForm
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Example, Found, Import, Rule, bridged
 from fsdp_migrate.facts.names import CLASS, TORCH

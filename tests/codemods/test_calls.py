@@ -22,6 +22,29 @@ WITH = "with enable_wrap(wrapper_cls=FSDP, use_orig_params=True):\n"
 
 # Programs with what they become, behind their imports.
 BECOMES = {
+    "a dictionary that is only unpacked": (
+        f"options = dict({BY_BLOCK}, {ZERO2})\na = FSDP(Net(), **options)\nb = FSDP(Net(), **options, cpu_offload=None)\n",
+        """\
+a = Net()
+for module in reversed(list(a.modules())):
+    if module is not a and isinstance(module, Block):
+        fully_shard(module, reshard_after_forward=False)
+fully_shard(a, reshard_after_forward=False)
+b = Net()
+for module in reversed(list(b.modules())):
+    if module is not b and isinstance(module, Block):
+        fully_shard(module, reshard_after_forward=False)
+fully_shard(b, reshard_after_forward=False)
+""",
+    ),
+    "a dictionary that something else unpacks, too": (
+        "options = {'use_orig_params': True}\na = FSDP(Net(), **options)\nlog(**options)\n",
+        "options = {'use_orig_params': True}\na = fully_shard(Net())\nlog(**options)\n",
+    ),
+    "another name of the class": (
+        "A = FSDP\nnet = A(Net())\nprint(isinstance(net, A))\n",
+        "net = fully_shard(Net())\nprint(isinstance(net, FSDPModule))\n",
+    ),
     "a key of a dictionary": (
         f"def build(net):\n    # sharded\n    return {{'net': FSDP(net, {BY_BLOCK})}}\n\n\nbuild(Net())\n",
         """\
@@ -143,6 +166,18 @@ trainer.clip_grad_norm_(1.0)
 """
 STAYS = {
     "a method of a parameter": OWN + "def step(trainer):\n    trainer.clip_grad_norm_(1.0)\n",
+    "a dictionary that changes": (
+        "options = dict(use_orig_params=True)\noptions['cpu_offload'] = low\nnet = FSDP(Net(), **options)\n"
+    ),
+    "a dictionary that is handed on": (
+        "options = dict(use_orig_params=True)\nupdate(options)\nnet = FSDP(Net(), **options)\n"
+    ),
+    "a dictionary with another in it": "options = dict(more, use_orig_params=True)\nnet = FSDP(Net(), **options)\n",
+    "a dictionary of a name that changes": (
+        "low = True\noptions = dict(cpu_offload=CPUOffload(low))\nlow = False\nnet = FSDP(Net(), **options)\n"
+    ),
+    "another name that may be another class": "A = FSDP\nif x:\n    A = Other\nnet = A(Net())\n",
+    "another name that is handed on": "A = FSDP\nnet = A(Net())\nclasses = [A]\n",
     "a name of the comprehension": "models = [FSDP(Net(), auto_wrap_policy=ModuleWrapPolicy({b})) for b in blocks]\n",
     "a condition of elif": f"if False:\n    pass\nelif FSDP(Net(), {BY_BLOCK}):\n    pass\n",
     "a comment in the call": f"models = [FSDP(Net(),  # this one\n    {BY_BLOCK})]\n",

@@ -83,14 +83,6 @@ DEPENDENT = {
     "parameters of an average": (
         "def f(model, ema):\n    for p, e in zip(model.parameters(), ema.parameters()):\n        e.lerp_(p, 0.1)"
     ),
-    "an optimizer after an evaluation": (
-        "def f(loader):\n    model = FSDP(Net())\n    evaluate(model, loader)\n"
-        "    return torch.optim.AdamW(model.parameters())"
-    ),
-    "a function that makes an optimizer, called after an evaluation": (
-        "def make_optimizer(model):\n    return torch.optim.AdamW(model.parameters())\n\n\n"
-        "def f(model, loader):\n    validate(model, loader)\n    return make_optimizer(model)"
-    ),
     "the inner module behind a test of another model": (
         "def f(m, other):\n    if isinstance(other, FSDP):\n        return m.module"
     ),
@@ -128,6 +120,17 @@ DEPENDENT = {
     "another constructor that stays": "def f(options):\n    return FSDP(Net(), **options)",
 }
 # What looks like it and is not.
+# What makes an optimizer where FSDP2 would have left the root's parameters gathered.
+GATHERED = {
+    "an optimizer after an evaluation": (
+        "def f(loader):\n    model = FSDP(Net())\n    evaluate(model, loader)\n"
+        "    return torch.optim.AdamW(model.parameters())"
+    ),
+    "a function that makes an optimizer, called after an evaluation": (
+        "def make_optimizer(model):\n    return torch.optim.AdamW(model.parameters())\n\n\n"
+        "def f(model, loader):\n    validate(model, loader)\n    return make_optimizer(model)"
+    ),
+}
 INDEPENDENT = {
     "checkpointing afterwards": "def f(model):\n    apply_activation_checkpointing(model)",
     "a state dict of an optimizer": "def f(optimizer):\n    return optimizer.state_dict()",
@@ -228,6 +231,22 @@ def test_stays_on_the_bridge(tmp_path: Path, use: str) -> None:
     known = ("train.py:", "another constructor", "some arguments come from an unpacked")
     assert reasons
     assert all(any(words in reason for words in known) for reason in reasons), reasons
+
+
+@pytest.mark.parametrize("use", GATHERED)
+def test_the_root_frees_its_parameters_for_an_optimizer(tmp_path: Path, use: str) -> None:
+    text = f"{TRAIN}\n\n{GATHERED[use]}\n"
+    after, _ = migrated(tmp_path, {"train.py": text, "model.py": MODEL})
+    assert "    fully_shard(model, reshard_after_forward=True)\n" in after["train.py"]
+    assert "FSDP(" not in after["train.py"]
+
+    zero2 = text.replace(
+        "FSDP(model)", "FSDP(model, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)"
+    )
+    zero2 = zero2.replace("as FSDP\n", "as FSDP, ShardingStrategy\n")
+    after, report = migrated(tmp_path, {"train.py": zero2, "model.py": MODEL})
+    assert "fully_shard" not in after["train.py"]
+    assert any("its strategy keeps them" in f.message for f in report.findings)
 
 
 @pytest.mark.parametrize("use", INDEPENDENT)

@@ -74,6 +74,17 @@ other = FSDP(other, ARGUMENTS)
 model = MODEL()
 model = FSDP(model, ARGUMENTS)
 average(model, other)"""
+_EVALUATE = """\
+@torch.no_grad()
+def evaluate(model):
+    model(*Transformer.batch(torch.Generator().manual_seed(5)))
+
+"""
+_EVALUATED = """\
+model = MODEL()
+model = FSDP(model, ARGUMENTS)
+evaluate(model)
+optimizer = torch.optim.SGD(model.parameters())"""  # the harness makes another one there
 _WRAPPED = """\
 model = MODEL()
 with enable_wrap(wrapper_cls=FSDP, ARGUMENTS):
@@ -149,6 +160,7 @@ def _programs() -> Iterator[Program]:
         ),
     )
     yield program("plain-average", _BY_BLOCK, top=_AVERAGE, body=_AVERAGED)
+    yield program("plain-evaluated", _BY_BLOCK, top=_EVALUATE, body=_EVALUATED)
     zero2 = "sharding_strategy=ShardingStrategy.SHARD_GRAD_OP"
     yield program(
         "plain-expression",
@@ -197,6 +209,12 @@ FAULTS = {
         "program-plain-unused",
         "fill_unused_gradients(net)",
         "pass",
+        "parameters",
+    ),
+    "left-gathered": (
+        "program-plain-evaluated",
+        ", reshard_after_forward=True",
+        "",
         "parameters",
     ),
     "wrap-forgotten": (

@@ -1,0 +1,101 @@
+"""The plain form of one constructor, and what the rewrites of a file take care of together."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from fsdp_migrate.codemods.constructor.construction import Construction
+from fsdp_migrate.codemods.constructor.dependence import GATHERED
+from fsdp_migrate.codemods.constructor.layout import Shape, edits
+from fsdp_migrate.codemods.constructor.makers import PARTIAL
+from fsdp_migrate.codemods.constructor.plain import Plain, Stays
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.edit.text import Refused, overlap
+from fsdp_migrate.codemods.rule import Edit, Found, Import
+from fsdp_migrate.facts.names import RUNTIME, TORCH
+
+# What goes where FSDP1's class was imported.
+_OF_FSDP = (TORCH, RUNTIME, "torch.distributed.device_mesh")
+
+
+@dataclass(frozen=True, eq=False)
+class PlainForm:
+    """A constructor in plain PyTorch: its parts by argument, together, and how it is written."""
+
+    construction: Construction
+    parts: dict[str, Plain]
+    whole: Plain
+    shape: Shape
+    skip_root: bool
+
+    def edits(self) -> list[Edit]:
+        """The edits that make it plain."""
+        return edits(self.construction, self.whole, self.shape, skip_root=self.skip_root)
+
+    def freeing(self) -> PlainForm:
+        """The form whose root frees its parameters after forward.
+
+        Raises:
+            Stays: if the strategy keeps them.
+        """
+        if "reshard_after_forward" in self.whole.shared:
+            raise Stays(f"its strategy keeps them, and the program {GATHERED}")
+        root = {**self.whole.root, "reshard_after_forward": "True"}
+        return replace(self, whole=replace(self.whole, root=root))
+
+    @property
+    def imports(self) -> tuple[Import, ...]:
+        """The names that it uses."""
+        at = self.construction.call.func
+        needs = (Import(TORCH, "fully_shard"), *self.whole.imports)
+        return tuple(replace(need, at=at) if need.module in _OF_FSDP else need for need in needs)
+
+    @property
+    def removed(self) -> tuple[ast.AST, ...]:
+        """The code that it takes away: of the call, all but the model and what its arguments keep."""
+        call, maker = self.construction.call, self.construction.maker
+        if maker is not None and maker.kind == PARTIAL:
+            return (*maker.call.args, *(keyword.value for keyword in maker.call.keywords))
+        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        kept = [self.construction.module, *self.whole.kept]
+        by_maker = () if maker is None else (maker.call,)
+        return (
+            *by_maker,
+            call.func,
+            *(value for value in given if value not in kept),
+            *self.whole.removed,
+        )
+
+
+def handled_by(
+    context: Context, forms: Sequence[PlainForm], own: Sequence[PlainForm]
+) -> set[ast.AST]:
+    """The nodes of a file that its rewrites take care of.
+
+    Raises:
+        Stays: if two of them change the same code.
+    """
+    from fsdp_migrate.codemods.registry import asked
+
+    found: list[Found] = []
+    for codemod in asked(context, but=["constructor.ledger"]):
+        plain = getattr(codemod, "plain", None)
+        found += codemod.find(context) if plain is None else plain(context, forms)
+    edited = [each for each in found if each.edits is not None]
+    try:
+        every = {edit for form in own for edit in form.edits()}
+        every |= {edit for each in edited if each.edits for edit in each.edits()}
+    except Refused as refusal:
+        raise Stays(str(refusal)) from None
+    if overlap(sorted(every, key=lambda edit: (edit.start, edit.end))):
+        raise Stays("two rewrites change the same code")
+    regions = [node for form in own for node in form.removed]
+    regions += [node for each in edited for node in each.removed]
+    handled = {node for region in regions for node in ast.walk(region)}
+    for each in edited:
+        handled.add(each.node)
+        if isinstance(each.node, ast.Call):
+            handled.add(each.node.func)
+    return handled
