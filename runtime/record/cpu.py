@@ -74,8 +74,8 @@ def _sync_of_cpu_states(module: Any) -> None:
 def _offload_to_the_same_device(module: Any) -> None:
     # offload_to_cpu copies the full parameter to the CPU, then frees the original: here both are
     # the same memory.
-    if handle := getattr(module, "FlatParamHandle", None):
-        around(handle, "to_cpu", lambda original, self: contextlib.nullcontext())
+    handle = getattr(module, "FlatParamHandle", None)
+    around(handle, "to_cpu", lambda original, self: contextlib.nullcontext())
 
 
 def _offloaded_gradients(module: Any) -> None:
@@ -88,8 +88,8 @@ def _offloaded_gradients(module: Any) -> None:
             vars(self.flat_param).pop("_saved_grad_shard", None)
         return result
 
-    if handle := getattr(module, "FlatParamHandle", None):
-        around(handle, "prepare_gradient_for_backward", prepare)
+    handle = getattr(module, "FlatParamHandle", None)
+    around(handle, "prepare_gradient_for_backward", prepare)
 
 
 def _aliased_optimizer_states(module: Any) -> None:

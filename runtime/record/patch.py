@@ -8,8 +8,11 @@ from typing import Any
 
 
 def around(owner: Any, names: str, function: Callable[..., Any]) -> None:
-    """Have `owner.name(...)` call `function(original, ...)`, for each of the names that this release of torch has."""
-    for name in names.split():
+    """Have `owner.name(...)` call `function(original, ...)`, for each of the names.
+
+    Nothing is done for a name, or an owner that is None, that this release of torch does not have.
+    """
+    for name in names.split() if owner is not None else ():
         original = getattr(owner, name, None)
         if original is not None:
             setattr(owner, name, _around(original, function))
