@@ -503,6 +503,8 @@ def test_one_tensor_is_in_memory_at_a_time(tmp_path: Path) -> None:
     torch.save({f"w{i}": torch.full((1 << 20,), float(i)) for i in range(20)}, tmp_path / "big.pt")
     done = subprocess.run(
         [sys.executable, "-P", "-c", MEMORY],
+        # So that memory that is freed is given back at once.
+        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": str(1 << 20)},
         cwd=tmp_path,
         capture_output=True,
         text=True,
