@@ -13,7 +13,7 @@ from functools import cached_property
 from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition, Program
-from fsdp_migrate.facts.scopes import Assigned, Opaque, Parameter
+from fsdp_migrate.facts.scopes import Assigned, Imported, Opaque, Parameter
 from fsdp_migrate.facts.values import element, reaches, reaching
 
 # Methods that return the module that they are called on.
@@ -34,6 +34,10 @@ class Models:
         self.program = program
         self.references: dict[File, dict[ast.expr, str]] = {}
         self._answers: dict[ast.AST, bool] = {}
+        self._depth = (
+            0  # how many answers are being looked for, each for the sake of the one before
+        )
+        self._fields: dict[str, bool] = {}
         self._classes: dict[ast.Call, list[str]] = {}
 
     def constructors(self, file: File) -> list[ast.Call]:
@@ -103,7 +107,9 @@ class Models:
         """Whether an expression can be a model that FSDP1 wrapped."""
         if expression not in self._answers:
             self._answers[expression] = False  # what leads back to itself adds nothing
+            self._depth += 1
             self._answers[expression] = self._can_hold(expression, file)
+            self._depth -= 1
         return self._answers[expression]
 
     def _can_hold(self, expression: ast.expr, file: File) -> bool:
@@ -255,17 +261,37 @@ class Models:
                 continue
             if self.can_hold(statement.value, file):
                 return True
-        return not own and self._is_field(attribute.attr)
+        return not own and self._is_held_field(attribute.attr)
+
+    def _is_held_field(self, name: str) -> bool:
+        if name not in self._fields:
+            found = self._is_field(name)
+            if not found and self._depth > 1:
+                return False  # perhaps only because another question is still open
+            self._fields[name] = found
+        return self._fields[name]
 
     def _is_field(self, name: str) -> bool:
         """Whether a field of the program's dataclasses is given such a model: `Models(generator=FSDP(...))`."""
         for file, call in (*self._made.get(name, ()), *self._made.get("", ())):
-            named = [each.value for each in call.keywords if each.arg == name]
-            held = [value for value in named or call.args if self.can_hold(value, file)]
-            fields = self._fields_of(call, file) if held else []  # which may parse another file
-            if name in fields and (named or call.args[fields.index(name)] in held):
-                return True
+            fields = self._fields_of(call, file) if self._may_have(call, file, name) else []
+            if name in fields:
+                place = fields.index(name)
+                named = [each.value for each in call.keywords if each.arg == name]
+                if any(self.can_hold(v, file) for v in named or call.args[place : place + 1]):
+                    return True
         return False
+
+    def _may_have(self, call: ast.Call, file: File, name: str) -> bool:
+        """Whether the class that a call makes an object of can have a field, by the text of its file: few are parsed for it."""
+        found = file.scope_of(call).lookup(getattr(call.func, "id", ""))
+        for binding in found[1] if found else ():
+            if isinstance(binding, Imported) and binding.member is not None:
+                path = self.program.locate(binding.module, file.folder)
+                text = self.program.data(path) if path is not None else b""
+                if f"class {binding.member}".encode() in text:
+                    return f"{name}:".encode() in text or f"{name} :".encode() in text
+        return True
 
     @cached_property
     def _made(self) -> dict[str, list[tuple[File, ast.Call]]]:

@@ -89,7 +89,7 @@ def _analyse(
         from fsdp_migrate.migration import Outcome, migrate
 
         settings = [source for source in sources if source.path.suffix in CONFIGURATIONS]
-        sources = [source for source in sources if source not in settings]
+        sources = [source for source in sources if source.path.suffix not in CONFIGURATIONS]
         paths = [path for path in paths if path.suffix not in CONFIGURATIONS]
         if options.vendor is not None:
             package = package_at(options.vendor, [source.path for source in sources])

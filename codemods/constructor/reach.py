@@ -31,6 +31,7 @@ class Reach:
         self.program = program
         self._texts: dict[str, str] = {}
         self._imports: dict[str, tuple[str, ...]] = {}
+        self._starts: dict[str, bool] = {}
 
     def of(self, path: Path) -> list[str]:
         """The files that can get a model from one, itself included. Tests count only where a test wraps the model."""
@@ -51,7 +52,10 @@ class Reach:
 
     def is_start(self, path: str) -> bool:
         """Whether a file is a program by itself, which no other file imports."""
-        return "\nif __name__ == " in self.text(path) and not self.importers(path)
+        if path not in self._starts:
+            is_program = "\nif __name__ == " in self.text(path)
+            self._starts[path] = is_program and not self.importers(path)
+        return self._starts[path]
 
     def uses(self, paths: Iterable[str], name: str) -> Iterator[tuple[File, ast.expr]]:
         """Where some files read a name, or an attribute of it."""
@@ -104,7 +108,7 @@ class Reach:
         return any(call in self.text(path) for call in _DYNAMIC)
 
     def _imported(self, path: str) -> Iterator[str]:
-        package = module_name(Path(path)).split(".")
+        package, folder = module_name(Path(path)).split("."), os.path.dirname(path)
         if not path.endswith(f"{os.sep}__init__.py"):
             package.pop()
         for match in _IMPORT.finditer(f"\n{self.text(path)}"):
@@ -116,6 +120,6 @@ class Reach:
                 source = ".".join(above) + source[level:]
                 dotted = [source, *(f"{source}.{name}" for name in _WORD.findall(names))]
             for each in dotted:
-                found = self.program.locate(each.strip("."), os.path.dirname(path))
+                found = self.program.locate(each.strip("."), folder)
                 if found is not None:
                     yield found

@@ -23,9 +23,12 @@ _JOINING = frozenset({"cat", "concat", "concatenate", "hstack"})
 
 def is_measured(context: Context, node: ast.expr) -> bool:
     """Whether a norm, a sum or a mean is taken of a tensor, it is flattened into one vector, or reduced over ranks."""
-    around = context.file.parents[node]
-    if isinstance(around, ast.Attribute) and around.attr not in _METHODS:
-        return False  # nearly every name
+    around = context.file.parents[node]  # it tells of nearly every name that it is not
+    if isinstance(around, ast.Call):
+        if around.func is not node and last_name(around.func) not in _METHODS | {"all_reduce"}:
+            return False
+    elif not isinstance(around, ast.BinOp) and getattr(around, "attr", None) not in _METHODS:
+        return False
     child: ast.AST = node
     flat = False
     for parent in context.file.ancestors(node):

@@ -75,6 +75,7 @@ class Program:
         self.recorded: dict[Path, list[Recorded]] = {}
         self._mentioning = frozenset(self._loaded)
         self._data: dict[str, bytes] = {}
+        self._aliases: dict[File, set[str]] = {}
         self._located: dict[tuple[str, str], str | None] = {}
         self._known: dict[tuple[int, str, bool], tuple[Meaning, ...]] = {}
         self._dotted: dict[ast.expr, frozenset[str]] = {}
@@ -131,9 +132,7 @@ class Program:
                 for path in self._by_last.get(dotted.rpartition(".")[2], ())
                 if path.endswith(suffixes) and self._importable(path, tail, folder)
             ]
-            self._located[key] = max(
-                candidates, key=lambda path: len(os.path.commonpath([path, folder])), default=None
-            )
+            self._located[key] = _nearest(candidates, folder)
         return self._located[key]
 
     def _importable(self, path: str, tail: str, folder: str) -> bool:
@@ -166,13 +165,15 @@ class Program:
 
     def fsdp1_aliases(self, file: File) -> set[str]:
         """The names that some scope of a file binds to one of FSDP1's."""
-        return {
-            name
-            for scope in file.scopes
-            for name in scope.bindings.keys() & file.aliases
-            for meaning in self._bound(name, file, scope, scope.bindings[name], False)
-            if isinstance(meaning, External) and fsdp1_name(meaning.dotted)
-        }
+        if file not in self._aliases:
+            self._aliases[file] = {
+                name
+                for scope in file.scopes
+                for name in scope.bindings.keys() & file.aliases
+                for meaning in self._bound(name, file, scope, scope.bindings[name], False)
+                if isinstance(meaning, External) and fsdp1_name(meaning.dotted)
+            }
+        return self._aliases[file]
 
     def dotted(self, expression: ast.expr, file: File) -> frozenset[str]:
         """The dotted paths outside the program that an expression can mean.
@@ -358,6 +359,16 @@ class Program:
             return UNKNOWN
         file = self.load(path)
         return External(dotted) if file is None else Inner(file)
+
+
+def _nearest(paths: list[str], folder: str) -> str | None:
+    """The first path that shares most folders with one."""
+    while True:
+        inside, above = os.path.join(folder, ""), os.path.dirname(folder)
+        near = next((path for path in paths if path.startswith(inside)), None)
+        if near is not None or above == folder:
+            return near
+        folder = above
 
 
 def is_fallback(value: ast.expr) -> bool:
