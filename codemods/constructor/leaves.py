@@ -30,6 +30,7 @@ class Rewritten:
         edits: changes of the assignments that give it its value.
         statements: assignments that go, since their value is written at the constructor.
         name: the name that is kept, if it is one.
+        shared: whether the leaves stay where they are, since others may read them as well.
     """
 
     text: str
@@ -37,6 +38,12 @@ class Rewritten:
     edits: tuple[Edits, ...] = ()
     statements: tuple[ast.stmt, ...] = ()
     name: str = ""
+    shared: bool = False
+
+    @property
+    def removed(self) -> tuple[ast.expr, ...]:
+        """The leaves that are gone afterwards."""
+        return () if self.shared else self.leaves
 
 
 def leaves_of(context: Context, value: ast.expr) -> Iterator[ast.expr]:
@@ -99,7 +106,7 @@ def _constant(context: Context, value: ast.expr, table: Table) -> Rewritten | No
     if made is None or not isinstance(made.node, ast.Attribute) or made.node is value:
         return None
     text = table(made.node)
-    return None if text is None else Rewritten(text, (made.node,))
+    return None if text is None else Rewritten(text, (made.node,), shared=True)
 
 
 def _text(context: Context, value: ast.expr, table: Table) -> str | None:

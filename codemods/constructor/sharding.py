@@ -94,7 +94,7 @@ def plain(construction: Construction) -> dict[str, Plain]:
         above = (_DEFAULT, *above)
     shared = {} if text == "None" else {"reshard_after_forward": text}
     part = Plain(said, shared, above=above, edits=made.edits, statements=made.statements)
-    part = replace(part, removed=made.leaves)
+    part = replace(part, removed=made.removed)
     by_group = Plain("is removed: all ranks are the default mesh")
     by_mesh = Plain("all ranks, the default")
     if given is not None:

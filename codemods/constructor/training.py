@@ -147,7 +147,7 @@ def _cpu_offload(construction: Construction) -> Plain:
     )
     if made is None:
         raise Stays("cpu_offload is known only when the program runs")
-    part = Plain(edits=made.edits, statements=made.statements, removed=made.leaves)
+    part = Plain(edits=made.edits, statements=made.statements, removed=made.removed)
     if made.text == offload_policy(False):
         return replace(part, message=_OFF["cpu_offload"])
     several = len(made.leaves) > 1  # a plain `CPUOffloadPolicy()` needs no name

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from fsdp_migrate.codemods.constructor import translate
 from fsdp_migrate.codemods.constructor.plain import Plain, Stays
 from fsdp_migrate.codemods.rule import Import
-from fsdp_migrate.codemods.uses import optimizer_states, state_dict_bodies
+from fsdp_migrate.codemods.uses import optimizer_states, scaler, state_dict_bodies
 from fsdp_migrate.facts.names import (
     CLASS,
     FSDP2_NAMES,
@@ -169,6 +169,8 @@ def test_a_value_stays_on_the_bridge(name: str, value: Any) -> None:
 def test_arguments_are_those_of_fsdp1() -> None:
     signature = inspect.signature(getattr(THEIRS[""], CLASS)).parameters
     assert set(signature) >= translate._NO_EFFECT | translate._ONLY_OFF
+    of_scaler = set(inspect.signature(THEIRS[".sharded_grad_scaler"].ShardedGradScaler).parameters)
+    assert of_scaler - {"process_group"} == scaler._SAME
     fields = inspect.signature(THEIRS[""].MixedPrecision).parameters
     assert set(translate._TYPES) | {"buffer_dtype"} == {n for n in fields if n.endswith("_dtype")}
 
@@ -334,3 +336,37 @@ def test_what_may_be_beside_a_state_dict(line: str, goes: bool, tmp_path: Path) 
     others = ", ".join([*OTHERS_WITH_STATES, "trainer"])
     program = analysed(tmp_path, CONTEXT.format(line=line, others=others))
     assert ("state_dict_type" not in program.after["train.py"]) == goes
+
+
+STRATEGY = """\
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+{lines}
+
+def main():
+    model = FSDP(nn.Linear(2, 2), sharding_strategy=strategy)
+    model(1)
+"""
+ZERO2 = "strategy = ShardingStrategy.SHARD_GRAD_OP"
+NAMED = {
+    "by itself": (ZERO2, True),
+    "of another scope": (f"{ZERO2}\ndef f(strategy):\n    print(strategy)", True),
+    "that something else reads": (f"{ZERO2}\nprint(strategy)", False),
+    "of two": (f"other = {ZERO2}", False),
+    "that is unpacked": ("strategy, other = ShardingStrategy.SHARD_GRAD_OP, 1", False),
+    "that shares its line": (f"{ZERO2}; other = 1", False),
+    "that another file imports": (ZERO2, False),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_name_of_a_strategy(name: str, tmp_path: Path) -> None:
+    lines, goes = NAMED[name]
+    files = {"train.py": STRATEGY.format(lines=lines), "other.py": "import os\n"}
+    if name == "that another file imports":
+        files["other.py"] = "from train import strategy  # FSDP\nprint(strategy)\n"
+    after = analysed(tmp_path, files).after["train.py"]
+    assert (lines.splitlines()[0] not in after.splitlines()) == goes
+    assert "reshard_after_forward=False" in after
+    assert goes or "import ShardingStrategy" in after  # the assignment that stays has its name
