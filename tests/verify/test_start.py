@@ -97,36 +97,3 @@ def test_ranks_that_should_hold_the_same_and_do_not() -> None:
     (found,) = start.differences(one, other, {"a"}, 0)
     assert "a: rank 0 and rank 2 do not hold the same" in str(found)
     assert list(start.differences(other, other, set(), 0)) == [], "so it is in the original"
-
-
-# Each rank draws its own weights, as where only the process that starts the ranks is seeded. FSDP1 and FSDP2 shard these in
-# other places, so that they make two models of them.
-OWN_WEIGHTS = """
-import torch, torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-dist.init_process_group("gloo")
-torch.manual_seed(dist.get_rank())
-model = FSDP(nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3)))
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-for step in range(2):
-    model(torch.randn(4, 6)).square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
-
-
-@pytest.mark.ranks
-@pytest.mark.thorough
-@pytest.mark.usefixtures("forked")
-def test_weights_of_each_rank_are_the_cause_only_where_that_was_tried(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(OWN_WEIGHTS)
-    how = {"launcher": Launcher.TORCHRUN, "device": "cpu", "tolerance": 0}
-    verdict = main.verify(script, **how)  # type: ignore[arg-type]
-    assert not verdict.equal
-    (cause,) = verdict.causes
-    assert (cause.name, cause.title.endswith("and nothing else")) == ("initial-weights", True)
-    assert "--align-init" in cause.advice
-    assert "sync_module_states" not in cause.advice
-    assert main.verify(script, align_init=True, **how).equal  # type: ignore[arg-type]
