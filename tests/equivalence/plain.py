@@ -149,7 +149,9 @@ def _programs() -> Iterator[Program]:
                 "model = MODEL()\nmodel = FSDP(model, ARGUMENTS)"
             ),
         )
-    yield program("plain-unused", _BY_LAYER, top=_NET, body=_OWN, model=models.Stack)
+    listed = _BY_LIST.replace("model.blocks", "net.layers")  # a loop over them: Net makes each
+    policy = f"auto_wrap_policy={listed}"
+    yield program("plain-unused", policy, top=_NET, body=_OWN, model=models.Stack)
     yield program(
         "plain-checkpointed",
         _BY_BLOCK,
