@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Collection, Iterator
 
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.exports import is_for_others
 from fsdp_migrate.codemods.needed_imports import sees
 from fsdp_migrate.facts.names import CLASS
 
@@ -32,7 +32,7 @@ def is_spent(context: Context, node: ast.AST, local: str, gone: Collection[ast.A
     ]
     if not loads or not all(load in gone and may_go(context, load) for load in loads):
         return False
-    return scope is not context.file.scope or not _is_for_others(context, local)
+    return scope is not context.file.scope or not is_for_others(context, local)
 
 
 def spent_aliases(context: Context, gone: Collection[ast.AST]) -> Iterator[ast.stmt]:
@@ -43,31 +43,5 @@ def spent_aliases(context: Context, gone: Collection[ast.AST]) -> Iterator[ast.s
             local = getattr(statement.targets[0], "id", "")
             loads = context.file.loads.get(local, ())
             if loads and all(load in gone for load in loads) and context.is_alone(statement):
-                if not _is_for_others(context, local):
+                if not is_for_others(context, local):
                     yield statement
-
-
-def _is_for_others(context: Context, name: str) -> bool:
-    """Whether a file may have a name for other files: `import *` alone does not use it."""
-    file, program = context.file, context.program
-    exported = any(
-        isinstance(c.value, str) and c.value == name and _in_all(context, c)
-        for c in file.of(ast.Constant)
-    )
-    if file.is_package or exported:
-        return True
-    module, word = file.name.rpartition(".")[2].encode(), name.encode()
-    member = re.compile(rb"\.%b\b" % re.escape(word))
-    others = (program.data(path) for path in program.paths if path != str(file.path))
-    reading = [data for data in others if word in data]
-    return any(module in data and member.search(data) for data in reading) or (
-        bool(reading) and program.is_imported(file, name)
-    )
-
-
-def _in_all(context: Context, constant: ast.Constant) -> bool:
-    return any(
-        isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign)
-        and "__all__" in ast.dump(node.targets[0] if isinstance(node, ast.Assign) else node.target)
-        for node in context.file.ancestors(constant)
-    )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.exports import is_for_others
 from fsdp_migrate.codemods.rule import Edits, Import
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.scopes import Imported
@@ -114,7 +115,7 @@ def spent(
             and (seen := file.scope_of(load).lookup(load.id)) is not None
             and seen[0] is scope
         ]
-        exported = scope is file.scope and context.program.imports_of(file, target.id)
+        exported = scope is file.scope and is_for_others(context, target.id)
         statement = file.statement(target)
         if len(loads) != 1 or len(bindings) != 1 or exported or not context.is_alone(statement):
             return None

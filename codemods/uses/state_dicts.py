@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from fsdp_migrate.codemods.context import Context, keyword, shortened
+from fsdp_migrate.codemods.exports import is_for_others
 from fsdp_migrate.codemods.rule import Edit, Found
 from fsdp_migrate.codemods.uses import optimizer_states, state_dict_bare, state_dict_local
 from fsdp_migrate.codemods.uses.state_dict_bodies import Body, body_of
@@ -240,15 +241,14 @@ def _removal(context: Context, statement: ast.stmt) -> list[Edit]:
 
 def _assignments(context: Context, name: str) -> list[ast.stmt]:
     """The statements that give a name its value, if they do nothing else and no other file reads it."""
-    file, program = context.file, context.program
+    file = context.file
     bindings = [b for scope in file.scopes for b in scope.bindings.get(name, ())]
     for binding in bindings:
         if not isinstance(binding, Assigned) or binding.path or not _is_option(context, binding):
             return []
     if name in file.scope.bindings:
-        others = (other for other in program.files if other is not file)
         exported = any(constant.value == name for constant in file.of(ast.Constant))
-        if exported or program.imports_of(file, name) or any(name in o.attributes for o in others):
+        if exported or is_for_others(context, name):
             return []
     return [file.statement(b.target) for b in bindings if isinstance(b, Assigned)]
 

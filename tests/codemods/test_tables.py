@@ -365,7 +365,7 @@ def test_a_name_of_a_strategy(name: str, tmp_path: Path) -> None:
     lines, goes = NAMED[name]
     files = {"train.py": STRATEGY.format(lines=lines), "other.py": "import os\n"}
     if name == "that another file imports":
-        files["other.py"] = "from train import strategy  # FSDP\nprint(strategy)\n"
+        files["other.py"] = "from train import strategy\nprint(strategy)\n"
     after = analysed(tmp_path, files).after["train.py"]
     assert (lines.splitlines()[0] not in after.splitlines()) == goes
     assert "reshard_after_forward=False" in after

@@ -79,7 +79,13 @@ def test_plain_program_trains_like_the_original(
 ) -> None:
     found = results(ranks, again).get(program.name, [])
     assert len(found) == ranks, "not every rank finished"
-    assert [differences(program.case, result, ranks == 2) for result in found] == [[]] * ranks
+    for result in found:
+        different = differences(program.case, result, ranks == 2)
+        assert [line.split(":")[0] for line in different] == MORE_GATHERS.get(program.name, [])
+
+
+# An evaluation between the steps: the root is freed after it, where FSDP1 kept it, and gathered again.
+MORE_GATHERS = {"program-plain-evaluated": ["collectives"]}
 
 
 @pytest.mark.parametrize("fault", PLAIN_FAULTS)
