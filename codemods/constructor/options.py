@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.exports import is_for_others
 from fsdp_migrate.facts.file import File
-from fsdp_migrate.facts.scopes import Assigned
+from fsdp_migrate.facts.scopes import Assigned, Imported
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,10 +23,10 @@ class Key:
 
 @dataclass(frozen=True, eq=False)
 class Fixed:
-    """A dictionary that nothing changes: its keys, and the assignment that is written for constructors alone, if it is."""
+    """A dictionary that nothing changes: its keys, and the assignment, which is written for constructors alone."""
 
     keys: list[Key]
-    statement: ast.stmt | None
+    statement: ast.stmt
     uses: list[ast.AST]
 
 
@@ -50,8 +50,9 @@ def fixed(context: Context, dictionary: ast.expr, at: ast.AST) -> Fixed | None:
     if not _is_whole(binding.value) or not all(_is_same(context, name, at) for name in names):
         return None
     statement = file.statement(binding.target)
-    alone = context.is_alone(statement) and len(getattr(statement, "targets", [0])) == 1
-    return Fixed(keys, statement if alone else None, [file.parents[each] for each in keywords])
+    if not context.is_alone(statement) or len(getattr(statement, "targets", [0])) != 1:
+        return None  # it could not be taken away with its calls
+    return Fixed(keys, statement, [file.parents[each] for each in keywords])
 
 
 def _is_whole(value: ast.expr) -> bool:
@@ -68,10 +69,15 @@ def _scope(file: File, name: ast.Name) -> object:
 
 
 def _is_same(context: Context, name: ast.Name, at: ast.AST) -> bool:
-    """Whether a name means the same at another place: nothing gives it a second value."""
+    """Whether a name means the same at another place: nothing gives it a second value.
+
+    Statements that import parts of one package all give it that package.
+    """
     here = context.file.scope_of(name).lookup(name.id)
     there = context.file.scope_of(at).lookup(name.id)
-    return here == there and (here is None or len(here[1]) == 1)
+    bindings = here[1] if here else []
+    packages = all(isinstance(each, Imported) and each.member is None for each in bindings)
+    return here == there and (packages or len(bindings) == 1)
 
 
 def given_keys(context: Context, dictionary: ast.expr) -> list[Key]:

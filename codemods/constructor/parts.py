@@ -61,9 +61,7 @@ def _spare(construction: Construction, known: Fixed) -> Iterator[ast.stmt]:
     """The assignment of a dictionary that only constructors of this decision unpack."""
     context, silenced = construction.context, Silenced(construction.context.file.text)
     calls = [use for use in known.uses if isinstance(use, ast.Call)]
-    if known.statement is not None and all(
-        context.fsdp1(call.func) == CLASS and not silenced(CONSTRUCTOR, call) for call in calls
-    ):
+    if all(context.fsdp1(call.func) == CLASS and not silenced(CONSTRUCTOR, call) for call in calls):
         yield known.statement
 
 

@@ -37,6 +37,11 @@ for module in reversed(list(b.modules())):
 fully_shard(b, reshard_after_forward=False)
 """,
     ),
+    "a dictionary with a path of a package imported twice": (
+        "import torch\nimport torch.distributed.fsdp\n"
+        "options = dict(sharding_strategy=torch.distributed.fsdp.ShardingStrategy.SHARD_GRAD_OP)\na = FSDP(Net(), **options)\n",
+        "a = fully_shard(Net(), reshard_after_forward=False)\n",
+    ),
     "a dictionary that something else unpacks, too": (
         "options = {'use_orig_params': True}\na = FSDP(Net(), **options)\nlog(**options)\n",
         "options = {'use_orig_params': True}\na = fully_shard(Net())\nlog(**options)\n",
@@ -172,6 +177,7 @@ STAYS = {
     "a dictionary that is handed on": (
         "options = dict(use_orig_params=True)\nupdate(options)\nnet = FSDP(Net(), **options)\n"
     ),
+    "a dictionary that shares its line": "options = dict(use_orig_params=True); x = 1\nnet = FSDP(Net(), **options)\n",
     "a dictionary with another in it": "options = dict(more, use_orig_params=True)\nnet = FSDP(Net(), **options)\n",
     "a dictionary of a name that changes": (
         "low = True\noptions = dict(cpu_offload=CPUOffload(low))\nlow = False\nnet = FSDP(Net(), **options)\n"
