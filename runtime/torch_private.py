@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import nn
 from torch._compile import _disable_dynamo
-from torch.distributed.fsdp import FSDPModule, _common_utils, fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.utils import _apply_to_tensors
 from torch.optim import Optimizer
@@ -106,7 +106,8 @@ def _hook_dataclasses(state: Any, output: Any) -> None:
 
     A unit whose outputs are all in dataclasses would get no gradients, without an error.
     """
-    if hasattr(_common_utils, "collect_grad_tensors") or not torch.is_grad_enabled():
+    has_them = hasattr(sys.modules[type(state).__module__], "collect_grad_tensors")
+    if has_them or not torch.is_grad_enabled():
         return
 
     def hook(tensor: torch.Tensor) -> torch.Tensor:

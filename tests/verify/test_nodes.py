@@ -26,7 +26,7 @@ def test_nodes_wait_for_each_other_and_tell_of_a_failure(tmp_path: Path) -> None
     one.share("original", tmp_path / "mine")
     with pytest.raises(Unverifiable, match="is of an earlier run: give another --rdzv-id"):
         one.check()
-    with pytest.raises(ProgramFailed, match="no records of node-1 came"):
+    with pytest.raises(ProgramFailed, match="no records of node-1 appeared"):
         one.meet("original", 0)
     other.share("original", tmp_path / "mine")
     assert [len(list(place.iterdir())) for place in one.meet("original", 5)] == [1, 1]
