@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.exports import is_for_others
 from fsdp_migrate.facts.file import File
-from fsdp_migrate.facts.scopes import Assigned, Imported
+from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,13 +71,19 @@ def _scope(file: File, name: ast.Name) -> object:
 def _is_same(context: Context, name: ast.Name, at: ast.AST) -> bool:
     """Whether a name means the same at another place: nothing gives it a second value.
 
-    Statements that import parts of one package all give it that package.
+    Imports of one name all give it the same, and so do those of parts of one package.
     """
     here = context.file.scope_of(name).lookup(name.id)
     there = context.file.scope_of(at).lookup(name.id)
-    bindings = here[1] if here else []
-    packages = all(isinstance(each, Imported) and each.member is None for each in bindings)
-    return here == there and (packages or len(bindings) == 1)
+    return here == there and len({_imported(each) for each in (here[1] if here else ())}) <= 1
+
+
+def _imported(binding: Binding) -> object:
+    """What an import binds: two that bind the same are equal. Any other binding is itself."""
+    if not isinstance(binding, Imported):
+        return binding
+    named = binding.member or binding.alias.asname
+    return (binding.module, binding.member) if named else None  # None: the package of that name
 
 
 def given_keys(context: Context, dictionary: ast.expr) -> list[Key]:

@@ -184,6 +184,8 @@ def dedent_body(file: File, statement: ast.With) -> list[Edit]:
     end_of_line = newline(file)
     above = "".join(f"{comment}{end_of_line}{outer}" for comment in kept)
     edits = [Edit(header_start, body_start, above)]
+    if file.text[line_start(file, first) : body_start].strip(" \t\f\r\n\\"):
+        return edits  # the body is on the last line of the header
     inside = _lines_inside_strings(file, statement)
     _, body_end = file.lines(last)
     for number in range(first.lineno, len(file.line_starts) + 1):

@@ -64,11 +64,8 @@ def unwrapped(
     context: Context, statement: ast.With, replacements: Sequence[Replacement]
 ) -> list[Edit]:
     """The edits that put the body of a statement in its place, with torch's calls in it."""
-    file, first = context.file, statement.body[0]
-    start, (body, _) = file.span(statement)[0], file.span(first)
-    if first.lineno == statement.lineno:
-        return [Edit(start, body, ""), *call_edits(context, replacements)]
-    shift = len(indentation(file, statement)) - len(indentation(file, first))
+    file = context.file
+    shift = len(indentation(file, statement)) - len(indentation(file, statement.body[0]))
     calls = call_edits(context, replacements, shift)
     dedent = context.dedent(statement)
     # The lines of a call that is written anew have their indentation already.

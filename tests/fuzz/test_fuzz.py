@@ -72,6 +72,16 @@ FOUND = {
         f"{FSDP}from torch.distributed.fsdp import StateDictType\nwith FSDP.state_dict_type(\n"
         "    m, StateDictType.  # a\n    FULL_STATE_DICT): sd = m.state_dict(); y = 1  # b\n"
     ),
+    "a body on the last line of its header, continued on the next": (
+        f"{FSDP}import torch.distributed.fsdp\nif x:\n    with FSDP.state_dict_type(m, torch.distributed.\n"
+        "fsdp.StateDictType.SHARDED_STATE_DICT): sd = m.state_dict(); y\\\n  = 1\n"
+    ),
+    "a name of an unpacked dictionary that is imported twice": (
+        "import torch.distributed.fsdp\nfrom m import Net\nfrom torch.distributed.fsdp import ShardingStrategy as ShardingStrategy\n"
+        "from torch.distributed.fsdp import ShardingStrategy\n"
+        "fsdp_kwargs = dict(sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)\n"
+        "model = torch.distributed.fsdp.FullyShardedDataParallel(Net(), **fsdp_kwargs)\n"
+    ),
     "a decorator where a body begins": (
         f"{FSDP}from torch.distributed.fsdp import StateDictType\n"
         "with FSDP.state_dict_type(m, StateDictType.FULL_STATE_DICT):\n    @once  # a\n    # b\n    @twice\n"
