@@ -1,6 +1,6 @@
 """The command line. Each command builds its options, asks for one report and hands it to the views.
 
-What costs time to import (the engine, rich, the rules, `verify`) is imported where it is used.
+What costs time to import (the engine, the rules, `verify`) is imported where it is used.
 """
 
 from __future__ import annotations

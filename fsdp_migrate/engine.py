@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,13 +22,10 @@ if TYPE_CHECKING:
     from fsdp_migrate.migration import Outcome
     from fsdp_migrate.values import Recorded
 
-Progress = Callable[[int, int, str], None]
-
 
 def analyse(
     files: Discovered | Sequence[Path],
     options: Options | None = None,
-    progress: Progress | None = None,
 ) -> Report:
     """Analyses files together and reports every FSDP1 construct in them.
 
@@ -46,7 +43,7 @@ def analyse(
             sources.append(source)
         elif source is not None:
             report.errors.append(source)
-    _analyse(sources, paths, options or Options(), report, progress)
+    _analyse(sources, paths, options or Options(), report)
     report.seconds = time.perf_counter() - started
     return report
 
@@ -56,7 +53,7 @@ def analyse_source(source: Source, options: Options | None = None) -> Report:
     started = time.perf_counter()
     report = Report(files=1)
     sources = [source] if mentions_fsdp(source.data, source.path.name) else []
-    _analyse(sources, (), options or Options(), report, None)
+    _analyse(sources, (), options or Options(), report)
     report.seconds = time.perf_counter() - started
     return report
 
@@ -78,7 +75,6 @@ def _analyse(
     paths: Sequence[Path],
     options: Options,
     report: Report,
-    progress: Progress | None,
 ) -> None:
     report.candidates = len(sources)
     if sources:
@@ -94,7 +90,7 @@ def _analyse(
         if options.vendor is not None:
             package = package_at(options.vendor, [source.path for source in sources])
             sources = [replace(source, runtime=package) for source in sources]
-        files = list(_files(sources, report, progress))
+        files = list(_files(sources, report))
         recorded: dict[Path, list[Recorded]] = {}
         if options.values is not None:
             recorded, problems = options.values.of([file.path for file, _ in files])
@@ -165,20 +161,14 @@ def _vendor(sources: Iterable[Source], outcomes: Iterable[Outcome], report: Repo
         report.changes += copies(folder, texts)
 
 
-def _files(
-    sources: Sequence[Source], report: Report, progress: Progress | None
-) -> Iterator[tuple[File, Source]]:
-    for done, source in enumerate(sources):
-        if progress is not None:
-            progress(done, len(sources), source.shown)
+def _files(sources: Sequence[Source], report: Report) -> Iterator[tuple[File, Source]]:
+    for source in sources:
         file = _file(source)
         report.errors += source.problems
         if file is not None:
             yield file, source
         else:
             report.errors.append(parse_problem(source) or Problem(source.shown, 0, TOO_MUCH))
-    if progress is not None:
-        progress(len(sources), len(sources), "")
 
 
 def _parse(path: Path) -> File | None:

@@ -19,7 +19,7 @@ from fsdp_migrate.source import Source
 from fsdp_migrate.values import UnusableValues, Values, read
 from fsdp_migrate.vendor import VendorError
 from fsdp_migrate.views import rendered, text
-from fsdp_migrate.views.terminal import Stream, is_terminal, wants_colour, write_bytes, write_text
+from fsdp_migrate.views.terminal import Stream, wants_colour, write_bytes, write_text
 
 EMPTY = "the file is empty: nothing to migrate"
 
@@ -139,13 +139,7 @@ def _analyse(request: Request, options: Options, settings: Settings) -> Report:
     found = discover([Path(path) for path in request.paths], exclude, settings.root)
     if not (request.only_checks or request.from_hook):
         _answer_for_named(found)
-    if is_terminal("stderr"):
-        from fsdp_migrate.views.progress import ProgressBar
-
-        with ProgressBar() as progress:
-            report = analyse(found, options, progress)
-    else:
-        report = analyse(found, options)
+    report = analyse(found, options)
     baseline = request.baseline or settings.baseline
     if request.only_checks and baseline and not request.write_baseline:
         pass_known(baseline, report, found.files)

@@ -108,11 +108,9 @@ def convert_command(context: click.Context, /, source: Path, target: Path, **wis
     from fsdp_migrate.checkpoint.convert import Conversion, convert
     from fsdp_migrate.checkpoint.errors import Misplaced, Refused, Unreadable
     from fsdp_migrate.checkpoint.show import size
-    from fsdp_migrate.views.progress import ProgressBar
 
     try:
-        with ProgressBar() as progress:
-            done = convert(Conversion(source, target, **wish), progress)
+        done = convert(Conversion(source, target, **wish))
     except Unreadable as error:
         _complain(shown_path(error.path or source), str(error))
         context.exit(USAGE)

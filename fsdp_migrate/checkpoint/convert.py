@@ -24,7 +24,6 @@ from fsdp_migrate.checkpoint.survey import is_nested, survey
 from fsdp_migrate.checkpoint.trees import Place, leaves, mappings, rebuilt, shown
 from fsdp_migrate.checkpoint.write import (
     Meter,
-    Progress,
     check_dcp,
     check_full,
     identity,
@@ -59,7 +58,7 @@ class Done:
     changes: tuple[str, ...]
 
 
-def convert(wish: Conversion, progress: Progress | None = None) -> Done:
+def convert(wish: Conversion) -> Done:
     """Write the target, read it back, and only then put it in its place.
 
     Raises:
@@ -80,7 +79,7 @@ def convert(wish: Conversion, progress: Progress | None = None) -> Done:
     # Joined shards are in a scratch file first.
     joined = sum(nbytes(t) for t in tensors if isinstance(t, Parts) and len(t.parts) > 1)
     with staged(wish.target, wish.overwrite, size + joined) as new:
-        meter = Meter(2 * size, progress)
+        meter = Meter(2 * size)
         try:
             tree = settled(tree, new.parent / "scratch")
             write(tree, new, meter)

@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import click
 import torch
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint.api import CheckpointException
@@ -23,22 +24,25 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from fsdp_migrate.checkpoint.errors import Misplaced, Refused
 from fsdp_migrate.checkpoint.parts import Parts
 from fsdp_migrate.checkpoint.trees import Place, leaves, rebuilt, shown
+from fsdp_migrate.views.terminal import is_terminal
 
-Progress = Callable[[int, int, str], None]
-"""Called with MiB done, MiB in all, and what is being done."""
+_TOLD = 64 << 20
+"""Bytes between two words on how far it is."""
 
 
 class Meter:
-    """Counts the bytes that are written and read back."""
+    """Counts the bytes that are written and read back; a person who waits at a terminal sees them."""
 
-    def __init__(self, total: int, progress: Progress | None) -> None:
-        self._total, self._done, self._progress = total, 0, progress
+    def __init__(self, total: int) -> None:
+        self._total, self._done, self._told = total, 0, 0
 
     def add(self, count: int, what: str) -> None:
         """Note that so many bytes are done."""
         self._done += count
-        if self._progress is not None:
-            self._progress(self._done >> 20, self._total >> 20, f"MiB, {what}")
+        if self._done - self._told >= _TOLD and is_terminal("stderr"):
+            self._told = self._done
+            text = f"{what}: {self._done >> 20:,} of {self._total >> 20:,} MiB"
+            click.echo(f"{text}\x1b[K\r", err=True, nl=False)
 
 
 class NotTheSame(Refused):

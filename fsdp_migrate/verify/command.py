@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from rich.console import Console
 
 from fsdp_migrate.verify import interrupts
 from fsdp_migrate.verify import summary as markdown
@@ -20,6 +19,7 @@ from fsdp_migrate.verify.options import TIMEOUT
 from fsdp_migrate.verify.page import render
 from fsdp_migrate.verify.show import show
 from fsdp_migrate.verify.values import record
+from fsdp_migrate.views.terminal import is_terminal, paint, write_text
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _PROGRAM = click.Path(exists=True, path_type=Path)
@@ -194,32 +194,30 @@ def verify_command(
     """
     name = (options["entry"] or script).name
     nodes = _nodes(nnodes, node_rank, rdzv_endpoint, rdzv_id, records)
-    console = Console(stderr=str(json_file) == "-")
-    errors = Console(stderr=True)
     try:
-        with interrupts.raised(), errors.status("starting") as status:
+        with interrupts.raised():
             if values is not None:
-                status.update("recording what the original's constructs are given")
+                _tell("recording what the original's constructs are given")
                 run = {key: options[key] for key in _RUN_OPTIONS}
                 options["recorded"] = record(script, values, **run)
-            verdict = verify(script, migrated, nodes=nodes, progress=status.update, **options)
+            verdict = verify(script, migrated, nodes=nodes, progress=_tell, **options)
     except Unverifiable as error:
-        errors.print(f"fsdp-migrate verify: {error}", markup=False, highlight=False, soft_wrap=True)
+        write_text(f"fsdp-migrate verify: {error}", "stderr")
         context.exit(2)
     except interrupts.Interrupted as interrupt:
-        errors.print(f"fsdp-migrate verify: {interrupt}; nothing is left running", markup=False)
+        write_text(f"fsdp-migrate verify: {interrupt}; nothing is left running", "stderr")
         context.exit(interrupt.status)
     except ProgramFailed as failure:
-        errors.print(failure.details, markup=False, highlight=False, soft_wrap=True)
+        write_text(failure.details, "stderr")
         text = f"fsdp-migrate verify: {failure}"
-        errors.print(text, style="bold red", markup=False, highlight=False, soft_wrap=True)
+        write_text(paint(text, "stderr", fg="red", bold=True), "stderr")
         if summary is not None:
             _append(summary, markdown.failed(failure, name))
         context.exit(3)
     code = 0 if verdict.equal else 1
     if nodes is not None and nodes.number > 0:
         # All nodes know the result; the first one reports it.
-        errors.print(f"node {nodes.number}: {verdict.line()}", markup=False, soft_wrap=True)
+        write_text(f"node {nodes.number}: {verdict.line()}", "stderr")
         context.exit(code)
     if json_file is not None:
         text = json.dumps(verdict.to_json(), indent=2, allow_nan=False)
@@ -229,11 +227,17 @@ def verify_command(
         report.write_text(render(verdict, name), encoding="utf-8")
     if summary is not None:
         _append(summary, markdown.markdown(verdict, name))
-    show(verdict, console)
+    show(verdict, "stderr" if str(json_file) == "-" else "stdout")
     context.exit(code)
 
 
 _RUN_OPTIONS = ("entry", "links", "root", "ranks", "arguments", "device", "launcher", "timeout")
+
+
+def _tell(text: str) -> None:
+    """Says what is being done, to a person who waits for it."""
+    if is_terminal("stderr"):
+        write_text(paint(text, "stderr", dim=True), "stderr")
 
 
 def _nodes(

@@ -6,51 +6,52 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 
-from rich.console import Console
-from rich.table import Table
-
 from fsdp_migrate.verify.compare import farthest
 from fsdp_migrate.verify.curves import columns
 from fsdp_migrate.verify.verdict import Verdict
+from fsdp_migrate.views.terminal import Stream, paint, write_text
 
 _ROWS = 24
 """Rows of the table at most; of a longer run the middle is left out."""
 
+Row = tuple[str, str, str, str]
+_HEADER: Row = ("step", "original", "migrated", "difference")
 
-def show(verdict: Verdict, console: Console) -> None:
+
+def show(verdict: Verdict, stream: Stream) -> None:
     """Print a verdict."""
 
-    def say(text: str, style: str) -> None:
-        console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+    def say(text: str, **style: bool | str) -> None:
+        write_text(paint(text, stream, **style), stream)
 
     for text in verdict.uncompared:
-        say(f"not compared: {text}", "dim")
-    console.print(_table(verdict))
-    for line in _figures(verdict):
-        say(line, "dim")
-    if cause := verdict.cause:
-        say(f"cause: {cause.title}. {cause.advice}", "yellow")
-    say(verdict.line(), "bold green" if verdict.equal else "bold red")
-
-
-def _table(verdict: Verdict) -> Table:
+        say(f"not compared: {text}", dim=True)
     ranks = len(verdict.original.ranks)
-    mean = f"loss, mean of {ranks} ranks" if ranks > 1 else "loss"
-    table = Table(title=mean, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("step", "original", "migrated", "difference"):
-        table.add_column(name, justify="right")
-    rows = list(_rows(verdict))
+    say(f"loss, mean of {ranks} ranks" if ranks > 1 else "loss")
+    for row in _table(list(_rows(verdict))):
+        cells = (cell.rjust(width) for cell, width in zip(row, (8, 14, 14, 12), strict=True))
+        same = row[3] in ("0", "…", _HEADER[3])
+        say("".join(cells), **({} if same else {"fg": "yellow"}))
+    for line in _figures(verdict):
+        say(line, dim=True)
+    if cause := verdict.cause:
+        say(f"cause: {cause.title}. {cause.advice}", fg="yellow")
+    say(verdict.line(), bold=True, fg="green" if verdict.equal else "red")
+
+
+def _table(rows: list[Row]) -> Iterator[Row]:
+    """The heading and the rows to show, with dots where some are left out."""
+    yield _HEADER
     first = next((i for i, row in enumerate(rows) if row[3] != "0"), 0)
     previous = -1
     for index in _chosen(len(rows), first):
         if index != previous + 1:
-            table.add_row("…", "…", "…", "…")
-        table.add_row(*rows[index], style=None if rows[index][3] == "0" else "yellow")
+            yield ("…",) * 4
+        yield rows[index]
         previous = index
-    return table
 
 
-def _rows(verdict: Verdict) -> Iterator[tuple[str, str, str, str]]:
+def _rows(verdict: Verdict) -> Iterator[Row]:
     runs = verdict.original, verdict.migrated
     longer = max((rank.loss_steps for run in runs for rank in run.ranks), key=len)
     both = itertools.zip_longest(*map(columns, runs), fillvalue=[])

@@ -69,11 +69,10 @@ def fake_analyse_source(source: Source, options: Options) -> Report:
 def fake_analyse(
     found: Discovered | Sequence[Path],
     options: Options = Options(),  # noqa: B008
-    progress: Callable[[int, int, str], None] | None = None,
 ) -> Report:
     assert isinstance(found, Discovered)
     whole = Report(errors=list(found.problems), files=len(found.files), seconds=0.25)
-    for number, path in enumerate(found.files, 1):
+    for path in found.files:
         source = read_source(path)
         if isinstance(source, Source):
             part = fake_analyse_source(source, options)
@@ -83,8 +82,6 @@ def fake_analyse(
             whole.candidates += part.candidates
         else:
             whole.errors.append(source)
-        if progress:
-            progress(number, len(found.files), path.name)
     return whole
 
 

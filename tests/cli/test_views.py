@@ -1,4 +1,4 @@
-"""The rule catalogue, the progress bar and the words of the summary."""
+"""The rule catalogue and the words of the summary."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 from fsdp_migrate.findings import Action, Finding
 from fsdp_migrate.report import Change, Report
-from fsdp_migrate.views import progress
 from fsdp_migrate.views.explain import render_rule, render_rules, unknown_code
 from fsdp_migrate.views.text import render_findings, render_next, summary
 
@@ -100,23 +99,3 @@ def test_the_next_steps_are_named() -> None:
     ]
     assert len(render_next(Report(FINDINGS[2:], changes=[change]), ["."], wrote=True)) == 1
     assert render_next(Report(), ["."], wrote=False) == []
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-def test_progress_is_for_long_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    monkeypatch.setattr(progress, "time", clock)
-    with progress.ProgressBar() as bar:
-        bar(1, 10, "a.py")
-        assert bar._bar is None
-        clock.now = 1.5
-        bar(2, 10, "[red]\x1b[2J.py")
-        assert bar._bar is not None
-        bar(10, 10, "[/]")

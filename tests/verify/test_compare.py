@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
 
 from fsdp_migrate.verify.compare import Comparison, compare, distance, relative
 from fsdp_migrate.verify.records import Rank, Run
@@ -183,13 +182,16 @@ def test_the_json_is_the_contract() -> None:
     assert data["max_abs_loss_diff"] == 0.5
 
 
-def shown(result: Verdict) -> list[str]:
-    out = io.StringIO()
-    show(result, Console(file=out, width=100))
-    return out.getvalue().splitlines()
+@pytest.fixture
+def shown(capsys: pytest.CaptureFixture[str]) -> Callable[[Verdict], list[str]]:
+    def lines(result: Verdict) -> list[str]:
+        show(result, "stdout")
+        return capsys.readouterr().out.splitlines()
+
+    return lines
 
 
-def test_the_last_line_is_the_verdict() -> None:
+def test_the_last_line_is_the_verdict(shown: Callable[[Verdict], list[str]]) -> None:
     losses = [float(n) for n in range(12, 0, -1)]
     lines = shown(verdict(run(losses, losses), run(losses, losses)))
     assert lines[-1] == "same: 12 losses on 2 ranks bitwise equal, largest difference 0"
@@ -201,7 +203,9 @@ def test_the_last_line_is_the_verdict() -> None:
     assert "\x1b" not in "".join(lines)
 
 
-def test_a_long_table_keeps_both_ends_and_the_first_difference() -> None:
+def test_a_long_table_keeps_both_ends_and_the_first_difference(
+    shown: Callable[[Verdict], list[str]],
+) -> None:
     losses = [float(n) for n in range(300, 0, -1)]
     other = losses.copy()
     other[149] += 1.0
