@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.left.taken import is_for_other_models, is_known_as_whole, taken
+from fsdp_migrate.codemods.models import Models
 from fsdp_migrate.codemods.rule import Found, Rule, bridged
 from fsdp_migrate.facts.file import last_name
+from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.findings import Action
 
 RULE = Rule(
@@ -19,7 +23,11 @@ RULE = Rule(
 on every rank and clipped by it; `model.clip_grad_norm_(c)` was the right call. FSDP2's parameters are DTensors, and the same
 line clips by the norm over all ranks. That is what was meant, and it changes the training. Its result is a
 DTensor, which cannot be formatted; `clip_grad_norm_` of the runtime returns a plain tensor with the same value on every rank.
-Clipping by value is the same under both.""",
+Clipping by value is the same under both.
+
+`model.clip_grad_norm_(c)` adds the gradients of ignored parameters to the norm of each rank. Where those differ between
+ranks, so does what each rank scales its shards by, and FSDP2's shards hold other elements. With the infinity norm, frozen
+parameters, or gradients that the program reduces itself, nothing differs, and that is not reported.""",
     (
         bridged(
             "the norm is not used",
@@ -121,6 +129,27 @@ strategy.clip(model, 1.0)
             quiet=True,
         ),
         bridged(
+            "ignored parameters that are trained",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model, ignored_modules=[model.head])
+model.clip_grad_norm_(1.0)
+""",
+            message="ranks clip by norms of their own where gradients of ignored parameters differ",
+        ),
+        bridged(
+            "ignored parameters that are frozen",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model.head.requires_grad_(False)
+model = FSDP(model, ignored_modules=[model.head])
+model.clip_grad_norm_(1.0)
+""",
+            quiet=True,
+        ),
+        bridged(
             "by value, and another model",
             """\
 import torch
@@ -140,12 +169,15 @@ _NAME = "clip_grad_norm_"
 _TORCH = frozenset({f"torch.nn.utils.{_NAME}", f"torch.nn.utils.clip_grad.{_NAME}"})
 _MESSAGE = "now clips by the norm over all ranks; under FSDP1 each rank clipped by the norm of its own shards"
 _RESULT = "the result is a DTensor, and clip_grad_norm_ of the runtime returns a plain tensor"
+_IGNORED = "ranks clip by norms of their own where gradients of ignored parameters differ, and shards now hold other elements"
+_IGNORES = re.compile(r"\bignored_(?:modules|states|parameters)[\"']?\s*[:=](?!\s*None)")
 _KINDS = ("isinstance", "hasattr", "fsdp", "shard", "distributed", "strategy", "clip_grad_norm_")
 _ENDING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
 def find(context: Context) -> Iterator[Found]:
-    """Calls of torch's function with the parameters of an FSDP1 model."""
+    """Calls of torch's function with the parameters of an FSDP1 model, and of the model's where parameters are ignored."""
+    yield from _with_ignored(context)
     for call in context.file.of(ast.Call):
         if last_name(call.func) != _NAME or not context.dotted(call.func) & _TORCH:
             continue
@@ -155,6 +187,29 @@ def find(context: Context) -> Iterator[Found]:
         used = not isinstance(context.file.parents[call], ast.Expr)
         message = f"{_MESSAGE}; {_RESULT}" if used else _MESSAGE
         yield Found(RULE, call, Action.MANUAL, message, f"{context.source(call.func)}(...)")
+
+
+def _with_ignored(context: Context) -> Iterator[Found]:
+    """`model.clip_grad_norm_(...)` where ignored parameters may have gradients that differ between ranks."""
+    for attribute in context.file.attributes.get(_NAME, ()):
+        call = context.file.parents[attribute]
+        of_class = context.fsdp1(attribute.value) == CLASS
+        if not isinstance(call, ast.Call) or call.func is not attribute:
+            continue
+        norm = keyword(call, "norm_type", 2 if of_class else 1)
+        if norm is not None and "inf" in ast.unparse(norm):
+            continue
+        if (of_class or context.can_be_model(attribute.value)) and _trains_ignored(context.models):
+            yield Found(RULE, attribute, Action.MANUAL, _IGNORED)
+
+
+@lru_cache(maxsize=1)  # of this run only
+def _trains_ignored(models: Models) -> bool:
+    """Whether parameters are ignored, and no file of the program freezes any or reduces gradients itself."""
+    texts = [file.text for file in models.program.files]
+    return any(_IGNORES.search(text) for text in texts) and not any(
+        "requires_grad" in text or "all_reduce" in text for text in texts
+    )
 
 
 def _are_sharded(context: Context, given: ast.expr) -> bool:

@@ -11,10 +11,10 @@ import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
+from fsdp_migrate.codemods.constructor.options import fixed
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.left.measured import is_measured, reduces_over_ranks
 from fsdp_migrate.codemods.left.taken import holds, is_for_other_models, is_known_as_whole, taken
-from fsdp_migrate.codemods.models import Models
 from fsdp_migrate.codemods.rule import Found, Rule, bridged
 from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.scopes import Imported
@@ -239,11 +239,7 @@ def _tested_by_name(context: Context) -> Iterator[ast.Call]:
         name = getattr(loop.target.elts[0], "id", "")
         names = (n for n in ast.walk(region) if isinstance(n, ast.Name) and n.id == name)
         tested = any(_is_tested(file, each) for each in names)
-        if (
-            tested
-            and taken(context).are_parameters(call, file, (1,))
-            and _were_flat(context.models)
-        ):
+        if tested and taken(context).are_parameters(call, file, (1,)) and _were_flat(context):
             if not (is_known_as_whole(file, call) or is_for_other_models(context, call)):
                 yield call
 
@@ -256,14 +252,18 @@ def _is_tested(file: File, name: ast.AST) -> bool:
     return isinstance(around, ast.Compare) or getattr(around, "attr", "") in _TESTS
 
 
-@lru_cache(maxsize=1)  # of this run only
-def _were_flat(models: Models) -> bool:
+@lru_cache(maxsize=1)  # of this file only
+def _were_flat(context: Context) -> bool:
     """Whether the program says nothing but `use_orig_params=False`, the default, wherever it makes units."""
-    files = models.program.files
+    files = context.program.files
     if any(_ORIGINAL.search(file.text) for file in files):
         return False
-    calls = [call for file in files for call in models.constructors(file)]
-    return bool(calls) and all(keyword.arg for call in calls for keyword in call.keywords)
+    calls = [(call, file) for file in files for call in context.models.constructors(file)]
+    return bool(calls) and all(
+        keyword.arg or (file is context.file and fixed(context, keyword.value, call))
+        for call, file in calls
+        for keyword in call.keywords
+    )
 
 
 def _used(

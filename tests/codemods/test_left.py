@@ -318,3 +318,39 @@ def test_a_method_of_the_model_that_groups_by_dimensions(
     assert found.codes("groups =") == ({"FSDP507"} if reported else set())
     together = analysed(tmp_path, {"train.py": HEAD + _GPT + f"\n\nmodel = GPT()\n{use}\n"})
     assert together.codes("p.dim()") == ({"FSDP507"} if reported else set())
+
+
+@pytest.mark.parametrize(
+    ("options", "reported"),
+    [
+        ("dict(use_orig_params=False)", True),
+        ("dict(use_orig_params=True)", False),
+        ("settings()", False),
+    ],
+)
+def test_names_of_flat_parameters_with_an_unpacked_dictionary(
+    options: str, reported: bool, tmp_path: Path
+) -> None:
+    program = (
+        f"{HEAD}options = {options}\nmodel = FSDP(model, **options)\n"
+        "rest = [p for name, p in model.named_parameters() if name.endswith('bias')]\n"
+    )
+    assert codes(tmp_path, program, "named_parameters") == ({"FSDP507"} if reported else set())
+
+
+@pytest.mark.parametrize(
+    ("others", "clip", "reported"),
+    [
+        ("", "model.clip_grad_norm_(1.0)", True),
+        ("", "FSDP.clip_grad_norm_(model, 1.0)", True),
+        ("", "model.clip_grad_norm_(1.0, float('inf'))", False),
+        ("", "other.clip_grad_norm_(1.0)", False),
+        ("dist.all_reduce(model.head.weight.grad)", "model.clip_grad_norm_(1.0)", False),
+    ],
+)
+@pytest.mark.parametrize("given", ["ignored_states=frozen", "**{'ignored_modules': [model.head]}"])
+def test_clipping_with_ignored_parameters(
+    others: str, clip: str, reported: bool, given: str, tmp_path: Path
+) -> None:
+    program = f"{HEAD}model = FSDP(model, {given})\n{others}\nnorm = {clip}\n"
+    assert ("FSDP302" in codes(tmp_path, program, "clip_grad_norm_")) == reported
