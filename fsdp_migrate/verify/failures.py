@@ -107,15 +107,16 @@ def _ended_badly(scene: Scene, endings: list[Ending]) -> ProgramFailed:
                 f"rank {number} ended by signal {-int(code)}", scene.errors(int(number))
             )
     if not endings:
-        return scene.failed(f"exit status {scene.outcome.status}", scene.output)
-    first = endings[0]
-    if not first.failure:
-        reason = f"{_name(first.rank)} ended with exit status {first.status}"
-        return scene.failed(reason, scene.errors(first.rank))
-    error = first.failure.strip().splitlines()[-1]
-    if _PORT.search(error):
-        error += " (another process has the port: end it, or give the program another port)"
-    return scene.failed(f"{_name(first.rank)} raised {error}", first.failure)
+        reason, details = f"exit status {scene.outcome.status}", scene.output
+    elif endings[0].failure:
+        details = endings[0].failure.strip()
+        reason = f"{_name(endings[0].rank)} raised {details.splitlines()[-1]}"
+    else:  # torch.multiprocessing.spawn hands an exception of its processes to the one that started them
+        reason = f"{_name(endings[0].rank)} ended with exit status {endings[0].status}"
+        details = scene.errors(endings[0].rank)
+    if _PORT.search("\n".join(details.splitlines()[-_LINES:])):
+        reason += " (another process has the port: end it, or give the program another port)"
+    return scene.failed(reason, details)
 
 
 def _only_aborted(scene: Scene) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -98,6 +99,33 @@ def test_a_port_that_is_taken_is_said_so(tmp_path: Path) -> None:
     reason = told(processes.Outcome(1, 1.0), tmp_path)
     assert reason.startswith("rank 0 raised RuntimeError: The server socket has failed")
     assert reason.endswith("another port)")
+
+
+SPAWNS = """
+import os, sys
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def main(rank, port):
+    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=port)
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    FSDP(None)
+
+if __name__ == "__main__":
+    mp.spawn(main, (sys.argv[1],), nprocs=2)
+"""
+
+
+@pytest.mark.thorough
+def test_a_program_whose_port_is_really_taken(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SPAWNS)
+    with socket.create_server(("", 0)) as server:
+        port = str(server.getsockname()[1])
+        command = [FSDP_MIGRATE, "verify", "train.py", "--device", "cpu", "--", port]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert ended.returncode == 3, ended.stderr
+    assert "(another process has the port" in ended.stderr.splitlines()[-1]
 
 
 PROGRAM = """
