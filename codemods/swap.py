@@ -357,6 +357,8 @@ def _say(statement: ImportChange, joined: Collection[ast.stmt]) -> Iterator[Foun
         yield Found(RULE, node, Action.REWRITE, _SPENT, construct)
     elif module and module.startswith(RUNTIME):
         yield Found(RULE, node, Action.RUNTIME, f"is imported from {module}", construct)
+    elif new := sorted({name for home, name in statement.add if home == module and name}):
+        yield Found(RULE, node, Action.REWRITE, f"also imports {', '.join(new)}", construct)
 
 
 def _edits(

@@ -111,8 +111,12 @@ def _constant(context: Context, value: ast.expr, table: Table) -> Rewritten | No
 
 
 def _text(context: Context, value: ast.expr, table: Table) -> str | None:
-    """An expression with the leaves that are written in it translated."""
+    """An expression with the leaves that are written in it translated; None if what stays of it names FSDP1."""
     inner = branches(value)
+    parts = inner or [getattr(value, "func", value)]
+    gone = {node for part in parts for node in ast.walk(part)}
+    if any(node in context.references for node in ast.walk(value) if node not in gone):
+        return None
     if not inner:
         return table(value)
     start, _ = context.file.span(value)

@@ -309,6 +309,8 @@ def _is_unit(context: Context, expression: ast.expr) -> bool:
     meanings = context.program.meanings(expression, context.file)
     if not isinstance(expression, ast.Name | ast.Attribute) or len(meanings) != 1:
         return False
+    if expression in context.references:  # FSDP1's own class, which no unit has inside
+        return False
     meaning = meanings[0]
     above = [meaning]
     if isinstance(meaning, Definition):

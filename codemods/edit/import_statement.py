@@ -267,7 +267,7 @@ def _parted(
         else:
             made.setdefault(module, []).append(replace(moved, row=0))
     for module, new in dict.fromkeys(change.add):
-        there = made.setdefault("" if module == home else module, [])
+        there = made.setdefault("" if new and module == home else module, [])
         bound = {name.local for name in (*there, *(kept if module == home else ()))}
         if not new or new.split()[-1] not in bound:
             there.append(Name(new))

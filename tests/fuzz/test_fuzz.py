@@ -82,6 +82,26 @@ FOUND = {
         "fsdp_kwargs = dict(sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)\n"
         "model = torch.distributed.fsdp.FullyShardedDataParallel(Net(), **fsdp_kwargs)\n"
     ),
+    "an import that takes a new name": (
+        f"from torch.distributed.fsdp import wrap as w, register_fsdp_forward_method as r\n{FSDP}"
+        "from torch.distributed.fsdp import FSDPModule\nmodel = FSDP(Net())\n"
+    ),
+    "a module that is imported where its names were": (
+        "import torch;\nimport os; from torch.distributed.fsdp.api import FullyShardedDataParallel\n"
+        "from torch.distributed.fsdp.api import StateDictType\n"
+        "x = torch.distributed.fsdp.FullyShardedDataParallel(Net(1))\nf(StateDictType, FullyShardedDataParallel)\n"
+    ),
+    **{
+        f"an FSDP1 name inside of {argument}": (
+            f"{POLICY}from torch.distributed.fsdp import CPUOffload, MixedPrecision, ShardingStrategy\nmodel = FSDP(Net(), {argument})\n"
+        )
+        for argument in (
+            "cpu_offload=CPUOffload(f(FSDP))",
+            "mixed_precision=MixedPrecision(param_dtype=types[FSDP])",
+            "sharding_strategy=ShardingStrategy.FULL_SHARD if f(FSDP) else None",
+            "auto_wrap_policy=ModuleWrapPolicy({Block, FSDP})",
+        )
+    },
     "a decorator where a body begins": (
         f"{FSDP}from torch.distributed.fsdp import StateDictType\n"
         "with FSDP.state_dict_type(m, StateDictType.FULL_STATE_DICT):\n    @once  # a\n    # b\n    @twice\n"
