@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
-from fsdp_migrate.codemods.constructor.options import fixed
+from fsdp_migrate.codemods.constructor.options import given_keys
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.left.measured import is_measured, reduces_over_ranks
 from fsdp_migrate.codemods.left.taken import holds, is_for_other_models, is_known_as_whole, taken
@@ -260,7 +260,7 @@ def _were_flat(context: Context) -> bool:
         return False
     calls = [(call, file) for file in files for call in context.models.constructors(file)]
     return bool(calls) and all(
-        keyword.arg or (file is context.file and fixed(context, keyword.value, call))
+        keyword.arg or (file is context.file and given_keys(context, keyword.value))
         for call, file in calls
         for keyword in call.keywords
     )

@@ -324,6 +324,7 @@ def test_a_method_of_the_model_that_groups_by_dimensions(
     ("options", "reported"),
     [
         ("dict(use_orig_params=False)", True),
+        ("dict(ignored_modules=[model.head])", True),
         ("dict(use_orig_params=True)", False),
         ("settings()", False),
     ],
