@@ -49,7 +49,7 @@ DPO = (
     *("model=pythia28", "datasets=[hh]", "loss=dpo", "loss.beta=0.1", "exp_name=dpo"),
     *("trainer=FSDPTrainer", "sample_during_eval=false", "gradient_accumulation_steps=2"),
     *("batch_size=8", "eval_batch_size=4", "n_eval_examples=4", "n_epochs=2"),
-    *("lr=1e-3", "warmup_steps=2", "minimum_log_interval_secs=0"),
+    *("lr=1e-3", "warmup_steps=2", "minimum_log_interval_secs=0", "local_run_dir=."),
 )
 
 PROGRAMS = {
