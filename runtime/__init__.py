@@ -35,6 +35,7 @@ from .bridge import FullyShardedDataParallel
 from .clip import clip_grad_norm_
 from .gradients import fill_unused_gradients
 from .local import local_shard
+from .materialize import materialize
 from .mesh import build_mesh
 from .older_optimizers import StaleParameter
 from .optimizer_keys import rekey_optim_state_dict
@@ -108,6 +109,7 @@ __all__ = [
     "get_state_dict_type",
     "lambda_auto_wrap_policy",
     "local_shard",
+    "materialize",
     "no_sync",
     "optim_state_dict",
     "optim_state_dict_to_load",

@@ -11,6 +11,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
+from .materialize import own_modules
+
 BUCKET_BYTES = 250 * 1024 * 1024  # FSDP1's PARAM_BROADCAST_BUCKET_SIZE (``_init_utils.py``)
 
 
@@ -26,11 +28,11 @@ def broadcast_module_states(
 
     ``fully_shard`` takes each rank's shard from that rank's own values, so ranks that start from
     different ones give a mixture without any error (torchtitan#1777). This is FSDP1's
-    ``sync_module_states=True`` for a model that has not been sharded yet; non-persistent buffers
-    are included.
+    ``sync_module_states=True`` for a model, or a unit, that has not been sharded yet; non-persistent
+    buffers are included, and what units below have is not.
 
     Args:
-        module: a model on the same kind of device on every rank, no part of it sharded yet.
+        module: on the same kind of device on every rank.
         process_group: the ranks; the first of them has the values. None: all ranks.
         mesh: the ranks of several groups, in place of ``process_group``; they communicate on its device.
         device: where to communicate, for a model on the CPU with a backend that cannot send from
@@ -39,8 +41,9 @@ def broadcast_module_states(
 
     Must be called by all ranks of the group. Raises ValueError for a tensor on the meta device.
     """
-    ignored = set(ignored_parameters)
-    states = [*(p for p in module.parameters() if p not in ignored), *module.buffers()]
+    ignored, own = set(ignored_parameters), own_modules(module, ())
+    parameters = (p for m in own for p in m.parameters(recurse=False) if p not in ignored)
+    states = dict.fromkeys([*parameters, *(b for m in own for b in m.buffers(recurse=False))])
     if mesh is None:
         broadcast_tensors(states, process_group, device)
     else:

@@ -27,7 +27,7 @@ from .api import (
 )
 from .gradients import reduce_as_fsdp1
 from .ignored import Ignored
-from .materialize import materialize, own_modules
+from .materialize import materialize_modules, own_modules
 from .mesh import ProcessGroups, build_mesh
 from .older_optimizers import replace_parameters
 from .prefetch import disable_backward_prefetch
@@ -160,7 +160,7 @@ def shard_unit(
         )
     ignored = common.ignored
     own = [] if is_unit(module) else own_modules(module, ignored.modules)
-    materialize(own, common.device, arguments.param_init_fn, ignored.parameters)
+    materialize_modules(own, common.device, arguments.param_init_fn, ignored.parameters)
     places = {
         (m, name): p
         for m in own

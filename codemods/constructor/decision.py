@@ -209,9 +209,11 @@ class Decisions:
             Stays: if there is none.
         """
         parts, origin = parts_of(construction), origins[construction]
+        self._check_outputs(construction, origin)
         context, precise = construction.context, parts["mixed_precision"]
         ran = recorded.facts(construction)
-        if precise.shared or precise.root or precise.above or parts["sync_module_states"].above:
+        sync = parts["sync_module_states"]
+        if precise.shared or precise.root or precise.above or sync.above or sync.each:
             apart = recorded.are_apart(origins)
             if not apart and may_be_nested(context, origin, origins.values()):
                 raise Stays("another constructor may wrap the model or a part of it")
@@ -241,6 +243,23 @@ class Decisions:
             free = context.free(f"shard_{len(named) + 1}" if named else "shard", construction.call)
             shape = replace(shape, function=named.setdefault(code, free))
         return PlainForm(construction, parts, whole, shape, skip_root=skip)
+
+    def _check_outputs(self, construction: Construction, origin: Origin) -> None:
+        """Checks that FSDP2 finds the tensors that units return, as FSDP1 did: else they would get no gradients, silently.
+
+        It looks into dataclasses and into classes of the program's own from torch 2.13 on (`_fsdp_state.py`, `_post_forward`).
+
+        Raises:
+            Stays: if it may not find them.
+        """
+        hidden = recorded.hidden_outputs(construction)
+        if hidden is None:
+            hidden = self.makeup.dataclasses_made(origin)
+        if hidden and construction.context.target < (2, 13):
+            raise Stays(
+                f"a forward returns {hidden[0]}, into which FSDP2 looks from torch 2.13 on "
+                "(--target-torch)"
+            )
 
     def _has_norms(
         self, construction: Construction, parts: Mapping[str, Plain], origin: Origin

@@ -62,7 +62,7 @@ def shape_of(construction: Construction, parts: Plain) -> Shape:
     if construction.maker is not None:
         return _shape_by(construction, construction.maker, source, parts)
     several = bool(parts.units or parts.members or parts.above or parts.below or parts.checks)
-    several |= bool(parts.first or parts.norms)
+    several |= bool(parts.first or parts.norms or parts.each)
     if several and isinstance(context.file.scope_of(call).node, ast.ClassDef):
         raise Stays("a loop in a class body would add attributes to the class")
     if parts.units and any(context.file.scope_of(call).lookup(name) for name in _BUILTINS):
@@ -118,7 +118,9 @@ def _parameter(construction: Construction, parts: Plain) -> str:
 def only_calls(parts: Plain) -> bool:
     """Whether the plain form is a call of `fully_shard`, or calls around it."""
     several = (parts.units, parts.members, parts.norms, parts.above, parts.checks, parts.first)
-    return not any(several) and all(line.endswith("({model})") for line in parts.below)
+    return not any((*several, parts.each)) and all(
+        line.endswith("({model})") for line in parts.below
+    )
 
 
 def _place(context: Context, call: ast.Call) -> ast.stmt:
@@ -177,6 +179,9 @@ def edits(construction: Construction, parts: Plain, shape: Shape, *, skip_root: 
         return [*made, *_around_model(construction, f"{shape.function}(", ")")]
     if shape.statement is None:
         return [*made, *_around_model(construction, *_calls_around(construction, parts))]
+    functions = [each for each in parts.above if each.startswith("def ")]
+    made += [_defined_above(context, shape.statement, each) for each in functions]
+    parts = replace(parts, above=tuple(each for each in parts.above if each not in functions))
     code = "\n".join(_lines(construction, parts, shape, skip_root))
     kept = _kept_comments(construction, code)
     return [*made, context.replace_statement(shape.statement, "\n".join([*kept, code]))]
@@ -276,6 +281,10 @@ def _lines(construction: Construction, parts: Plain, shape: Shape, skip_root: bo
     lines = _checks(parts)
     lines += [shape.first] if shape.first else []
     lines += [line.replace("{model}", shape.model) for line in parts.above]
+    if parts.each:
+        lines.append(
+            "# Each unit gets its memory just before it is sharded: one at a time is whole"
+        )
     shared = _arguments(parts.shared)
     if parts.units or parts.members or parts.norms:
         if len(parts.shared) > 1:
@@ -285,6 +294,7 @@ def _lines(construction: Construction, parts: Plain, shape: Shape, skip_root: bo
         if any("cast_forward_inputs=False" in value for value in parts.child.values()):
             lines.append("# As under FSDP1, the root alone casts its inputs")
         lines += _loop(construction, parts, shape, shared, skip_root)
+    lines += _each(parts, shape.model)
     final = f"fully_shard({shape.model}{_arguments(parts.root)}{shared})"
     below = [line.replace("{model}", shape.model) for line in parts.below]
     if below and shape.target == "return":
@@ -298,8 +308,9 @@ def _loop(
     construction: Construction, parts: Plain, shape: Shape, shared: str, skip_root: bool
 ) -> Sequence[str]:
     unit = construction.context.free("module", construction.call)
-    call = f"fully_shard({{}}{_arguments(parts.child)}{shared})"
-    each = f"for {unit} in reversed(list({shape.model}.modules())):"
+    call = "\n".join([*_each(parts, unit), f"fully_shard({unit}{_arguments(parts.child)}{shared})"])
+    every = f"{shape.model}.modules()"
+    each = f"for {unit} in {every if parts.each else f'reversed(list({every}))'}:"
     norms = (
         f"    if isinstance({unit}, _BatchNorm):",
         f"        run_in_full_precision({unit})",
@@ -318,16 +329,22 @@ def _loop(
         each,
         *(norms if parts.norms else ()),
         f"    {keyword} {condition}:",
-        f"        {call.format(unit)}",
+        indent(call, " " * 8),
     )
+
+
+def _each(parts: Plain, module: str) -> list[str]:
+    """The statements in front of the call that shards a module."""
+    return [line.replace("{module}", module) for line in parts.each]
 
 
 def _of_members(members: list[str], unit: str, call: str) -> Sequence[str]:
     """The units that are named, children before parents."""
-    if members[0][0] != "*" and len(members) == 1:
-        return (call.format(members[0]),)
-    every = members[0][1:] if len(members) == 1 else f"({', '.join(members)})"
-    return f"for {unit} in {every}:", f"    {call.format(unit)}"
+    if members[0][0] != "*" and len(members) == 1 and "\n" not in call:
+        return (call.replace(f"({unit}", f"({members[0]}", 1),)
+    every = f"({', '.join(members)}{',' * (len(members) == 1)})"
+    every = members[0][1:] if members[0][0] == "*" and len(members) == 1 else every
+    return f"for {unit} in {every}:", indent(call, "    ")
 
 
 def _member(model: str, name: str) -> str:

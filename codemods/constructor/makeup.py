@@ -71,6 +71,23 @@ class Makeup:
             for each in made
         ) or any(self._unused(each) for each in made if isinstance(each, Definition))
 
+    def dataclasses_made(self, origin: Origin) -> list[str]:
+        """The dataclasses of the program that a forward of the model's classes makes, and so may return."""
+        made = [self.made_of(*factory) for factory in origin.factories]
+        return [
+            meaning.node.name
+            for cls in (
+                each for m in made if isinstance(m, Definition) for each in self._reached(m)
+            )
+            for method in getattr(cls.node, "body", ())
+            if isinstance(cls.node, ast.ClassDef) and getattr(method, "name", "") == "forward"
+            for call in ast.walk(method)
+            if isinstance(call, ast.Call)
+            for meaning in self.program.meanings(call.func, cls.file)
+            if isinstance(meaning, Definition) and isinstance(meaning.node, ast.ClassDef)
+            if any("dataclass" in ast.unparse(each) for each in meaning.node.decorator_list)
+        ]
+
     def made_of(self, file: File, call: ast.Call) -> object:
         """What a call makes a model of: a class, a name of another package, or a module of the program that has the class."""
         function = call.func

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 from fsdp_migrate.codemods.constructor import precision, recorded, sharding, training, wrapping
@@ -29,6 +30,16 @@ def parts_of(construction: Construction) -> dict[str, Plain]:
     Raises:
         Stays: if an argument needs the runtime, or is not known here.
     """
+    parts = _parts(construction)
+    if parts and parts["param_init_fn"].each:  # then each unit is broadcast by itself, too
+        sync = parts["sync_module_states"]
+        each = (line.replace("{model}", "{module}") for line in sync.above)
+        parts["sync_module_states"] = replace(sync, above=(), each=tuple(each))
+        parts = {"param_init_fn": parts.pop("param_init_fn"), **parts}
+    return parts
+
+
+def _parts(construction: Construction) -> dict[str, Plain]:
     if construction.users:
         return {}
     if construction.kind != DIRECT and construction.maker is None:
@@ -50,6 +61,8 @@ def parts_of(construction: Construction) -> dict[str, Plain]:
             parts.update(plain(construction))
         except Stays as stays:
             parts.update(recorded.parts(construction, names, stays))
+    if recorded.was_on_meta(construction):  # FSDP1 gave it memory also without `param_init_fn`
+        parts |= recorded.parts(construction, ["param_init_fn"], Stays("its model was on meta"))
     spare = Plain(
         statements=tuple(s for each in construction.fixed for s in _spare(construction, each))
     )

@@ -41,6 +41,8 @@ class Plain:
         norms: whether every BatchNorm is a unit in full precision.
         above: statements in front, with `{model}` for the model.
         below: statements behind.
+        each: statements in front of each `fully_shard` call, with `{module}` for what it shards; the calls come in the order
+            of `model.modules()` then, the model last.
         edits: changes elsewhere in the file.
         removed: code that goes, other than the call itself.
         statements: assignments that have no other use and go.
@@ -59,6 +61,7 @@ class Plain:
     norms: bool = False
     above: tuple[str, ...] = ()
     below: tuple[str, ...] = ()
+    each: tuple[str, ...] = ()
     imports: tuple[Import, ...] = ()
     edits: tuple[Edits, ...] = ()
     removed: tuple[ast.AST, ...] = ()
@@ -81,6 +84,7 @@ def merged(parts: Iterable[Plain]) -> Plain:
         norms=any(part.norms for part in every),
         above=tuple(line for part in every for line in part.above),
         below=tuple(line for part in every for line in part.below),
+        each=tuple(line for part in every for line in part.each),
         imports=tuple(need for part in every for need in part.imports),
         edits=tuple(edits for part in every for edits in part.edits),
         removed=tuple(node for part in every for node in part.removed),

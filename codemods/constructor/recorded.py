@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from fsdp_migrate.codemods.constructor import precision, training
+from fsdp_migrate.codemods.constructor import precision, recorded_units, training
 from fsdp_migrate.codemods.constructor.checks import conditions, written
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.origin import Origin, origin_of
@@ -32,9 +32,9 @@ HINT = "record it with `fsdp-migrate values`"
 # The values of these have no effect under FSDP2, or none on the numbers.
 _FREE = {"limit_all_gathers", "use_orig_params", "backward_prefetch", "forward_prefetch"}
 # What of a model must be known, and so have been the same in all calls.
-_NEEDED = {"parameters_held", "wrapped_parts", "meta", "batch_norm", "buffers", "units"}
+_NEEDED = {"parameters_held", "wrapped_parts", "batch_norm", "buffers", "units"}
 _NEEDED |= {"all_of_classes", "root_is_alike", "other_options", "device_type", "shard_ranks"}
-_MOST_NAMES, _LONG = 12, 40
+_LONG = 40
 
 
 def parts(construction: Construction, names: Iterable[str], stays: Stays) -> dict[str, Plain]:
@@ -74,14 +74,26 @@ def origin(construction: Construction) -> Origin:
     known = facts(construction)
     if known is not None and known["parameters_held"]:
         raise Stays("an optimizer, or a list, held the model's parameters when it was wrapped")
-    if known is not None and known["meta"]:
-        raise Stays("the model was on the meta device, and FSDP1 gave it memory")
     try:
         return origin_of(construction)
     except Stays as stays:
         if known is None:
             raise Stays(f"{stays}; {HINT}") from None
         return Origin(calls=[(construction.context.file, construction.call)])
+
+
+def was_on_meta(construction: Construction) -> bool:
+    """Whether a run has seen a model on the meta device, on some ranks or in some calls at least."""
+    known = facts(construction)
+    return known is not None and recorded_units.was_on_meta(known)
+
+
+def hidden_outputs(construction: Construction) -> list[str] | None:
+    """The classes that units returned in which FSDP2 finds no tensors before torch 2.13; None if no run says it."""
+    recorded = construction.context.recorded(construction.call)
+    if recorded is None or "hidden_outputs" not in recorded.facts | recorded.differs:
+        return None
+    return list(recorded.facts.get("hidden_outputs", ("a class of its own",)))
 
 
 def are_apart(constructions: Iterable[Construction]) -> bool:
@@ -101,6 +113,10 @@ class _ByRun:
 
     def part(self, name: str) -> Plain:
         """One argument, with its check."""
+        if name == "param_init_fn":  # other ranks may have another one, or none
+            return recorded_units.initialization(
+                self.construction, self.recorded, self.expression(name), self._named, self._device
+            )
         if name in self.recorded.differs:
             seen = " and ".join(self.recorded.differs[name])
             raise Stays(f"{name} differed between calls or ranks: {seen}")
@@ -218,7 +234,7 @@ class _ByRun:
         if name == "process_group":
             return self._group(text)
         if name == "auto_wrap_policy":
-            return self._units()
+            return recorded_units.units(self.construction, self.recorded)
         if name == "device_id":
             if text in ("None", _CURRENT, "torch.device('cpu')"):
                 return Plain()
@@ -238,9 +254,13 @@ class _ByRun:
     def _broadcast(self) -> str:
         if self._has_own_ranks():
             raise Stays("sync_module_states: the runtime broadcasts among the ranks that shard")
-        device = self.expression("device_id")
-        where = "" if device is None else f", device={self._named(written(device))}"
-        return f"broadcast_module_states({{model}}{where})"
+        return f"broadcast_module_states({{model}}{self._device})"
+
+    @property
+    def _device(self) -> str:
+        """The argument for the device that the program gives, if it gives one."""
+        given = self.expression("device_id") is not None
+        return f", device={self._source('device_id')}" if given else ""
 
     @property
     def _strategy(self) -> str:
@@ -303,49 +323,6 @@ class _ByRun:
         if is_device and isinstance(value, ast.Name | ast.Attribute):
             return f"{self._named(written(value))}.type"
         return f'"{self.recorded.facts["device_type"]}"'
-
-    def _units(self) -> Plain:
-        """The units by class where they were all modules of classes that have a name here, else by their own names."""
-        facts = self.recorded.facts
-        if self.recorded.arguments.get("auto_wrap_policy", "None") == "None":
-            return Plain()
-        precise = self.recorded.arguments.get("mixed_precision", "None") != "None"
-        norms = set(facts["batch_norm"]) if precise else set()
-        if others := sorted(norms ^ set(facts["other_options"])):
-            raise Stays(f"auto_wrap_policy gave {others[0]} options of its own")
-        units = {cls: names for cls, names in facts["units"].items() if not norms.issuperset(names)}
-        if not units:
-            return Plain(norms=bool(norms))
-        known = [self._class(dotted) for dotted in units]
-        if facts["all_of_classes"] and all(text for text, _ in known):
-            made = translated("auto_wrap_policy", [text for text, _ in known])
-            needs = tuple(need for _, need in known if need is not None)
-            return replace(made, imports=needs, norms=bool(norms))
-        names = [name for group in units.values() for name in group]
-        if len(names) > _MOST_NAMES:
-            raise Stays(
-                "the units of auto_wrap_policy have no classes of their own at the constructor"
-            )
-        # Children before parents.
-        members = tuple(sorted(names, key=lambda name: -name.count(".")))
-        return Plain(members=members, norms=bool(norms))
-
-    def _class(self, dotted: str) -> tuple[str, Import | None]:
-        """How a class is written at the constructor, and its import if it has no name there; "" if it can have none."""
-        owner, _, name = dotted.rpartition(".")
-        context, call = self.context, self.construction.call
-        if owner == "torch.nn":
-            if context.means("nn", call, "torch.nn") and context.file.scope_of(call).lookup("nn"):
-                return f"nn.{name}", None
-            return (dotted, None) if has_torch(context, call) else ("", None)
-        found = context.file.scope_of(call).lookup(name)
-        if found is None:
-            is_script = not owner or context.file.name == owner
-            return ("", None) if is_script else (name, Import(owner, name))
-        load = next(iter(context.file.loads.get(name, ())), None)
-        made = context.program.definition(load, context.file) if load is not None else None
-        is_it = made is not None and made.file.name.rpartition(".")[2] == owner.rpartition(".")[2]
-        return (name, None) if is_it else ("", None)
 
 
 def _is_written(context: Context, value: ast.expr) -> bool:

@@ -78,7 +78,8 @@ class _Watched:
                 model = _Model(given["module"], cls) if name == _CLASS else None
                 result = original(*args, **kwargs)
                 if model is not None:
-                    entry |= model.facts | model.units(args[0])
+                    entry |= model.facts | model.units(args[0]) | {"hidden_outputs": []}
+                    model.watch_outputs(args[0], entry["hidden_outputs"])
                 self.entries.append(entry)
                 return result
             finally:
@@ -192,6 +193,15 @@ class _Model:
             ],
         }
 
+    def watch_outputs(self, root: Any, types: list[str]) -> None:
+        """Note what units return that FSDP1 looks into, and FSDP2 before torch 2.13 does not: they would get no gradients."""
+
+        def note(_unit: Any, _given: Any, output: Any) -> None:
+            types.extend(sorted({*map(texts.text, _hidden(output))} - {*types}))
+
+        for unit in self._instances(root):
+            unit.register_forward_hook(note)
+
     def _short(self, names: list[str], made: set[str]) -> Iterator[str]:
         """Names of units, with `layers.*` once for a container of units."""
         said = set()
@@ -207,6 +217,26 @@ class _Model:
     def _instances(self, module: Any) -> Iterator[Any]:
         units = (each for each in module.modules() if isinstance(each, self.cls))
         return (unit for unit in units if _WRAPPED in vars(unit)["_modules"])
+
+
+def _hidden(output: Any) -> Iterator[type]:
+    """The classes of containers in an output that torch's pytree takes for leaves, and that hold tensors with gradients."""
+    import torch
+    from torch.distributed.utils import _apply_to_tensors
+    from torch.utils._pytree import tree_leaves
+
+    found: list[torch.Tensor] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor)
+        return tensor
+
+    for leaf in tree_leaves(output) if torch.is_grad_enabled() else ():
+        found.clear()
+        if not isinstance(leaf, torch.Tensor):
+            _apply_to_tensors(note, leaf)
+        if any(tensor.requires_grad for tensor in found):
+            yield type(leaf)
 
 
 def _are_held(parameters: list[Any], owners: list[Any]) -> bool:

@@ -20,6 +20,7 @@ REASONS = {
     "clip_grad_norm_": "torch.nn.utils.clip_grad_norm_ returns a DTensor, and fails on offloaded gradients; it is "
     "used where the result is not",
     "fill_unused_gradients": "FSDP2 leaves the gradient of a parameter that no forward used None, FSDP1's was zeros",
+    "materialize": "to_empty takes all modules below or one; FSDP1 initialized those of one unit, in its own order",
     "no_sync": "set_requires_gradient_sync(False) stays in force until it is set back",
     "run_in_full_precision": "MixedPrecisionPolicy(output_dtype=...) casts to one type; FSDP1 gave the outputs of a "
     "BatchNorm the type of its inputs",

@@ -1,0 +1,131 @@
+"""The units that a run made of a model, and how they get memory where the model was on the meta device."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import permutations
+from typing import Any
+
+from fsdp_migrate.codemods.constructor.checks import written
+from fsdp_migrate.codemods.constructor.construction import Construction
+from fsdp_migrate.codemods.constructor.plain import Plain, Stays, has_torch
+from fsdp_migrate.codemods.constructor.translate import translated
+from fsdp_migrate.codemods.rule import Import
+from fsdp_migrate.facts.names import RUNTIME
+from fsdp_migrate.values import Recorded
+
+_MOST_NAMES = 12
+
+
+def units(construction: Construction, recorded: Recorded) -> Plain:
+    """The units by class where they were all modules of classes that have a name here, else by their own names.
+
+    Raises:
+        Stays: if a unit had options of its own, or there are too many to be named.
+    """
+    facts = recorded.facts
+    if recorded.arguments.get("auto_wrap_policy", "None") == "None":
+        return Plain()
+    precise = recorded.arguments.get("mixed_precision", "None") != "None"
+    norms = set(facts["batch_norm"]) if precise else set()
+    if others := sorted(norms ^ set(facts["other_options"])):
+        raise Stays(f"auto_wrap_policy gave {others[0]} options of its own")
+    made = {cls: names for cls, names in facts["units"].items() if not norms.issuperset(names)}
+    if not made:
+        return Plain(norms=bool(norms))
+    known = [_class(construction, dotted) for dotted in made]
+    if facts["all_of_classes"] and all(text for text, _ in known):
+        part = translated("auto_wrap_policy", [text for text, _ in known])
+        needs = tuple(need for _, need in known if need is not None)
+        return replace(part, imports=needs, norms=bool(norms))
+    names = [name for group in made.values() for name in group]
+    if len(names) > _MOST_NAMES:
+        raise Stays("the units of auto_wrap_policy have no classes of their own at the constructor")
+    # Children before parents.
+    return Plain(members=tuple(sorted(names, key=lambda name: -name.count("."))), norms=bool(norms))
+
+
+def _class(construction: Construction, dotted: str) -> tuple[str, Import | None]:
+    """How a class is written at the constructor, and its import if it has no name there; "" if it can have none."""
+    owner, _, name = dotted.rpartition(".")
+    context, call = construction.context, construction.call
+    if owner == "torch.nn":
+        if context.means("nn", call, "torch.nn") and context.file.scope_of(call).lookup("nn"):
+            return f"nn.{name}", None
+        return (dotted, None) if has_torch(context, call) else ("", None)
+    found = context.file.scope_of(call).lookup(name)
+    if found is None:
+        is_script = not owner or context.file.name == owner
+        return ("", None) if is_script else (name, Import(owner, name))
+    load = next(iter(context.file.loads.get(name, ())), None)
+    made = context.program.definition(load, context.file) if load is not None else None
+    is_it = made is not None and made.file.name.rpartition(".")[2] == owner.rpartition(".")[2]
+    return (name, None) if is_it else ("", None)
+
+
+def was_on_meta(facts: Mapping[str, Any]) -> bool:
+    """Whether a model was on the meta device, on some ranks or in some calls at least."""
+    return bool(facts.get("meta", True))
+
+
+def initialization(
+    construction: Construction,
+    recorded: Recorded,
+    given: ast.expr | None,
+    named: Callable[[str], str],
+    device: str,
+) -> Plain:
+    """How each unit gets memory and values just before it is sharded; nothing for a model that has them.
+
+    FSDP1 goes from one unit to the next, children before parents (`_wrap_utils.py`, `_auto_wrap`), which is the order of
+    `model.modules()` as long as no unit is inside another.
+
+    Args:
+        given: `param_init_fn`, if it is given.
+        named: names in source what is unpacked into the call.
+        device: the keyword argument for the device, as source.
+
+    Raises:
+        Stays: if units were nested, or have another order.
+    """
+    if given is None and not was_on_meta(recorded.facts):
+        return Plain()
+    groups, norms = recorded.facts["units"], recorded.facts["batch_norm"]
+    names = [name for group in groups.values() for name in group]
+    if any(
+        inner.startswith(f"{outer.removesuffix('.*')}.") for outer, inner in permutations(names, 2)
+    ):
+        raise Stays("a unit was inside another, and FSDP1 initialized the inner one first")
+    is_by_name = len(groups) > 1 and not recorded.facts["all_of_classes"]
+    if is_by_name or (norms and recorded.arguments.get("mixed_precision", "None") != "None"):
+        raise Stays("units of several classes were initialized one after the other")
+    above: tuple[str, ...] = ()
+    if given is None:
+        arguments = device
+    else:
+        context = construction.context
+        if any(node in context.references for node in ast.walk(given)):
+            raise Stays("param_init_fn names FSDP1")
+        code = named(written(given))
+        if not isinstance(given, ast.Name | ast.Attribute):
+            name = context.free("param_init_fn", construction.call)
+            above, code = (_bound(given, name, code),), name
+        if context.program.definition(given, context.file) or isinstance(given, ast.Lambda):
+            device = ""  # it knows its own
+        arguments = f", {code}{device}"
+    return Plain(
+        "runs on each unit just before it is sharded, as under FSDP1",
+        above=above,
+        each=(f"materialize({{module}}{arguments})",),
+        imports=(Import(RUNTIME, "materialize", construction.call.func),),
+        kept=() if given is None else (given,),
+    )
+
+
+def _bound(function: ast.expr, name: str, code: str) -> str:
+    """A function that is written inside of a call, with a name."""
+    if isinstance(function, ast.Lambda):
+        return f"def {name}({ast.unparse(function.args)}):\n    return {written(function.body)}"
+    return f"{name} = {code}"
