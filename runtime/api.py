@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 Options = TypeVar("Options")
+Member = TypeVar("Member", bound=Enum)
 
 
 class NamedOption(Enum):
@@ -252,26 +253,24 @@ def as_sharding_strategy(value: object) -> ShardingStrategy:
     """The strategy for a member of this enum or torch's, a member's name, or None (FULL_SHARD)."""
     if value is None:
         return ShardingStrategy.FULL_SHARD
-    name = getattr(value, "name", value)
-    if not isinstance(name, str) or name not in ShardingStrategy.__members__:
-        raise ValueError(
-            f"sharding_strategy={value!r} is not a sharding strategy: pass a member of "
-            f"ShardingStrategy or its name, one of {', '.join(ShardingStrategy.__members__)}"
-        )
-    return ShardingStrategy[name]
+    return _member(
+        ShardingStrategy, value, f"sharding_strategy={value!r} is not a sharding strategy"
+    )
 
 
 def as_backward_prefetch(value: object) -> BackwardPrefetch | None:
     """The mode for a member of this enum or torch's, a member's name, or None (no prefetch)."""
     if value is None:
         return None
+    return _member(BackwardPrefetch, value, f"backward_prefetch={value!r} is not a prefetch mode")
+
+
+def _member(kind: type[Member], value: object, problem: str) -> Member:
     name = getattr(value, "name", value)
-    if not isinstance(name, str) or name not in BackwardPrefetch.__members__:
-        raise ValueError(
-            f"backward_prefetch={value!r} is not a prefetch mode: pass "
-            "BackwardPrefetch.BACKWARD_PRE, BackwardPrefetch.BACKWARD_POST or None"
-        )
-    return BackwardPrefetch[name]
+    if not isinstance(name, str) or name not in kind.__members__:
+        names = ", ".join(kind.__members__)
+        raise ValueError(f"{problem}: pass a member of {kind.__name__} or its name, one of {names}")
+    return kind[name]
 
 
 def as_mixed_precision(value: Any) -> MixedPrecision | None:

@@ -1,18 +1,17 @@
-"""``auto_wrap_policy``: units inside a model, made by its constructor."""
+"""``auto_wrap_policy``: units inside a model, made by its constructor, and which units FSDP1 refuses."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from torch import nn
 
-from .frozen import check_frozen
+from .ignored import Ignored
 from .materialize import own_modules
-from .plan import plan_units
+from .plan import Unit, plan_units
 from .precision import run_in_full_precision
-from .ties import check_ties
 from .units import Arguments, Common, is_unit
 
 
@@ -38,9 +37,9 @@ def wrap_children(
         mixed_precision=arguments.precision,
         containers=True,
     )
-    check_ties_between(module, [unit.module for unit in units], common)
+    check_ties(module, [unit.module for unit in units], common.ignored)
     if hasattr(policy, "_run_policy"):  # FSDP1 does not check what a function selects
-        check_frozen(module, units[:-1], common.ignored.parameters, arguments.use_orig_params)
+        _check_frozen(module, units[:-1], common.ignored.parameters, arguments.use_orig_params)
     if arguments.precision is not None:
         _exempt(module, tuple(arguments.precision._module_classes_to_ignore))
     places: dict[nn.Module, list[tuple[nn.Module, str]]] = {}
@@ -68,8 +67,68 @@ def _exempt(root: nn.Module, classes: tuple[type[nn.Module], ...]) -> None:
         )
 
 
-def check_ties_between(root: nn.Module, units: list[nn.Module], common: Common) -> None:
-    """:func:`check_ties` of units that are not made yet."""
-    boundaries = set(units) | common.ignored.modules
-    owned = (own_modules(unit, boundaries) for unit in units if not is_unit(unit))
-    check_ties(root, owned, common.ignored.parameters)
+def check_ties(root: nn.Module, units: Collection[nn.Module], ignored: Ignored) -> None:
+    """Raises ValueError for a parameter that belongs to more than one of ``units``, which are not made yet.
+
+    Each unit shards its own parameters, so that the two ends of such a tie would go on as two parameters.
+    ``fully_shard`` says so from torch 2.12 on and cuts the tie in silence before. FSDP1 failed in
+    its first forward, or with ``use_orig_params=False`` cut the tie in silence as well.
+    """
+    names = {module: name for name, module in root.named_modules()}
+    boundaries = {*units, *ignored.modules}
+    seen: dict[nn.Parameter, tuple[nn.Module, str]] = {}
+    for unit in units:
+        for module in () if is_unit(unit) else own_modules(unit, boundaries):
+            for name, parameter in module.named_parameters(recurse=False):
+                if parameter in ignored.parameters:
+                    continue
+                path = f"{names[module]}.{name}".removeprefix(".")
+                owner, first = seen.setdefault(parameter, (unit, path))
+                if owner is not unit:
+                    raise ValueError(
+                        f"{path!r} and {first!r} are one parameter in two units, and sharding would "
+                        "cut the tie: change auto_wrap_policy so that one unit holds both, such as "
+                        "the whole model's"
+                    )
+
+
+def _check_frozen(
+    root: nn.Module, units: list[Unit], ignored: Collection[nn.Parameter], use_orig_params: bool
+) -> None:
+    """Raises ValueError, or with ``use_orig_params`` warns, for units with both frozen and trained parameters.
+
+    With FSDP1's texts (``_wrap_utils.py``, ``_validate_frozen_params``). The memory for gradients that they speak of
+    is that of FSDP1; the refusal keeps a program from depending on which of the two runs it.
+    """
+    names = {module: name for name, module in root.named_modules()}
+    boundaries = {unit.module for unit in units}
+    for unit in units:
+        parameters = {
+            parameter: f"{names[module]}.{name}".lstrip(".")
+            for module in own_modules(unit.module, boundaries)
+            for name, parameter in module.named_parameters(recurse=False)
+            if parameter not in ignored
+        }
+        trained = [name for p, name in parameters.items() if p.requires_grad]
+        frozen = [name for p, name in parameters.items() if not p.requires_grad]
+        if not trained or not frozen:
+            continue
+        message = f"{unit.name} has both parameters with requires_grad=True and False."
+        if use_orig_params:
+            numel = sum(p.numel() for p in parameters)
+            message += (
+                " We do not recommend wrapping such modules since the gradient memory usage will be "
+                f"higher than expected ({numel} numel instead of "
+                f"{sum(p.numel() for p in parameters if p.requires_grad)} numel before sharding via "
+                "reduce-scatter). "
+            )
+        else:
+            message += " FSDP does not support wrapping such modules when use_orig_params=False. "
+        message += (
+            "If possible, wrap the frozen parameters with FSDP separately.\n"
+            f"The following parameters have requires_grad=True:\n{trained}\n"
+            f"The following parameters have requires_grad=False:\n{frozen}"
+        )
+        if not use_orig_params:
+            raise ValueError(message)
+        warnings.warn(message, stacklevel=5)

@@ -22,9 +22,9 @@ from .api import (
     TrainingState,
     as_mixed_precision,
 )
-from .auto_wrap import check_ties_between, wrap_children
+from .auto_wrap import check_ties, wrap_children
 from .clip import clip_grad_norm_
-from .data import assign_data
+from .gather import assign_data
 from .ignored import resolve_ignored
 from .materialize import own_modules
 from .mesh import compute_device
@@ -155,7 +155,7 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
         if auto_wrap_policy is not None:
             wrap_children(module, auto_wrap_policy, arguments, common, _unit)
         else:
-            check_ties_between(module, [module], common)
+            check_ties(module, [module], ignored)
         self._wrap(module, arguments, common)
 
     def _wrap(self, module: nn.Module, arguments: Arguments, common: Common) -> None:

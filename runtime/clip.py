@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
+from .gather import current_device, local_shard
 from .gradients import is_unreduced
 from .torch_private import units_of
 
@@ -64,7 +65,7 @@ def clip_grad_norm_(
             group.append(parameter.grad)
     if gradients.keys() <= {None}:
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite)
-    everything = [_local(gradient) for group in gradients.values() for gradient in group]
+    everything = [local_shard(gradient) for group in gradients.values() for gradient in group]
 
     total = _total_norm(gradients, norm_type)
     if everything:
@@ -104,9 +105,10 @@ def _total_norm(
 
 def _local_norm(gradients: list[torch.Tensor], norm_type: float) -> torch.Tensor:
     """The norm of this rank's part of ``gradients``; empty parts have none."""
-    parts = [_local(gradient) for gradient in gradients]
     norms = [
-        torch.linalg.vector_norm(p, norm_type, dtype=torch.float32) for p in parts if p.numel() > 0
+        torch.linalg.vector_norm(part, norm_type, dtype=torch.float32)
+        for part in map(local_shard, gradients)
+        if part.numel() > 0
     ]
     total: torch.Tensor = torch.linalg.vector_norm(_stack(norms), norm_type)
     return total
@@ -120,10 +122,7 @@ def _stack(values: Iterable[torch.Tensor]) -> torch.Tensor:
 
 def _all_reduce(value: torch.Tensor, spread: Spread, op: dist.ReduceOp.RedOpType) -> torch.Tensor:
     mesh, dims = spread
-    if mesh.device_type != "cpu":
-        value = value.to(torch.device(mesh.device_type, torch.accelerator.current_device_index()))
-    else:
-        value = value.cpu()
+    value = value.to(current_device(mesh.device_type))
     for dim in dims:
         if mesh.size(dim) > 1:
             dist.all_reduce(value, op=op, group=mesh.get_group(dim))
@@ -137,7 +136,3 @@ def _spread(parameter: torch.Tensor) -> Spread | None:
         dim for dim, placement in enumerate(parameter.placements) if not placement.is_replicate()
     )
     return parameter.device_mesh, dims
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

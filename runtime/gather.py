@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 
@@ -18,7 +17,7 @@ def gather(tensor: DTensor, offload_to_cpu: bool = False) -> torch.Tensor:
     """
     mesh, local = tensor.device_mesh, tensor.to_local()
     if local.device.type != mesh.device_type:
-        local = local.to(device_of(mesh))
+        local = local.to(current_device(mesh.device_type))
         tensor = _with_local(local, tensor)
     # Over one rank torch 2.8's full_tensor() is a copy, where a change would be lost.
     whole = tensor.full_tensor() if is_sharded(tensor) else local
@@ -84,11 +83,37 @@ def offloaded(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.cpu()
 
 
+@torch.no_grad()
+def assign_data(tensor: DTensor, value: torch.Tensor) -> None:
+    """``tensor.data = value`` of a sharded parameter or gradient: copies ``value``, whole or a DTensor, into the shards.
+
+    Raises RuntimeError for another shape or dtype: FSDP2 keeps the memory of a shard.
+    """
+    if value.shape != tensor.shape or value.dtype != tensor.dtype:
+        raise RuntimeError(
+            f"a sharded tensor of shape {tuple(tensor.shape)} and {tensor.dtype} cannot take "
+            f"data of shape {tuple(value.shape)} and {value.dtype}"
+        )
+    tensor.to_local().copy_(local_shard(sharded_as(value, tensor)))
+
+
+def local_shard(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a sharded parameter or gradient, as a plain tensor that shares its memory.
+
+    FSDP1's parameters and gradients were such parts, so that norms and counts of them, reduced over
+    ranks by the program itself, came out right. Of a DTensor they are the whole tensor's already,
+    or, read with ``item()``, this rank's. A part has all dimensions but the first whole, where
+    FSDP1's had one dimension; on some ranks it is empty.
+
+    Args:
+        tensor: a parameter, its ``data`` or its gradient; a plain tensor is its own part.
+    """
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 def memory(tensor: torch.Tensor) -> tuple[torch.device, int]:
     """What two tensors share if a change of one is a change of the other."""
-    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    if hasattr(tensor, "local_shards"):
-        local = _local_shard(tensor)
+    local = _own_part(tensor) if hasattr(tensor, "local_shards") else local_shard(tensor)
     return local.device, local.untyped_storage().data_ptr()
 
 
@@ -97,16 +122,16 @@ def apart_from(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return tensor.clone() if memory(tensor) == memory(other) else tensor
 
 
-def device_of(mesh: DeviceMesh) -> torch.device:
-    """Where this rank communicates."""
-    if mesh.device_type == "cpu":
+def current_device(kind: str) -> torch.device:
+    """Where this rank communicates on a mesh of that kind of device."""
+    if kind == "cpu":
         return torch.device("cpu")
-    return torch.device(mesh.device_type, torch.accelerator.current_device_index())
+    return torch.device(kind, torch.accelerator.current_device_index())
 
 
 def _from_sharded_tensor(value: Any, like: DTensor) -> DTensor:
     """FSDP1 cut along the first dimension as FSDP2 does; parts that are cut otherwise are refused."""
-    own = _local_shard(value)
+    own = _own_part(value)
     expected = like.to_local()
     if own.numel() != expected.numel() or (own.numel() and own.shape != expected.shape):
         raise ValueError(
@@ -116,7 +141,8 @@ def _from_sharded_tensor(value: Any, like: DTensor) -> DTensor:
     return _with_local(own.reshape(expected.shape), like)
 
 
-def _local_shard(value: Any) -> torch.Tensor:
+def _own_part(value: Any) -> torch.Tensor:
+    """Of a ShardedTensor."""
     shards = value.local_shards()
     return shards[0].tensor if shards else torch.empty(0, dtype=value.dtype)
 

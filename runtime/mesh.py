@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from .api import ShardingStrategy, as_sharding_strategy
+from .gather import current_device
 
 MESH_DIM_NAMES = ("replicate", "shard")
 
@@ -161,12 +162,8 @@ def _hybrid_mesh(
     shard_group, replicate_group = process_group
     # A rank knows the ranks of its own two groups only; its replicas tell it about their shard
     # groups.
-    device = (
-        torch.device(device_type, torch.accelerator.current_device_index())
-        if device_type != "cpu"
-        else "cpu"
-    )
-    row = torch.tensor(dist.get_process_group_ranks(shard_group), device=device)
+    ranks = dist.get_process_group_ranks(shard_group)
+    row = torch.tensor(ranks, device=current_device(device_type))
     rows = [torch.empty_like(row) for _ in range(replicate_group.size())]
     dist.all_gather(rows, row, group=replicate_group)
     return DeviceMesh.from_group(

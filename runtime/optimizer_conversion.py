@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from .gather import apart_from, device_of, gather, is_sharded, offloaded, sharded_as
+from .gather import apart_from, current_device, gather, is_sharded, offloaded, sharded_as
 from .optimizer_keys import as_saved, clean, grouped_parameters, named, names_of
 from .sync import broadcast_tensors
 
@@ -189,7 +189,9 @@ class FromRank0:
 
     def fetch(self, value: torch.Tensor, owner: nn.Parameter) -> torch.Tensor:
         """``value`` of the first rank, where ``owner`` communicates."""
-        device = device_of(owner.device_mesh) if isinstance(owner, DTensor) else owner.device
+        device = owner.device
+        if isinstance(owner, DTensor):
+            device = current_device(owner.device_mesh.device_type)
         fetched = torch.empty_like(value, device=device) if value.is_meta else value.to(device)
         broadcast_tensors([fetched], self.group)
         return fetched

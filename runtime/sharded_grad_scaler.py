@@ -7,7 +7,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.amp.grad_scaler import GradScaler
-from torch.distributed.tensor import DTensor
+
+from .gather import local_shard
 
 __all__ = ["ShardedGradScaler"]
 
@@ -60,7 +61,8 @@ class ShardedGradScaler(GradScaler):
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    shard = _local(parameter.grad)
+                    shard = local_shard(parameter.grad)
+                    shard = shard._values() if shard.is_sparse else shard
                     by_kind.setdefault((shard.device, shard.dtype), []).append(shard)
         found = {device: found_inf.to(device, copy=True) for device, _ in by_kind}
         for (device, _), shards in by_kind.items():
@@ -80,9 +82,3 @@ def _in_dtypes_of(given: Any, scaled: Any) -> Any:
     if isinstance(given, (list, tuple)):
         return type(given)(map(_in_dtypes_of, given, scaled))
     return scaled
-
-
-def _local(gradient: torch.Tensor) -> torch.Tensor:
-    """What is unscaled in place of ``gradient``."""
-    local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
-    return local._values() if local.is_sparse else local

@@ -152,8 +152,7 @@ def get_state_dict_type(module: nn.Module) -> StateDictSettings | None:
 
 
 def _settings_of(module: nn.Module) -> list[StateDictSettings]:
-    units = [unit for unit in units_of(module) if isinstance(unit, nn.Module)]
-    return [_in_force.get(unit) or default_settings() for unit in units]
+    return [_in_force.get(unit) or default_settings() for unit in units_of(module)]
 
 
 def _settings(kind: Any, config: Any, optim_config: Any) -> StateDictSettings:
@@ -169,22 +168,19 @@ def _settings(kind: Any, config: Any, optim_config: Any) -> StateDictSettings:
             f"state_dict_type={kind!r} is not a state dict type: pass "
             "StateDictType.FULL_STATE_DICT or StateDictType.SHARDED_STATE_DICT"
         )
-    given = [
-        default if c is None else c
-        for c, default in zip((config, optim_config), defaults, strict=True)
-    ]
-    arguments = ("state_dict_config", "optim_state_dict_config")
-    for argument, chosen, default in zip(arguments, given, defaults, strict=True):
-        if type(chosen).__name__ != type(default).__name__:
+    given = {"state_dict_config": config, "optim_state_dict_config": optim_config}
+    for (argument, chosen), default in zip(given.items(), defaults, strict=True):
+        if chosen is None:
+            given[argument] = default
+        elif type(chosen).__name__ != type(default).__name__:
             raise RuntimeError(
                 f"Expected {argument} of type {type(default)} but got {type(chosen)}"
             )
-    return StateDictSettings(StateDictType(kind), *given)
+    return StateDictSettings(StateDictType(kind), **given)
 
 
 def _modules_of_units(module: nn.Module) -> list[nn.Module]:
-    units = [unit for unit in units_of(module) if isinstance(unit, nn.Module)]
-    return [each for unit in units for each in own_modules(unit, ())]
+    return [each for unit in units_of(module) for each in own_modules(unit, ())]
 
 
 @torch.no_grad()

@@ -6,11 +6,12 @@ import contextlib
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 from weakref import WeakSet
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from .api import ShardingStrategy
@@ -69,7 +70,7 @@ def summon_full_params(
 
 @contextlib.contextmanager
 def whole_parameters(
-    units: list[FSDPModule],
+    units: list[Any],
     writeback: bool = True,
     rank0_only: bool = False,
     offload_to_cpu: bool = False,
@@ -82,12 +83,12 @@ def whole_parameters(
     summoned = [
         one
         for one in (_summon(*place, offload_to_cpu, with_grads) for place in _places(units))
-        if not (rank0_only and one.mesh_rank != 0)
+        if not (rank0_only and _place_in_mesh(one.sharded) != 0)
     ]
     shown = [unit for unit in units if not (rank0_only and _rank_in_mesh(unit) != 0)]
     for one in summoned:
-        one.show()
-    _summoned.update(shown)  # type: ignore[arg-type]
+        one.put(one.whole)
+    _summoned.update(shown)
     try:
         yield
     finally:
@@ -95,13 +96,15 @@ def whole_parameters(
         for unit in units:  # a forward inside may have left parameters gathered
             unit.reshard()
         for one in summoned:
-            one.restore()
+            one.put(one.sharded)
             if writeback:
-                one.write_back(with_grads)
+                _take_shard(one.sharded, one.whole)
+            if writeback and with_grads:
+                _take_shard(one.sharded.grad, one.whole.grad)
 
 
 def _check(
-    unit: FSDPModule, writeback: bool, rank0_only: bool, offload_to_cpu: bool, with_grads: bool
+    unit: Any, writeback: bool, rank0_only: bool, offload_to_cpu: bool, with_grads: bool
 ) -> None:
     original = getattr(unit, "_use_orig_params", True)
     if with_grads and (offload_to_cpu or not original):
@@ -122,57 +125,40 @@ def _check(
         )
     if is_running(unit):
         raise AssertionError("Cannot manually unshard parameters during forward/backward")
-    if isinstance(unit, nn.Module) and is_summoned(unit):
+    if is_summoned(unit):
         raise AssertionError(
             "Cannot manually unshard parameters when already unsharding parameters"
         )
 
 
-def _rank_in_mesh(unit: FSDPModule) -> int:
+def _rank_in_mesh(unit: Any) -> int:
     """This rank's place among those that share the unit's shards; 0 where it has none."""
-    assert isinstance(unit, nn.Module)
     sharded = next((p for p in unit.parameters() if isinstance(p, DTensor)), None)
-    return (
-        0 if sharded is None else sharded.device_mesh.get_local_rank(sharded.device_mesh.ndim - 1)
-    )
+    return 0 if sharded is None else _place_in_mesh(sharded)
+
+
+def _place_in_mesh(sharded: Any) -> int:
+    mesh: DeviceMesh = sharded.device_mesh
+    return mesh.get_local_rank(mesh.ndim - 1)
 
 
 @dataclass(frozen=True)
 class _Summoned:
-    """One sharded parameter, the whole one that replaces it, and the module that holds it."""
+    """One sharded parameter, the whole one that replaces it, and where both are found."""
 
     sharded: nn.Parameter
     whole: nn.Parameter
     places: list[tuple[nn.Module, str]]
 
-    @property
-    def mesh_rank(self) -> int:
-        """This rank's place among those that share the parameter's shards."""
-        assert isinstance(self.sharded, DTensor)
-        mesh = self.sharded.device_mesh
-        return mesh.get_local_rank(mesh.ndim - 1)
-
-    def show(self) -> None:
+    def put(self, parameter: nn.Parameter) -> None:
+        """Let the modules hold one of the two."""
         for owner, name in self.places:
-            owner._parameters[name] = self.whole
-
-    def restore(self) -> None:
-        for owner, name in self.places:
-            owner._parameters[name] = self.sharded
-
-    @torch.no_grad()
-    def write_back(self, with_grads: bool) -> None:
-        _take_shard(self.sharded, self.whole)
-        if with_grads and self.sharded.grad is not None and self.whole.grad is not None:
-            _take_shard(self.sharded.grad, self.whole.grad)
+            owner._parameters[name] = parameter
 
 
-def _places(
-    units: list[FSDPModule],
-) -> Iterator[tuple[nn.Parameter, list[tuple[nn.Module, str]]]]:
+def _places(units: list[Any]) -> Iterator[tuple[nn.Parameter, list[tuple[nn.Module, str]]]]:
     """Every sharded parameter of the units with the modules and names that it is found under."""
     for unit in units:
-        assert isinstance(unit, nn.Module)
         found: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
         for owner in own_modules(unit, ()):
             for name, parameter in owner.named_parameters(recurse=False, remove_duplicate=False):
@@ -182,23 +168,16 @@ def _places(
 
 
 def _summon(
-    sharded: nn.Parameter,
-    places: list[tuple[nn.Module, str]],
-    offload_to_cpu: bool,
-    with_grads: bool,
+    sharded: Any, places: list[tuple[nn.Module, str]], offload_to_cpu: bool, with_grads: bool
 ) -> _Summoned:
-    whole = nn.Parameter(_gather(sharded, offload_to_cpu), sharded.requires_grad)
+    whole = nn.Parameter(gather(sharded, offload_to_cpu), sharded.requires_grad)
     if with_grads and sharded.grad is not None:
-        whole.grad = _gather(sharded.grad, offload_to_cpu)
+        whole.grad = gather(sharded.grad, offload_to_cpu)
     return _Summoned(sharded, whole, places)
 
 
-def _gather(tensor: torch.Tensor, offload_to_cpu: bool) -> torch.Tensor:
-    assert isinstance(tensor, DTensor)
-    return gather(tensor, offload_to_cpu)
-
-
-def _take_shard(sharded: torch.Tensor, whole: torch.Tensor) -> None:
-    """Copies this rank's part of ``whole``."""
-    assert isinstance(sharded, DTensor)
-    sharded.to_local().copy_(shard(whole, sharded).to_local())
+@torch.no_grad()
+def _take_shard(sharded: Any, whole: torch.Tensor | None) -> None:
+    """Copies this rank's part of ``whole``, where there are both."""
+    if sharded is not None and whole is not None:
+        sharded.to_local().copy_(shard(whole, sharded).to_local())

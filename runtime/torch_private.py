@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar, cast
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -23,8 +23,8 @@ from torch.utils._pytree import tree_leaves
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def units_of(module: nn.Module) -> list[FSDPModule]:
-    """The units in the tree of ``module``, itself included."""
+def units_of(module: nn.Module) -> list[Any]:
+    """The units in the tree of ``module``, itself included; each is an nn.Module and an FSDPModule."""
     return [m for m in module.modules() if isinstance(m, FSDPModule)]
 
 
@@ -35,12 +35,6 @@ def parameter_groups(unit: FSDPModule) -> list[Any]:
         return list(state._fsdp_param_groups)
     group = getattr(state, "_fsdp_param_group", None)
     return [] if group is None else [group]
-
-
-def parameters_of(unit: FSDPModule) -> Iterator[Any]:
-    """FSDP2's records of the parameters that ``unit`` manages."""
-    for group in parameter_groups(unit):
-        yield from group.fsdp_params
 
 
 # A unit that is sharded itself, rather than the module inside it #
@@ -74,28 +68,26 @@ def shard(unit: nn.Module, **options: Any) -> None:
     state._post_forward_hook_handle.remove()
 
 
-def pre_forward(
-    unit: FSDPModule, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def pre_forward(unit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Gathers the parameters of ``unit``; the inputs, moved and cast."""
     for group in parameter_groups(unit):
         _show_unsharded(group)
-    return unit._get_fsdp_state()._pre_forward(cast(nn.Module, unit), args, kwargs)
+    return unit._get_fsdp_state()._pre_forward(unit, args, kwargs)
 
 
-def post_forward(unit: FSDPModule, args: tuple[Any, ...], output: Any) -> Any:
+def post_forward(unit: Any, args: tuple[Any, ...], output: Any) -> Any:
     """Frees the parameters of ``unit`` if its strategy says so; the output, ready for backward.
 
     When the outermost unit is done, every module shows its sharded parameters.
     """
     state = unit._get_fsdp_state()
     recomputed = state._training_state.name == "PRE_BACKWARD"
-    output = state._post_forward(cast(nn.Module, unit), args, output)
+    output = state._post_forward(unit, args, output)
     if recomputed:
         return output
     _hook_dataclasses(state, output)
     if state._state_ctx.iter_forward_root is None:
-        for below in units_of(cast(nn.Module, unit)):
+        for below in units_of(unit):
             for group in parameter_groups(below):
                 show_sharded(group)
     return output
@@ -134,13 +126,13 @@ def set_root(unit: FSDPModule, value: bool | None) -> None:
     state._is_root = value
 
 
-def initialize(unit: FSDPModule) -> None:
+def initialize(unit: Any) -> None:
     """Makes ``unit`` a root, and what is below it part of that, unless that is decided already.
 
     What was below another root may be wrapped again, as under FSDP1; a root may not be inside another.
     """
     if is_root(unit) is None:
-        for below in units_of(cast(nn.Module, unit)):
+        for below in units_of(unit):
             if is_root(below) is False:
                 set_root(below, None)
     unit._get_fsdp_state()._lazy_init()

@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from fsdp_migrate.runtime.torch_private import parameters_of, units_of
+from fsdp_migrate.runtime.torch_private import parameter_groups, units_of
 
 from .checks import CHECKS, check
 from .swapped import swap
@@ -240,7 +240,12 @@ def offloads(model: nn.Module) -> bool:
     """Whether the shards of a model are on the CPU between forwards, and the gathered parameters where they are not."""
     if not isinstance(model, FSDPModule):
         return bool(model.cpu_offload.offload_params)
-    return all(p.offload_to_cpu for unit in units_of(model) for p in parameters_of(unit))
+    return all(
+        p.offload_to_cpu
+        for unit in units_of(model)
+        for g in parameter_groups(unit)
+        for p in g.fsdp_params
+    )
 
 
 def execute(text: str, whole: Callable[[nn.Module], Any]) -> Any:

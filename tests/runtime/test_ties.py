@@ -1,11 +1,12 @@
-"""A parameter of two units, as the units' modules say."""
+"""A parameter of two units."""
 
 from __future__ import annotations
 
 import pytest
 from torch import nn
 
-from fsdp_migrate.runtime.ties import check_ties
+from fsdp_migrate.runtime.auto_wrap import check_ties
+from fsdp_migrate.runtime.ignored import Ignored
 
 
 def tied() -> nn.Sequential:
@@ -19,14 +20,14 @@ def test_two_units_are_refused_by_name() -> None:
     with pytest.raises(
         ValueError, match=r"'2\.weight' and '0\.weight' are one parameter in two units"
     ):
-        check_ties(net, [[net[0]], [net, net[1], net[2]]])
+        check_ties(net, [net[0], net], Ignored(set(), set()))
 
 
 def test_one_unit_may_share() -> None:
     net = tied()
-    check_ties(net, [[net[1]], [net, net[0], net[2]]])
+    check_ties(net, [net[1], net], Ignored(set(), set()))
 
 
 def test_ignored_parameters_may_be_shared() -> None:
     net = tied()
-    check_ties(net, [[net[0]], [net, net[1], net[2]]], {net[0].weight})
+    check_ties(net, [net[0], net], Ignored(set(), {net[0].weight}))
