@@ -33,8 +33,8 @@ from .api import (
 )
 from .bridge import FullyShardedDataParallel
 from .clip import clip_grad_norm_
+from .gather import local_shard
 from .gradients import fill_unused_gradients
-from .local import local_shard
 from .materialize import materialize
 from .mesh import build_mesh
 from .older_optimizers import StaleParameter
