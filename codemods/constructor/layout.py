@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from textwrap import indent
 from tokenize import COMMENT
@@ -293,7 +292,8 @@ def _lines(construction: Construction, parts: Plain, shape: Shape, skip_root: bo
             shared = f", **{name}"
         if any("cast_forward_inputs=False" in value for value in parts.child.values()):
             lines.append("# As under FSDP1, the root alone casts its inputs")
-        lines += _loop(construction, parts, shape, shared, skip_root)
+        unit = context.free("module", construction.call)
+        lines += _loop(parts, shape.model, unit, shared, skip_root)
     lines += _each(parts, shape.model)
     final = f"fully_shard({shape.model}{_arguments(parts.root)}{shared})"
     below = [line.replace("{model}", shape.model) for line in parts.below]
@@ -304,47 +304,38 @@ def _lines(construction: Construction, parts: Plain, shape: Shape, skip_root: bo
     return [*lines, final, *below]
 
 
-def _loop(
-    construction: Construction, parts: Plain, shape: Shape, shared: str, skip_root: bool
-) -> Sequence[str]:
-    unit = construction.context.free("module", construction.call)
-    call = "\n".join([*_each(parts, unit), f"fully_shard({unit}{_arguments(parts.child)}{shared})"])
-    every = f"{shape.model}.modules()"
-    each = f"for {unit} in {every if parts.each else f'reversed(list({every}))'}:"
-    norms = (
-        f"    if isinstance({unit}, _BatchNorm):",
-        f"        run_in_full_precision({unit})",
-        f"        fully_shard({unit}{shared})",
-    )
-    if parts.members:
-        members = [_member(shape.model, name) for name in parts.members]
-        return (*((each, *norms) if parts.norms else ()), *_of_members(members, unit, call))
-    if not parts.units:
-        return each, *norms
-    condition = parts.units.format(module=unit)
-    if skip_root:
-        condition = f"{unit} is not {shape.model} and {condition}"
-    keyword = "elif" if parts.norms else "if"
-    return (
-        each,
-        *(norms if parts.norms else ()),
-        f"    {keyword} {condition}:",
-        indent(call, " " * 8),
-    )
+def _loop(parts: Plain, model: str, unit: str, shared: str, skip_root: bool) -> list[str]:
+    """The loops that shard the units below a model."""
+    sharded = f"fully_shard({unit}{_arguments(parts.child)}{shared})"
+    call = "\n".join([*_each(parts, unit), sharded])
+    every = f"{model}.modules()" if parts.each else f"reversed(list({model}.modules()))"
+    lines = [f"for {unit} in {every}:"] if parts.units or parts.norms else []
+    if parts.norms:
+        lines.append(f"    if isinstance({unit}, _BatchNorm):")
+        lines += [f"        run_in_full_precision({unit})", f"        fully_shard({unit}{shared})"]
+    if parts.units:
+        condition = parts.units.format(module=unit)
+        if skip_root:
+            condition = f"{unit} is not {model} and {condition}"
+        keyword = "elif" if parts.norms else "if"
+        lines += [f"    {keyword} {condition}:", indent(call, " " * 8)]
+    members = [_member(model, name) for name in parts.members]
+    if not members:
+        return lines
+    if len(members) > 1:
+        every = f"({', '.join(members)})"
+    elif members[0].startswith("*"):
+        every = members[0][1:]
+    elif parts.each:
+        every = f"({members[0]},)"
+    else:
+        return [*lines, sharded.replace(f"({unit}", f"({members[0]}", 1)]
+    return [*lines, f"for {unit} in {every}:", indent(call, "    ")]
 
 
 def _each(parts: Plain, module: str) -> list[str]:
     """The statements in front of the call that shards a module."""
     return [line.replace("{module}", module) for line in parts.each]
-
-
-def _of_members(members: list[str], unit: str, call: str) -> Sequence[str]:
-    """The units that are named, children before parents."""
-    if members[0][0] != "*" and len(members) == 1 and "\n" not in call:
-        return (call.replace(f"({unit}", f"({members[0]}", 1),)
-    every = f"({', '.join(members)}{',' * (len(members) == 1)})"
-    every = members[0][1:] if members[0][0] == "*" and len(members) == 1 else every
-    return f"for {unit} in {every}:", indent(call, "    ")
 
 
 def _member(model: str, name: str) -> str:

@@ -196,15 +196,23 @@ def test_values_that_differ_stay_on_the_bridge(program: Path) -> None:
     [
         ({"parameters_held": True}, "held the model's parameters"),
         ({"other_options": ["blocks.0"]}, "blocks.0 options of its own"),
-        ({"arguments": {**ARGUMENTS, "param_init_fn": "<function init>"}}, "param_init_fn"),
+        ({"arguments": {**ARGUMENTS, "ignored_modules": "[<Linear>]"}}, "ignored_modules"),
+        ({"hidden_outputs": ["model.Output"]}, "returns model.Output"),
+        ({"meta": True, "units": {"model.Block": ["a", "a.b"]}}, "inside another"),
     ],
-    ids=["an optimizer from before", "units of their own", "an argument of the runtime's"],
+    ids=[
+        "an optimizer from before",
+        "units of their own",
+        "an argument of the runtime's",
+        "an output of a class of its own",
+        "nested units on meta",
+    ],
 )
 def test_what_a_run_shows_against_it_keeps_the_bridge(
     changes: dict[str, Any], expected: str, program: Path
 ) -> None:
     if "arguments" in changes:
-        text = TRAIN.replace("model,\n", "model,\n        param_init_fn=cfg.init,\n")
+        text = TRAIN.replace("model,\n", "model,\n        ignored_modules=cfg.frozen,\n")
         (program / "train.py").write_text(text)
     assert expected in reason(program, recorded(program, **changes))
 
@@ -382,3 +390,25 @@ def test_a_method_that_ran_on_a_model_was_one_of_a_model(program: Path) -> None:
     changed = analysed(program, one).changes
     train = next(c.after.decode() for c in changed if c.path.name == "train.py")
     assert "        torch.nn.utils.clip_grad_norm_(part.parameters(), 1.0)\n" in train
+
+
+@pytest.mark.parametrize("differs", [False, True], ids=["on all ranks", "on some"])
+def test_a_model_on_meta_gets_its_memory_unit_by_unit(differs: bool, program: Path) -> None:
+    more = "model,\n        param_init_fn=cfg.init or None,\n        sync_module_states=True,\n"
+    (program / "train.py").write_text(TRAIN.replace("model,\n", more))
+    arguments = {**ARGUMENTS, "sync_module_states": "True"}
+    seen = {"differs": {"param_init_fn": ["None", "<function init>"]}} if differs else {}
+    file = recorded(program, meta=True, arguments=arguments, **seen)
+    text = after(program, file)
+    assert text.partition("wrap ==")[2].partition("\n")[2] == (
+        "    param_init_fn = cfg.init or None\n"
+        "    # Each unit gets its memory just before it is sharded: one at a time is whole\n"
+        "    for module in model.modules():\n"
+        "        if isinstance(module, Block):\n"
+        "            materialize(module, param_init_fn)\n"
+        "            broadcast_module_states(module)\n"
+        "            fully_shard(module, reshard_after_forward=False)\n"
+        "    materialize(model, param_init_fn)\n"
+        "    broadcast_module_states(model)\n"
+        "    fully_shard(model, reshard_after_forward=False)\n"
+    )
