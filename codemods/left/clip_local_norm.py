@@ -26,8 +26,8 @@ DTensor, which cannot be formatted; `clip_grad_norm_` of the runtime returns a p
 Clipping by value is the same under both.
 
 `model.clip_grad_norm_(c)` adds the gradients of ignored parameters to the norm of each rank. Where those differ between
-ranks, so does what each rank scales its shards by, and FSDP2's shards hold other elements. With the infinity norm, frozen
-parameters, or gradients that the program reduces itself, nothing differs, and that is not reported.""",
+ranks, so does what each rank scales its shards by, and FSDP2's shards hold other elements. With the infinity norm nothing
+differs, nor where they are frozen or the program reduces their gradients itself: with signs of that it is not by hand.""",
     (
         bridged(
             "the norm is not used",
@@ -139,13 +139,12 @@ model.clip_grad_norm_(1.0)
             message="ranks clip by norms of their own where gradients of ignored parameters differ",
         ),
         bridged(
-            "ignored parameters that are frozen",
+            "ignored parameters, and a norm that is the same on every rank",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
-model.head.requires_grad_(False)
 model = FSDP(model, ignored_modules=[model.head])
-model.clip_grad_norm_(1.0)
+model.clip_grad_norm_(1.0, float("inf"))
 """,
             quiet=True,
         ),
@@ -199,17 +198,19 @@ def _with_ignored(context: Context) -> Iterator[Found]:
         norm = keyword(call, "norm_type", 2 if of_class else 1)
         if norm is not None and "inf" in ast.unparse(norm):
             continue
-        if (of_class or context.can_be_model(attribute.value)) and _trains_ignored(context.models):
-            yield Found(RULE, attribute, Action.MANUAL, _IGNORED)
+        action = _of_ignored(context.models)
+        if action is not None and (of_class or context.can_be_model(attribute.value)):
+            yield Found(RULE, attribute, action, _IGNORED)
 
 
 @lru_cache(maxsize=1)  # of this run only
-def _trains_ignored(models: Models) -> bool:
-    """Whether parameters are ignored, and no file of the program freezes any or reduces gradients itself."""
+def _of_ignored(models: Models) -> Action | None:
+    """By hand if parameters are ignored; not where a file of the program freezes some, or reduces gradients itself."""
     texts = [file.text for file in models.program.files]
-    return any(_IGNORES.search(text) for text in texts) and not any(
-        "requires_grad" in text or "all_reduce" in text for text in texts
-    )
+    if not any(_IGNORES.search(text) for text in texts):
+        return None
+    is_cared_for = any("requires_grad" in text or "all_reduce" in text for text in texts)
+    return Action.RUNTIME if is_cared_for else Action.MANUAL
 
 
 def _are_sharded(context: Context, given: ast.expr) -> bool:

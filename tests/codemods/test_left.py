@@ -340,18 +340,21 @@ def test_names_of_flat_parameters_with_an_unpacked_dictionary(
 
 
 @pytest.mark.parametrize(
-    ("others", "clip", "reported"),
+    ("others", "clip", "action"),
     [
-        ("", "model.clip_grad_norm_(1.0)", True),
-        ("", "FSDP.clip_grad_norm_(model, 1.0)", True),
-        ("", "model.clip_grad_norm_(1.0, float('inf'))", False),
-        ("", "other.clip_grad_norm_(1.0)", False),
-        ("dist.all_reduce(model.head.weight.grad)", "model.clip_grad_norm_(1.0)", False),
+        ("", "model.clip_grad_norm_(1.0)", Action.MANUAL),
+        ("", "FSDP.clip_grad_norm_(model, 1.0)", Action.MANUAL),
+        ("", "model.clip_grad_norm_(1.0, float('inf'))", None),
+        ("", "other.clip_grad_norm_(1.0)", None),
+        ("dist.all_reduce(model.head.grad)", "model.clip_grad_norm_(1.0)", Action.RUNTIME),
+        ("model.head.requires_grad_(False)", "model.clip_grad_norm_(1.0)", Action.RUNTIME),
     ],
 )
 @pytest.mark.parametrize("given", ["ignored_states=frozen", "**{'ignored_modules': [model.head]}"])
 def test_clipping_with_ignored_parameters(
-    others: str, clip: str, reported: bool, given: str, tmp_path: Path
+    others: str, clip: str, action: Action | None, given: str, tmp_path: Path
 ) -> None:
     program = f"{HEAD}model = FSDP(model, {given})\n{others}\nnorm = {clip}\n"
-    assert ("FSDP302" in codes(tmp_path, program, "clip_grad_norm_")) == reported
+    found = analysed(tmp_path, program).findings
+    actions = [each.action for each in found if each.code == "FSDP302"]
+    assert actions == ([] if action is None else [action])
