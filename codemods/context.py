@@ -80,8 +80,8 @@ class Context:
         """The one expression that gives a name its value, in this file or another; None if that is not known."""
         return value_of(self.program, self.file, expression)
 
-    def recorded(self, call: ast.Call) -> Recorded | None:
-        """What a run gave to a call; None if it was not called, or nothing was recorded."""
+    def recorded(self, call: ast.Call | ast.Attribute) -> Recorded | None:
+        """What a run gave to a call, or to `.module`; None if it was not reached, or nothing was recorded."""
         known = self.program.recorded
         found = known.get(self.file.path.resolve(), ()) if known else ()
         return next((each for each in found if each.is_at(call)), None)

@@ -37,10 +37,10 @@ class UnusableValues(ValueError):
 
 @dataclass(frozen=True)
 class Recorded:
-    """One call in the source, as it ran.
+    """One call in the source, or one `.module`, as it ran.
 
     Attributes:
-        call: `FullyShardedDataParallel`, or a method of it.
+        call: `FullyShardedDataParallel`, a method of it, or `module`, which is read.
         line, end_line, end_column: of the call, counted from 1, in bytes; no end on Python 3.10.
         arguments: the Python text of those that were given and the same everywhere.
         differs: what was not the same, with the texts that were seen.
@@ -57,8 +57,8 @@ class Recorded:
     names: dict[str, str] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
 
-    def is_at(self, node: ast.Call) -> bool:
-        """Whether a call of the source is this one: no two calls end at the same place."""
+    def is_at(self, node: ast.Call | ast.Attribute) -> bool:
+        """Whether an expression of the source is this one: no two of the same kind end at the same place."""
         if self.end_line:
             return (self.end_line, self.end_column) == (
                 node.end_lineno,

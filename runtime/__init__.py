@@ -52,7 +52,12 @@ from .plan import Unit, plan_units
 from .precision import cast_buffers, run_in_full_precision
 from .refusals import UnsupportedInFSDP2
 from .sharded_grad_scaler import ShardedGradScaler
-from .state_dict_types import get_state_dict_type, set_state_dict_type, state_dict_type
+from .state_dict_types import (
+    get_state_dict_type,
+    set_state_dict_type,
+    state_dict_type,
+    use_full_state_dicts,
+)
 from .summon import summon_full_params
 from .sync import broadcast_module_states
 from .wrap import (
@@ -125,6 +130,7 @@ __all__ = [
     "state_dict_type",
     "summon_full_params",
     "transformer_auto_wrap_policy",
+    "use_full_state_dicts",
     "wrap",
 ]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial
 
@@ -19,7 +19,7 @@ from fsdp_migrate.codemods.constructor.construction import (
     Construction,
     Constructions,
 )
-from fsdp_migrate.codemods.constructor.dependence import GATHERED, WORDS, dependences
+from fsdp_migrate.codemods.constructor.dependence import GATHERED, WHOLE, WORDS, dependences
 from fsdp_migrate.codemods.constructor.form import PlainForm, handled_by
 from fsdp_migrate.codemods.constructor.guards import are_held
 from fsdp_migrate.codemods.constructor.layout import definition, shape_of
@@ -52,8 +52,12 @@ _WORDS_OF_USES = ("FullyShardedDataParallel", "no_sync", "clip_grad_norm_")  # f
 _USES = re.compile(r"\bfsdp\b|\.module\b")
 
 
-class _Gathered(Stays):
-    """An optimizer may be given parameters that are gathered."""
+class _Needs(Stays):
+    """A dependence that the plain form can provide for."""
+
+    def __init__(self, reason: str, needs: set[str]) -> None:
+        super().__init__(reason)
+        self.needs = needs
 
 
 @dataclass(eq=False)
@@ -139,27 +143,32 @@ class Decisions:
                 return Decision(reason="no call of the function that wraps the model is known")
             try:
                 forms = self._forms(contexts, origins)
-            except _Gathered:
-                forms = self._forms(contexts, origins, frees=True)
+            except _Needs as dependence:
+                forms = self._forms(contexts, origins, dependence.needs)
         except Stays as stays:
             return Decision(reason=str(stays))
         return Decision(forms)
 
     def _forms(
-        self, contexts: list[Context], origins: dict[Construction, Origin], *, frees: bool = False
+        self,
+        contexts: list[Context],
+        origins: dict[Construction, Origin],
+        needs: Collection[str] = (),
     ) -> dict[ast.Call, PlainForm]:
         """The plain forms of some constructors, and of what makes them.
 
         Args:
-            frees: whether the root is told to free its parameters after forward, so that it shows shards at any time.
+            needs: what they provide for: GATHERED, by a root that frees its parameters after forward, so that it shows shards
+                at any time; WHOLE, by state dicts as FSDP1 had them.
 
         Raises:
             Stays: if one has none.
         """
-        forms = {each.call: self._form(each, origins) for each in origins}
-        if frees:
+        whole_states = WHOLE in needs
+        forms = {e.call: self._form(e, origins, whole_states=whole_states) for e in origins}
+        if GATHERED in needs:
             forms = {call: form.freeing() for call, form in forms.items()}
-        self._check(contexts, list(forms.values()), list(origins.values()), frees=frees)
+        self._check(contexts, list(forms.values()), list(origins.values()), needs)
         return forms | {e.maker.call: forms[e.call] for e in origins if e.maker is not None}
 
     def _reached(self, context: Context) -> list[str]:
@@ -202,8 +211,13 @@ class Decisions:
         handed_on = context.file.loads.get(function.name if cls is None else cls.name)
         return not handed_on and self.reach.is_start(str(context.file.path))
 
-    def _form(self, construction: Construction, origins: dict[Construction, Origin]) -> PlainForm:
+    def _form(
+        self, construction: Construction, origins: dict[Construction, Origin], *, whole_states: bool
+    ) -> PlainForm:
         """The plain form of one constructor.
+
+        Args:
+            whole_states: whether the model's own state dicts are to be whole.
 
         Raises:
             Stays: if there is none.
@@ -220,9 +234,7 @@ class Decisions:
         norms = self._has_norms(construction, parts, origin)
         if precise.above and not (ran["buffers"] if ran else self.makeup.may_hold(origin, BUFFERS)):
             parts["mixed_precision"] = precision.without_buffers(precise)
-        if not origin.factories or self.makeup.may_leave_unused(origin):
-            need = Import(RUNTIME, "fill_unused_gradients", construction.call.func)
-            parts["module"] = Plain(below=("fill_unused_gradients({model})",), imports=(need,))
+        parts["module"] = self._behind(construction, origin, whole_states=whole_states)
         units = wrapping.listed(construction)
         if units and not norms and self.makeup.builds_each(origin, units):
             part = replace(parts["auto_wrap_policy"], units="", members=(f"{units}.*",))
@@ -243,6 +255,15 @@ class Decisions:
             free = context.free(f"shard_{len(named) + 1}" if named else "shard", construction.call)
             shape = replace(shape, function=named.setdefault(code, free))
         return PlainForm(construction, parts, whole, shape, skip_root=skip)
+
+    def _behind(self, construction: Construction, origin: Origin, *, whole_states: bool) -> Plain:
+        """The calls behind the sharding, for what FSDP1's models do by themselves."""
+        at, needs = construction.call.func, []
+        if not origin.factories or self.makeup.may_leave_unused(origin):
+            needs.append(Import(RUNTIME, "fill_unused_gradients", at))
+        if whole_states:
+            needs.append(Import(RUNTIME, "use_full_state_dicts", at))
+        return Plain(below=tuple(f"{e.name}({{model}})" for e in needs), imports=tuple(needs))
 
     def _check_outputs(self, construction: Construction, origin: Origin) -> None:
         """Checks that FSDP2 finds the tensors that units return, as FSDP1 did: else they would get no gradients, silently.
@@ -288,14 +309,18 @@ class Decisions:
         contexts: list[Context],
         forms: list[PlainForm],
         origins: list[Origin],
-        *,
-        frees: bool,
+        provided: Collection[str],
     ) -> None:
         """Checks that everything that depends on FSDP1 is rewritten, too, and that the edits go together.
 
+        Args:
+            provided: the dependences that the forms provide for.
+
         Raises:
-            Stays: with the first place that does.
+            _Needs: with the first place for which they would have to provide as well.
+            Stays: with the first place that depends on FSDP1 in another way.
         """
+        needed: dict[str, str] = {}
         ran = all(recorded.facts(form.construction) is not None for form in forms)
         mentioned = {str(context.file.path) for context in contexts}
         wrapping = {form.construction.context.file: form.construction.context for form in forms}
@@ -325,10 +350,11 @@ class Decisions:
             before = Before(context, made, partial(_calls, every), factories, nested=nested)
             for node, text in dependences(context, handled, before, has_memory=ran):
                 reason = f"{context.file.shown}:{getattr(node, 'lineno', 1)} {text}"
-                if text != GATHERED:
+                if text not in (GATHERED, WHOLE):
                     raise Stays(reason)
-                if not frees:
-                    raise _Gathered(reason)
+                needed.setdefault(text, reason)
+        if missing := needed.keys() - set(provided):
+            raise _Needs(needed[min(missing)], set(needed))
 
     def _context(self, file: File, like: Context) -> Context:
         path = str(file.path)

@@ -15,7 +15,12 @@ from fsdp_migrate.codemods.constructor.before import Before, subject_of
 from fsdp_migrate.codemods.constructor.guards import asks_first, is_wrapped
 from fsdp_migrate.codemods.constructor.leaves import leaves_of
 from fsdp_migrate.codemods.constructor.origin import is_looked_at, may_be_module
-from fsdp_migrate.codemods.constructor.parameter_names import NAMED, is_prefix_taken_off, is_safe
+from fsdp_migrate.codemods.constructor.parameter_names import (
+    NAMED,
+    is_prefix_taken_off,
+    is_safe,
+    is_summoned,
+)
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES, is_private
@@ -23,6 +28,9 @@ from fsdp_migrate.facts.program import Definition
 from fsdp_migrate.facts.scopes import Imported
 
 Dependence = tuple[ast.AST, str]
+# The two that a plain form can provide for.
+# A plain model's own state dicts are of shards, unless the runtime is told to make them whole.
+WHOLE = "may save or load the model by its own state_dict, whose tensors are whole under FSDP1"
 # After an evaluation FSDP2's root is gathered, unless it is told to free its parameters. So is FSDP1's inside, which shows its
 # shards, and evaluates by the gathered values again, whatever was done to the shards: that is no plain model's way.
 GATHERED = "may give an optimizer parameters that are gathered after an evaluation"
@@ -214,8 +222,7 @@ class _Search:
                 continue  # the module's function
             if self.context.can_be_model(node.value) or not _NO_MODEL.search(last):
                 if not self._has_type(node):
-                    text = f"may call {node.attr} of the model, whose tensors are whole under FSDP1"
-                    yield node, text
+                    yield node, WHOLE
 
     def _has_type(self, node: ast.Attribute) -> bool:
         """Whether a state dict is in a `with FSDP.state_dict_type(model, ...)` for that model, or below a call that sets it."""
@@ -254,7 +261,8 @@ class _Search:
 
     def names(self) -> Iterator[Dependence]:
         for node in self.attributes(*NAMED):
-            if not is_safe(self.file, node):
+            summoned = is_summoned(self.file, node) and not self.before.nested()
+            if not summoned and not is_safe(self.file, node):
                 yield node, f"{node.attr} gives other names, without the wrapper's prefix"
 
     def classes(self) -> Iterator[Dependence]:

@@ -84,6 +84,8 @@ def _constructor(
     message = "becomes fully_shard(...): the model is sharded in place and stays the same object"
     if form.whole.units or form.whole.members:
         message = "becomes fully_shard(...) on every unit, children before parents, the model last"
+    if "use_full_state_dicts({model})" in form.whole.below:
+        message += "; use_full_state_dicts(...) keeps its own state dicts whole, as FSDP1's were"
     body = None
     if "reshard_after_forward" in form.whole.root:
         message += (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.file import File, last_name
 
 NAMED = ("named_parameters", "named_modules", "named_children", "named_buffers")
 _PREFIX = "_fsdp_wrapped_module"
@@ -27,6 +27,28 @@ def is_safe(file: File, named: ast.Attribute) -> bool:
         return _is_safe_in_loop(file, user)
     target = _table(file, call)
     return target is not None and _is_safe_table(file, target)
+
+
+def is_summoned(file: File, named: ast.Attribute) -> bool:
+    """Whether names are read inside of `summon_full_params` of their model, where FSDP1's have no prefix.
+
+    Source: `FullyShardedDataParallel.named_parameters` and `named_buffers`.
+    """
+    if named.attr not in ("named_parameters", "named_buffers"):
+        return False
+    user = file.parents[file.parents[named]]
+    if not isinstance(user, ast.For | ast.comprehension):
+        return False  # a generator may run later, and elsewhere
+    if isinstance(file.parents[user], ast.GeneratorExp):
+        return False
+    model = ast.unparse(named.value)
+    items = (i for n in file.ancestors(named) if isinstance(n, ast.With) for i in n.items)
+    return any(
+        isinstance(item.context_expr, ast.Call)
+        and last_name(item.context_expr.func) == "summon_full_params"
+        and [ast.unparse(argument) for argument in item.context_expr.args[:1]] == [model]
+        for item in items
+    )
 
 
 def is_prefix_taken_off(file: File, node: ast.AST) -> bool:
@@ -85,6 +107,9 @@ def _is_safe_use(file: File, name: ast.Name) -> bool:
         return inside and isinstance(part, str) and "." not in part.strip(".")
     if isinstance(parent, ast.FormattedValue):
         return True
+    if isinstance(parent, ast.Attribute):  # name.replace("_fsdp_wrapped_module.", "")
+        call = file.parents[parent]
+        return isinstance(call, ast.Call) and _is_cleaned(file, call, name.id)
     return isinstance(parent, ast.Call) and getattr(parent.func, "id", "") == "print"
 
 

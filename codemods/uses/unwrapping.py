@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 
 from fsdp_migrate.codemods.constructor.decision import decisions
@@ -82,6 +83,12 @@ print(config(FSDP(Net())))
     ),
 )
 RULES = (RULE,)
+# What else may have a `.module` in another run, or another one: other wrappers, and classes of the program.
+_OTHERS = re.compile(
+    r"(?<!FullySharded)DataParallel|\bDDP\b|deepspeed|accelerat|fabric|lightning|horovod|checkpoint_wrapper"
+    r"|torch\.compile|\.compile\(\)|\.module\s*(:[^=\n]*)?=(?!=)|\bdef module\b",
+    re.IGNORECASE,
+)
 
 
 def find(context: Context) -> Iterator[Found]:
@@ -97,7 +104,9 @@ def plain(context: Context, forms: Sequence[PlainForm]) -> Iterator[Found]:
     """`.module` of names that certainly hold a plain model."""
     calls = [form.construction.call for form in forms]
     for attribute in context.file.attributes.get("module", ()):
-        if isinstance(attribute.ctx, ast.Load) and _is_wrapped(context, attribute, calls):
+        if isinstance(attribute.ctx, ast.Load) and (
+            _is_wrapped(context, attribute, calls) or _was_wrapped(context, attribute)
+        ):
             yield Found(
                 RULE,
                 attribute,
@@ -133,3 +142,12 @@ def _is_wrapped(context: Context, attribute: ast.Attribute, calls: Sequence[ast.
     return wrapping.lineno < attribute.lineno and any(
         isinstance(node, ast.stmt) and node in file.block(wrapping) for node in around
     )
+
+
+def _was_wrapped(context: Context, attribute: ast.Attribute) -> bool:
+    """Whether a run has read `.module` of a wrapper here, and no file that can share the model has anything else with one."""
+    ran = context.recorded(attribute)
+    if ran is None or ran.call != attribute.attr or not ran.end_line:
+        return False
+    reach = decisions(context).reach
+    return not any(_OTHERS.search(reach.text(path)) for path in reach.of(context.file.path))

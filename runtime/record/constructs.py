@@ -23,7 +23,7 @@ MODULES = (
     "*.bridge",  # the runtime's, which has another name where a project has a copy of it
 )
 _CLASS = "FullyShardedDataParallel"
-_WRAPPED = "_fsdp_wrapped_module"
+_WRAPPED, _MODULE = "_fsdp_wrapped_module", "module"
 _METHODS = (
     "state_dict", "load_state_dict", "state_dict_type", "set_state_dict_type", "optim_state_dict",
     "optim_state_dict_to_load", "full_optim_state_dict", "sharded_optim_state_dict",
@@ -55,7 +55,8 @@ class _Watched:
             self.watch(cls)
 
     def watch(self, cls: Any) -> None:
-        """Note every call of a class's constructor and of its methods."""
+        """Note every call of a class's constructor and of its methods, and each place that reads a wrapper's `module`."""
+        cls.module = property(self._unwrapping(vars(cls)[_MODULE].fget))
         cls.__init__ = self._noted(cls.__init__, cls, _CLASS)
         for name in _METHODS:
             method = vars(cls).get(name, getattr(cls, name, None))
@@ -63,6 +64,17 @@ class _Watched:
                 setattr(cls, name, staticmethod(self._noted(method.__func__, cls, name)))
             elif method is not None:
                 setattr(cls, name, self._noted(method, cls, name))
+
+    def _unwrapping(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def unwrapped(unit: Any) -> Any:
+            frame = sys._getframe(1)
+            if _caller(frame) is frame:  # not torch's own use
+                self.entries.append(
+                    {"call": _MODULE, **_place(frame), "arguments": {}, "names": {}}
+                )
+            return original(unit)
+
+        return unwrapped
 
     def _noted(self, original: Callable[..., Any], cls: Any, name: str) -> Callable[..., Any]:
         signature = inspect.signature(original)

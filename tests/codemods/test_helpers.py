@@ -25,6 +25,8 @@ REASONS = {
     "run_in_full_precision": "MixedPrecisionPolicy(output_dtype=...) casts to one type; FSDP1 gave the outputs of a "
     "BatchNorm the type of its inputs",
     "summon_full_params": "unshard() does not recurse, casts, and forgets changes",
+    "use_full_state_dicts": "nothing of torch's says what a model's own state_dict() gives, wherever it is called; "
+    "get_model_state_dict takes its place where the model is certainly one of FSDP1's",
 }
 
 

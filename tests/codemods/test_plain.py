@@ -45,8 +45,6 @@ DEPENDENT = {
     "clipping by an unknown object": "def f(engine):\n    engine.clip_grad_norm_(1.0)",
     "the inner module": "def f(model):\n    return model.module",
     "the inner module behind a test of the class": "def f(m):\n    return m.module if isinstance(m, (DDP, FSDP)) else m",
-    "a bare state dict": "def f(model):\n    return model.state_dict()",
-    "loading into a model": "def f(model, state):\n    model.load_state_dict(state)",
     "a method by its name": 'def f(model):\n    return getattr(model, "no_sync")()',
     "a prefix in names": 'def f(names):\n    return [n for n in names if n.startswith("_fsdp_wrapped_module")]',
     "a name by position": (
@@ -89,21 +87,27 @@ DEPENDENT = {
     "the inner module behind one test of two": (
         "def f(m, wrapped):\n    if isinstance(m, FSDP) or wrapped:\n        return m.module"
     ),
+    "a model that is built without memory": (
+        "def f():\n    with init_empty_weights():\n        model = Net()\n    return FSDP(model)"
+    ),
+    "a model that a library saves": (
+        "import storage\n\n\ndef f(path):\n    model = FSDP(Net())\n    storage.open(path).save(model)"
+    ),
+    "another constructor that stays": "def f(options):\n    return FSDP(Net(), **options)",
+}
+# What may save or load a model by its own state dict, which the runtime keeps whole.
+STATES = {
+    "a bare state dict": "def f(model):\n    return model.state_dict()",
+    "loading into a model": "def f(model, state):\n    model.load_state_dict(state)",
     "a model that is wrapped behind the test": (
         "def f(m):\n    if not isinstance(m, FSDP):\n        m = wrap(m)\n        return m.state_dict()"
     ),
     "a model among the results of a function": (
         "def make():\n    return FSDP(Net()), 0\n\n\ndef f():\n    opt, step = make()\n    return opt.state_dict()"
     ),
-    "a model that is built without memory": (
-        "def f():\n    with init_empty_weights():\n        model = Net()\n    return FSDP(model)"
-    ),
     "loading in a function that makes a model, which others call, too": (
         "def make():\n    model = Net()\n    model.load_state_dict(old)\n    return model\n\n\n"
         "def f():\n    model = make()\n    model = FSDP(model)\n    return model, make()"
-    ),
-    "a model that a library saves": (
-        "import storage\n\n\ndef f(path):\n    model = FSDP(Net())\n    storage.open(path).save(model)"
     ),
     "a state dict of what may hold the model, behind a test of its class": (
         "def f(trainer):\n    trainer.net = FSDP(Net())\n    save(trainer)\n\n\n"
@@ -117,9 +121,7 @@ DEPENDENT = {
         "class Loss(torch.nn.Module):\n    pass\n\n\ndef f():\n    net = FSDP(Net())\n    save(Loss(net))\n\n\n"
         "def save(m):\n    if not isinstance(m, FSDP):\n        return m.state_dict()"
     ),
-    "another constructor that stays": "def f(options):\n    return FSDP(Net(), **options)",
 }
-# What looks like it and is not.
 # What makes an optimizer where FSDP2 would have left the root's parameters gathered.
 GATHERED = {
     "an optimizer after an evaluation": (
@@ -131,6 +133,7 @@ GATHERED = {
         "def f(model, loader):\n    validate(model, loader)\n    return make_optimizer(model)"
     ),
 }
+# What looks like it and is not.
 INDEPENDENT = {
     "checkpointing afterwards": "def f(model):\n    apply_activation_checkpointing(model)",
     "a state dict of an optimizer": "def f(optimizer):\n    return optimizer.state_dict()",
@@ -231,6 +234,16 @@ def test_stays_on_the_bridge(tmp_path: Path, use: str) -> None:
     known = ("train.py:", "another constructor", "some arguments come from an unpacked")
     assert reasons
     assert all(any(words in reason for words in known) for reason in reasons), reasons
+
+
+@pytest.mark.parametrize("use", STATES)
+def test_a_models_own_state_dicts_stay_whole(tmp_path: Path, use: str) -> None:
+    text = f"{TRAIN}\n\n{STATES[use]}\n"
+    after, report = migrated(tmp_path, {"train.py": text, "model.py": MODEL})
+    assert "    fully_shard(model)\n    use_full_state_dicts(model)\n" in after["train.py"]
+    assert STATES[use].splitlines()[-1] in after["train.py"]  # what saves or loads stays
+    said = [f.message for f in report.findings if f.code == "FSDP002"]
+    assert all("keeps its own state dicts whole" in message for message in said)
 
 
 @pytest.mark.parametrize("use", GATHERED)

@@ -85,6 +85,17 @@ model = MODEL()
 model = FSDP(model, ARGUMENTS)
 evaluate(model)
 optimizer = torch.optim.SGD(model.parameters())"""  # the harness makes another one there
+_STATES = """\
+def halve(module, other):
+    other.load_state_dict(module.state_dict())
+    module.load_state_dict({name: value / 2 for name, value in other.state_dict().items()})
+
+"""
+_HALVED = """\
+other = MODEL()
+model = MODEL()
+model = FSDP(model, ARGUMENTS)
+halve(model, other)"""
 _WRAPPED = """\
 model = MODEL()
 with enable_wrap(wrapper_cls=FSDP, ARGUMENTS):
@@ -163,6 +174,7 @@ def _programs() -> Iterator[Program]:
     )
     yield program("plain-average", _BY_BLOCK, top=_AVERAGE, body=_AVERAGED)
     yield program("plain-evaluated", _BY_BLOCK, top=_EVALUATE, body=_EVALUATED)
+    yield program("plain-states", _BY_BLOCK, top=_STATES, body=_HALVED)
     zero2 = "sharding_strategy=ShardingStrategy.SHARD_GRAD_OP"
     yield program(
         "plain-expression",

@@ -10,8 +10,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime import FullyShardedDataParallel
@@ -164,3 +166,27 @@ def the_local_type_may_be_set_and_is_refused_where_it_is_used() -> None:
     with runtime.state_dict_type(model, runtime.StateDictType.FULL_STATE_DICT):
         model.load_state_dict(whole)
         assert torch.equal(model.state_dict()["weight"], whole["weight"])
+
+
+@check(2)
+def a_plain_models_own_state_dicts_are_whole_wherever_they_are_called() -> None:
+    torch.manual_seed(0)
+    whole = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3)).state_dict()
+    model = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3))
+    fully_shard(model[0])
+    fully_shard(model)
+    assert isinstance(model.state_dict()["0.weight"], DTensor)
+    assert runtime.use_full_state_dicts(model) is model
+    around = nn.ModuleDict({"model": model})
+    around.load_state_dict({f"model.{name}": value for name, value in whole.items()})
+    for prefix, module in (("", model), ("model.", around)):
+        state = module.state_dict()
+        assert not any(isinstance(value, DTensor) for value in state.values())
+        assert all(torch.equal(state[prefix + name], value) for name, value in whole.items())
+    with pytest.raises(RuntimeError, match="Missing key"):
+        model.load_state_dict({})
+    assert isinstance(get_model_state_dict(model)["0.weight"], DTensor)  # as its options say
+    with runtime.state_dict_type(model, runtime.StateDictType.SHARDED_STATE_DICT):
+        assert isinstance(model.state_dict()["0.weight"], DTensor)
+    runtime.use_full_state_dicts(model)  # once is enough
+    assert torch.equal(model.state_dict()["0.weight"], whole["0.weight"])
