@@ -20,7 +20,7 @@ from pathlib import Path
 
 from fsdp_migrate.verify import launch
 from fsdp_migrate.verify.folders import Program
-from fsdp_migrate.verify.recording import Recording
+from fsdp_migrate.verify.options import Recording
 
 LEFT_OUT = 3
 

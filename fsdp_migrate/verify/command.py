@@ -9,15 +9,13 @@ from typing import Any, TypeVar
 
 import click
 
-from fsdp_migrate.verify import interrupts
-from fsdp_migrate.verify import summary as markdown
 from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
-from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.main import verify
 from fsdp_migrate.verify.nodes import Nodes
-from fsdp_migrate.verify.options import TIMEOUT
+from fsdp_migrate.verify.options import TIMEOUT, Launcher
 from fsdp_migrate.verify.page import render
-from fsdp_migrate.verify.show import show
+from fsdp_migrate.verify.processes import Interrupted, interruptible
+from fsdp_migrate.verify.show import markdown, markdown_of_failure, show
 from fsdp_migrate.verify.values import record
 from fsdp_migrate.views.terminal import is_terminal, paint, write_text
 
@@ -195,7 +193,7 @@ def verify_command(
     name = (options["entry"] or script).name
     nodes = _nodes(nnodes, node_rank, rdzv_endpoint, rdzv_id, records)
     try:
-        with interrupts.raised():
+        with interruptible():
             if values is not None:
                 _tell("recording what the original's constructs are given")
                 run = {key: options[key] for key in _RUN_OPTIONS}
@@ -204,7 +202,7 @@ def verify_command(
     except Unverifiable as error:
         write_text(f"fsdp-migrate verify: {error}", "stderr")
         context.exit(2)
-    except interrupts.Interrupted as interrupt:
+    except Interrupted as interrupt:
         write_text(f"fsdp-migrate verify: {interrupt}; nothing is left running", "stderr")
         context.exit(interrupt.status)
     except ProgramFailed as failure:
@@ -212,7 +210,7 @@ def verify_command(
         text = f"fsdp-migrate verify: {failure}"
         write_text(paint(text, "stderr", fg="red", bold=True), "stderr")
         if summary is not None:
-            _append(summary, markdown.failed(failure, name))
+            _append(summary, markdown_of_failure(failure, name))
         context.exit(3)
     code = 0 if verdict.equal else 1
     if nodes is not None and nodes.number > 0:
@@ -226,7 +224,7 @@ def verify_command(
     if report is not None:
         report.write_text(render(verdict, name), encoding="utf-8")
     if summary is not None:
-        _append(summary, markdown.markdown(verdict, name))
+        _append(summary, markdown(verdict, name))
     show(verdict, "stderr" if str(json_file) == "-" else "stdout")
     context.exit(code)
 

@@ -6,19 +6,19 @@ import ast
 import importlib.util
 import json
 import os
+import platform
+import shlex
 import site
 import sys
 from dataclasses import asdict
-from enum import Enum
+from datetime import datetime, timezone
+from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from fsdp_migrate import __version__, git
 from fsdp_migrate.syntax import parsed
 from fsdp_migrate.verify.folders import Program
-from fsdp_migrate.verify.recording import Recording
-
-if TYPE_CHECKING:
-    from fsdp_migrate.verify.options import Options
+from fsdp_migrate.verify.options import Launcher, Options, Recording
 
 _RANK_VARIABLES = (
     "RANK",
@@ -66,15 +66,6 @@ def _go_on():
 _record({folder!r})
 _go_on()
 '''
-
-
-class Launcher(str, Enum):
-    """How a program starts its ranks."""
-
-    AUTO = "auto"
-    """`python` if the script starts processes itself, else `torchrun`."""
-    TORCHRUN = "torchrun"
-    PYTHON = "python"
 
 
 def choose(launcher: Launcher, script: Path) -> Launcher:
@@ -181,3 +172,28 @@ def _own_path(recorder: Path) -> list[str]:
     if recorder.parent.parent.name != "fsdp_migrate" or str(folder) in known:
         return []
     return [str(folder)]
+
+
+def describe(how: Options, program: Program) -> dict[str, str]:
+    """Names and values; the programs run under this interpreter, so its packages are theirs."""
+    return {
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "commit": git.commit(program.source) or "none",
+        "fsdp-migrate": __version__,
+        "torch": _version("torch"),
+        "Python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "device": how.device,
+        "launcher": choose(how.launcher, program.script).value,
+        "ranks": str(how.ranks),
+        "threads of a rank": os.environ.get("OMP_NUM_THREADS", "1"),
+        "arguments": shlex.join(how.arguments) or "none",
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "none"

@@ -14,11 +14,8 @@ from typing import Any
 from fsdp_migrate.verify import (
     causes,
     emulation,
-    environment,
-    evidence,
     failures,
     folders,
-    interrupts,
     launch,
     migration,
     processes,
@@ -29,10 +26,8 @@ from fsdp_migrate.verify import (
 )
 from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
 from fsdp_migrate.verify.folders import Program
-from fsdp_migrate.verify.judge import judge
-from fsdp_migrate.verify.launch import Launcher
-from fsdp_migrate.verify.options import Options
-from fsdp_migrate.verify.recording import Recording
+from fsdp_migrate.verify.judge import check_migrated, check_original, judge
+from fsdp_migrate.verify.options import Launcher, Options, Recording
 from fsdp_migrate.verify.verdict import Verdict
 
 _PLAIN = Recording()
@@ -77,7 +72,7 @@ def temporary_folder() -> Iterator[Path]:
     try:
         yield Path(folder.name).resolve()
     finally:
-        with interrupts.held_back():
+        with processes.held_back():
             folder.cleanup()
 
 
@@ -103,11 +98,11 @@ class Pair:
         texts = sources.read(before, after)
         old, new = written.files(before.root), written.files(after.root)
         one, recording = self.run_original(before, folder)
-        evidence.original(one)
+        check_original(one)
         saved = start.read(one).save(folder / "start.pt")
         other = self._run(after, replace(recording, start=saved), folder)
         how.progress("comparing")
-        idle = evidence.migrated(other, texts)
+        idle = check_migrated(other, texts)
         verdict = judge(one, other, how.tolerance, recording)
         found = written.compare(
             written.checkpoints(before.root, old), written.checkpoints(after.root, new), verdict
@@ -118,7 +113,7 @@ class Pair:
             uncompared=[*idle, *found.notes, *verdict.uncompared, *_never(found.compared, verdict)],
             notes=notes + verdict.notes + _ranks_started(one, how),
             sources=texts,
-            environment=environment.describe(how, before),
+            environment=launch.describe(how, before),
         )
         return self._explained(verdict, recording, folder)
 

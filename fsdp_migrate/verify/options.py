@@ -5,42 +5,52 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
 
 from fsdp_migrate.values import Values
 from fsdp_migrate.verify.errors import Unverifiable
-from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.nodes import Nodes
-from fsdp_migrate.verify.recording import Recording
 
 TIMEOUT = 600.0
 
 
+class Launcher(str, Enum):
+    """How a program starts its ranks."""
+
+    AUTO = "auto"
+    """`python` if the script starts processes itself, else `torchrun`."""
+    TORCHRUN = "torchrun"
+    PYTHON = "python"
+
+
 @dataclass(frozen=True)
-class Options:
-    """The options of `verify`, and of `values` where it has them.
+class Recording:
+    """How a program is run and recorded.
 
     Attributes:
-        entry: the script to run, where the programs are folders.
-        root: the folder that belongs to the program; the script's own, or the repository, if None.
-        links: in a repository, what git ignores and the program reads: linked, not copied.
-        ranks: processes that torchrun starts on a node; a program that starts its own decides itself.
-        arguments: the script's.
-        device: `cpu`, `cuda`, or `auto`: CUDA where there is a device for each rank.
-        tolerance: relative, of losses and gradient norms; 0 asks for the same bits, None for what
-            their dtypes can tell.
-        timeout: seconds for each of the runs.
-        nodes: where every one of several nodes calls this function.
-        canonical: whether sums over ranks and norms are done in one order and in fp64 in both
-            programs; if None, on the CPU.
-        plain: after a canonical comparison run both once more with the backend's own arithmetic.
-        align_init: whether the migrated program takes over the original's first values; if None,
-            those that differ because it draws random numbers for sharded tensors.
-        emulate: whether CUDA is emulated on the CPU; if None, where a program asks for it in vain.
+        canonical: sums over ranks, and norms, do not depend on who holds what.
+        emulate: the number of CUDA devices to emulate on the CPU; 0 for none.
         workers: of each DataLoader; None for the program's own number.
-        repeat: whether the original runs twice, to see whether it is deterministic at all; if None,
-            where the two programs differ.
-        form: what the tool makes of a copy: `bridge` changes imports only, `auto` more where it can.
+        align: which first values to take from `start`: `all`, `drawn` or, for none, the empty text.
+        start: the file with the original's first values, for the migrated program.
+        values: what each FSDP1 construct is given is recorded, too.
+    """
+
+    canonical: bool = False
+    emulate: int = 0
+    workers: int | None = None
+    align: str = ""
+    start: Path | None = None
+    values: bool = False
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of `verify`, and of `values` where it has them: as `--help` says.
+
+    Attributes:
+        nodes: where every one of several nodes calls this function.
         recorded: what a run gave to the original's constructs: the copy is migrated with it.
         progress: called with what is being done, in a few words.
     """

@@ -1,4 +1,4 @@
-"""One program's processes: start them, wait for them, and leave none behind."""
+"""One program's processes: start them, wait for them, and leave none behind, also on Ctrl-C and SIGTERM."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import contextlib
 import os
 import signal
 import subprocess
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
-from fsdp_migrate.verify import interrupts
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 _GRACE = 3.0
 """Seconds between the request to end and the end."""
@@ -66,7 +69,7 @@ def run(
         except subprocess.TimeoutExpired:
             return Outcome(-1, timeout, True, _stacks(records))
         finally:
-            with interrupts.held_back():
+            with held_back():
                 _end(process, records)
     flooded = status is None
     return Outcome(-1 if flooded else status or 0, time.monotonic() - start, flooded=flooded)
@@ -158,3 +161,45 @@ def _lives(pid: int) -> bool:
 def _signal(pid: int, number: int) -> None:
     with contextlib.suppress(OSError):
         os.kill(pid, number)
+
+
+class Interrupted(BaseException):
+    """The signal with this number asked for the end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"ended by {signal.Signals(number).name}")
+        self.status = 128 + number
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Both signals raise `Interrupted` in here, in the main thread."""
+
+    def handle(number: int, _: FrameType | None) -> None:
+        raise Interrupted(number)
+
+    with _handled(handle):
+        yield
+
+
+@contextlib.contextmanager
+def held_back() -> Iterator[None]:
+    """A signal that comes in here is raised at the end: cleaning up is not cut short."""
+    came: list[int] = []
+    with _handled(lambda number, _: came.append(number)):
+        yield
+    if came:
+        signal.raise_signal(came[0])
+
+
+@contextlib.contextmanager
+def _handled(handle: object) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = [(number, signal.signal(number, handle)) for number in _SIGNALS]  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""The terminal's view: the loss curves side by side, other figures, the verdict in the last line."""
+"""The result in the terminal, the verdict in its last line, and as a few lines of Markdown."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 from fsdp_migrate.verify.compare import farthest
 from fsdp_migrate.verify.curves import columns
+from fsdp_migrate.verify.errors import ProgramFailed
+from fsdp_migrate.verify.records import Run
 from fsdp_migrate.verify.verdict import Verdict
 from fsdp_migrate.views.terminal import Stream, paint, write_text
 
@@ -110,3 +112,43 @@ def _figures(verdict: Verdict) -> Iterator[str]:
         if difference.what not in told:
             told.add(difference.what)
             yield f"also: {difference}"
+
+
+def markdown(verdict: Verdict, name: str) -> str:
+    """`--summary`, as for GitHub: a heading, the verdict, the cause, what was not compared and a table."""
+    sign = "✅" if verdict.equal else "❌"
+    lines = [f"### {sign} fsdp-migrate verify: `{name}`", "", _escaped(verdict.line()), ""]
+    if cause := verdict.cause:
+        lines += [f"**Cause:** {_escaped(cause.title)}. {_escaped(cause.advice)}", ""]
+    runs = verdict.original, verdict.migrated
+    rows = {
+        "last loss of the first rank": map(_last_loss, runs),
+        "optimizer steps": (str(run.steps) for run in runs),
+        "seconds": (f"{run.seconds:.1f}" for run in runs),
+        "peak memory of a rank, MiB": (f"{run.peak_memory_bytes / 2**20:.0f}" for run in runs),
+    }
+    ran = verdict.environment.items()
+    run_as = (f"{key}: {value}" for key, value in ran if key in ("commit", "date", "command"))
+    lines += ["| | original | migrated |", "|---|---:|---:|"]
+    lines += [f"| {' | '.join([title, *values])} |" for title, values in rows.items()]
+    lines += ["", *(f"- {_escaped(text)}" for text in [*verdict.remarks, *run_as]), ""]
+    return "\n".join(lines)
+
+
+def markdown_of_failure(failure: ProgramFailed, name: str) -> str:
+    """The same for a program that failed."""
+    fence = "````"
+    lines = [f"### ❌ fsdp-migrate verify: `{name}`", "", _escaped(str(failure)), ""]
+    return "\n".join([*lines, fence, failure.details, fence, ""])
+
+
+def _escaped(text: str) -> str:
+    """Text that Markdown leaves alone."""
+    for character in "\\`*_<>[]|#":
+        text = text.replace(character, f"\\{character}")
+    return text
+
+
+def _last_loss(run: Run) -> str:
+    losses = run.ranks[0].losses if run.ranks else []
+    return f"{losses[-1]:.8g}" if losses else "-"

@@ -15,8 +15,7 @@ from fsdp_migrate import git
 from fsdp_migrate.values import VERSION, Entry, Values, merged
 from fsdp_migrate.verify.folders import Program
 from fsdp_migrate.verify.main import Pair, temporary_folder
-from fsdp_migrate.verify.options import Options
-from fsdp_migrate.verify.recording import Recording
+from fsdp_migrate.verify.options import Options, Recording
 from fsdp_migrate.verify.records import Run
 
 _MAIN = re.compile(r"\b__(?:mp_)?main__\.")

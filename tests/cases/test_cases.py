@@ -19,8 +19,7 @@ from fsdp_migrate.verify import migration
 from fsdp_migrate.verify.folders import copy_program
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.main import run_program
-from fsdp_migrate.verify.options import Options
-from fsdp_migrate.verify.recording import Recording
+from fsdp_migrate.verify.options import Options, Recording
 
 from ..bundled import program_texts
 

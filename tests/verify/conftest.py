@@ -12,8 +12,7 @@ from fsdp_migrate.verify.compare import largest
 from fsdp_migrate.verify.folders import copy_program
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.main import run_program
-from fsdp_migrate.verify.options import Options
-from fsdp_migrate.verify.recording import Recording
+from fsdp_migrate.verify.options import Options, Recording
 from fsdp_migrate.verify.records import Run
 
 PROGRAMS = Path(__file__).parent / "programs"

@@ -12,7 +12,7 @@ from fsdp_migrate.verify import launch, main
 from fsdp_migrate.verify.compare import compare
 from fsdp_migrate.verify.folders import copy_program
 from fsdp_migrate.verify.launch import Launcher
-from fsdp_migrate.verify.recording import Recording
+from fsdp_migrate.verify.options import Recording
 from fsdp_migrate.verify.records import Run
 
 from ..forkserver import ForkServer

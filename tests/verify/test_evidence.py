@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_migrate.verify import Unverifiable, evidence
+from fsdp_migrate.verify import Unverifiable, judge
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.main import verify
 from fsdp_migrate.verify.records import Rank, Run
@@ -128,14 +128,14 @@ def runs(**how: object) -> Run:
 
 
 def test_what_proves_nothing_is_no_verdict() -> None:
-    evidence.original(runs(sharded=True))
+    judge.check_original(runs(sharded=True))
     with pytest.raises(Unverifiable, match="trained without FSDP"):
-        evidence.original(runs(sharded=False))
+        judge.check_original(runs(sharded=False))
     sources = Sources(changed=("a.py", "b.py"))
-    assert evidence.migrated(runs(files=["a.py", "b.py"]), sources) == []
+    assert judge.check_migrated(runs(files=["a.py", "b.py"]), sources) == []
     note = "changed, but not run: b.py (1 of 2 files)"
-    assert evidence.migrated(runs(files=["a.py"]), sources) == [note]
+    assert judge.check_migrated(runs(files=["a.py"]), sources) == [note]
     with pytest.raises(Unverifiable, match=r"ran no changed file \(a.py, b.py\)"):
-        evidence.migrated(runs(files=["c.py"]), sources)
+        judge.check_migrated(runs(files=["c.py"]), sources)
     with pytest.raises(Unverifiable, match="--root"):
-        evidence.migrated(runs(files=["a.py"], fsdp1="site-packages/x.py:7"), sources)
+        judge.check_migrated(runs(files=["a.py"], fsdp1="site-packages/x.py:7"), sources)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_migrate.verify import summary
+from fsdp_migrate.verify import show
 from fsdp_migrate.verify.causes import find
 from fsdp_migrate.verify.compare import compare
 from fsdp_migrate.verify.curves import thin
@@ -147,16 +147,16 @@ def test_a_thin_curve_keeps_ends_peaks_and_gaps() -> None:
 
 
 def test_the_summary_is_markdown() -> None:
-    text = summary.markdown(VERDICTS["different"], "train.py")
+    text = show.markdown(VERDICTS["different"], "train.py")
     assert text.startswith(
         "### ❌ fsdp-migrate verify: `train.py`\n\ndifferent: loss differs first"
     )
     assert "**Cause:** not known." in text
     assert "| optimizer steps | 4 | 4 |" in text
     assert "<script>" not in text.replace("\\<script\\>", "")
-    assert summary.markdown(VERDICTS["the same"], "train.py").startswith("### ✅")
+    assert show.markdown(VERDICTS["the same"], "train.py").startswith("### ✅")
     failure = ProgramFailed("migrated", "rank 1 raised ValueError: x", "Traceback\nValueError: x")
-    assert "````\nTraceback\nValueError: x\n````" in summary.failed(failure, "train.py")
+    assert "````\nTraceback\nValueError: x\n````" in show.markdown_of_failure(failure, "train.py")
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium here to open the page with")

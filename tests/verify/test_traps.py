@@ -18,8 +18,7 @@ from fsdp_migrate.verify.folders import copy_program
 from fsdp_migrate.verify.judge import judge
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.main import run_program
-from fsdp_migrate.verify.options import Options
-from fsdp_migrate.verify.recording import Recording
+from fsdp_migrate.verify.options import Options, Recording
 from fsdp_migrate.verify.records import Run
 from fsdp_migrate.verify.verdict import Verdict
 
