@@ -2,7 +2,7 @@
 
 The program sees CUDA, torch sees the CPU: what the program says of devices is taken to mean the
 CPU, NCCL to mean gloo, and what asks for the state of a device gets an answer. torch's own code
-sees the CPU (`caller`), so that it takes the CPU's paths. Nothing is changed outside the
+sees the CPU (`device.from_program`), so that it takes the CPU's paths. Nothing is changed outside the
 running process.
 
 What it cannot hide: `tensor.device` is `cpu`, there is one stream of random numbers instead of two,
@@ -19,16 +19,12 @@ def install(devices: int) -> None:
     """Arrange for the emulation of so many devices as soon as the program imports torch."""
 
     def emulate(_: object) -> None:
-        from . import amp, attention, cuda, device, generators, groups, loading, refused, tensors
+        from . import cuda, device, groups, refused, tensors
 
         device.install()
-        generators.install()
         tensors.install()
         cuda.install(devices)
-        amp.install()
-        attention.install()
         groups.install()
-        loading.install()
         refused.install()
 
     imports.after("torch", emulate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import types
 from collections import OrderedDict
 from collections.abc import Callable
@@ -9,8 +10,7 @@ from typing import Any
 
 import torch
 
-from . import streams
-from .caller import from_program
+from .device import from_program, nothing
 
 NAME = "CUDA emulated on the CPU"
 _CAPABILITY = (8, 0)  # the first with bfloat16
@@ -24,18 +24,18 @@ def install(devices: int) -> None:
     cuda: Any = torch.cuda
     _device_functions(cuda, devices)
     _memory_functions(cuda)
-    cuda.Stream = cuda.ExternalStream = streams.Stream
-    cuda.Event = streams.Event
-    cuda.StreamContext = cuda.stream = streams.StreamContext
+    cuda.Stream = cuda.ExternalStream = _Stream
+    cuda.Event = _Event
+    cuda.StreamContext = cuda.stream = _Context
     for name in ("current_stream", "default_stream"):
-        setattr(cuda, name, lambda device=None: streams.DEFAULT)
-    cuda.set_stream = _nothing
+        setattr(cuda, name, lambda device=None: _DEFAULT)
+    cuda.set_stream = nothing
     for name in _TYPES:
         setattr(cuda, f"{name}Tensor", getattr(torch, f"{name}Tensor"))
     for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
         setattr(cuda.nvtx, name, lambda *args, **kwargs: 0)
     cuda.nvtx.range = _Context
-    cuda.profiler.start = cuda.profiler.stop = _nothing
+    cuda.profiler.start = cuda.profiler.stop = nothing
     cuda.cudart = _Cudart
     cuda.nccl.version = lambda: (2, 27, 3)
     # Programs compare it before they use bfloat16; torch's own code asks the build instead.
@@ -94,7 +94,7 @@ def _device_functions(cuda: Any, devices: int) -> None:
     cuda.can_device_access_peer = lambda device, peer: True
     cuda.utilization = lambda device=None: 0
     for name in ("init", "synchronize", "ipc_collect", "set_sync_debug_mode"):
-        setattr(cuda, name, _nothing)
+        setattr(cuda, name, nothing)
 
 
 def _memory_functions(cuda: Any) -> None:
@@ -107,12 +107,12 @@ def _memory_functions(cuda: Any) -> None:
     }
     for kind in ("allocated", "reserved", "cached"):
         replaced[f"memory_{kind}"] = replaced[f"max_memory_{kind}"] = lambda device=None: 0
-        replaced[f"reset_max_memory_{kind}"] = _nothing
+        replaced[f"reset_max_memory_{kind}"] = nothing
     for name in (
         "empty_cache", "reset_peak_memory_stats", "reset_accumulated_memory_stats",
         "set_per_process_memory_fraction", "_record_memory_history", "_dump_snapshot",
     ):  # fmt: skip
-        replaced[name] = _nothing
+        replaced[name] = nothing
     for owner in (cuda, cuda.memory):
         for name, function in replaced.items():
             if hasattr(owner, name):
@@ -125,9 +125,6 @@ def _index(device: Any, default: int) -> int:
         device = device.partition(":")[2]
         return int(device) if device else default
     return device if isinstance(device, int) else default
-
-
-def _nothing(*args: Any, **kwargs: Any) -> None: ...
 
 
 class _Zeros(OrderedDict[str, int]):
@@ -146,3 +143,56 @@ class _Context:
 class _Cudart:
     def __getattr__(self, name: str) -> Callable[..., int]:
         return lambda *args, **kwargs: 0
+
+
+class _Stream:
+    """A `torch.cuda.Stream` whose work is always done."""
+
+    device_index = 0
+    cuda_stream = 0
+    priority = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def wait_stream(self, stream: Any) -> None: ...
+
+    def wait_event(self, event: Any) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+    def record_event(self, event: _Event | None = None) -> _Event:
+        event = event or _Event()
+        event.record()
+        return event
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *exception: Any) -> None: ...
+
+
+class _Event:
+    """A `torch.cuda.Event` that takes the time of the CPU."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._time = 0.0
+
+    def record(self, stream: Any = None) -> None:
+        self._time = time.perf_counter()
+
+    def wait(self, stream: Any = None) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, end_event: _Event) -> float:
+        """Milliseconds, as CUDA's."""
+        return (end_event._time - self._time) * 1000
+
+
+_DEFAULT = _Stream()

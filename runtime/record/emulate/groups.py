@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from .. import imports
 from ..patch import around
-from .caller import from_program
+from .device import from_program
 
 
 def install() -> None:

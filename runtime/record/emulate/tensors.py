@@ -1,4 +1,4 @@
-"""Tensors and modules: made on CUDA and moved there, they are made and stay on the CPU."""
+"""Tensors, modules, files, autocast and attention: what is made for CUDA or moved there is made and stays on the CPU."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 from torch import nn
 from torch.utils import _device
 
+from .. import imports
 from ..patch import around
-from .caller import from_program
-from .device import cpu_type, mapped
+from .device import cpu_type, from_program, mapped
 
 
 def install() -> None:
-    """Replace the factories, and the methods that name a device."""
+    """Replace the factories, and the functions that name a device."""
     tensor: Any = torch.Tensor
     # torch's own list of functions with `device=`, asked for before they are replaced: a
     # `with torch.device(...)` compares with it.
@@ -37,6 +37,14 @@ def install() -> None:
     around(module, "to", _to)
     around(module, "to_empty", _with_device)
     module.cuda = lambda self, device=None: self
+    around(torch, "load", _load)
+    # The names below `torch.cuda.amp` are subclasses.
+    around(torch.amp.autocast_mode.autocast, "__init__", _autocast)
+    around(torch.amp.grad_scaler.GradScaler, "__init__", _scaler)
+    around(torch, "is_autocast_enabled get_autocast_dtype", _asked)
+    torch.get_autocast_gpu_dtype = lambda: torch.get_autocast_dtype("cpu")
+    imports.after("torch.nn.attention", _backends)
+    around(torch.backends.cuda, "sdp_kernel", _with_plain_kernel)
 
 
 Method = Callable[..., Any]
@@ -64,3 +72,44 @@ def _with_device(original: Method, *args: Any, **kwargs: Any) -> Any:
     if "device" in kwargs:
         kwargs["device"] = mapped(kwargs["device"])
     return original(*args, **kwargs)
+
+
+def _load(original: Method, f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """Storages of a device are loaded on the CPU; without a `map_location` their file could not be read."""
+    if isinstance(map_location, dict):
+        map_location = {key: mapped(value) for key, value in map_location.items()}
+    elif not callable(map_location):
+        map_location = mapped(map_location) or "cpu"
+    return original(f, map_location, *args, **kwargs)
+
+
+def _autocast(
+    original: Method, self: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any
+) -> None:
+    """CUDA's autocast is the CPU's, with CUDA's type where none is named."""
+    if str(device_type).startswith("cuda"):
+        device_type, dtype = "cpu", dtype or torch.float16
+    original(self, device_type, dtype, *args, **kwargs)
+
+
+def _scaler(original: Method, self: Any, device: str = "cuda", *args: Any, **kwargs: Any) -> None:
+    original(self, "cpu" if str(device).startswith("cuda") else device, *args, **kwargs)
+
+
+def _asked(original: Method, *args: Any) -> Any:
+    """Without an argument these functions mean CUDA."""
+    return original("cpu") if from_program() else original(*args)
+
+
+def _backends(attention: Any) -> None:
+    """To a choice of CUDA's kernels for attention the one for every device is added."""
+
+    def sdpa_kernel(original: Method, backends: Any, *args: Any, **kwargs: Any) -> Any:
+        chosen = list(backends) if isinstance(backends, (list, tuple)) else [backends]
+        return original([*chosen, attention.SDPBackend.MATH], *args, **kwargs)
+
+    around(attention, "sdpa_kernel", sdpa_kernel)
+
+
+def _with_plain_kernel(original: Method, *args: Any, **kwargs: Any) -> Any:
+    return original(*args[:1], **{**kwargs, "enable_math": True})
