@@ -169,13 +169,6 @@ vars(size_based_auto_wrap_policy).update(
 )
 
 
-def _wrap_module_cls_individually(
-    module: nn.Module, module_classes: Sequence[type[nn.Module]], recurse: bool, *_: Any, **__: Any
-) -> bool:
-    """:class:`ModuleWrapPolicy` as a function, with its arguments in another order."""
-    return recurse or isinstance(module, tuple(module_classes))
-
-
 # The name of torch 1.11.
 default_auto_wrap_policy = size_based_auto_wrap_policy
 

@@ -1,11 +1,9 @@
-"""The numbers of two runs as curves over the optimizer steps, and long curves made short."""
+"""The numbers of two runs as curves over the optimizer steps."""
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
-from collections.abc import Sequence
 
 from fsdp_migrate.verify.compare import distance, farthest
 from fsdp_migrate.verify.records import Run
@@ -49,28 +47,6 @@ def places(run: Run) -> list[float]:
         seen[step] += 1
         found.append(step - 1 + seen[step] / several[step])
     return found
-
-
-def thin(points: Sequence[Point], limit: int) -> list[Point]:
-    """About `limit` points at most that look the same: of every stretch the lowest and the highest.
-
-    What is no number stays visible: of every stretch the first such point is kept.
-    """
-    if len(points) <= limit:
-        return list(points)
-    kept = {0, len(points) - 1}
-    stretch = max(2 * len(points) // limit, 1)
-    for start in range(0, len(points), stretch):
-        indices = range(start, min(start + stretch, len(points)))
-        finite = [i for i in indices if math.isfinite(points[i][1])]
-        if finite:
-            kept |= {
-                min(finite, key=lambda i: points[i][1]),
-                max(finite, key=lambda i: points[i][1]),
-            }
-        if len(finite) < len(indices):
-            kept.add(next(i for i in indices if not math.isfinite(points[i][1])))
-    return [points[index] for index in sorted(kept)]
 
 
 def columns(run: Run) -> list[list[float]]:

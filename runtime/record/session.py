@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.optim import optimizer as optimizers
 
-from . import collectives, gradients, losses, memory, options, parameters
+from . import costs, gradients, losses, options, parameters
 from .census import Census
 from .evidence import Evidence
 from .kept import Kept
@@ -38,7 +38,7 @@ class Session:
         self.folder = folder
         self.evidence = Evidence(copies)
         self.departure = departure
-        self.counts, self.bytes = collectives.install(dist)
+        self.counts, self.bytes = costs.install(dist)
         self.start: Start | None = None
         self.kept = Kept()
         self.constructs = _watched_constructs()
@@ -138,7 +138,7 @@ class Session:
             "aligned": self.start.aligned if self.start else [],
             "start_problem": self.start.problem if self.start else "",
             "constructs": self.constructs,
-            "peak_memory_bytes": memory.peak_bytes(),
+            "peak_memory_bytes": costs.peak_bytes(),
             **self.evidence.told(),
             "options": self.options,
             "lost": self.lost,

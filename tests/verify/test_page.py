@@ -14,7 +14,6 @@ import pytest
 from fsdp_migrate.verify import show
 from fsdp_migrate.verify.causes import find
 from fsdp_migrate.verify.compare import compare
-from fsdp_migrate.verify.curves import thin
 from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.page import render
 from fsdp_migrate.verify.records import Rank, Run
@@ -123,27 +122,6 @@ def test_what_is_no_number_is_marked() -> None:
     page = render(VERDICTS["no number"], "train.py")
     for title in ("original, step 2: nan", "migrated, step 1: inf", "migrated, step 3: -inf"):
         assert f"<title>{title}</title>" in page
-
-
-def test_a_long_run_makes_no_long_page() -> None:
-    losses = [1 + 1 / (step + 1) for step in range(20_000)]
-    spike = [*losses]
-    spike[12_000] = 50.0
-    page = render(verdict(run(losses), run(spike)), "train.py")
-    assert len(page) < 150_000
-    assert ">50<" in page  # an axis long enough for the spike
-
-
-def test_a_thin_curve_keeps_ends_peaks_and_gaps() -> None:
-    points = [(float(x), math.sin(x / 500)) for x in range(10_000)]
-    points[1234] = (1234.0, 9.0)
-    points[4321] = (4321.0, math.nan)
-    kept = thin(points, 200)
-    assert len(kept) < 250
-    assert {points[0], points[-1], (1234.0, 9.0)} <= set(kept)
-    assert 4321.0 in [x for x, _ in kept]
-    assert kept == sorted(kept, key=lambda point: point[0])
-    assert thin(points[:50], 200) == points[:50]
 
 
 def test_the_summary_is_markdown() -> None:

@@ -7,12 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from fsdp_migrate.verify.curves import Point, thin
+from fsdp_migrate.verify.curves import Point
 
 _WIDTH, _HEIGHT = 720, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 22, 12, 36
-_POINTS = 700
-"""At most in a curve: about one a pixel."""
 _DOTS = 60
 """A curve with at most so many points shows each of them."""
 _HUGE = 1e150
@@ -126,7 +124,7 @@ def _mark(step: float | None, across: _Axis) -> Iterator[str]:
 
 
 def _curve(curve: Curve, across: _Axis, up: _Axis) -> Iterator[str]:
-    points = thin(curve.points, _POINTS)
+    points = curve.points
     path, begins = [], True
     for step, value in points:
         if _drawable(value):

@@ -1,8 +1,9 @@
-"""How many collectives of each kind the program called, and of how many bytes."""
+"""What a run costs: how many collectives of each kind, of how many bytes, and the peak memory of this process."""
 
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -61,3 +62,16 @@ def _bytes(argument: Any) -> int:
     if isinstance(argument, torch.Tensor):
         return argument.numel() * argument.element_size()
     return sum(map(_bytes, argument)) if isinstance(argument, (list, tuple)) else 0
+
+
+def peak_bytes() -> int:
+    """Of CUDA's allocator where the program used it, else the resident set; 0 if unknown."""
+    cuda: Any = torch.cuda
+    if cuda.is_available() and cuda.is_initialized():
+        return int(cuda.max_memory_allocated())
+    try:
+        import resource
+    except ImportError:
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
