@@ -11,6 +11,7 @@ from torch import nn
 
 from .api import OptimStateKeyType
 from .still_fsdp1 import or_fsdp1s
+from .torch_private import units_of
 
 # What activation checkpointing and FSDP1 put into names, and keep out of state dicts.
 _WRAPPERS = ("_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
@@ -74,12 +75,19 @@ def rekey_optim_state_dict(
 
 def names_of(model: nn.Module) -> dict[nn.Parameter, str]:
     """The name of each parameter; the first one of a shared parameter, as in FSDP1's state dicts."""
-    return {parameter: as_saved(name) for name, parameter in model.named_parameters()}
+    return {p: as_saved(name) for name, p in _sharded(model).named_parameters()}
 
 
 def named(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameter of each name, as :func:`clean` has it; a shared one has several."""
-    return {clean(name): p for name, p in model.named_parameters(remove_duplicate=False)}
+    return {clean(name): p for name, p in _sharded(model).named_parameters(remove_duplicate=False)}
+
+
+def _sharded(model: nn.Module) -> nn.Module:
+    """A model with the parameters that its optimizer has: an evaluation may have left them gathered."""
+    for unit in units_of(model):
+        unit.reshard()
+    return model
 
 
 def as_saved(name: str) -> str:
@@ -106,7 +114,7 @@ def grouped_parameters(
     elif optim is not None:
         groups = list(optim.param_groups)
     else:
-        groups = list(model.parameters())
+        groups = list(_sharded(model).parameters())
     if groups and not isinstance(groups[0], Mapping):
         groups = [{"params": groups}]
     return [list(_listed(group["params"])) for group in groups]

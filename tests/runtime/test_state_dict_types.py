@@ -221,3 +221,17 @@ class TestOptimizers:
             runtime.rekey_optim_state_dict(
                 {"state": {9: {}, "a": {}}}, OptimStateKeyType.PARAM_NAME, sharded
             )
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_states_of_an_optimizer_after_an_evaluation() -> None:
+    sharded = model()
+    optimizer = stepped(sharded)
+    with torch.no_grad():
+        sharded(torch.ones(2, 4))
+    assert not isinstance(sharded[1].weight, DTensor)  # the root has kept its parameters
+    saved = runtime.optim_state_dict(sharded, optimizer)
+    assert saved["state"].keys() == {"0.weight", "0.bias", "1.weight", "1.bias"}
+    assert runtime.optim_state_dict_to_load(sharded, optimizer, saved)["state"].keys() == {
+        *range(4)
+    }
