@@ -17,19 +17,8 @@ def render_json(report: Report) -> str:
         "version": VERSION,
         "tool": f"fsdp-migrate {__version__}",
         "findings": [
-            {
-                "code": finding.code,
-                "name": finding.name,
-                "path": finding.path,
-                "line": finding.line,
-                "column": finding.column,
-                "end_line": finding.end_line,
-                "end_column": finding.end_column,
-                "action": finding.action.value,
-                "safe": True,  # of version 1; nothing unsafe is ever applied
-                "message": finding.message,
-                "construct": finding.construct,
-            }
+            # `safe` is of version 1; nothing unsafe is ever applied.
+            asdict(finding) | {"action": finding.action.value, "safe": True}
             for finding in sorted(report.findings)
         ],
         "errors": [asdict(problem) for problem in sorted(report.errors)],

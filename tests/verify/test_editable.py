@@ -13,34 +13,9 @@ from pathlib import Path
 
 import pytest
 
-TRAIN = """\
-import json, os, sys
-import torch, torch.distributed as dist
-from torch import nn
-import engine.shard
+from .test_evidence import SHARD, program
 
-if os.environ.get("FORGETS"):  # the redirection of imports
-    sys.meta_path = [finder for finder in sys.meta_path if type(finder).__name__ != "Redirect"]
-    for name in ("engine.shard", "engine"):
-        del sys.modules[name]
-    import engine.shard
-dist.init_process_group("gloo")
-torch.manual_seed(0)
-model = engine.shard.shard(nn.Linear(3, 1))
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-for step in range(2):
-    loss = model(torch.randn(4, 3)).square().mean()
-    loss.backward()
-    optimizer.step()
-print(engine.shard.__file__, flush=True)
-"""
-SHARD = """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-
-def shard(model):
-    return FSDP(model)
-"""
+TRAIN = program("engine.shard", "nn.Linear(3, 1)", "engine.shard.__file__")
 PROJECT = """\
 [build-system]
 requires = ["setuptools"]

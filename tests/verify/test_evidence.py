@@ -14,11 +14,14 @@ from fsdp_migrate.verify.main import verify
 from fsdp_migrate.verify.records import Rank, Run
 from fsdp_migrate.verify.sources import Sources
 
-TRAIN = """\
+
+def program(modules: str, net: str, printed: str) -> str:
+    """A program that shards what `net` makes by the module `engine.shard`, and prints which files it has imported."""
+    return f"""\
 import json, os, sys
 import torch, torch.distributed as dist
 from torch import nn
-import engine.shard, parts.blocks.net as net, tools
+import {modules}
 
 if os.environ.get("FORGETS"):  # the redirection of imports
     sys.meta_path = [finder for finder in sys.meta_path if type(finder).__name__ != "Redirect"]
@@ -27,16 +30,24 @@ if os.environ.get("FORGETS"):  # the redirection of imports
     import engine.shard
 dist.init_process_group("gloo")
 torch.manual_seed(0)
-model = engine.shard.shard(net.make())
+model = engine.shard.shard({net})
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 for step in range(2):
     loss = model(torch.randn(4, 3)).square().mean()
     loss.backward()
     optimizer.step()
-print(json.dumps([module.__file__ for module in (engine.shard, net, tools)]), flush=True)
+print({printed}, flush=True)
 """
+
+
+TRAIN = program(
+    "engine.shard, parts.blocks.net as net, tools",
+    "net.make()",
+    "json.dumps([module.__file__ for module in (engine.shard, net, tools)])",
+)
 SHARD = """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
 
 def shard(model):
     return FSDP(model)
