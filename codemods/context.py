@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from fsdp_migrate.codemods.edit import text
 from fsdp_migrate.codemods.models import Models
@@ -14,7 +15,9 @@ from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.scopes import Scope
 from fsdp_migrate.facts.values import Value, value_of
 from fsdp_migrate.settings import line_length
-from fsdp_migrate.values import Recorded
+
+if TYPE_CHECKING:
+    from fsdp_migrate.values import Recorded
 
 
 class Context:

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import ast
-import re
 
 from fsdp_migrate.codemods.context import Context
 
 
 def is_for_others(context: Context, name: str) -> bool:
     """Whether a file may have a name for other files: `import *` alone does not use it."""
-    file, program = context.file, context.program
+    file = context.file
     exported = any(
         isinstance(c.value, str) and c.value == name and _in_all(context, c)
         for c in file.of(ast.Constant)
     )
-    if file.is_package or exported:
-        return True
-    module, word = file.name.rpartition(".")[2].encode(), name.encode()
-    member = re.compile(rb"\.%b\b" % re.escape(word))
-    others = (program.data(path) for path in program.paths if path != str(file.path))
-    reading = [data for data in others if word in data]
-    return any(module in data and member.search(data) for data in reading) or (
-        bool(reading) and program.is_imported(file, name)
-    )
+    return file.is_package or exported or context.program.is_read(file, name)
 
 
 def _in_all(context: Context, constant: ast.Constant) -> bool:

@@ -26,7 +26,11 @@ CODEMODS: dict[str, tuple[str, ...]] = {
     "left.dynamic_names": ('"torch.', "'torch.", '"fsdp_migrate.', "'fsdp_migrate."),
     "left.hooks": ("register_", "_apply_optimizer_in_backward"),
     "left.clip_local_norm": ("clip_grad_norm_",),
-    "left.parameters": (),
+    "left.parameters": (
+        *("param", "optim", "group", "decay", "norm", "Norm", "grad", "Grad", "clip", "Clip"),
+        *("numel", "nelement", "dim", "numpy", "storage", "tolist", "data_ptr", "reduce"),
+        *("max", "min", "mean", "std", "sum", "var", "cat", "stack"),
+    ),
     "libraries.settings": (
         "fsdp=",
         "fsdp =",
@@ -58,6 +62,7 @@ def asked(context: Context, but: Iterable[str] = ()) -> Iterator[Codemod]:
             yield module(name)
 
 
+@cache
 def module(name: str) -> Codemod:
     """A module of rules, imported when it is first asked for."""
     found: Codemod = import_module(f"{__package__}.{name}")

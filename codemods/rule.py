@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fsdp_migrate.facts.names import RUNTIME, TORCH
 from fsdp_migrate.findings import Action
@@ -55,8 +56,7 @@ class Rule:
     examples: tuple[Example, ...] = ()
 
 
-@dataclass(frozen=True, order=True)
-class Edit:
+class Edit(NamedTuple):
     """A piece of a file's text and what takes its place; `start == end` inserts."""
 
     start: int
@@ -64,8 +64,7 @@ class Edit:
     text: str
 
 
-@dataclass(frozen=True)
-class Import:
+class Import(NamedTuple):
     """A name that an edit uses and the file must import.
 
     Attributes:

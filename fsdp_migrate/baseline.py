@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Collection
 from pathlib import Path, PurePath
 
+import click
+
 from fsdp_migrate.findings import Finding
 from fsdp_migrate.report import Report
 
@@ -18,7 +20,7 @@ VERSION = 1
 Known = Counter[tuple[str, str]]  # by path, and by code and construct
 
 
-class BaselineError(ValueError):
+class BaselineError(click.ClickException):
     """A baseline that cannot be used: the message names the file."""
 
 
@@ -67,8 +69,6 @@ def _read(file: Path) -> Known:
     except OSError as error:
         raise BaselineError(f"{file}: cannot be read: {error.strerror}") from None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        if isinstance(error, BaselineError):
-            raise
         raise BaselineError(f"{file}: is no baseline of fsdp-migrate: {error}") from None
 
 

@@ -6,8 +6,8 @@ disagree.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 
 class Action(str, Enum):
@@ -21,8 +21,7 @@ class Action(str, Enum):
     """A person must look: it raises under FSDP2, or its numbers change. The message says why and what to do."""
 
 
-@dataclass(frozen=True, order=True)
-class Finding:
+class Finding(NamedTuple):
     """One FSDP1 construct and how it is handled.
 
     Attributes:
@@ -47,8 +46,7 @@ class Finding:
     construct: str
 
 
-@dataclass(frozen=True, order=True)
-class Problem:
+class Problem(NamedTuple):
     """An input that could not be read or a result that was refused: one clear line, and the other files go on.
 
     Attributes:

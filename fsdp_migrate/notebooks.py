@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -135,8 +135,8 @@ class Notebook(Source):
         lines = finding.end_line - finding.line if len(cell.raw) > 1 else 0
         at = self._line(start)
         message = f"{finding.message} (cell {number}, line {line})"
-        return replace(
-            finding, line=at, end_line=at + lines, column=first, end_column=last, message=message
+        return finding._replace(
+            line=at, end_line=at + lines, column=first, end_column=last, message=message
         )
 
     def _line(self, at: int) -> int:

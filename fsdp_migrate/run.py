@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from fsdp_migrate.baseline import BaselineError, pass_known, write_baseline
 from fsdp_migrate.discover import Discovered, discover, mentions_fsdp
 from fsdp_migrate.exit_codes import DONE, FINDINGS, USAGE
 from fsdp_migrate.findings import Problem
@@ -16,10 +16,12 @@ from fsdp_migrate.reading import parse_problem, read_source, source_from_bytes
 from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options, Settings, SettingsError, load_settings, split_codes
 from fsdp_migrate.source import Source
-from fsdp_migrate.values import UnusableValues, Values, read
 from fsdp_migrate.vendor import VendorError
 from fsdp_migrate.views import rendered, text
 from fsdp_migrate.views.terminal import Stream, wants_colour, write_bytes, write_text
+
+if TYPE_CHECKING:
+    from fsdp_migrate.values import Values
 
 EMPTY = "the file is empty: nothing to migrate"
 
@@ -73,8 +75,6 @@ def run(request: Request) -> int:
         return _run(request)
     except VendorError as error:
         raise click.UsageError(f"--vendor {error}") from None
-    except BaselineError as error:
-        raise click.ClickException(str(error)) from None
 
 
 def _run(request: Request) -> int:
@@ -114,8 +114,12 @@ def _settings(request: Request) -> Settings:
 
 
 def _values(request: Request) -> Values | None:
+    if not request.values:
+        return None
+    from fsdp_migrate.values import UnusableValues, read
+
     try:
-        return read(request.values) if request.values else None
+        return read(request.values)
     except UnusableValues as error:
         raise click.ClickException(str(error)) from None
 
@@ -142,6 +146,8 @@ def _analyse(request: Request, options: Options, settings: Settings) -> Report:
     report = analyse(found, options)
     baseline = request.baseline or settings.baseline
     if request.only_checks and baseline and not request.write_baseline:
+        from fsdp_migrate.baseline import pass_known
+
         pass_known(baseline, report, found.files)
     return report
 
@@ -225,6 +231,8 @@ def _begin(baseline: Path, report: Report) -> int:
     """Writes a baseline of what is found."""
     for line in text.render_problems(report.errors):
         write_text(line, "stderr")
+    from fsdp_migrate.baseline import write_baseline
+
     write_baseline(baseline, report)
     write_text(f"{len(report.findings)} findings are in the baseline {baseline}.")
     return USAGE if report.errors else DONE

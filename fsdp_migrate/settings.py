@@ -6,16 +6,12 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from difflib import SequenceMatcher
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from fsdp_migrate.values import Values
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+if TYPE_CHECKING:
+    from fsdp_migrate.values import Values
 
 TABLE = "[tool.fsdp-migrate]"
 LISTS = ("exclude", "ignore", "select")
@@ -94,7 +90,7 @@ def load_settings(paths: Sequence[Path]) -> Settings:
 def line_length(folder: Path) -> int:
     """The line length that the nearest `pyproject.toml` at or above a folder gives to black or ruff."""
     try:
-        tools = tomllib.loads((folder / "pyproject.toml").read_text("utf-8")).get("tool", {})
+        tools = _tables(folder / "pyproject.toml")
     except (OSError, ValueError, RecursionError):
         return LINE_LENGTH if folder.parent == folder else line_length(folder.parent)
     lengths = (tools.get(tool, {}).get("line-length") for tool in ("black", "ruff"))
@@ -120,13 +116,27 @@ def _upwards(folder: Path) -> list[Path]:
     return [folder, *folder.parents]
 
 
+def _tables(file: Path) -> dict[str, Any]:
+    """What a pyproject.toml says of tools.
+
+    Raises:
+        OSError, ValueError, RecursionError: if it cannot be read.
+    """
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    tools = tomllib.loads(file.read_text("utf-8")).get("tool", {})
+    return tools if isinstance(tools, dict) else {}
+
+
 def _read_table(file: Path) -> dict[str, object] | None:
     try:
-        document = tomllib.loads(file.read_bytes().decode("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        tables = _tables(file)
+    except (OSError, ValueError, RecursionError) as error:
         raise SettingsError(f"{file}: cannot be read: {error}") from None
-    tool = document.get("tool")
-    tables = tool if isinstance(tool, dict) else {}
+    from difflib import SequenceMatcher
+
     for name in tables:
         alike = SequenceMatcher(None, "fsdp-migrate", name.lower()).ratio()
         if name != "fsdp-migrate" and alike > _ALIKE:

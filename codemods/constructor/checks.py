@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.scopes import Assigned
 from fsdp_migrate.facts.values import element
-from fsdp_migrate.values import Recorded
+
+if TYPE_CHECKING:
+    from fsdp_migrate.values import Recorded
 
 _MOST = 6
 

@@ -49,7 +49,10 @@ from fsdp_migrate.facts.program import External
 MOST_FILES = 200
 # What a file has where a rewrite for plain models can change it.
 _WORDS_OF_USES = ("FullyShardedDataParallel", "no_sync", "clip_grad_norm_")  # found sooner
-_USES = re.compile(r"\bfsdp\b|\.module\b")
+_USES = (
+    re.compile(r"\.module\b"),
+    re.compile(r"fsdp(?<!\wfsdp)\b"),
+)  # so that each begins with a text
 
 
 class _Needs(Stays):
@@ -389,4 +392,5 @@ def _decisions_of(models: Models) -> Decisions:
 
 
 def _may_use(text: str) -> bool:
-    return any(word in text for word in _WORDS_OF_USES) or bool(_USES.search(text))
+    named = any(word in text for word in _WORDS_OF_USES)
+    return named or any(pattern.search(text) for pattern in _USES)

@@ -50,7 +50,7 @@ class PlainForm:
         """The names that it uses."""
         at = self.construction.call.func
         needs = (Import(TORCH, "fully_shard"), *self.whole.imports)
-        return tuple(replace(need, at=at) if need.module in _OF_FSDP else need for need in needs)
+        return tuple(need._replace(at=at) if need.module in _OF_FSDP else need for need in needs)
 
     @property
     def removed(self) -> tuple[ast.AST, ...]:

@@ -198,7 +198,7 @@ def _by_partial(
         edit, file = context.replace_statement(shape.statement, code), context.file
         behind = file.text[edit.end :].replace("\r\n", "\n")
         blank = behind.startswith("\n") and not behind.startswith("\n\n")
-        return [replace(edit, text=edit.text + newline(file)) if blank else edit]
+        return [edit._replace(text=edit.text + newline(file)) if blank else edit]
     arguments = _arguments({**parts.root, **parts.shared})
     function = f"{context.source(maker.call.func)}(fully_shard{arguments})"
     return [context.replace(maker.call, function if arguments else "fully_shard")]
@@ -232,7 +232,7 @@ def _defined_above(context: Context, statement: ast.stmt, code: str) -> Edit:
     there = len(above) - len(above.rstrip("\n")) - 1
     missing = 0 if file.block(statement)[0] is statement else max(0, wanted - there)
     text = newline(file) * missing + edit.text + newline(file) * wanted
-    return replace(edit, text=text)
+    return edit._replace(text=text)
 
 
 def _calls_around(construction: Construction, parts: Plain) -> tuple[str, str]:

@@ -16,9 +16,8 @@ from pathlib import Path
 from fsdp_migrate.facts.file import File, module_name
 from fsdp_migrate.facts.program import Program
 
-_IMPORT = re.compile(
-    r"\n[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n]*)|import[ \t]+([^\n]+))"
-)
+_IMPORT = re.compile(r"import(?<!\wimport)\b[ \t]*(\([^)]*\)|[^\n]*)")
+_FROM = re.compile(r"[ \t]*(?:from[ \t]+([.\w]+)[ \t]+)?")
 _DYNAMIC = ("import_module(", "__import__(")
 _TEST = re.compile(r"(^|/)(tests?/|test_[^/]*\.py$|conftest\.py$)")
 _WORD = re.compile(r"[.\w]+")
@@ -68,11 +67,7 @@ class Reach:
     def text(self, path: str) -> str:
         """The source of a file; "" if it cannot be read."""
         if path not in self._texts:
-            try:
-                self._texts[path] = Path(path).read_text(errors="replace")
-            except OSError:
-                file = self.program.load(path)  # standard input has no path of its own
-                self._texts[path] = "" if file is None else file.text
+            self._texts[path] = self.program.data(path).decode(errors="replace")
         return self._texts[path]
 
     def imports(self, path: str) -> tuple[str, ...]:
@@ -111,15 +106,18 @@ class Reach:
         package, folder = module_name(Path(path)).split("."), os.path.dirname(path)
         if not path.endswith(f"{os.sep}__init__.py"):
             package.pop()
-        for match in _IMPORT.finditer(f"\n{self.text(path)}"):
-            source, names, modules = match.groups()
-            dotted = _WORD.findall(modules or "")
+        text = self.text(path)
+        for found in _IMPORT.finditer(text):
+            before = _FROM.fullmatch(text, text.rfind("\n", 0, found.start()) + 1, found.start())
+            if before is None:  # the word is inside of a line
+                continue
+            source, dotted = before[1], _WORD.findall(found[1])
             if source is not None:
                 level = len(source) - len(source.lstrip("."))
                 above = [*package[: len(package) - level + 1], ""] if level else []
                 source = ".".join(above) + source[level:]
-                dotted = [source, *(f"{source}.{name}" for name in _WORD.findall(names))]
+                dotted = [source, *(f"{source}.{name}" for name in dotted)]
             for each in dotted:
-                found = self.program.locate(each.strip("."), folder)
-                if found is not None:
-                    yield found
+                located = self.program.locate(each.strip("."), folder)
+                if located is not None:
+                    yield located

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fsdp_migrate.codemods.constructor import precision, recorded_units, training
 from fsdp_migrate.codemods.constructor.checks import conditions, written
@@ -25,7 +25,9 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Import
 from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.facts.program import Definition, External
-from fsdp_migrate.values import Recorded
+
+if TYPE_CHECKING:
+    from fsdp_migrate.values import Recorded
 
 _WORLD, _CURRENT = "dist.group.WORLD", "torch.cuda.current_device()"
 HINT = "record it with `fsdp-migrate values`"

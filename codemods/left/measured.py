@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.facts.file import last_name
+from fsdp_migrate.facts.file import File, last_name
 
 _REDUCING = frozenset(
     {"amax", "amin", "max", "mean", "min", "norm", "std", "sum", "var", "vector_norm"}
@@ -17,18 +18,18 @@ _ELEMENTWISE = frozenset(
 )
 _FLATTENING = frozenset({"flatten", "ravel", "reshape", "view"})
 _KEEPING = _ELEMENTWISE | _FLATTENING | {""}
-_METHODS = _REDUCING | _KEEPING
 _JOINING = frozenset({"cat", "concat", "concatenate", "hstack"})
+
+
+def measuring(file: File) -> Iterator[ast.AST]:
+    """The calls of a file by which something can be measured."""
+    for name in _REDUCING | _JOINING | {"all_reduce"}:
+        for node in (*file.attributes.get(name, ()), *file.loads.get(name, ())):
+            yield file.parents[node]
 
 
 def is_measured(context: Context, node: ast.expr) -> bool:
     """Whether a norm, a sum or a mean is taken of a tensor, it is flattened into one vector, or reduced over ranks."""
-    around = context.file.parents[node]  # it tells of nearly every name that it is not
-    if isinstance(around, ast.Call):
-        if around.func is not node and last_name(around.func) not in _METHODS | {"all_reduce"}:
-            return False
-    elif not isinstance(around, ast.BinOp) and getattr(around, "attr", None) not in _METHODS:
-        return False
     child: ast.AST = node
     flat = False
     for parent in context.file.ancestors(node):

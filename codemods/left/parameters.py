@@ -13,8 +13,14 @@ from functools import lru_cache
 
 from fsdp_migrate.codemods.constructor.options import given_keys
 from fsdp_migrate.codemods.context import Context, shortened
-from fsdp_migrate.codemods.left.measured import is_measured, reduces_over_ranks
-from fsdp_migrate.codemods.left.taken import holds, is_for_other_models, is_known_as_whole, taken
+from fsdp_migrate.codemods.left.measured import is_measured, measuring, reduces_over_ranks
+from fsdp_migrate.codemods.left.taken import (
+    PARTS,
+    holds,
+    is_for_other_models,
+    is_known_as_whole,
+    taken,
+)
 from fsdp_migrate.codemods.rule import Found, Rule, bridged
 from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.scopes import Imported
@@ -187,8 +193,9 @@ _ADDRESS = "data_ptr() of a DTensor is 0: call it on p.to_local()"
 _VECTOR = "now gives a DTensor of the whole vector, where FSDP1 gave this rank's shards: use p.to_local() or p.full_tensor()"
 
 _GROUPING = re.compile(r"optim|param|group|decay")
-_MEASURING = re.compile(r"norm|grad|clip", re.IGNORECASE)
+_MEASURING = re.compile(r"[Nn]orm|[Gg]rad|[Cc]lip")
 _ORIGINAL = re.compile(r"use_orig_params\b(?![\"']?\s*[:=]\s*False)")
+_DIMENSIONS = re.compile(rb"\.n?dim\b")
 _TESTS = frozenset({"endswith", "find", "fullmatch", "match", "search", "startswith"})
 _FAILING = {
     "data_ptr": _ADDRESS,
@@ -292,26 +299,39 @@ def _elsewhere(context: Context) -> Iterator[tuple[ast.Call, str]]:
 
 def _grouped_elsewhere(context: Context) -> Iterator[ast.Call]:
     """The calls of a model's own method, of a file without FSDP in it, that parts parameters by their dimensions."""
-    for method in filter(_GROUPING.search, context.file.attributes):
-        if any(
-            getattr(file.function(attribute), "name", "") == method and _decides(file, attribute)
-            for file in _imported(context, f"def {method}")
-            for name in ("ndim", "dim")
-            for attribute in file.attributes.get(name, ())
-        ):
+    asking = [path for path in _imported(context) if _DIMENSIONS.search(context.program.data(path))]
+    for method in filter(_GROUPING.search, context.file.attributes) if asking else ():
+        if any(_parts_by_dimensions(context, path, method) for path in asking):
             for attribute in context.file.attributes[method]:
-                call, owner = context.file.parents[attribute], attribute.value
+                call = context.file.parents[attribute]
                 if isinstance(call, ast.Call) and call.func is attribute:
-                    if holds(context.models, owner, context.file):
+                    if holds(context.models, attribute.value, context.file):
                         yield call
+
+
+def _parts_by_dimensions(context: Context, path: str, method: str) -> bool:
+    """Whether a file has a method of that name that decides by dimensions."""
+    text = context.program.data(path)
+    file = context.program.load(path) if f"def {method}".encode() in text else None
+    return file is not None and any(
+        getattr(file.function(attribute), "name", "") == method and _decides(file, attribute)
+        for name in ("ndim", "dim")
+        for attribute in file.attributes.get(name, ())
+    )
 
 
 def _measured_elsewhere(context: Context) -> Iterator[ast.Call]:
     """The calls that give a model to a function, of a file without FSDP in it, that takes norms of gradients."""
-    for call in context.file.of(ast.Call):
-        if not isinstance(call.func, ast.Name) or not _MEASURING.search(call.func.id):
+    for load in (
+        n
+        for name in context.file.loads
+        if _MEASURING.search(name)
+        for n in context.file.loads[name]
+    ):
+        call = context.file.parents[load]
+        if not isinstance(call, ast.Call) or call.func is not load:
             continue
-        made = context.program.definition(call.func, context.file)
+        made = context.program.definition(load, context.file)
         if made is None or made.file in context.program.files:
             continue
         norms = [
@@ -324,14 +344,17 @@ def _measured_elsewhere(context: Context) -> Iterator[ast.Call]:
             yield call
 
 
-def _imported(context: Context, text: str) -> Iterator[File]:
-    """The files with a text in them that a file imports names from, but for those that are analysed themselves."""
-    for bindings in context.file.scope.bindings.values():
-        for binding in bindings:
-            if isinstance(binding, Imported) and binding.member:
-                file = context.program.find(binding.module, context.file, holding=text)
-                if file is not None and file not in context.program.files:
-                    yield file
+def _imported(context: Context) -> list[str]:
+    """The files that a file imports names from, but for those that are analysed themselves."""
+    program, file = context.program, context.file
+    modules = {
+        binding.module
+        for bindings in file.scope.bindings.values()
+        for binding in bindings
+        if isinstance(binding, Imported) and binding.member
+    }
+    paths = {program.locate(module, file.folder) for module in modules}
+    return sorted(path for path in paths if path is not None and not program.mentions(path))
 
 
 def _is_called(context: Context, attribute: ast.Attribute) -> bool:
@@ -349,17 +372,15 @@ def _decides(file: File, attribute: ast.Attribute) -> bool:
 
 def _measured(context: Context) -> Iterator[ast.expr]:
     """The names and gradients that go into a norm, a sum or a reduction over ranks."""
-    candidates: list[ast.expr] = [
-        node
-        for name in ("grad", "main_grad", "data")
-        for node in context.file.attributes.get(name, ())
-    ]
-    candidates += [node for node in context.file.of(ast.Name) if isinstance(node.ctx, ast.Load)]
-    for node in candidates:
+    every = dict.fromkeys(node for call in measuring(context.file) for node in ast.walk(call))
+    for node in every:
+        if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
+            continue
         around = context.file.parents[node]
-        inner = isinstance(around, ast.Attribute) and around.attr in {"grad", "main_grad", "data"}
-        if not inner and is_measured(context, node):
-            yield node
+        is_owner = isinstance(around, ast.Attribute) and around.attr in PARTS
+        if (isinstance(node, ast.Name) or node.attr in PARTS) and not is_owner:
+            if is_measured(context, node):
+                yield node
 
 
 def _asked_for_none(context: Context) -> Iterator[ast.expr]:

@@ -19,7 +19,7 @@ from fsdp_migrate.facts.values import reaching
 # Where in each item of an iteration the parameter is: (1,) in `for name, p in model.named_parameters()`.
 Path = tuple[int, ...]
 
-_PARTS = frozenset({"data", "grad", "main_grad"})
+PARTS = frozenset({"data", "grad", "main_grad"})
 _COPIES = frozenset(
     {"abs", "clone", "contiguous", "cpu", "cuda", "detach", "double", "float", "square", "to"}
 )
@@ -55,7 +55,7 @@ class Taken:
 
     def _is_one(self, expression: ast.expr, file: File) -> bool:
         if isinstance(expression, ast.Attribute):
-            if expression.attr in _PARTS:
+            if expression.attr in PARTS:
                 return self.is_parameter(expression.value, file)
             return self.models.can_hold(expression.value, file)  # `model.logit_scale`
         if isinstance(expression, ast.Call):

@@ -21,7 +21,8 @@ from fsdp_migrate.configuration.table import (
     strategy_of,
 )
 
-_COMMAND = re.compile(r"(?:[^\n\\]+|\\\r?\n|\\.)+")
+_WORD = re.compile(r"[fF][sS][dD][pP]")
+_END = re.compile(r"\n(?<!\\\n)(?<!\\\r\n)")  # no backslash before it
 _FLAG = re.compile(
     r"(?<![\w-])(?:--(?P<flag>use_fsdp|fsdp(?:_\w+)?)\b(?:(?:=|[ \t]+)(?P<value>\"[^\"\n]*\"|'[^'\n]*'|[^\s\\'\"-]\S*))?"
     r"|(?P<variable>ACCELERATE_USE_FSDP|FSDP_[A-Z_]+)=(?P<set>\"[^\"\n]*\"|[^\s;&]*))"
@@ -48,21 +49,29 @@ def launches(text: str, is_script: bool = True) -> Iterator[Line]:
     second = (
         re.search(r"\bexport\s+FSDP_VERSION=[\"']?2", text) if is_script else _SECOND.search(text)
     )
-    for command in _COMMAND.finditer(text):
-        if "fsdp" not in command[0].lower():
-            continue
-        is_second = second or _SECOND.search(command[0])
+    for start, end in _commands(text):
+        is_second = second or _SECOND.search(text, start, end)
         for pattern in (_FLAG, _STRATEGY):
-            for found in pattern.finditer(text, command.start(), command.end()):
+            for found in pattern.finditer(text, start, end):
                 line = text[text.rfind("\n", 0, found.start()) + 1 : found.start()]
                 if _COMMENT.search(line):
                     continue
                 if pattern is _STRATEGY and OF_VERL.search(text):
                     said = f"selects FSDP1 in verl: write {found[1]}=fsdp2"
                     yield Line(VERL, found.start(), found.end(), said)
-                elif pattern is _FLAG and not is_second and (said := _said(found, command[0])):
-                    end = found.end("flag") if found["flag"] == "use_fsdp" else found.end()
-                    yield Line(FLAGS, found.start(), end, said)
+                elif pattern is _FLAG and not is_second and (said := _said(found, text[start:end])):
+                    last = found.end("flag") if found["flag"] == "use_fsdp" else found.end()
+                    yield Line(FLAGS, found.start(), last, said)
+
+
+def _commands(text: str) -> Iterator[tuple[int, int]]:
+    """Where the commands are that mention FSDP, with the lines that backslashes join."""
+    end = 0
+    while found := _WORD.search(text, end):
+        start = max((each.end() for each in _END.finditer(text, end, found.start())), default=end)
+        last = _END.search(text, found.end())
+        end = last.start() if last else len(text)
+        yield start, end
 
 
 def _said(found: re.Match[str], command: str) -> str:

@@ -12,11 +12,9 @@ from typing import TypeVar
 from fsdp_migrate.facts.scopes import (
     OUTSIDE,
     RECORDERS,
-    Assigned,
     Binder,
     Defined,
     FunctionNode,
-    Imported,
     Scope,
     bind_parameters,
     outside,
@@ -76,7 +74,7 @@ class File:
         self._is_ascii = text.isascii()
         binder = Binder(self.name, self.is_package)
         self._walk(binder)
-        self.stars = binder.stars
+        self.stars, self.aliases = binder.stars, binder.aliases
 
     def _walk(self, binder: Binder) -> None:
         nodes, parents = self._nodes, self.parents
@@ -145,20 +143,6 @@ class File:
     def folder(self) -> str:
         """The folder that it is in."""
         return str(self.path.parent)
-
-    @cached_property
-    def aliases(self) -> set[str]:
-        """The names that some scope binds to something of another name: by an import, or as `name = other.name`."""
-        return {
-            name
-            for scope in self._scopes.values()
-            for name, bindings in scope.bindings.items()
-            if any(
-                isinstance(b, Imported)
-                or (isinstance(b, Assigned) and isinstance(b.value, ast.Name | ast.Attribute))
-                for b in bindings
-            )
-        }
 
     @property
     def scopes(self) -> list[Scope]:

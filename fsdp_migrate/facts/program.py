@@ -12,11 +12,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import NAMES, fsdp1_name
 from fsdp_migrate.facts.scopes import Assigned, Binding, Defined, Imported, Opaque, Scope
-from fsdp_migrate.values import Recorded
+
+if TYPE_CHECKING:
+    from fsdp_migrate.values import Recorded
 
 Read = Callable[[Path], File | None]
 
@@ -76,6 +79,8 @@ class Program:
         self._mentioning = frozenset(self._loaded)
         self._data: dict[str, bytes] = {}
         self._aliases: dict[File, set[str]] = {}
+        self._holders: dict[str, set[str]] = {}
+        self._readers: dict[tuple[str, str], set[str]] = {}
         self._located: dict[tuple[str, str], str | None] = {}
         self._known: dict[tuple[int, str, bool], tuple[Meaning, ...]] = {}
         self._dotted: dict[ast.expr, frozenset[str]] = {}
@@ -102,18 +107,23 @@ class Program:
             return None
         return self.load(path)
 
+    def mentions(self, path: str) -> bool:
+        """Whether a file is one of those that mention FSDP."""
+        return path in self._mentioning
+
     def _holds(self, path: str, word: str) -> bool:
         """Whether a file's text can hold a word."""
         return not word.isascii() or word.encode() in self.data(path)
 
     def data(self, path: str) -> bytes:
-        """The bytes of a file of the run; none if it cannot be read."""
+        """The bytes of a file of the run; none if it cannot be read, but for standard input, which was parsed."""
         if path not in self._data:
             try:
                 with open(path, "rb") as stream:
                     self._data[path] = stream.read()
             except OSError:
-                self._data[path] = b""
+                file = self._loaded.get(path)
+                self._data[path] = file.text.encode(errors="replace") if file else b""
         return self._data[path]
 
     def locate(self, dotted: str, folder: str) -> str | None:
@@ -229,17 +239,32 @@ class Program:
                             seen.add(meaning.node)
                             pending.append(meaning)
 
-    def is_imported(self, file: File, name: str) -> bool:
-        """Whether another file of the run may import a name of a file; those that do not mention FSDP by a text search."""
-        if self.imports_of(file, name):
-            return True
-        module = file.name.rpartition(".")[2].encode()
-        source = re.compile(
-            rb"\b%b[ \t]+import\b[^#]*?(\*|\b%b\b)" % (re.escape(module), re.escape(name.encode()))
-        )
-        known = {str(each.path) for each in self.files}
-        others = (self.data(path) for path in self.paths if path not in known)
-        return any(module in data and source.search(data) for data in others)
+    def is_read(self, file: File, name: str) -> bool:
+        """Whether another file of the run may read a name of a file: by a text search, but for imports in parsed files."""
+        own, module = {str(file.path)}, file.name.rpartition(".")[2]
+        if not self._holding(name) - own:
+            return False
+        if (module, name) not in self._readers:
+            self._readers[module, name] = set(self._reading(module, name))
+        return bool(self._readers[module, name] - own) or bool(self.imports_of(file, name))
+
+    def _reading(self, module: str, name: str) -> Iterator[str]:
+        """The files that may read a name of a module, by the last part of the module's name."""
+        word, source = re.escape(name).encode(), re.escape(module).encode()
+        member = re.compile(rb"\.%b\b" % word)
+        imported = re.compile(rb"\b%b[ \t]+import\b[^#]*?(\*|\b%b\b)" % (source, word))
+        for path in self._holding(module):
+            data = self.data(path)
+            is_parsed = path in self._mentioning
+            if member.search(data) or (not is_parsed and imported.search(data)):
+                yield path
+
+    def _holding(self, word: str) -> set[str]:
+        """The files of the run with a word in their text."""
+        if word not in self._holders:
+            wanted = word.encode()
+            self._holders[word] = {path for path in self.paths if wanted in self.data(path)}
+        return self._holders[word]
 
     def imports_of(self, file: File, name: str) -> list[File]:
         """The files that mention FSDP and import a name of a file, by itself or with a star."""

@@ -11,7 +11,7 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 ScopeNode = ast.Module | ast.ClassDef | FunctionNode
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Imported:
     """`import a.b as name` (member is None) or `from a import member as name`, with the module made absolute."""
 
@@ -21,7 +21,7 @@ class Imported:
     member: str | None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Assigned:
     """`name = value`, or an element of it: `_, name = value` has the path (1,)."""
 
@@ -30,7 +30,7 @@ class Assigned:
     path: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Parameter:
     """A parameter of a function."""
 
@@ -38,14 +38,14 @@ class Parameter:
     argument: ast.arg
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Defined:
     """`def name` or `class name`."""
 
     node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Opaque:
     """Bound in a way that says nothing about the value: a loop, `with ... as`, `except ... as`, `del`, `+=`, `global`."""
 
@@ -81,12 +81,18 @@ class Scope:
 
 
 class Binder:
-    """Collects the scopes and bindings of a file, node by node."""
+    """Collects the scopes and bindings of a file, node by node.
+
+    Attributes:
+        stars: the modules of `from module import *`.
+        aliases: the names that are bound to something of another name: by an import, or as `name = other.name`.
+    """
 
     def __init__(self, module: str, is_package: bool) -> None:
         self.module = module
         self.is_package = is_package
         self.stars: list[tuple[str, ast.ImportFrom]] = []
+        self.aliases: set[str] = set()
         self._declared: list[tuple[ast.Global | ast.Nonlocal, Scope]] = []
 
     def finish(self, top: Scope) -> None:
@@ -102,6 +108,7 @@ class Binder:
             bound = alias.asname or alias.name.split(".")[0]
             target = alias.name if alias.asname else bound
             scope.bind(bound, Imported(node, alias, target, None))
+            self.aliases.add(bound)
 
     def _import_from(self, node: ast.ImportFrom, scope: Scope) -> None:
         source = absolute(node, self.module, self.is_package)
@@ -109,15 +116,22 @@ class Binder:
             if alias.name == "*":
                 self.stars.append((source, node))
             else:
-                scope.bind(alias.asname or alias.name, Imported(node, alias, source, alias.name))
+                bound = alias.asname or alias.name
+                scope.bind(bound, Imported(node, alias, source, alias.name))
+                self.aliases.add(bound)
 
     def _assign(self, node: ast.Assign, scope: Scope) -> None:
         for target in node.targets:
-            _bind_target(scope, target, node.value, ())
+            self._bind(scope, target, node.value)
 
     def _assign_one(self, node: ast.AnnAssign | ast.NamedExpr, scope: Scope) -> None:
         if node.value is not None:
-            _bind_target(scope, node.target, node.value, ())
+            self._bind(scope, node.target, node.value)
+
+    def _bind(self, scope: Scope, target: ast.expr, value: ast.expr) -> None:
+        _bind_target(scope, target, value, ())
+        if isinstance(value, ast.Name | ast.Attribute):
+            self.aliases.update(_stored(target))
 
     def _target(
         self, node: ast.AugAssign | ast.For | ast.AsyncFor | ast.comprehension, scope: Scope

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 
 from fsdp_migrate import __version__
 from fsdp_migrate.report import Report
@@ -21,7 +20,7 @@ def render_json(report: Report) -> str:
             asdict(finding) | {"action": finding.action.value, "safe": True}
             for finding in sorted(report.findings)
         ],
-        "errors": [asdict(problem) for problem in sorted(report.errors)],
+        "errors": [problem._asdict() for problem in sorted(report.errors)],
         "summary": {
             "files": report.files,
             "candidates": report.candidates,
