@@ -7,7 +7,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
-from fsdp_migrate.codemods.constructor import precision, recorded, sharding, training, wrapping
+from fsdp_migrate.codemods.constructor import (
+    precision,
+    recorded,
+    recorded_units,
+    sharding,
+    training,
+    wrapping,
+)
 from fsdp_migrate.codemods.constructor.construction import DIRECT, SIGNATURE, Construction
 from fsdp_migrate.codemods.constructor.options import Fixed
 from fsdp_migrate.codemods.constructor.plain import Plain, Stays
@@ -61,7 +68,9 @@ def _parts(construction: Construction) -> dict[str, Plain]:
             parts.update(plain(construction))
         except Stays as stays:
             parts.update(recorded.parts(construction, names, stays))
-    if recorded.was_on_meta(construction):  # FSDP1 gave it memory also without `param_init_fn`
+    if recorded_units.was_on_meta(
+        recorded.facts(construction)
+    ):  # FSDP1 gave it memory also without `param_init_fn`
         parts |= recorded.parts(construction, ["param_init_fn"], Stays("its model was on meta"))
     spare = Plain(
         statements=tuple(s for each in construction.fixed for s in _spare(construction, each))

@@ -27,7 +27,7 @@ from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.facts.program import Definition, External
 
 if TYPE_CHECKING:
-    from fsdp_migrate.values import Recorded
+    from fsdp_migrate.values import NOT_GIVEN, Recorded
 
 _WORLD, _CURRENT = "dist.group.WORLD", "torch.cuda.current_device()"
 HINT = "record it with `fsdp-migrate values`"
@@ -84,12 +84,6 @@ def origin(construction: Construction) -> Origin:
         return Origin(calls=[(construction.context.file, construction.call)])
 
 
-def was_on_meta(construction: Construction) -> bool:
-    """Whether a run has seen a model on the meta device, on some ranks or in some calls at least."""
-    known = facts(construction)
-    return known is not None and recorded_units.was_on_meta(known)
-
-
 def hidden_outputs(construction: Construction) -> list[str] | None:
     """The classes that units returned in which FSDP2 finds no tensors before torch 2.13; None if no run says it."""
     recorded = construction.context.recorded(construction.call)
@@ -115,7 +109,9 @@ class _ByRun:
 
     def part(self, name: str) -> Plain:
         """One argument, with its check."""
-        if name == "param_init_fn":  # other ranks may have another one, or none
+        if name == "param_init_fn":  # other ranks may have another one
+            if NOT_GIVEN in self.recorded.differs.get(name, ()):
+                raise Stays("param_init_fn was not always given")
             return recorded_units.initialization(
                 self.construction, self.recorded, self.expression(name), self._named, self._device
             )
@@ -169,7 +165,7 @@ class _ByRun:
         for argument in self.construction.arguments:
             if argument.name == name and not argument.unpacked:
                 return argument.value
-        if name not in self.recorded.arguments:
+        if name not in self._seen:
             return None
         made = ast.Subscript(self._dictionary, ast.Constant(name), ast.Load())
         return ast.copy_location(ast.fix_missing_locations(made), self._dictionary)
@@ -177,10 +173,15 @@ class _ByRun:
     def keys(self) -> Plain:
         """What is unpacked into the call: a name for it, and the check that it has no other key than those that were seen."""
         own = {each.name for each in self.construction.arguments if not each.unpacked}
-        seen = ", ".join(json.dumps(key) for key in sorted(self.recorded.arguments.keys() - own))
+        seen = ", ".join(json.dumps(key) for key in sorted(self._seen - own))
         first = () if self._name is None else (f"{self._name} = {written(self._dictionary)}",)
         name = self._named(written(self._dictionary))
         return Plain(first=first, checks=(f"set({name}) <= {{{seen}}}" if seen else f"not {name}",))
+
+    @property
+    def _seen(self) -> set[str]:
+        """The arguments that were given; `param_init_fn` may have been another one on other ranks."""
+        return {*self.recorded.arguments, *({"param_init_fn"} & self.recorded.differs.keys())}
 
     @cached_property
     def _dictionary(self) -> ast.expr:

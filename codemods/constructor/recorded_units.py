@@ -65,9 +65,9 @@ def _class(construction: Construction, dotted: str) -> tuple[str, Import | None]
     return (name, None) if is_it else ("", None)
 
 
-def was_on_meta(facts: Mapping[str, Any]) -> bool:
-    """Whether a model was on the meta device, on some ranks or in some calls at least."""
-    return bool(facts.get("meta", True))
+def was_on_meta(facts: Mapping[str, Any] | None) -> bool:
+    """Whether a run has seen a model on the meta device, on some ranks or in some calls at least."""
+    return facts is not None and bool(facts.get("meta", True))
 
 
 def initialization(

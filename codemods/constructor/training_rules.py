@@ -278,8 +278,8 @@ INIT_FUNCTION = Rule(
     """FSDP1 materializes the modules of one unit, initializes them, shards the unit, and goes on to the next, so that one
 unit at a time is whole. Initializing after sharding, as guides have it, draws other random numbers, and on the CPU the same
 ones for every shard. The runtime keeps FSDP1's order, and the values are FSDP1's bit for bit. A model that may be on the meta
-device stays with the runtime also without this argument, unless a recorded run (`--values`) shows that no unit is inside another:
-then `materialize(module, param_init_fn)` stands in front of each `fully_shard`, in the order of `model.modules()`.""",
+device stays with the runtime also without this argument, unless a recorded run (`--values`) shows that no unit is inside
+another: then `materialize(module, param_init_fn)` is in front of each `fully_shard`, in the order of `model.modules()`.""",
     (
         bridged(
             "a function",

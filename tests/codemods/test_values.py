@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -412,3 +413,19 @@ def test_a_model_on_meta_gets_its_memory_unit_by_unit(differs: bool, program: Pa
         "    broadcast_module_states(model)\n"
         "    fully_shard(model, reshard_after_forward=False)\n"
     )
+
+
+def test_what_initializes_a_model_may_be_unpacked_and_differ_by_rank(program: Path) -> None:
+    call = "FSDP(model, **cfg.options())"
+    (program / "train.py").write_text(re.sub(r"FSDP\((?=\n)(.|\n)*?\n    \)", call, TRAIN))
+    differs = {"param_init_fn": ["None", "<function init>"], "meta": ["false", "true"]}
+    file = recorded(program, differs=differs, arguments={}, names={})
+    document = json.loads(file.read_text())
+    del document["constructs"][0]["meta"]
+    file.write_text(json.dumps(document))
+    assert after(program, file).splitlines()[:4] == [
+        "    options = cfg.options()",
+        '    assert set(options) <= {"param_init_fn"}',
+        '    param_init_fn = options["param_init_fn"]',
+        "    # Each unit gets its memory just before it is sharded: one at a time is whole",
+    ]
