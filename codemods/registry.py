@@ -19,7 +19,7 @@ CODEMODS: dict[str, tuple[str, ...]] = {
     "uses.training": ("clip_grad_norm_", "no_sync"),
     "uses.classes": ("isinstance", "->", ": "),
     "uses.unwrapping": ("module",),
-    "uses.summon": ("summon_full_params", "fsdp_modules"),
+    "uses.summon": ("summon_full_params", "fsdp_modules", ".apply("),
     "uses.scaler": ("ShardedGradScaler",),
     "left.private_names": ("fsdp._", " _", "(_", ",_", "\t_", "FlatParam", "fully_sharded_data_"),
     "left.wrapper_internals": ("._", ".params", "_flat_param"),

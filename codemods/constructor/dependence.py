@@ -102,8 +102,8 @@ def dependences(
     yield from search.names()
     yield from search.classes()
     yield from search.calls_of_model()
-    yield from search.parameters()
     yield from search.changes()
+    yield from search.parameters()
 
 
 class _Search:
@@ -355,7 +355,10 @@ class _Search:
     def changes(self) -> Iterator[Dependence]:
         for node in self.attributes("data"):
             if isinstance(node.ctx, ast.Store) and getattr(node.value, "id", "") != "self":
-                yield node, "sets .data of what may be a parameter"
+                yield (
+                    node,
+                    "sets .data of what may be a parameter: FSDP2 goes on with the memory that it had",
+                )
         for node in self.file.of(ast.Attribute):
             if isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name):
                 if node.value.id != "self" and not self.before.covers(node):

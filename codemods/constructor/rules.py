@@ -28,6 +28,9 @@ FSDP1 gave unused parameters zero gradients, on which weight decay and momentum 
 forward of this program's model may leave a part unused, `fill_unused_gradients` goes on giving them. A model of another
 package is taken to use all.
 
+FSDP1's models save whole tensors by their own `state_dict()`, wherever that is called, and FSDP2's save shards. Where code may
+call it, or `load_state_dict()`, on the model or on what holds it, `use_full_state_dicts` keeps them as they were.
+
 After a forward without gradients FSDP2's root goes on holding whole parameters, and FSDP1's shows its shards again. Where an
 optimizer may be made then, the root gets `reshard_after_forward=True`, at the cost of one more all-gather in a backward.
 Parameters that are changed then stay on the bridge: FSDP1's root evaluates by the values that it gathered before.
@@ -82,6 +85,40 @@ model = Net()
 # FSDP1's use_orig_params=True:
 # for the weight decay of some
 fully_shard(model, reshard_after_forward=False)
+""",
+        ),
+        Example(
+            "a function that saves models of any kind",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
+
+
+def save(model, path):
+    torch.save(model.state_dict(), path)
+
+
+model = FSDP(Net())
+save(model, "model.pt")
+""",
+            """\
+import torch
+from fsdp_migrate.runtime import use_full_state_dicts
+from torch.distributed.fsdp import fully_shard
+
+from model import Net
+
+
+def save(model, path):
+    torch.save(model.state_dict(), path)
+
+
+model = Net()
+fully_shard(model)
+use_full_state_dicts(model)
+save(model, "model.pt")
 """,
         ),
         Example(

@@ -22,7 +22,7 @@ BARE = Rule(
 `fully_shard` the same call returns DTensors, and `torch.save` writes one rank's shards of them without an error.
 `get_model_state_dict` with `full_state_dict=True` gathers on both. It takes the place of the call where the function itself
 made the model by FSDP1's constructor and no type is set anywhere in the run. Elsewhere the call stays: what has the state dict
-may be a model of another kind, and the runtime's models do as FSDP1's did.""",
+may be a model of another kind. The runtime's models do as FSDP1's did, and plain ones by `use_full_state_dicts`.""",
     (
         Example(
             "a model that the function made",

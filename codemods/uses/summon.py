@@ -9,6 +9,7 @@ from fsdp_migrate.codemods.constructor.decision import decisions
 from fsdp_migrate.codemods.constructor.form import PlainForm
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Edit, Example, Found, Import, Rule, bridged
+from fsdp_migrate.codemods.uses.unwrapping import is_certainly_wrapped
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
 from fsdp_migrate.findings import Action
 
@@ -58,6 +59,59 @@ with FSDP.summon_full_params(model):
         ),
     ),
 )
+APPLY = Rule(
+    "FSDP322",
+    "apply",
+    "model.apply(f) of a plain model goes into summon_full_params(model)",
+    """FSDP1's `apply` gathers the parameters of the model, so that a function which initializes them sees whole ones, and keeps
+what it changes. `apply` of a plain model is `nn.Module`'s, and shows DTensors: `nn.init.normal_` draws other numbers on them.
+Inside of the runtime's `summon_full_params` it does what FSDP1's did. On the bridge the method is FSDP1's.""",
+    (
+        Example(
+            "weights that are drawn after the sharding",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net, init_weights
+
+model = FSDP(Net())
+model.apply(init_weights)
+""",
+            """\
+from fsdp_migrate.runtime import summon_full_params
+from torch.distributed.fsdp import fully_shard
+
+from model import Net, init_weights
+
+model = fully_shard(Net())
+with summon_full_params(model):
+    model.apply(init_weights)
+""",
+        ),
+        Example(
+            "before the sharding",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net, init_weights
+
+model = Net()
+model.apply(init_weights)
+model = FSDP(model)
+""",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+from model import Net, init_weights
+
+model = Net()
+model.apply(init_weights)
+fully_shard(model)
+""",
+            quiet=True,
+        ),
+    ),
+)
 UNITS = Rule(
     "FSDP362",
     "fsdp-modules",
@@ -100,7 +154,7 @@ print(len(FSDP.fsdp_modules(model, root_only=True)))
         ),
     ),
 )
-RULES = (SUMMON, UNITS)
+RULES = (SUMMON, APPLY, UNITS)
 
 _RULES = {"summon_full_params": SUMMON, "fsdp_modules": UNITS}
 
@@ -108,7 +162,8 @@ _RULES = {"summon_full_params": SUMMON, "fsdp_modules": UNITS}
 def find(context: Context) -> Iterator[Found]:
     """The two functions of the class."""
     uses = list(_uses(context))
-    forms = decisions(context).plain_forms(context) if uses else None
+    is_asked = uses or "apply" in context.file.attributes
+    forms = decisions(context).plain_forms(context) if is_asked else None
     if forms is not None:
         yield from plain(context, forms)
         return
@@ -127,6 +182,7 @@ def plain(context: Context, forms: Sequence[PlainForm]) -> Iterator[Found]:
             yield from _summon(context, attribute)
         elif len(call.args) == 1 and not call.keywords:
             yield _units(context, attribute, call)
+    yield from _applied(context, forms)
 
 
 def _uses(context: Context) -> Iterator[ast.Attribute]:
@@ -147,6 +203,33 @@ def _summon(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
             imports=(Import(RUNTIME, "summon_full_params"),),
             removed=(attribute,),
         )
+
+
+def _applied(context: Context, forms: Sequence[PlainForm]) -> Iterator[Found]:
+    """The statements `model.apply(f)` of names that certainly hold a plain model."""
+    calls = [form.construction.call for form in forms]
+    for attribute in context.file.attributes.get("apply", ()):
+        statement = context.file.statement(attribute)
+        call = getattr(statement, "value", None)
+        if not (isinstance(call, ast.Call) and call.func is attribute):
+            continue
+        name_is_free = context.means("summon_full_params", call, f"{RUNTIME}.summon_full_params")
+        if (
+            name_is_free
+            and isinstance(statement, ast.Expr)
+            and context.is_alone(statement)
+            and is_certainly_wrapped(context, attribute, calls)
+        ):
+            model, code = context.source(attribute.value), context.source(statement)
+            block = f"with summon_full_params({model}):\n    {code}"
+            yield Found(
+                APPLY,
+                attribute,
+                Action.RUNTIME,
+                "goes into summon_full_params, since FSDP1's apply gathers the parameters",
+                edits=lambda at=statement, to=block: [context.replace_statement(at, to)],  # type: ignore[misc]
+                imports=(Import(RUNTIME, "summon_full_params"),),
+            )
 
 
 def _units(context: Context, attribute: ast.Attribute, call: ast.Call) -> Found:

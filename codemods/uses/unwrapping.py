@@ -21,7 +21,8 @@ RULE = Rule(
     """FSDP2 wraps nothing, so there is no inner module to reach: `.module` goes, together with the constructor. That takes
 a receiver that is certainly this model: one that may be something else, such as a DistributedDataParallel, keeps its
 constructor on the bridge, where `.module` is what it was. Idioms that ask first (`model.module if hasattr(model, "module")
-else model`) work on either.""",
+else model`) work on either. What `fsdp-migrate values` has seen to be the wrapper is one, unless the program mentions other
+wrappers, which another run could have there.""",
     (
         Example(
             "unwrapping",
@@ -105,7 +106,7 @@ def plain(context: Context, forms: Sequence[PlainForm]) -> Iterator[Found]:
     calls = [form.construction.call for form in forms]
     for attribute in context.file.attributes.get("module", ()):
         if isinstance(attribute.ctx, ast.Load) and (
-            _is_wrapped(context, attribute, calls) or _was_wrapped(context, attribute)
+            is_certainly_wrapped(context, attribute, calls) or _was_wrapped(context, attribute)
         ):
             yield Found(
                 RULE,
@@ -119,7 +120,9 @@ def plain(context: Context, forms: Sequence[PlainForm]) -> Iterator[Found]:
             )
 
 
-def _is_wrapped(context: Context, attribute: ast.Attribute, calls: Sequence[ast.Call]) -> bool:
+def is_certainly_wrapped(
+    context: Context, attribute: ast.Attribute, calls: Sequence[ast.Call]
+) -> bool:
     """Whether the receiver is a name that a constructor above has just been assigned to, on every way to here.
 
     Or one that `isinstance(model, FSDP)` holds for: that test is rewritten, too.
@@ -147,7 +150,8 @@ def _is_wrapped(context: Context, attribute: ast.Attribute, calls: Sequence[ast.
 def _was_wrapped(context: Context, attribute: ast.Attribute) -> bool:
     """Whether a run has read `.module` of a wrapper here, and no file that can share the model has anything else with one."""
     ran = context.recorded(attribute)
-    if ran is None or ran.call != attribute.attr or not ran.end_line:
+    on_line = [a for a in context.file.attributes["module"] if a.lineno == attribute.lineno]
+    if ran is None or ran.call != "module" or not (ran.end_line or len(on_line) == 1):
         return False
     reach = decisions(context).reach
     return not any(_OTHERS.search(reach.text(path)) for path in reach.of(context.file.path))

@@ -393,6 +393,35 @@ def test_a_method_that_ran_on_a_model_was_one_of_a_model(program: Path) -> None:
     assert "        torch.nn.utils.clip_grad_norm_(part.parameters(), 1.0)\n" in train
 
 
+@pytest.mark.parametrize(
+    ("more", "is_plain"),
+    [
+        ("", True),
+        ("\n\ndef other(model):\n    return model.module\n", False),
+        ("\nfrom torch.nn.parallel import DistributedDataParallel\n", False),
+        ("\n\nclass Half:\n    def __init__(self, module):\n        self.module = module\n", False),
+    ],
+    ids=["the wrapper's", "one that was not reached", "another wrapper", "a class with its own"],
+)
+def test_module_goes_where_a_run_read_it_of_the_wrapper(
+    more: str, is_plain: bool, program: Path
+) -> None:
+    text = TRAIN + "\n\ndef depth(model):\n    return len(model.module.blocks)\n" + more
+    (program / "train.py").write_text(text)
+    one = recorded(program)
+    assert "reads .module" in reason(program, one)
+    document = json.loads(one.read_text())
+    line = text.splitlines().index("    return len(model.module.blocks)") + 1
+    place = {"call": "module", "file": "train.py", "line": line, "function": "depth", "times": 2}
+    place |= {"end_line": line, "end_column": 28, "arguments": {}, "names": {}}
+    document["constructs"].append(place)
+    one.write_text(json.dumps(document))
+    changed = analysed(program, one).changes
+    train = next(c.after.decode() for c in changed if c.path.name == "train.py")
+    assert ("    return len(model.blocks)\n" in train) is is_plain
+    assert ("fully_shard(model" in train) is is_plain
+
+
 @pytest.mark.parametrize("differs", [False, True], ids=["on all ranks", "on some"])
 def test_a_model_on_meta_gets_its_memory_unit_by_unit(differs: bool, program: Path) -> None:
     more = "model,\n        param_init_fn=cfg.init or None,\n        sync_module_states=True,\n"

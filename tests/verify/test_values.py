@@ -49,7 +49,8 @@ def test_a_configuration_is_recorded_made_plain_and_checked(tmp_path: Path) -> N
     file = tmp_path / "run.json"
     recorded = record(SCRIPT, file, device="cpu")
     document = json.loads(file.read_text())
-    (entry,) = document["constructs"]
+    entry, unwrapped = document["constructs"]
+    assert (unwrapped["call"], unwrapped["function"], unwrapped["times"]) == ("module", "depth", 2)
     assert entry["file"].endswith("tests/verify/programs/configured/train.py")
     assert entry["function"] == "main"
     assert entry["arguments"]["sharding_strategy"] == "ShardingStrategy.SHARD_GRAD_OP"
@@ -62,6 +63,7 @@ def test_a_configuration_is_recorded_made_plain_and_checked(tmp_path: Path) -> N
     assert verdict.bitwise
     added = [line[1:] for line in verdict.sources.diff.splitlines() if line.startswith("+    ")]
     assert added == [
+        "    return len(model.blocks)",
         "    options = sharding(args)",
         "    # As a run recorded: sharding_strategy=SHARD_GRAD_OP, units by name",
         '    assert set(options) <= {"forward_prefetch", "sharding_strategy"}',
@@ -83,10 +85,11 @@ def test_a_configuration_is_recorded_made_plain_and_checked(tmp_path: Path) -> N
 @pytest.mark.thorough
 @pytest.mark.usefixtures("forked")
 def test_a_program_on_the_bridge_is_recorded_as_it_was(tmp_path: Path) -> None:
-    (entry,) = record(SCRIPT, tmp_path / "run.json", device="cpu").entries
+    entry, unwrapped = record(SCRIPT, tmp_path / "run.json", device="cpu").entries
     bridged = copy_program("bridged", SCRIPT, None, tmp_path / "bridged")
     migration.migrate(bridged.root, "bridge")
-    (there,) = record(bridged.script, tmp_path / "bridge.json", device="cpu").entries
+    there, unwrapped_there = record(bridged.script, tmp_path / "bridge.json", device="cpu").entries
+    assert unwrapped_there == unwrapped
     for key in ("arguments", "names", "units", "all_of_classes", "parameters_held"):
         assert there[key] == entry[key], key
 

@@ -38,6 +38,10 @@ def sharding(options):
     return {"sharding_strategy": ShardingStrategy[options.strategy], "forward_prefetch": True}
 
 
+def depth(model):
+    return len(model.module.blocks)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--strategy", default="SHARD_GRAD_OP")
@@ -55,7 +59,7 @@ def main():
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     generator = torch.Generator().manual_seed(dist.get_rank())
-    for _ in range(3):
+    for _ in range(depth(model) + 1):
         x = torch.randn(4, 8, generator=generator)
         model(x).square().mean().backward()
         optimizer.step()
