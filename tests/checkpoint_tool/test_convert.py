@@ -475,6 +475,7 @@ def test_parts_are_joined_where_they_belong(run: Run) -> None:
 
 
 MEMORY = """
+import threading
 from pathlib import Path
 import torch
 from fsdp_migrate.checkpoint.convert import Conversion, convert
@@ -483,13 +484,21 @@ def held():  # of its own: pages of mapped files are not, as the system takes th
     status = Path("/proc/self/status").read_text()
     return int(status.split("RssAnon:")[1].split()[0]) / 1024
 
+def watch():
+    while not done.wait(0.001):
+        seen.append(held())
+
 small = Path("small.pt")
 torch.save({"w": torch.ones(3)}, small)
 for to in ("dcp", "full"):
     convert(Conversion(small, Path(f"warm-{to}"), to))
 for source, target, to in (("big.pt", "big", "dcp"), ("big", "again.pt", "full")):
-    before, seen = held(), []
-    convert(Conversion(Path(source), Path(target), to), lambda *_: seen.append(held()))
+    before, seen, done = held(), [], threading.Event()
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    convert(Conversion(Path(source), Path(target), to))
+    done.set()
+    watcher.join()
     print(max(seen) - before)
 before = held()
 whole = torch.load("big.pt", weights_only=True)
