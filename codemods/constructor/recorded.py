@@ -27,7 +27,7 @@ from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.facts.program import Definition, External
 
 if TYPE_CHECKING:
-    from fsdp_migrate.values import NOT_GIVEN, Recorded
+    from fsdp_migrate.values import Recorded
 
 _WORLD, _CURRENT = "dist.group.WORLD", "torch.cuda.current_device()"
 HINT = "record it with `fsdp-migrate values`"
@@ -110,6 +110,8 @@ class _ByRun:
     def part(self, name: str) -> Plain:
         """One argument, with its check."""
         if name == "param_init_fn":  # other ranks may have another one
+            from fsdp_migrate.values import NOT_GIVEN
+
             if NOT_GIVEN in self.recorded.differs.get(name, ()):
                 raise Stays("param_init_fn was not always given")
             return recorded_units.initialization(

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import permutations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fsdp_migrate.codemods.constructor.checks import written
 from fsdp_migrate.codemods.constructor.construction import Construction
@@ -14,7 +14,9 @@ from fsdp_migrate.codemods.constructor.plain import Plain, Stays, has_torch
 from fsdp_migrate.codemods.constructor.translate import translated
 from fsdp_migrate.codemods.rule import Import
 from fsdp_migrate.facts.names import RUNTIME
-from fsdp_migrate.values import Recorded
+
+if TYPE_CHECKING:
+    from fsdp_migrate.values import Recorded
 
 _MOST_NAMES = 12
 
