@@ -37,7 +37,8 @@ def _generators() -> None:
     torch.random.fork_rng = lambda devices=None, enabled=True, *args, **kwargs: fork((), enabled)
     cuda: Any = torch.cuda
     for name in ("manual_seed", "manual_seed_all", "seed", "seed_all"):
-        setattr(cuda, name, nothing)
+        # Not `nothing`: torch.compile has other rules for these, and refuses one function under two.
+        setattr(cuda, name, lambda *_: None)
     cuda.initial_seed = torch.initial_seed
     cuda.get_rng_state = lambda device="cuda": torch.get_rng_state()
     cuda.get_rng_state_all = lambda: [torch.get_rng_state()]
