@@ -189,7 +189,7 @@ class _Search:
         classes = list(self._classes_of(node.value))
         return bool(classes) and all(
             not any(map(self.context.models.is_subclass, every))
-            and any(node.attr in _given_names(each.node) for each in every)
+            and any(node.attr in given_names(each.node) for each in every)
             for every in classes
         )
 
@@ -212,7 +212,7 @@ class _Search:
     def inner_modules(self) -> Iterator[Dependence]:
         for node in self.attributes("module"):
             if isinstance(node.ctx, ast.Load) and not self.context.dotted(node):
-                if not asks_first(self.file, node):
+                if not asks_first(self.file, node) and not self._is_own(node):
                     yield node, "reads .module, the model inside of its wrapper"
 
     def states(self) -> Iterator[Dependence]:
@@ -382,7 +382,7 @@ class _Search:
         return around, "" if function is None else function.name
 
 
-def _given_names(cls: ast.AST) -> set[str]:
+def given_names(cls: ast.AST) -> set[str]:
     """The methods of a class, and the attributes that it gives `self`."""
     nodes = list(ast.walk(cls))
     stored = (n for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))

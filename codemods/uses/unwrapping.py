@@ -7,10 +7,13 @@ import re
 from collections.abc import Iterator, Sequence
 
 from fsdp_migrate.codemods.constructor.decision import decisions
+from fsdp_migrate.codemods.constructor.dependence import given_names
 from fsdp_migrate.codemods.constructor.form import PlainForm
 from fsdp_migrate.codemods.constructor.guards import asks_first, is_wrapped
+from fsdp_migrate.codemods.constructor.origin import may_be_module
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Example, Found, Rule, bridged
+from fsdp_migrate.facts.program import Definition
 from fsdp_migrate.facts.scopes import Assigned
 from fsdp_migrate.findings import Action
 
@@ -22,7 +25,8 @@ RULE = Rule(
 a receiver that is certainly this model: one that may be something else, such as a DistributedDataParallel, keeps its
 constructor on the bridge, where `.module` is what it was. Idioms that ask first (`model.module if hasattr(model, "module")
 else model`) work on either. What `fsdp-migrate values` has seen to be the wrapper is one, unless the program mentions other
-wrappers, which another run could have there.""",
+wrappers, which another run could have there. `_fsdp_wrapped_module` goes as well, unless an exception
+asks whether there is one.""",
     (
         Example(
             "unwrapping",
@@ -43,6 +47,33 @@ from model import Net
 model = Net()
 fully_shard(model)
 config = model.config
+""",
+        ),
+        Example(
+            "by the name that only FSDP1's wrapper has",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
+
+
+def config_of(unit):
+    return unit._fsdp_wrapped_module.config
+
+
+print(config_of(FSDP(Net())))
+""",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+from model import Net
+
+
+def config_of(unit):
+    return unit.config
+
+
+print(config_of(fully_shard(Net())))
 """,
         ),
         Example(
@@ -84,17 +115,18 @@ print(config(FSDP(Net())))
     ),
 )
 RULES = (RULE,)
-# What else may have a `.module` in another run, or another one: other wrappers, and classes of the program.
+# Other wrappers that have a `.module`, in another run perhaps.
 _OTHERS = re.compile(
     r"(?<!FullySharded)DataParallel|\bDDP\b|deepspeed|accelerat|fabric|lightning|horovod|checkpoint_wrapper"
-    r"|torch\.compile|\.compile\(\)|\.module\s*(:[^=\n]*)?=(?!=)|\bdef module\b",
+    r"|torch\.compile|\.compile\(\)",
     re.IGNORECASE,
 )
+_WRAPPED = "_fsdp_wrapped_module"
 
 
 def find(context: Context) -> Iterator[Found]:
     """`.module` of plain models; on the bridge it works as before."""
-    if "module" not in context.file.attributes:
+    if context.file.attributes.keys().isdisjoint({"module", _WRAPPED}):
         return
     forms = decisions(context).plain_forms(context)
     if forms is not None:
@@ -104,16 +136,19 @@ def find(context: Context) -> Iterator[Found]:
 def plain(context: Context, forms: Sequence[PlainForm]) -> Iterator[Found]:
     """`.module` of names that certainly hold a plain model."""
     calls = [form.construction.call for form in forms]
-    for attribute in context.file.attributes.get("module", ()):
+    wrapped = [a for a in context.file.attributes.get(_WRAPPED, ()) if not _is_tried(context, a)]
+    for attribute in (*wrapped, *context.file.attributes.get("module", ())):
         if isinstance(attribute.ctx, ast.Load) and (
-            is_certainly_wrapped(context, attribute, calls) or _was_wrapped(context, attribute)
+            attribute.attr == _WRAPPED  # nothing else has it
+            or is_certainly_wrapped(context, attribute, calls)
+            or _was_wrapped(context, attribute)
         ):
             yield Found(
                 RULE,
                 attribute,
                 Action.REWRITE,
                 "is removed: a plain model has no wrapper",
-                ".module",
+                f".{attribute.attr}",
                 edits=lambda node=attribute: [  # type: ignore[misc]
                     context.replace(node, context.source(node.value))
                 ],
@@ -154,4 +189,20 @@ def _was_wrapped(context: Context, attribute: ast.Attribute) -> bool:
     if ran is None or ran.call != "module" or not (ran.end_line or len(on_line) == 1):
         return False
     reach = decisions(context).reach
-    return not any(_OTHERS.search(reach.text(path)) for path in reach.of(context.file.path))
+    paths = reach.of(context.file.path)
+    return not any(_OTHERS.search(reach.text(path)) or _has_own(context, path) for path in paths)
+
+
+def _has_own(context: Context, path: str) -> bool:
+    """Whether a file has a class of modules with a `module` of their own."""
+    program, reach = context.program, decisions(context).reach
+    file = program.load(path) if "module" in reach.text(path) else None
+    return file is not None and any(
+        "module" in given_names(cls) and may_be_module(program, Definition(file, cls))
+        for cls in file.of(ast.ClassDef)
+    )
+
+
+def _is_tried(context: Context, attribute: ast.Attribute) -> bool:
+    """Whether code asks by an exception whether there is a wrapper."""
+    return any(isinstance(node, ast.Try) for node in context.file.ancestors(attribute))

@@ -45,6 +45,9 @@ DEPENDENT = {
     "clipping by an unknown object": "def f(engine):\n    engine.clip_grad_norm_(1.0)",
     "the inner module": "def f(model):\n    return model.module",
     "the inner module behind a test of the class": "def f(m):\n    return m.module if isinstance(m, (DDP, FSDP)) else m",
+    "an inner module that is asked for by an exception": (
+        "def f(m):\n    try:\n        return m._fsdp_wrapped_module\n    except AttributeError:\n        return m"
+    ),
     "a method by its name": 'def f(model):\n    return getattr(model, "no_sync")()',
     "a prefix in names": 'def f(names):\n    return [n for n in names if n.startswith("_fsdp_wrapped_module")]',
     "a name by position": (

@@ -393,15 +393,27 @@ def test_a_method_that_ran_on_a_model_was_one_of_a_model(program: Path) -> None:
     assert "        torch.nn.utils.clip_grad_norm_(part.parameters(), 1.0)\n" in train
 
 
+_OWN = """
+
+class Own({}):
+    def __init__(self, module):
+        self.module = module
+
+    def step(self):
+        return self.module
+"""
+
+
 @pytest.mark.parametrize(
     ("more", "is_plain"),
     [
         ("", True),
         ("\n\ndef other(model):\n    return model.module\n", False),
         ("\nfrom torch.nn.parallel import DistributedDataParallel\n", False),
-        ("\n\nclass Half:\n    def __init__(self, module):\n        self.module = module\n", False),
+        (_OWN.format("torch.nn.Module"), False),
+        (_OWN.format("object"), True),
     ],
-    ids=["the wrapper's", "one that was not reached", "another wrapper", "a class with its own"],
+    ids=["the wrapper's", "not reached", "another wrapper", "a module's own", "an object's own"],
 )
 def test_module_goes_where_a_run_read_it_of_the_wrapper(
     more: str, is_plain: bool, program: Path
