@@ -279,11 +279,12 @@ class _ByRun:
     def _mesh(self, text: str) -> Plain:
         """The mesh that was given, or that the strategy needs where neither a mesh nor a group was."""
         if text == "None":
-            if self._has_own_ranks():
+            if self._has_own_ranks() or self._strategy not in (*HYBRID, "NO_SHARD"):
                 return Plain()
-            code = mesh(self._strategy, self._device_type(), self.recorded.facts["shard_ranks"])
+            ranks = self.recorded.facts["shard_ranks"]
+            code = mesh(self._strategy, self._device_type(), ranks, self._world)
             module = "torch.distributed.device_mesh"
-            return self._named_mesh(code, "init_device_mesh", module) if code else Plain()
+            return self._named_mesh(code, "init_device_mesh", module)
         call = ast.parse(text, mode="eval").body
         assert isinstance(call, ast.Call)
         shape, named = ast.literal_eval(call.args[1]), ast.unparse(call.keywords[0].value) != "None"
@@ -293,6 +294,17 @@ class _ByRun:
         if self._strategy not in HYBRID and self._strategy != "NO_SHARD" and len(shape) == 1:
             return Plain(shared={"mesh": source})
         return self._built(f"device_mesh={source}")
+
+    @property
+    def _world(self) -> str:
+        """The number of ranks, as source."""
+        context, call = self.context, self.construction.call
+        is_bound = context.file.scope_of(call).lookup("dist") is not None
+        if is_bound and context.means("dist", call, "torch.distributed"):
+            return "dist.get_world_size()"
+        if has_torch(context, call):
+            return "torch.distributed.get_world_size()"
+        raise Stays("sharding_strategy: the mesh needs `import torch.distributed as dist`")
 
     def _group(self, text: str) -> Plain:
         if text in ("None", _WORLD):
@@ -308,10 +320,6 @@ class _ByRun:
         return self._named_mesh(code, "build_mesh", RUNTIME)
 
     def _named_mesh(self, code: str, function: str, module: str) -> Plain:
-        if "dist." in code and not self.context.means(
-            "dist", self.construction.call, "torch.distributed"
-        ):
-            raise Stays("sharding_strategy: the mesh needs `import torch.distributed as dist`")
         name = self.context.free("mesh", self.construction.call)
         need = Import(module, function, self.construction.call.func)
         return Plain(shared={"mesh": name}, above=(f"{name} = {code}",), imports=(need,))

@@ -28,7 +28,7 @@ HYBRID = frozenset({"HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"})
 MESH_DIM_NAMES = ("replicate", "shard")
 _TYPES = ("param_dtype", "reduce_dtype")
 _NO_EFFECT = frozenset({"limit_all_gathers", "use_orig_params", "backward_prefetch"})
-_ONLY_OFF = frozenset({"param_init_fn", "ignored_modules", "ignored_states"})
+_ONLY_OFF = frozenset({"ignored_modules", "ignored_states"})
 
 
 def translated(name: str, value: object) -> Plain:
@@ -79,18 +79,17 @@ def reshard_after_forward(member: object) -> str:
     return _RESHARD[member]  # type: ignore[index]
 
 
-def mesh(member: str, device_type: str, shard: int) -> str:
-    """The mesh of a strategy, as source; "" for the default, all ranks in one dimension.
+def mesh(member: str, device_type: str, shard: int, world: str) -> str:
+    """The mesh of NO_SHARD or of a hybrid strategy, as source.
 
     Args:
         device_type: as source.
         shard: how many ranks shard, under a hybrid strategy.
+        world: how many ranks there are, as source.
     """
-    shape = {"NO_SHARD": "dist.get_world_size(), 1"}.get(member, "")
-    if member in HYBRID:
-        shape = f"dist.get_world_size() // {shard}, {shard}"
+    shape = f"{world} // {shard}, {shard}" if member in HYBRID else f"{world}, 1"
     names = f"mesh_dim_names={MESH_DIM_NAMES}".replace("'", '"')
-    return f"init_device_mesh({device_type}, ({shape}), {names})" if shape else ""
+    return f"init_device_mesh({device_type}, ({shape}), {names})"
 
 
 def offload_policy(offloads: bool) -> str:

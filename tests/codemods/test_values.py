@@ -470,3 +470,17 @@ def test_what_initializes_a_model_may_be_unpacked_and_differ_by_rank(program: Pa
         '    param_init_fn = options["param_init_fn"]',
         "    # Each unit gets its memory just before it is sharded: one at a time is whole",
     ]
+
+
+def test_the_mesh_counts_ranks_by_a_name_that_the_file_has(program: Path) -> None:
+    arguments = {**ARGUMENTS, "sharding_strategy": "ShardingStrategy.NO_SHARD"}
+    names = {**NAMES, "cfg.strategy": "ShardingStrategy.NO_SHARD"}
+    assert "(torch.distributed.get_world_size(), 1)" in after(
+        program, recorded(program, arguments=arguments, names=names)
+    )
+    (program / "train.py").write_text(
+        "import torch.distributed as dist\n" + TRAIN.replace("return", "dist.barrier()\n    return")
+    )
+    assert "(dist.get_world_size(), 1)" in after(
+        program, recorded(program, arguments=arguments, names=names)
+    )
