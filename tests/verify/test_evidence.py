@@ -130,7 +130,7 @@ def test_an_installed_repository_does_not_run_instead_of_its_copy(
 
     assert all("/migrated/copy/repo/" in path for path in run())
     monkeypatch.setenv("FORGETS", "1")
-    with pytest.raises(Unverifiable, match=r"torch's FSDP1 at .*/repo/src/engine/shard.py:4\."):
+    with pytest.raises(Unverifiable, match=r"torch's FSDP1 at .*/repo/src/engine/shard.py:5\."):
         run()
 
 
