@@ -118,6 +118,9 @@ def verdict(program: Program, values: list[Path], folder: Path) -> str:
             else:
                 assert "fully_shard" in found.sources.diff, "the copy did not become plain"
                 lines.append("bitwise" if found.bitwise else found.line())
+        told = {f.code for f in report.findings if f.action is Action.MANUAL}
+        if any(line != "bitwise" for line in lines) and told:
+            lines.append(f"by hand: {', '.join(sorted(told))}")
         said.write_text("; ".join(dict.fromkeys(lines)))
     return said.read_text()
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 
 import pytest
 
 from fsdp_migrate.codemods.constructor.construction import SIGNATURE
+from fsdp_migrate.engine import analyse_source
+from fsdp_migrate.settings import Options
+from fsdp_migrate.source import Source
 
 from .test_examples import analyse
 
@@ -270,3 +274,26 @@ if zero2:
     reshard_after_forward = False
 fully_shard(model, reshard_after_forward=reshard_after_forward)
 """)
+
+
+TOLD = """\
+from dataclasses import dataclass
+@dataclass
+class Output:
+    x: object
+class Told(Seen):
+    def forward(self, x):
+        found = Output(super().forward(x))
+        return found
+model = Told()
+model = FSDP(model)
+"""
+
+
+@pytest.mark.parametrize(("target", "plain"), [((2, 12), False), ((2, 13), True)])
+def test_plain_fsdp2_looks_into_dataclasses_from_torch_2_13_on(
+    target: tuple[int, ...], plain: bool
+) -> None:
+    source = Source(Path("/nowhere/told.py"), "told.py", (HEAD + TOLD).encode())
+    report = analyse_source(source, Options(target_torch=target))
+    assert ("fully_shard" in constructors(report.changes[0].after.decode())) is plain
