@@ -89,7 +89,7 @@ def dependences(
     Args:
         handled: nodes that a rewrite takes care of.
         before: what runs before the models of the file are wrapped.
-        has_memory: whether a run has seen that no model was on the meta device.
+        has_memory: whether a run has seen which models were on the meta device: those get their memory before they are sharded.
     """
     search = _Search(context, frozenset(handled), before)
     yield from search.references()
