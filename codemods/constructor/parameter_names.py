@@ -81,10 +81,7 @@ def _is_safe_in_loop(file: File, loop: ast.For | ast.comprehension) -> bool:
 
 def _is_cleaned(file: File, value: ast.expr, name: str) -> bool:
     """Whether a value is a name without the parts of wrappers: `".".join(x for x in name.split(".") if x[0] != "_")`."""
-    if isinstance(value, ast.Call) and getattr(value.func, "attr", "") in {
-        "replace",
-        "removeprefix",
-    }:
+    if isinstance(value, ast.Call) and getattr(value.func, "attr", "") == "replace":
         first = value.args[0] if value.args else None
         return isinstance(first, ast.Constant) and str(first.value).startswith(_PREFIX)
     parts = value.args[0] if isinstance(value, ast.Call) and value.args else None

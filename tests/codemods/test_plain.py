@@ -48,6 +48,18 @@ DEPENDENT = {
     "an inner module that is asked for by an exception": (
         "def f(m):\n    try:\n        return m._fsdp_wrapped_module\n    except AttributeError:\n        return m"
     ),
+    "names outside of summon_full_params, which were made inside": (
+        "def f(model):\n    with FSDP.summon_full_params(model):\n"
+        "        return (n for n, _ in model.named_parameters())"
+    ),
+    "names inside of summon_full_params of another model": (
+        "def f(model, other, shadow):\n    with FSDP.summon_full_params(other):\n"
+        "        for n, p in model.named_parameters():\n            shadow[n].copy_(p)"
+    ),
+    "the first prefix of a name, which may have more": (
+        "def f(model, shadow):\n    for n, p in model.named_parameters():\n"
+        "        shadow[n.removeprefix('_fsdp_wrapped_module.')].copy_(p)"
+    ),
     "a method by its name": 'def f(model):\n    return getattr(model, "no_sync")()',
     "a prefix in names": 'def f(names):\n    return [n for n in names if n.startswith("_fsdp_wrapped_module")]',
     "a name by position": (
@@ -150,6 +162,14 @@ INDEPENDENT = {
     "asking for the inner module": 'def f(m):\n    return m.module if hasattr(m, "module") else m',
     "a word in a name": 'def f(model):\n    return [p for n, p in model.named_parameters() if "bias" in n]',
     "a prefix that is taken off": 'def f(name):\n    return name.replace("_fsdp_wrapped_module.", "")',
+    "names inside of summon_full_params": (
+        "def f(model, shadow):\n    with FSDP.summon_full_params(model):\n"
+        "        for n, p in model.named_parameters():\n            shadow[n].copy_(p)"
+    ),
+    "names as keys, without the prefix": (
+        "def f(model, shadow):\n    for n, p in model.named_parameters():\n"
+        "        shadow[n.replace('_fsdp_wrapped_module.', '')].copy_(p)"
+    ),
     "a class that no module has": "def f(x):\n    return type(x) is dict",
     "a class in a message": 'def f(m):\n    raise ValueError(f"{type(m).__name__} is not known")',
     "an average of parameters": (
