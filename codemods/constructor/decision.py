@@ -229,13 +229,13 @@ class Decisions:
         self._check_outputs(construction, origin)
         context, precise = construction.context, parts["mixed_precision"]
         ran = recorded.facts(construction)
-        sync = parts["sync_module_states"]
-        if precise.shared or precise.root or precise.above or sync.above or sync.each:
+        sync, casts = parts["sync_module_states"], precise.above or precise.below
+        if precise.shared or precise.root or casts or sync.above or sync.each:
             apart = recorded.are_apart(origins)
             if not apart and may_be_nested(context, origin, origins.values()):
                 raise Stays("another constructor may wrap the model or a part of it")
         norms = self._has_norms(construction, parts, origin)
-        if precise.above and not (ran["buffers"] if ran else self.makeup.may_hold(origin, BUFFERS)):
+        if casts and not (ran["buffers"] if ran else self.makeup.may_hold(origin, BUFFERS)):
             parts["mixed_precision"] = precision.without_buffers(precise)
         parts["module"] = self._behind(construction, origin, whole_states=whole_states)
         units = wrapping.listed(construction)

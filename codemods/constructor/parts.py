@@ -39,6 +39,7 @@ def parts_of(construction: Construction) -> dict[str, Plain]:
     """
     parts = _parts(construction)
     if parts and parts["param_init_fn"].each:  # then each unit is broadcast by itself, too
+        parts["mixed_precision"] = precision.cast_behind(parts["mixed_precision"])
         sync = parts["sync_module_states"]
         each = (line.replace("{model}", "{module}") for line in sync.above)
         parts["sync_module_states"] = replace(sync, above=(), each=tuple(each))

@@ -291,10 +291,15 @@ def plain(construction: Construction) -> dict[str, Plain]:
 
 def without_buffers(part: Plain) -> Plain:
     """The plain form for a model that has no buffers to cast."""
+    needs = tuple(need for need in part.imports if need.name != "cast_buffers")
+    return replace(cast_behind(part), below=(), imports=needs)
+
+
+def cast_behind(part: Plain) -> Plain:
+    """The plain form for a model whose buffers have no values before it is sharded."""
+    cast = tuple(line for line in part.above if line.startswith("cast_buffers"))
     return replace(
-        part,
-        above=tuple(line for line in part.above if not line.startswith("cast_buffers")),
-        imports=tuple(need for need in part.imports if need.name != "cast_buffers"),
+        part, above=tuple(e for e in part.above if e not in cast), below=cast or part.below
     )
 
 

@@ -484,3 +484,18 @@ def test_the_mesh_counts_ranks_by_a_name_that_the_file_has(program: Path) -> Non
     assert "(dist.get_world_size(), 1)" in after(
         program, recorded(program, arguments=arguments, names=names)
     )
+
+
+def test_buffers_on_meta_are_cast_when_they_have_their_values(program: Path) -> None:
+    more = "model,\n        mixed_precision=cfg.precision,\n"
+    (program / "train.py").write_text(TRAIN.replace("model,\n", more))
+    precision = "MixedPrecision(param_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16)"
+    arguments = {**ARGUMENTS, "mixed_precision": precision}
+    names = {**NAMES, "cfg.precision": "'bf16'"}
+    facts = {"meta": True, "buffers": True, "arguments": arguments, "names": names}
+    text = after(program, recorded(program, **facts))
+    assert "    materialize(model)\n    fully_shard(\n" in text
+    assert text.endswith(")\n    cast_buffers(model, torch.bfloat16)\n")
+    text = after(program, recorded(program, **facts | {"buffers": False}))
+    assert "materialize(model)" in text
+    assert "cast_buffers" not in text
