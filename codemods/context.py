@@ -141,6 +141,22 @@ class Context:
                     found[node] = name
         return found
 
+    def is_for_others(self, name: str) -> bool:
+        """Whether the file may have a name for other files: `import *` alone does not use it."""
+        exported = any(
+            isinstance(each.value, str) and each.value == name and self._is_in_all(each)
+            for each in self.file.of(ast.Constant)
+        )
+        return self.file.is_package or exported or self.program.is_read(self.file, name)
+
+    def _is_in_all(self, constant: ast.Constant) -> bool:
+        return any(
+            isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign)
+            and "__all__"
+            in ast.dump(node.targets[0] if isinstance(node, ast.Assign) else node.target)
+            for node in self.file.ancestors(constant)
+        )
+
     def is_annotation(self, node: ast.expr) -> bool:
         """Whether a name is in an annotation of a parameter, a result or a variable, or the type of a `cast`."""
         child: ast.AST = node

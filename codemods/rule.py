@@ -80,8 +80,7 @@ class Import(NamedTuple):
 Edits = Callable[[], Sequence[Edit]]
 
 
-@dataclass(frozen=True, eq=False)
-class Found:
+class Found(NamedTuple):
     """What a rule says of one construct, and how to change it.
 
     Attributes:

@@ -11,9 +11,16 @@ from dataclasses import dataclass
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.import_statement import ImportChange
-from fsdp_migrate.codemods.needed_imports import hand_out, leading, root_of, sees
+from fsdp_migrate.codemods.imports import (
+    hand_out,
+    is_spent,
+    leading,
+    may_go,
+    root_of,
+    sees,
+    spent_aliases,
+)
 from fsdp_migrate.codemods.rule import Edit, Edits, Example, Found, Import, Rule, bridged
-from fsdp_migrate.codemods.unused_imports import is_spent, may_go, spent_aliases
 from fsdp_migrate.facts.names import RUNTIME, TORCH, fsdp1_name, in_runtime, is_module
 from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
 from fsdp_migrate.findings import Action

@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING
 
 from fsdp_migrate.discover import Discovered, mentions_fsdp
 from fsdp_migrate.findings import Action, Problem
-from fsdp_migrate.reading import TOO_MUCH, parse_problem, read_source, source_from_bytes
 from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options
-from fsdp_migrate.source import CONFIGURATIONS, Source, shown_path
+from fsdp_migrate.source import (
+    CONFIGURATIONS,
+    TOO_MUCH,
+    Source,
+    parse_problem,
+    read_source,
+    shown_path,
+    source_from_bytes,
+)
 from fsdp_migrate.vendor import MARK, copies, forget, package_at
 from fsdp_migrate.watchdog import TookTooLong, limited
 

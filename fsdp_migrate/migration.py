@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fsdp_migrate.codemods import names
@@ -158,8 +158,8 @@ def _settled(
         except Refused as refusal:
             message = f"stays on the bridge: {refusal}"
             settled.append(
-                replace(
-                    each, action=Action.RUNTIME, message=message, edits=None, imports=(), removed=()
+                each._replace(
+                    action=Action.RUNTIME, message=message, edits=None, imports=(), removed=()
                 )
             )
             continue

@@ -14,9 +14,9 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
+from fsdp_migrate.facts.file import parsed
 from fsdp_migrate.findings import Finding, Problem
 from fsdp_migrate.source import Source
-from fsdp_migrate.syntax import parsed
 
 _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\r\n]*")

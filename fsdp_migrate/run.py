@@ -12,10 +12,9 @@ import click
 from fsdp_migrate.discover import Discovered, discover, mentions_fsdp
 from fsdp_migrate.exit_codes import DONE, FINDINGS, USAGE
 from fsdp_migrate.findings import Problem
-from fsdp_migrate.reading import parse_problem, read_source, source_from_bytes
 from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options, Settings, SettingsError, load_settings, split_codes
-from fsdp_migrate.source import Source
+from fsdp_migrate.source import Source, parse_problem, read_source, source_from_bytes
 from fsdp_migrate.vendor import VendorError
 from fsdp_migrate.views import rendered, text
 from fsdp_migrate.views.terminal import Stream, wants_colour, write_bytes, write_text

@@ -17,7 +17,6 @@ from pathlib import Path
 from fsdp_migrate import __version__
 from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.report import Change
-from fsdp_migrate.syntax import parsed
 
 MARK = "# Vendored by fsdp-migrate"
 _HEADER = (
@@ -198,6 +197,8 @@ def _licence(source: Path) -> str:
 
 def _names(text: str) -> Iterator[str]:
     """The names that a program takes of the runtime, its modules among them; `*` for all."""
+    from fsdp_migrate.facts.file import parsed
+
     nodes = list(ast.walk(parsed(text)))
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(RUNTIME):

@@ -197,7 +197,8 @@ class Constructions:
             for call in self.context.file.of(ast.Call)
             if (kind := self.kind(call)) is not None and not self.context.is_dead(call)
         ]
-        find_makers(self.context, found)
+        if any(each.kind in (PARTIAL, ENABLE_WRAP) for each in found):
+            find_makers(self.context, found)
         return sorted(found, key=lambda each: (each.call.lineno, each.call.col_offset))
 
     def kind(self, call: ast.Call) -> str | None:

@@ -11,7 +11,7 @@ import ast
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 
 from fsdp_migrate.codemods.constructor import precision, recorded, wrapping
 from fsdp_migrate.codemods.constructor.before import Before
@@ -81,13 +81,21 @@ class Decisions:
 
     def __init__(self, models: Models) -> None:
         self.models = models
-        self.reach = Reach(models.program)
-        self.makeup = Makeup(models.program, self.reach)
         self._made: dict[str, Decision] = {}
         self._contexts: dict[str, Context] = {}
         self._constructions: dict[str, list[Construction]] = {}
         self._groups: list[set[str]] | None = None
         self._functions: dict[File, dict[str, str]] = {}
+
+    @cached_property
+    def reach(self) -> Reach:
+        """Which files can get a model from which."""
+        return Reach(self.models.program)
+
+    @cached_property
+    def makeup(self) -> Makeup:
+        """What the models of the run are made of."""
+        return Makeup(self.models.program, self.reach)
 
     def of(self, context: Context) -> Decision:
         """The decision that holds for a file."""
@@ -123,7 +131,8 @@ class Decisions:
             hopeful = [path for path in wrapping if not any(self._stays(files[path]))]
             using = {each for each in files if hopeful and _may_use(files[each].file.text)}
             for path in wrapping if hopeful else ():
-                group = using & {path, *self._reached(files[path])}
+                reached = self._reached(files[path]) if len(using) > 1 else ()
+                group = using & {path, *reached}
                 for other in [each for each in self._groups if each & group]:
                     self._groups.remove(other)
                     group |= other

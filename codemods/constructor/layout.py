@@ -15,7 +15,7 @@ from fsdp_migrate.codemods.constructor.plain import Plain, Stays
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import comments, comments_between, newline, tokens
 from fsdp_migrate.codemods.rule import Edit
-from fsdp_migrate.syntax import parsed
+from fsdp_migrate.facts.file import parsed
 
 _BUILTINS = ("reversed", "list", "isinstance", "dict")
 # Arguments that FSDP2 has no place for: a comment at one of them would be taken for the next line's.

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from fsdp_migrate.codemods.constructor.plain import is_pure
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.exports import is_for_others
 from fsdp_migrate.codemods.rule import Edit, Edits
 from fsdp_migrate.facts.scopes import Assigned
 from fsdp_migrate.facts.values import branches
@@ -150,7 +149,7 @@ def _is_only_use(context: Context, value: ast.expr, assigned: list[Assigned]) ->
         for load in file.loads.get(value.id, ())
         if (seen := file.scope_of(load).lookup(load.id)) is not None and seen[0] is scope
     ]
-    exported = scope is file.scope and is_for_others(context, value.id)
+    exported = scope is file.scope and context.is_for_others(value.id)
     statements = [file.statement(each.target) for each in assigned]
     alone = all(
         context.is_alone(each) and (not isinstance(each, ast.Assign) or len(each.targets) == 1)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from fsdp_migrate.codemods.constructor.rules import CONSTRUCTOR
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.exports import is_for_others
 from fsdp_migrate.codemods.silenced import Silenced
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import CLASS
@@ -131,7 +130,7 @@ def _assigned(context: Context, name: ast.expr) -> ast.Assign | None:
     statement = file.parents.get(binding.target)
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
         return None
-    if found[0] is file.scope and is_for_others(context, name.id):
+    if found[0] is file.scope and context.is_for_others(name.id):
         return None
     loads = [
         load

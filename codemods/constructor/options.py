@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.exports import is_for_others
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
 
@@ -43,7 +42,7 @@ def fixed(context: Context, dictionary: ast.expr, at: ast.AST) -> Fixed | None:
     keywords = [file.parents[load] for load in places]
     if not all(isinstance(each, ast.keyword) and each.arg is None for each in keywords):
         return None
-    if scope is file.scope and is_for_others(context, dictionary.id):
+    if scope is file.scope and context.is_for_others(dictionary.id):
         return None
     keys = list(_literal(binding.value))
     names = [n for key in keys for n in ast.walk(key.value) if isinstance(n, ast.Name)]

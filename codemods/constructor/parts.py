@@ -17,7 +17,7 @@ from fsdp_migrate.codemods.constructor import (
 )
 from fsdp_migrate.codemods.constructor.construction import DIRECT, SIGNATURE, Construction
 from fsdp_migrate.codemods.constructor.options import Fixed
-from fsdp_migrate.codemods.constructor.plain import Plain, Stays
+from fsdp_migrate.codemods.constructor.plain import NOTHING, Plain, Stays
 from fsdp_migrate.codemods.constructor.rules import CONSTRUCTOR
 from fsdp_migrate.codemods.silenced import Silenced
 from fsdp_migrate.facts.names import CLASS
@@ -63,21 +63,23 @@ def _parts(construction: Construction) -> dict[str, Plain]:
     given = {argument.name for argument in construction.arguments}
     for plain, names in _TRANSLATED:
         if given.isdisjoint(names):  # the defaults are FSDP2's, too
-            parts.update(dict.fromkeys(names, Plain()))
+            parts.update(dict.fromkeys(names, NOTHING))
             continue
         try:
             parts.update(plain(construction))
         except Stays as stays:
             parts.update(recorded.parts(construction, names, stays))
-    if recorded_units.was_on_meta(
-        recorded.facts(construction)
-    ):  # FSDP1 gave it memory also without `param_init_fn`
+    ran = recorded.facts(construction)
+    # On meta, FSDP1 gave it memory also without `param_init_fn`.
+    if ran is not None and recorded_units.was_on_meta(ran):
         parts |= recorded.parts(construction, ["param_init_fn"], Stays("its model was on meta"))
-    spare = Plain(
-        statements=tuple(s for each in construction.fixed for s in _spare(construction, each))
-    )
+    spare = tuple(s for each in construction.fixed for s in _spare(construction, each))
     # The device is current before a mesh is made.
-    return {"device_id": parts["device_id"], **parts, "**": spare}
+    return {
+        "device_id": parts["device_id"],
+        **parts,
+        "**": Plain(statements=spare) if spare else NOTHING,
+    }
 
 
 def _spare(construction: Construction, known: Fixed) -> Iterator[ast.stmt]:

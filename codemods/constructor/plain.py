@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.exports import is_for_others
 from fsdp_migrate.codemods.rule import Edits, Import
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.scopes import Imported
@@ -72,6 +71,9 @@ class Plain:
     kept: tuple[ast.expr, ...] = ()
 
 
+NOTHING = Plain()
+
+
 def merged(parts: Iterable[Plain]) -> Plain:
     """The parts of all arguments together."""
     every = list(parts)
@@ -119,7 +121,7 @@ def spent(
             and (seen := file.scope_of(load).lookup(load.id)) is not None
             and seen[0] is scope
         ]
-        exported = scope is file.scope and is_for_others(context, target.id)
+        exported = scope is file.scope and context.is_for_others(target.id)
         statement = file.statement(target)
         if len(loads) != 1 or len(bindings) != 1 or exported or not context.is_alone(statement):
             return None

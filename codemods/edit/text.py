@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from fsdp_migrate.codemods.rule import Edit
-from fsdp_migrate.facts.file import NEWLINE, File
-from fsdp_migrate.syntax import parsed
+from fsdp_migrate.facts.file import NEWLINE, File, parsed
 
 # Around an item with lines of its own: comments and blank lines above it, its comma and the comment at its end.
 _ABOVE = re.compile(r"(?:\r?\n[ \t]*(?:#[^\r\n]*)?)*\r?\n[ \t]*\Z")

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from fsdp_migrate.codemods.context import Context, keyword, shortened
-from fsdp_migrate.codemods.exports import is_for_others
 from fsdp_migrate.codemods.rule import Edit, Found
 from fsdp_migrate.codemods.uses import optimizer_states, state_dict_bare, state_dict_local
 from fsdp_migrate.codemods.uses.state_dict_bodies import Body, body_of
@@ -248,7 +247,7 @@ def _assignments(context: Context, name: str) -> list[ast.stmt]:
             return []
     if name in file.scope.bindings:
         exported = any(constant.value == name for constant in file.of(ast.Constant))
-        if exported or is_for_others(context, name):
+        if exported or context.is_for_others(name):
             return []
     return [file.statement(b.target) for b in bindings if isinstance(b, Assigned)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +20,6 @@ from fsdp_migrate.facts.scopes import (
     bind_parameters,
     outside,
 )
-from fsdp_migrate.syntax import parsed
 
 Node = TypeVar("Node", bound=ast.AST)
 
@@ -228,6 +228,17 @@ class File:
         starts = self.line_starts
         first, last = getattr(node, "lineno", 1), getattr(node, "end_lineno", 1) or 1
         return starts[first - 1], starts[last] if last < len(starts) else len(self.text)
+
+
+def parsed(code: str | bytes, name: str = "<unknown>") -> ast.Module:
+    r"""The syntax tree of code, without what Python says of it on standard error, such as of `"\d"`.
+
+    Raises:
+        SyntaxError, ValueError, RecursionError, MemoryError: from `ast.parse`.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(code, name)
 
 
 def last_name(expression: ast.AST | None) -> str:

@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 from fsdp_migrate import __version__, git
-from fsdp_migrate.syntax import parsed
+from fsdp_migrate.facts.file import parsed
 from fsdp_migrate.verify.folders import Program
 from fsdp_migrate.verify.options import Launcher, Options, Recording
 

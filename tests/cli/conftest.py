@@ -18,10 +18,9 @@ import pytest
 from fsdp_migrate.cli import exit_code
 from fsdp_migrate.discover import Discovered, mentions_fsdp
 from fsdp_migrate.findings import Action, Finding
-from fsdp_migrate.reading import parse_problem, read_source
 from fsdp_migrate.report import Change, Report
 from fsdp_migrate.settings import Options
-from fsdp_migrate.source import Source
+from fsdp_migrate.source import Source, parse_problem, read_source
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from fsdp_migrate.findings import Problem
-from fsdp_migrate.reading import parse_problem, read_source, source_from_bytes
-from fsdp_migrate.source import Source, shown_path
+from fsdp_migrate.source import Source, parse_problem, read_source, shown_path, source_from_bytes
 
 BOM = codecs.BOM_UTF8
 
