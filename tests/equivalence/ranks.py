@@ -53,9 +53,8 @@ def _compare(theirs: Case, ours: Case) -> dict[str, Any]:
 
 
 def _compare_program(program: Program) -> dict[str, Any]:
-    original = program.source.replace(*program.fsdp1)
     with fsdp1_on_cpu():  # nor can FSDP2 pin memory without a device
-        theirs = run_source(program.case, original, full_fsdp1)
+        theirs = run_source(program.case, program.source, full_fsdp1)
         ours = run_source(program.case, swap(program.source), full_fsdp2)
     return compare(theirs, ours)
 
