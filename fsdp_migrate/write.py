@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import secrets
 import stat
@@ -39,7 +40,7 @@ def write_changes(changes: Sequence[Change]) -> list[Problem]:
         root = _root(changes)
         with _noted(problems, Path(root)):
             stack.enter_context(_alone_in(root))
-        handles = _handles(len(changes))
+        handles = _handles()
         staged: list[tuple[_Staged, Change]] = []
         for change in changes if not problems else ():
             with _noted(problems, change.path):
@@ -59,19 +60,14 @@ def _root(changes: Sequence[Change]) -> str:
     return os.fspath(git.toplevel(common) or common)
 
 
-def _handles(wanted: int) -> int:
-    """How many of some files can be open at a time."""
+def _handles() -> float:
+    """How many files can be open at a time."""
     try:
         import resource
     except ImportError:  # Windows
         return 0
-    kind = resource.RLIMIT_NOFILE
-    soft, hard = resource.getrlimit(kind)
-    if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard - _SPARE)
-    if soft != resource.RLIM_INFINITY and soft < wanted + _SPARE:
-        resource.setrlimit(kind, (wanted + _SPARE, hard))
-    return wanted
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return math.inf if limit == resource.RLIM_INFINITY else limit - _SPARE
 
 
 def _put_in_place(staged: Sequence[tuple[_Staged, Change]], problems: list[Problem]) -> None:

@@ -1,7 +1,7 @@
 """Reductions over a process group: an exchange, then one sum on each rank that needs it.
 
-They are replaced in `ProcessGroup`, below every spelling of `torch.distributed`: `reduce_scatter`,
-`reduce_scatter_tensor`, coalesced and asynchronous calls all come here.
+They are replaced in `ProcessGroup`, below every spelling of `torch.distributed` by which FSDP1, FSDP2 and DTensor
+reduce: coalesced and asynchronous calls come here, too. What a program reduces otherwise is the same in both.
 
 An average is the sum, rounded, and then divided by the number of ranks. FSDP1 divides by two
 factors instead, before and after the sum; the first is a power of two, so dividing by it loses
@@ -26,8 +26,6 @@ def install() -> None:
         return
     group = dist.ProcessGroup
     around(group, "allreduce allreduce_coalesced", _all_reduce)
-    around(group, "reduce", _reduce)
-    around(group, "reduce_scatter", _reduce_scatter)
     around(group, "_reduce_scatter_base reduce_scatter_single", _reduce_scatter_whole)
     coalesced = "reduce_scatter_tensor_coalesced reduce_scatter_single_coalesced"
     around(group, coalesced, _reduce_scatter_wholes)
@@ -48,33 +46,6 @@ def _all_reduce(
     return _Done(listed)
 
 
-def _reduce(original: Method, group: Any, tensors: Any, options: Any, *rest: Any) -> Any:
-    operation = _operation(options)
-    if not hasattr(options, "rootRank") or not _adds(operation, tensors):
-        return original(group, tensors, options, *rest)
-    for tensor in tensors:
-        parts = _gather(group, tensor)
-        if group.rank() == options.rootRank:
-            tensor.copy_(_sum(parts, operation).view_as(tensor))
-    return _Done(list(tensors))
-
-
-def _reduce_scatter(original: Method, group: Any, outputs: Any, inputs: Any, *options: Any) -> Any:
-    operation = _operation(*options)
-    listed = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
-    lists = [inputs] if isinstance(outputs, torch.Tensor) else list(inputs)
-    if not _adds(operation, listed):
-        return original(group, outputs, inputs, *options)
-    for output, parts in zip(listed, lists, strict=True):
-        # The parts may differ in size, and then an exchange of equal parts is none: every rank
-        # gets all of all.
-        whole = torch.cat([part.reshape(-1) for part in parts])
-        start = sum(part.numel() for part in parts[: group.rank()])
-        mine = [part[start : start + output.numel()] for part in _gather(group, whole)]
-        output.copy_(_sum(mine, operation).view_as(output))
-    return _Done(listed)
-
-
 def _reduce_scatter_whole(
     original: Method, group: Any, output: Any, whole: Any, *options: Any
 ) -> Any:
@@ -91,8 +62,13 @@ def _reduce_scatter_wholes(
     if not _adds(operation, outputs):
         return original(group, outputs, wholes, *options)
     for output, whole in zip(outputs, wholes, strict=True):
-        output.copy_(_sum(_exchange(group, whole), operation).view_as(output))
+        scatter_sum(group, output, whole, operation)
     return _Done(list(outputs))
+
+
+def scatter_sum(group: Any, output: torch.Tensor, whole: torch.Tensor, operation: Any) -> None:
+    """This rank's part of the sum of every rank's `whole`."""
+    output.copy_(_sum(_exchange(group, whole), operation).view_as(output))
 
 
 def _operation(options: Any = dist.ReduceOp.SUM, *_: Any) -> Any:

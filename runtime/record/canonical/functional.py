@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from ..patch import around
+from .collectives import scatter_sum
 
 
 def install() -> None:
@@ -41,14 +42,12 @@ def _reduce_scatter(
     group: Any,
     tag: str = "",
 ) -> Any:
-    from torch.distributed import distributed_c10d
-
     members = _group(group, tag)
     if not _can(self, reduceOp) or self.size(scatter_dim) % members.size():
         return original(self, reduceOp, scatter_dim, group, tag)
-    parts = [p.contiguous() for p in self.detach().chunk(members.size(), scatter_dim)]
+    parts = self.detach().chunk(members.size(), scatter_dim)
     result = torch.empty_like(parts[0], memory_format=torch.contiguous_format)
-    distributed_c10d.reduce_scatter(result, parts, _operation(reduceOp), members)
+    scatter_sum(members, result, torch.stack(parts), _operation(reduceOp))
     return result
 
 
