@@ -234,10 +234,11 @@ class _ByRun:
         Raises:
             Stays: if only the runtime has it.
         """
-        if name == "device_mesh":
-            return self._mesh(text)
-        if name == "process_group":
-            return self._group(text)
+        own = {"device_mesh": self._mesh, "process_group": self._group}
+        if name in own:
+            return own[name](text)
+        if name == "ignored_modules" and text != "None":
+            return recorded_units.ignored(self.construction, self.recorded, self._source(name))
         if name == "auto_wrap_policy":
             return recorded_units.units(self.construction, self.recorded)
         if name == "device_id":

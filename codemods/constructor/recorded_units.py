@@ -67,6 +67,20 @@ def _class(construction: Construction, dotted: str) -> tuple[str, Import | None]
     return (name, None) if is_it else ("", None)
 
 
+def ignored(construction: Construction, recorded: Recorded, source: str) -> Plain:
+    """The parameters that no unit takes, where the modules that were ignored had nothing else for a unit.
+
+    Raises:
+        Stays: if they had.
+    """
+    facts, sent = recorded.facts, recorded.arguments.get("sync_module_states") == "True"
+    if facts.get("ignored_are_used", True) or sent or was_on_meta(facts):
+        raise Stays("ignored_modules: the runtime leaves their buffers and gradients alone")
+    name = construction.context.free("ignored_params", construction.call)
+    line = f"{name} = {{p for module in {source} for p in module.parameters()}}"
+    return Plain("becomes their parameters", {"ignored_params": name}, above=(line,))
+
+
 def was_on_meta(facts: Mapping[str, Any] | None) -> bool:
     """Whether a run has seen a model on the meta device, on some ranks or in some calls at least."""
     return facts is not None and bool(facts.get("meta", True))

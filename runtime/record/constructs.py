@@ -87,7 +87,7 @@ class _Watched:
             try:
                 given = signature.bind(*args, **kwargs).arguments
                 entry = _entry(name, given)
-                model = _Model(given["module"], cls) if name == _CLASS else None
+                model = _Model(given, cls) if name == _CLASS else None
                 result = original(*args, **kwargs)
                 if model is not None:
                     entry |= model.facts | model.units(args[0]) | {"hidden_outputs": []}
@@ -164,10 +164,10 @@ def _fields(value: Any) -> list[tuple[str, Any]]:
 class _Model:
     """A module that is about to be wrapped: what it is made of, and afterwards the units that were made of it."""
 
-    def __init__(self, module: Any, cls: type) -> None:
+    def __init__(self, given: dict[str, Any], cls: type) -> None:
         import torch
 
-        self.cls = cls
+        self.cls, module = cls, given["module"]
         self.modules: dict[str, Any] = dict(module.named_modules())
         units = list(self._instances(module))
         inner = {id(m) for unit in units for m in unit.modules()}
@@ -181,6 +181,7 @@ class _Model:
             "batch_norm": [name for name, m in own.items() if isinstance(m, kept)],
             "buffers": any(b.is_floating_point() for b in module.buffers()),
             "wrapped_parts": len(units),
+            "ignored_are_used": _are_used(given.get("ignored_modules")),
             "parameters_held": _are_held(parameters, [m._parameters for m in own.values()]),
         }
 
@@ -249,6 +250,14 @@ def _hidden(output: Any) -> Iterator[type]:
             _apply_to_tensors(note, leaf)
         if any(tensor.requires_grad for tensor in found):
             yield type(leaf)
+
+
+def _are_used(modules: Any) -> bool:
+    """Whether some modules may have parameters that train, or buffers."""
+    if not isinstance(modules, list | tuple | set):  # None, or it can be read once
+        return modules is not None
+    trained = any(p.requires_grad for module in modules for p in module.parameters())
+    return trained or any([*module.buffers()] for module in modules)
 
 
 def _are_held(parameters: list[Any], owners: list[Any]) -> bool:

@@ -499,3 +499,20 @@ def test_buffers_on_meta_are_cast_when_they_have_their_values(program: Path) -> 
     text = after(program, recorded(program, **facts | {"buffers": False}))
     assert "materialize(model)" in text
     assert "cast_buffers" not in text
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_ignored_modules_give_their_parameters_where_they_do_nothing_else(
+    used: bool, program: Path
+) -> None:
+    more = "model,\n        ignored_modules=[model.blocks[1]],\n"
+    (program / "train.py").write_text(TRAIN.replace("model,\n", more))
+    file = recorded(program, ignored_are_used=used, arguments=ARGUMENTS | {"ignored_modules": "[]"})
+    if used:
+        assert "leaves their buffers and gradients alone" in reason(program, file)
+        return
+    text = after(program, file)
+    assert (
+        "ignored_params = {p for module in [model.blocks[1]] for p in module.parameters()}" in text
+    )
+    assert "fsdp_kwargs = dict(reshard_after_forward=False, ignored_params=ignored_params)" in text

@@ -19,6 +19,8 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -351,6 +353,40 @@ def tied_parameters_stay_tied_from_meta() -> None:
     whole = model.head.weight.full_tensor()
     assert same_on_all_ranks(whole.detach())
     assert expected is None or torch.equal(whole, expected)
+
+
+@check(2)
+def materializing_draws_as_fsdp1_and_holds_one_unit() -> None:
+    whole: list[int] = []
+
+    def initialize(module: nn.Module) -> None:
+        module.to_empty(device="cpu", recurse=False)
+        for tensor in [*module.parameters(recurse=False), *module.buffers(recurse=False)]:
+            nn.init.uniform_(tensor)
+        held = (p for p in model.parameters() if not p.is_meta and not isinstance(p, DTensor))
+        whole.append(sum(p.numel() for p in held))
+
+    after = []
+    for plain in (False, True):
+        torch.manual_seed(7)
+        with torch.device("meta"):
+            model: nn.Module = Transformer()
+        sizes = [
+            sum(p.numel() for p in m.parameters()) for m in model.modules() if type(m) is Block
+        ]
+        rest = sum(p.numel() for p in model.parameters()) - sum(sizes)
+        whole.clear()
+        if plain:
+            for module in [*(m for m in model.modules() if isinstance(m, Block)), model]:
+                runtime.materialize(module, initialize)
+                fully_shard(module)
+            assert max(whole) == max(*sizes, rest) < sum(sizes) + rest
+        else:
+            with fsdp1_on_cpu():
+                policy = ModuleWrapPolicy({Block})
+                FSDP(model, auto_wrap_policy=policy, param_init_fn=initialize)
+        after.append(torch.rand(8))  # as of dropout
+    assert torch.equal(*after)
 
 
 @check(2)
