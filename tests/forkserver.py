@@ -254,7 +254,8 @@ def _import_torch(recorder: Path) -> None:
     )
     assert spec is not None
     sys.modules["_record"] = importlib.util.module_from_spec(spec)
-    importlib.import_module("_record.imports").install()
+    imports = importlib.import_module("_record.imports")
+    imports.install(imports.Copies([]))
     importlib.import_module("_record.cpu").install()
     for name in IMPORTED:
         importlib.import_module(name)

@@ -22,11 +22,10 @@ def start() -> None:
 
     if not FOLDER:
         return
-    from . import imports, leaving, redirect, seeds
+    from . import imports, leaving, seeds
 
-    copies = redirect.Copies(SETTINGS["copies"])
-    redirect.install(copies)
-    imports.install()
+    copies = imports.Copies(SETTINGS["copies"])
+    imports.install(copies)
     seeds.install()
     _change(SETTINGS)
     # First of all exit handlers, hence the last to run; a process that never imports torch has

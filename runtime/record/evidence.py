@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from . import imports
+from .imports import Copies
 from .patch import around
-from .redirect import Copies
 
 _TORCH = os.path.dirname(torch.__file__)
 _RECORDER = os.path.dirname(__file__)

@@ -1,11 +1,18 @@
-"""Run a function right after a module has been imported, without importing it."""
+"""The imports of a program: user's modules come from the copy that is run, and a function can run after an import.
+
+`pip install -e .`, a `.pth` file and PYTHONPATH lead into the folder that was copied: without this both programs would
+import the original.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
 from types import ModuleType
 from typing import Any
 
@@ -14,23 +21,91 @@ Callback = Callable[[Any], None]
 _waiting: dict[str, list[Callback]] = {}
 
 
-class _Watcher(MetaPathFinder):
-    """Finds nothing itself: asks the other finders, and has the loader call back when it is done."""
+class Copies:
+    """The folders that were copied, and their copies.
+
+    Args:
+        pairs: of a folder and its copy; several folders may have one copy.
+    """
+
+    def __init__(self, pairs: list[list[str]]) -> None:
+        # Of nested folders the inner one counts.
+        self._pairs = sorted(pairs, key=lambda pair: -len(pair[0]))
+
+    def of(self, path: str) -> str:
+        """Where a path is in the copy; empty if it is not in a folder that was copied."""
+        for spelled in (path, os.path.realpath(path)):
+            if self.inside(spelled):
+                return ""
+            for folder, copy in self._pairs:
+                if spelled == folder or spelled.startswith(folder + os.sep):
+                    return copy + spelled[len(folder) :]
+        return ""
+
+    def inside(self, path: str) -> str:
+        """A path in a copy, relative to it; empty if it is in none."""
+        for _, copy in self._pairs:
+            if path.startswith(copy + os.sep):
+                return os.path.relpath(path, copy)
+        return ""
+
+
+class Finder(MetaPathFinder):
+    """Finds what the other finders find, or the file in the copy if there is one; its loader calls back when it is done."""
+
+    def __init__(self, copies: Copies) -> None:
+        self._copies = copies
+        self._asking = threading.local()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if not _waited_for(fullname):
+        """The spec that Python would use, or its twin in the copy."""
+        # A finder of the program may ask the others, too.
+        if fullname in vars(self._asking).setdefault("names", []):
             return None
+        self._asking.names.append(fullname)
+        try:
+            spec = self._ask(fullname, path, target)
+        finally:
+            self._asking.names.remove(fullname)
+        if spec is not None and spec.loader is not None and _callbacks(fullname):
+            _call_back(spec.loader, fullname)
+        return spec
+
+    def _ask(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> ModuleSpec | None:
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
-            if finder is self or find is None:
-                continue
-            spec: ModuleSpec | None = find(fullname, path, target)
-            if spec is not None and spec.loader is not None:
-                _call_back(spec.loader, fullname)
-                return spec
+            if find is not None and finder is not self:
+                spec: ModuleSpec | None = find(fullname, path, target)
+                if spec is not None:
+                    return self._moved(spec)
         return None
+
+    def _moved(self, spec: ModuleSpec) -> ModuleSpec:
+        origin = self._copies.of(spec.origin) if spec.origin and spec.has_location else ""
+        if origin and not os.path.exists(origin):
+            return spec  # git ignores it, as it does what a build leaves in place
+        places = self._places(spec.submodule_search_locations)
+        if origin:
+            return (
+                spec_from_file_location(spec.name, origin, submodule_search_locations=places)
+                or spec
+            )
+        if places and spec.loader is None and places != list(spec.submodule_search_locations or ()):
+            moved = ModuleSpec(spec.name, None, is_package=True)  # a namespace
+            moved.submodule_search_locations = places
+            return moved
+        return spec
+
+    def _places(self, places: Sequence[str] | None) -> list[str] | None:
+        """The places in the copy, each before the one that has what git ignores."""
+        if places is None:
+            return None
+        moved = [place for old in places for place in (self._copies.of(old), old) if place]
+        return [*dict.fromkeys(moved)]
 
 
 def _call_back(loader: Any, name: str) -> None:
@@ -41,23 +116,22 @@ def _call_back(loader: Any, name: str) -> None:
         # importlib.resources).
         del loader.exec_module
         execute(module)
-        for callback in [*_waiting.pop(name, []), *_waiting.get(_any_package(name), [])]:
+        callbacks = _callbacks(name)
+        _waiting.pop(name, None)
+        for callback in callbacks:
             callback(module)
 
     loader.exec_module = exec_module
 
 
-def _waited_for(name: str) -> bool:
-    return name in _waiting or _any_package(name) in _waiting
+def _callbacks(name: str) -> list[Callback]:
+    """What waits for a module, by its name or by that of its kind in any package."""
+    return [*_waiting.get(name, ()), *_waiting.get(f"*.{name.rpartition('.')[2]}", ())]
 
 
-def _any_package(name: str) -> str:
-    return f"*.{name.rpartition('.')[2]}"
-
-
-def install() -> None:
-    """Start to watch imports."""
-    sys.meta_path.insert(0, _Watcher())
+def install(copies: Copies) -> None:
+    """Start to lead imports into the copies, and to watch them."""
+    sys.meta_path.insert(0, Finder(copies))
 
 
 def after(name: str, callback: Callback) -> None:

@@ -18,10 +18,10 @@ from torch.optim import optimizer as optimizers
 from . import costs, gradients, losses, options, parameters
 from .census import Census
 from .evidence import Evidence
+from .imports import Copies
 from .kept import Kept
 from .leaving import Departure
 from .ranks import grouped, identity
-from .redirect import Copies
 from .series import Series
 from .settings import SETTINGS
 from .start import Start

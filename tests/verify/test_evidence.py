@@ -24,7 +24,7 @@ from torch import nn
 import {modules}
 
 if os.environ.get("FORGETS"):  # the redirection of imports
-    sys.meta_path = [finder for finder in sys.meta_path if type(finder).__name__ != "Redirect"]
+    sys.meta_path = [finder for finder in sys.meta_path if type(finder).__name__ != "Finder"]
     for name in ("engine.shard", "engine"):
         del sys.modules[name]
     import engine.shard

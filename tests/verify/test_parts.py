@@ -63,7 +63,7 @@ def test_a_program_runs_in_a_copy_of_its_folder(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["pkg", str(tmp_path / "data")]))
     values = launch.environment(program, "cpu", tmp_path / "records", tmp_path)
     paths = values["PYTHONPATH"].split(os.pathsep)
-    # What is imported from the folder that was copied is redirected (`runtime/record/redirect.py`).
+    # What is imported from the folder that was copied is redirected (`runtime/record/imports.py`).
     assert paths[:3] == [str(tmp_path), str(source / "pkg"), str(tmp_path / "data")]
     assert json.loads(values["FSDP_MIGRATE_SETTINGS"])["copies"] == [
         [str(source), str(program.root)]
