@@ -36,6 +36,7 @@ from fsdp_migrate.codemods.constructor.origin import (
 from fsdp_migrate.codemods.constructor.parts import parts_of, why_not
 from fsdp_migrate.codemods.constructor.plain import Plain, Stays, merged, reads
 from fsdp_migrate.codemods.constructor.reach import Reach
+from fsdp_migrate.codemods.constructor.recorded_units import check_outputs
 from fsdp_migrate.codemods.constructor.translate import beside_batch_norm
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.models import Models
@@ -235,7 +236,7 @@ class Decisions:
             Stays: if there is none.
         """
         parts, origin = parts_of(construction), origins[construction]
-        self._check_outputs(construction, origin)
+        check_outputs(construction, lambda: self.makeup.dataclasses_made(origin))
         context, precise = construction.context, parts["mixed_precision"]
         ran = recorded.facts(construction)
         sync, casts = parts["sync_module_states"], precise.above or precise.below
@@ -276,23 +277,6 @@ class Decisions:
         if whole_states:
             needs.append(Import(RUNTIME, "use_full_state_dicts", at))
         return Plain(below=tuple(f"{e.name}({{model}})" for e in needs), imports=tuple(needs))
-
-    def _check_outputs(self, construction: Construction, origin: Origin) -> None:
-        """Checks that FSDP2 finds the tensors that units return, as FSDP1 did: else they would get no gradients, silently.
-
-        It looks into dataclasses and into classes of the program's own from torch 2.13 on (`_fsdp_state.py`, `_post_forward`).
-
-        Raises:
-            Stays: if it may not find them.
-        """
-        hidden = recorded.hidden_outputs(construction)
-        if hidden is None:
-            hidden = self.makeup.dataclasses_made(origin)
-        if hidden and construction.context.target < (2, 13):
-            raise Stays(
-                f"a forward returns {hidden[0]}, into which FSDP2 looks from torch 2.13 on "
-                "(--target-torch)"
-            )
 
     def _has_norms(
         self, construction: Construction, parts: Mapping[str, Plain], origin: Origin

@@ -84,14 +84,6 @@ def origin(construction: Construction) -> Origin:
         return Origin(calls=[(construction.context.file, construction.call)])
 
 
-def hidden_outputs(construction: Construction) -> list[str] | None:
-    """The classes that units returned in which FSDP2 finds no tensors before torch 2.13; None if no run says it."""
-    recorded = construction.context.recorded(construction.call)
-    if recorded is None or "hidden_outputs" not in recorded.facts | recorded.differs:
-        return None
-    return list(recorded.facts.get("hidden_outputs", ("a class of its own",)))
-
-
 def are_apart(constructions: Iterable[Construction]) -> bool:
     """Whether all of some constructors ran, and none wrapped a part of what another one wrapped."""
     known = [facts(each) for each in constructions]

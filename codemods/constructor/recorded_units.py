@@ -67,6 +67,29 @@ def _class(construction: Construction, dotted: str) -> tuple[str, Import | None]
     return (name, None) if is_it else ("", None)
 
 
+def check_outputs(construction: Construction, made: Callable[[], list[str]]) -> None:
+    """Checks that FSDP2 finds the tensors that units return, as FSDP1 did: else they would get no gradients, silently.
+
+    It looks into dataclasses and into other classes of the program's own from torch 2.13 on (`_fsdp_state.py`).
+
+    Args:
+        made: the dataclasses that the files show, where no run has seen what units return.
+
+    Raises:
+        Stays: if it may not find them.
+    """
+    if construction.context.target >= (2, 13):
+        return
+    run = construction.context.recorded(construction.call)
+    seen = {} if run is None else run.facts | run.differs
+    hidden = seen["hidden_outputs"] if "hidden_outputs" in seen else made()
+    if hidden:
+        raise Stays(
+            f"a forward returns {hidden[0]}, into which FSDP2 looks from torch 2.13 on "
+            "(--target-torch)"
+        )
+
+
 def ignored(construction: Construction, recorded: Recorded, source: str) -> Plain:
     """The parameters that no unit takes, where the modules that were ignored had nothing else for a unit.
 
