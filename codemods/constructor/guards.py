@@ -1,4 +1,5 @@
-"""Which tests hold at a place: of an `if` around it, and of one above it that leaves where it does not hold."""
+"""What holds at a place: the tests of an `if` around it, and of one above it that leaves where it does not hold, and what a
+name was given last."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from fsdp_migrate.codemods.constructor.origin import may_be_module
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
+from fsdp_migrate.facts.scopes import Assigned, Parameter
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
@@ -29,6 +31,22 @@ def is_wrapped(context: Context, model: ast.expr) -> bool | None:
             if context.references.get(test.args[1]) == CLASS:
                 return truth
     return None
+
+
+def last_value(file: File, name: ast.expr, at: ast.AST) -> ast.expr | None:
+    """The value that a local name has at a place for certain: of its last assignment, which is above on every way to there."""
+    found = file.scope_of(at).lookup(name.id) if isinstance(name, ast.Name) else None
+    if found is None or found[0] is not file.scope_of(at):
+        return None
+    bindings = [b for b in found[1] if isinstance(b, Assigned)]
+    if not bindings or any(not isinstance(b, Assigned | Parameter) for b in found[1]):
+        return None
+    last = max(bindings, key=lambda binding: binding.target.lineno)
+    statement = file.statement(last.target)
+    block = file.block(statement)
+    behind = block[block.index(statement) + 1 :] if statement in block else []
+    around = (file.statement(at), *file.ancestors(at))
+    return None if last.path or not any(node in behind for node in around) else last.value
 
 
 def are_held(context: Context) -> bool:

@@ -6,12 +6,12 @@ import ast
 from collections.abc import Iterator
 from functools import partial
 
+from fsdp_migrate.codemods.constructor.guards import last_value
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Example, Found, Rule, bridged
 from fsdp_migrate.codemods.uses.state_dict_edits import Replacement, are_editable, call_edits
 from fsdp_migrate.codemods.uses.state_dict_run import has_other_names, is_set
 from fsdp_migrate.facts.names import CLASS
-from fsdp_migrate.facts.scopes import Assigned, Parameter
 from fsdp_migrate.findings import Action
 
 BARE = Rule(
@@ -116,21 +116,8 @@ def find(context: Context) -> Iterator[Found]:
 
 def _constructor(context: Context, call: ast.Call, model: ast.expr) -> ast.Call | None:
     """FSDP1's constructor, if it gave a name its last value and certainly runs before a call."""
-    file = context.file
-    found = file.scope_of(call).lookup(model.id) if isinstance(model, ast.Name) else None
-    if found is None or found[0] is not file.scope_of(call):
-        return None
-    bindings = [b for b in found[1] if isinstance(b, Assigned)]
-    if not bindings or any(not isinstance(b, Assigned | Parameter) for b in found[1]):
-        return None
-    last = max(bindings, key=lambda binding: binding.target.lineno)
-    made, statement = last.value, file.statement(last.target)
-    if last.path or not isinstance(made, ast.Call) or context.fsdp1(made.func) != CLASS:
-        return None
-    block = file.block(statement)
-    behind = block[block.index(statement) + 1 :] if statement in block else []
-    around = [file.statement(call), *file.ancestors(call)]
-    return made if any(node in behind for node in around) else None
+    made = last_value(context.file, model, call)
+    return made if isinstance(made, ast.Call) and context.fsdp1(made.func) == CLASS else None
 
 
 def _has_type(context: Context, call: ast.Call) -> bool:

@@ -9,12 +9,11 @@ from collections.abc import Iterator, Sequence
 from fsdp_migrate.codemods.constructor.decision import decisions
 from fsdp_migrate.codemods.constructor.dependence import given_names
 from fsdp_migrate.codemods.constructor.form import PlainForm
-from fsdp_migrate.codemods.constructor.guards import asks_first, is_wrapped
+from fsdp_migrate.codemods.constructor.guards import asks_first, is_wrapped, last_value
 from fsdp_migrate.codemods.constructor.origin import may_be_module
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Example, Found, Rule, bridged
 from fsdp_migrate.facts.program import Definition
-from fsdp_migrate.facts.scopes import Assigned
 from fsdp_migrate.findings import Action
 
 RULE = Rule(
@@ -165,21 +164,7 @@ def is_certainly_wrapped(
     name, file = attribute.value, context.file
     if not isinstance(name, ast.Name) or asks_first(file, attribute):
         return False
-    if is_wrapped(context, name):
-        return True
-    found = file.scope_of(name).lookup(name.id)
-    if found is None or found[0] is not file.scope_of(name):
-        return False
-    bindings = [binding for binding in found[1] if isinstance(binding, Assigned)]
-    last = max(bindings, key=lambda binding: binding.target.lineno, default=None)
-    if last is None or len(bindings) != len(found[1]) or last.value not in calls:
-        return False
-    wrapping = file.statement(last.target)
-    # The statement that wraps is in a block around this one, and above it.
-    around = [file.statement(attribute), *file.ancestors(file.statement(attribute))]
-    return wrapping.lineno < attribute.lineno and any(
-        isinstance(node, ast.stmt) and node in file.block(wrapping) for node in around
-    )
+    return bool(is_wrapped(context, name)) or last_value(file, name, attribute) in calls
 
 
 def _was_wrapped(context: Context, attribute: ast.Attribute) -> bool:
