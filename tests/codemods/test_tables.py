@@ -177,13 +177,12 @@ def test_arguments_are_those_of_fsdp1() -> None:
 
 def test_meshes() -> None:
     names = 'mesh_dim_names=("replicate", "shard"))'
-    hybrid = f"init_device_mesh(kind, (dist.get_world_size() // 8, 8), {names}"
-    assert translate.mesh("FULL_SHARD", "kind", 8) == ""
-    assert translate.mesh("SHARD_GRAD_OP", "kind", 8) == ""
-    assert translate.mesh("HYBRID_SHARD", "kind", 8) == hybrid
-    assert translate.mesh("_HYBRID_SHARD_ZERO2", "kind", 8) == hybrid
-    assert translate.mesh("NO_SHARD", "kind", 8) == (
-        f"init_device_mesh(kind, (dist.get_world_size(), 1), {names}"
+    hybrid = f"init_device_mesh(kind, (world // 8, 8), {names}"
+    assert translate.mesh("HYBRID_SHARD", "kind", 8, "world") == hybrid
+    assert translate.mesh("_HYBRID_SHARD_ZERO2", "kind", 8, "world") == hybrid
+    assert (
+        translate.mesh("NO_SHARD", "kind", 8, "world")
+        == f"init_device_mesh(kind, (world, 1), {names}"
     )
     assert [translate.offload_policy(each) for each in (True, False)] == [
         "CPUOffloadPolicy()",
