@@ -16,6 +16,9 @@ from torch import nn
 
 from . import layouts
 
+Tensors = dict[int, torch.Tensor]
+"""Tensors by their identity."""
+
 
 class Census:
     """What is known of some parameters, and of the buffers of the models that they belong to.
@@ -44,13 +47,14 @@ class Census:
         if not new:
             return
         self._known.update(new)
+        at = (processes, rank)
         for root in _in_order(roots(), new):
-            self._look_into(self._named(root), root, new, {}, rank, processes)
+            self._look_into(self._named(root), root, new, {}, at)
         for identity, parameter in new.items():
             if identity not in self._holdings:
                 # It has no module, hence no name: its gradient counts, its last value cannot be
                 # compared.
-                holding = layouts.single("", parameter, processes, rank)
+                holding = layouts.single("", parameter, *at)
                 self._add([identity], layouts.Holding(holding.replicas, readable=False))
 
     def add(
@@ -64,7 +68,7 @@ class Census:
         """Look at some parameters of a model by a name that the caller gives it."""
         new = {id(p): p for p in parameters if id(p) not in self._known}
         self._known.update(new)
-        self._look_into(name, model, new, layouts.resharded(model), rank, processes)
+        self._look_into(name, model, new, layouts.resharded(model), (processes, rank))
 
     def knows(self, parameter: torch.Tensor) -> bool:
         """Whether a parameter was looked for."""
@@ -96,39 +100,22 @@ class Census:
         return self._models[model]
 
     def _look_into(
-        self,
-        name: str,
-        model: nn.Module,
-        new: dict[int, torch.Tensor],
-        sharded: dict[int, torch.Tensor],
-        rank: int,
-        processes: int,
+        self, name: str, model: nn.Module, new: Tensors, sharded: Tensors, at: tuple[int, int]
     ) -> None:
         for path, module in model.named_modules():
             place = layouts.clean(name, path)
-            self._look_at(place, module, new, sharded, rank, processes)
             if module._buffers:
                 self._modules.setdefault(place, module)
-
-    def _look_at(
-        self,
-        name: str,
-        module: nn.Module,
-        new: dict[int, torch.Tensor],
-        sharded: dict[int, torch.Tensor],
-        rank: int,
-        processes: int,
-    ) -> None:
-        members = [id(p) for p in layouts.flat_members(module)]
-        if not new.keys().isdisjoint(members):
-            holding = layouts.flat_unit(name, module, lambda parameter: id(parameter) in new)
-            self._add([m for m in members if m not in self._holdings], holding)
-        for key, held in module._parameters.items():
-            parameter = sharded.get(id(held), held)
-            if id(parameter) in new and id(parameter) not in self._holdings:
-                assert parameter is not None
-                path = layouts.clean(name, key)
-                self._add([id(parameter)], layouts.single(path, parameter, processes, rank))
+            members = [id(p) for p in layouts.flat_members(module)]
+            if not new.keys().isdisjoint(members):
+                holding = layouts.flat_unit(place, module, lambda parameter: id(parameter) in new)
+                self._add([m for m in members if m not in self._holdings], holding)
+            for key, held in module._parameters.items():
+                parameter = sharded.get(id(held), held)
+                identity = id(parameter)
+                if parameter is not None and identity in new and identity not in self._holdings:
+                    one = layouts.single(layouts.clean(place, key), parameter, *at)
+                    self._add([identity], one)
 
     def _add(self, identities: list[int], holding: layouts.Holding) -> None:
         self._holdings.update(dict.fromkeys(identities, holding))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import parameters, precision
+from . import options, parameters
 from .census import Census, roots
 from .draws import Draws
 from .layouts import Part
@@ -46,7 +46,7 @@ class Start:
         self._hook.remove()
         # What the recorder does not understand must not end the program: it is said in the record.
         try:
-            self.dtype = str(precision.of(module))
+            self.dtype = str(options.dtype_of(module))
             with torch.no_grad():
                 self._look(*identity())
         except Exception as error:
