@@ -434,16 +434,36 @@ def test_module_goes_where_a_run_read_it_of_the_wrapper(
     assert ("fully_shard(model" in train) is is_plain
 
 
-@pytest.mark.parametrize("differs", [False, True], ids=["on all ranks", "on some"])
-def test_a_model_on_meta_gets_its_memory_unit_by_unit(differs: bool, program: Path) -> None:
-    more = "model,\n        param_init_fn=cfg.init or None,\n        sync_module_states=True,\n"
+NAMED = "    param_init_fn = cfg.init or None\n"
+DEFINED = """
+    def param_init_fn(m):
+        return m.to_empty(device=cfg.device, recurse=False)
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "above", "seen"),
+    [
+        ("cfg.init or None", NAMED, {}),
+        (
+            "lambda m: m.to_empty(device=cfg.device, recurse=False)",
+            DEFINED,
+            {"param_init_fn": [""]},
+        ),
+    ],
+    ids=["on all ranks", "on some"],
+)
+def test_a_model_on_meta_gets_its_memory_unit_by_unit(
+    function: str, above: str, seen: dict[str, Any], program: Path
+) -> None:
+    more = f"model,\n        param_init_fn={function},\n        sync_module_states=True,\n"
     (program / "train.py").write_text(TRAIN.replace("model,\n", more))
     arguments = {**ARGUMENTS, "sync_module_states": "True"}
-    seen = {"differs": {"param_init_fn": ["None", "<function init>"]}} if differs else {}
-    file = recorded(program, meta=True, arguments=arguments, **seen)
+    file = recorded(program, meta=True, arguments=arguments, differs=seen)
     text = after(program, file)
-    assert text.partition("wrap ==")[2].partition("\n")[2] == (
-        "    param_init_fn = cfg.init or None\n"
+    assert above in text
+    assert text.replace(above, "").partition("wrap ==")[2].partition("\n")[2] == (
         "    # Each unit gets its memory just before it is sharded: one at a time is whole\n"
         "    for module in model.modules():\n"
         "        if isinstance(module, Block):\n"
