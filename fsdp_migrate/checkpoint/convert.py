@@ -23,7 +23,6 @@ from fsdp_migrate.checkpoint.sources import Checkpoint, Reading, open_checkpoint
 from fsdp_migrate.checkpoint.survey import is_nested, survey
 from fsdp_migrate.checkpoint.trees import Place, leaves, mappings, rebuilt, shown
 from fsdp_migrate.checkpoint.write import (
-    Meter,
     check_dcp,
     check_full,
     identity,
@@ -79,13 +78,12 @@ def convert(wish: Conversion) -> Done:
     # Joined shards are in a scratch file first.
     joined = sum(nbytes(t) for t in tensors if isinstance(t, Parts) and len(t.parts) > 1)
     with staged(wish.target, wish.overwrite, size + joined) as new:
-        meter = Meter(2 * size)
         try:
             tree = settled(tree, new.parent / "scratch")
-            write(tree, new, meter)
+            write(tree, new)
         except RuntimeError as error:  # torch's writer, as on a full disk
             raise Misplaced(f"cannot be written: {str(error).splitlines()[0]}") from None
-        check(tree, new, meter, wish.trust)
+        check(tree, new, wish.trust)
     return Done(len(tensors), size, tuple(changes))
 
 

@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-import click
 import torch
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
@@ -24,25 +23,6 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from fsdp_migrate.checkpoint.errors import Misplaced, Refused
 from fsdp_migrate.checkpoint.parts import Parts
 from fsdp_migrate.checkpoint.trees import Place, leaves, rebuilt, shown
-from fsdp_migrate.views.terminal import is_terminal
-
-_TOLD = 64 << 20
-"""Bytes between two words on how far it is."""
-
-
-class Meter:
-    """Counts the bytes that are written and read back; a person who waits at a terminal sees them."""
-
-    def __init__(self, total: int) -> None:
-        self._total, self._done, self._told = total, 0, 0
-
-    def add(self, count: int, what: str) -> None:
-        """Note that so many bytes are done."""
-        self._done += count
-        if self._done - self._told >= _TOLD and is_terminal("stderr"):
-            self._told = self._done
-            text = f"{what}: {self._done >> 20:,} of {self._total >> 20:,} MiB"
-            click.echo(f"{text}\x1b[K\r", err=True, nl=False)
 
 
 class NotTheSame(Refused):
@@ -93,42 +73,27 @@ def _fills_its_storage(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
 
 
-def write_full(tree: Any, file: Path, meter: Meter) -> None:
+def write_full(tree: Any, file: Path) -> None:
     """One file, by `torch.save`."""
     with file.open("wb") as opened:
-
-        class Counted:
-            flush = opened.flush
-
-            def write(self, data: memoryview) -> int:
-                meter.add(len(data), "writing")
-                return opened.write(data)
-
-        torch.save(tree, cast(Any, Counted()))
+        torch.save(tree, opened)
 
 
-def write_dcp(tree: Any, folder: Path, meter: Meter) -> None:
+def write_dcp(tree: Any, folder: Path) -> None:
     """A folder, as `torch.distributed.checkpoint.save` of one rank writes it.
 
     Raises:
         Refused: two entries get the same name.
     """
-
-    class Planner(DefaultSavePlanner):
-        def resolve_data(self, write_item: Any) -> Any:
-            data = super().resolve_data(write_item)
-            meter.add(data.nbytes if isinstance(data, torch.Tensor) else 0, "writing")
-            return data
-
     with _one_process() as failures:
-        save(tree, checkpoint_id=folder, planner=Planner(), no_dist=True)
+        save(tree, checkpoint_id=folder, no_dist=True)
     for error in failures:
         if isinstance(error, ValueError):
             raise Refused(f"cannot be a DCP checkpoint: {error}")
         raise Misplaced(f"cannot be written: {getattr(error, 'strerror', None) or error}")
 
 
-def check_full(tree: Any, file: Path, meter: Meter, trust: bool) -> None:
+def check_full(tree: Any, file: Path, trust: bool) -> None:
     """Compare with what `torch.load` finds.
 
     Raises:
@@ -144,10 +109,10 @@ def check_full(tree: Any, file: Path, meter: Meter, trust: bool) -> None:
     for place in wanted.keys() ^ found.keys():
         raise NotTheSame(shown(place), "is there once only")
     for place, value in wanted.items():
-        _compare(shown(place), value, found[place], meter)
+        _compare(shown(place), value, found[place])
 
 
-def check_dcp(tree: Any, folder: Path, meter: Meter, trust: bool) -> None:
+def check_dcp(tree: Any, folder: Path, trust: bool) -> None:
     """Compare with what `torch.distributed.checkpoint.load` finds.
 
     Raises:
@@ -178,14 +143,14 @@ def check_dcp(tree: Any, folder: Path, meter: Meter, trust: bool) -> None:
         def load_bytes(self, read_item: Any, value: Any) -> None:
             name = read_item.dest_index.fqn
             found = torch.load(value, weights_only=not trust)
-            _compare(name, self.state_dict[name], found, meter)
+            _compare(name, self.state_dict[name], found)
 
         def resolve_tensor(self, read_item: Any) -> torch.Tensor:
             return torch.empty_like(super().resolve_tensor(read_item))
 
         def commit_tensor(self, read_item: Any, tensor: torch.Tensor) -> None:
             index: MetadataIndex = read_item.dest_index
-            _compare(index.fqn, super().resolve_tensor(read_item), tensor, meter)
+            _compare(index.fqn, super().resolve_tensor(read_item), tensor)
 
     with _one_process() as failures:
         load({}, checkpoint_id=folder, planner=Planner(), no_dist=True)
@@ -212,7 +177,7 @@ def _unreadable(path: Path, error: BaseException) -> NotTheSame:
     return NotTheSame(path.name, f"cannot be read ({type(error).__name__}: {reason})")
 
 
-def _compare(name: str, wanted: Any, found: Any, meter: Meter) -> None:
+def _compare(name: str, wanted: Any, found: Any) -> None:
     if not isinstance(wanted, torch.Tensor):
         # The second is for NaN, which equals nothing.
         if wanted != found and repr(wanted) != repr(found):
@@ -223,7 +188,6 @@ def _compare(name: str, wanted: Any, found: Any, meter: Meter) -> None:
     _same_form(name, wanted, tuple(found.shape), found.dtype)
     if not torch.equal(_bits(wanted), _bits(found)):
         raise NotTheSame(name, "has other values")
-    meter.add(wanted.nbytes, "reading back")
 
 
 def _same_form(name: str, wanted: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:

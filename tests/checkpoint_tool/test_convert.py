@@ -388,8 +388,8 @@ def test_a_fault_in_what_was_written_is_found(
     to, damage, message = FAULTS[name]
     write = getattr(module, f"write_{to}")
 
-    def write_and_damage(tree: Any, new: Path, prints: Any) -> None:
-        write(tree, new, prints)
+    def write_and_damage(tree: Any, new: Path) -> None:
+        write(tree, new)
         damage(new)
 
     torch.save({"w": torch.tensor([1.2345, 6.789])}, "a.pt")
