@@ -31,6 +31,8 @@ SIGNATURE = (
     "ignored_states",
     "device_mesh",
 )
+# The values of these change no number under FSDP2, or nothing at all.
+FREE = ("backward_prefetch", "forward_prefetch", "limit_all_gathers", "use_orig_params")
 # Spellings of torch 1.11 to 2.0.
 FORMER_NAMES = {
     "fsdp_auto_wrap_policy": "auto_wrap_policy",

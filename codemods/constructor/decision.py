@@ -153,7 +153,7 @@ class Decisions:
                 if not self._is_idle(each) and not each.users
             }
             if not origins:
-                return Decision(reason="no call of the function that wraps the model is known")
+                return Decision(reason="no caller of the function that wraps the model was found")
             try:
                 forms = self._forms(contexts, origins)
             except _Needs as dependence:

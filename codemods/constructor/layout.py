@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from textwrap import indent
 from tokenize import COMMENT
 
-from fsdp_migrate.codemods.constructor.construction import Construction
+from fsdp_migrate.codemods.constructor.construction import FREE, Construction
 from fsdp_migrate.codemods.constructor.makers import PARTIAL, with_of
 from fsdp_migrate.codemods.constructor.plain import Plain, Stays
 from fsdp_migrate.codemods.context import Context
@@ -19,13 +19,7 @@ from fsdp_migrate.facts.file import parsed
 
 _BUILTINS = ("reversed", "list", "isinstance", "dict")
 # Arguments that FSDP2 has no place for: a comment at one of them would be taken for the next line's.
-_WITHOUT_PLACE = (
-    "use_orig_params",
-    "limit_all_gathers",
-    "forward_prefetch",
-    "backward_prefetch",
-    "device_id",
-)
+_WITHOUT_PLACE = (*FREE, "device_id")
 
 
 @dataclass(frozen=True, eq=False)

@@ -75,7 +75,9 @@ class _Search:
         if model is None:
             raise Stays("the model comes from an unpacked dictionary")
         if self.reads_before(file, call, model):
-            raise Stays("an optimizer may hold the model's parameters from before it is wrapped")
+            raise Stays(
+                "an optimizer may already hold the parameters that the model had before it was wrapped"
+            )
         self.origin.calls.append((file, call))
         self.follow(file, model, call)
 
@@ -187,7 +189,7 @@ class _Search:
         self._seen.add(function)
         every = list(callers(self.context, file, function))
         if not every:
-            raise Stays("no call of the function that wraps the model is known")
+            raise Stays("no caller of the function that wraps the model was found")
         for other, call in every:
             self.add_call(other, call, given(call, function, parameter.argument.arg))
 

@@ -26,7 +26,7 @@ from fsdp_migrate.facts.names import CLASS
 _TRANSLATED: tuple[tuple[Callable[[Construction], dict[str, Plain]], tuple[str, ...]], ...] = (
     (sharding.plain, ("process_group", "sharding_strategy", "device_mesh")),
     (wrapping.plain, ("auto_wrap_policy",)),
-    *((partial(training.plain, name=name), (name,)) for name in training.BY_NAME),
+    *((partial(training.plain, name=name), (name,)) for name in training.ARGUMENTS),
     (precision.plain, ("mixed_precision",)),
 )
 

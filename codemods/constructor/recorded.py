@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from fsdp_migrate.codemods.constructor import precision, recorded_units, training
 from fsdp_migrate.codemods.constructor.checks import conditions, written
-from fsdp_migrate.codemods.constructor.construction import Construction
+from fsdp_migrate.codemods.constructor.construction import FREE, Construction
 from fsdp_migrate.codemods.constructor.origin import Origin, origin_of
 from fsdp_migrate.codemods.constructor.plain import Plain, Stays, has_torch, is_pure, spent
 from fsdp_migrate.codemods.constructor.translate import HYBRID, mesh, translated
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 _WORLD, _CURRENT = "dist.group.WORLD", "torch.cuda.current_device()"
 HINT = "record it with `fsdp-migrate values`"
-# The values of these have no effect under FSDP2, or none on the numbers.
-_FREE = {"limit_all_gathers", "use_orig_params", "backward_prefetch", "forward_prefetch"}
 # What of a model must be known, and so have been the same in all calls.
 _NEEDED = {"parameters_held", "wrapped_parts", "batch_norm", "buffers", "units"}
 _NEEDED |= {"all_of_classes", "root_is_alike", "other_options", "device_type", "shard_ranks"}
@@ -137,7 +135,7 @@ class _ByRun:
 
     def _is_free(self, name: str, text: str, value: ast.expr) -> bool:
         """Whether an argument can have no other value, or none that makes a difference."""
-        if name in _FREE or text == _CURRENT or _is_written(self.context, value):
+        if name in FREE or text == _CURRENT or _is_written(self.context, value):
             return True
         return name == "device_id" and training.is_set_before(self.construction, value)
 

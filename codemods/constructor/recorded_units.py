@@ -44,7 +44,7 @@ def units(construction: Construction, recorded: Recorded) -> Plain:
         return replace(part, imports=needs, norms=bool(norms))
     names = [name for group in made.values() for name in group]
     if len(names) > _MOST_NAMES:
-        raise Stays("the units of auto_wrap_policy have no classes of their own at the constructor")
+        raise Stays("the file cannot name the classes of auto_wrap_policy's units")
     # Children before parents.
     return Plain(members=tuple(sorted(names, key=lambda name: -name.count("."))), norms=bool(norms))
 
@@ -139,14 +139,16 @@ def initialization(
         raise Stays("a unit was inside another, and FSDP1 initialized the inner one first")
     is_by_name = len(groups) > 1 and not recorded.facts["all_of_classes"]
     if is_by_name or (norms and recorded.arguments.get("mixed_precision", "None") != "None"):
-        raise Stays("units of several classes were initialized one after the other")
+        raise Stays(
+            "units of several classes were initialized in an order that a loop over modules would not keep"
+        )
     above: tuple[str, ...] = ()
     if given is None:
         arguments = device
     else:
         context = construction.context
         if any(node in context.references for node in ast.walk(given)):
-            raise Stays("param_init_fn names FSDP1")
+            raise Stays("param_init_fn uses a name of FSDP1")
         code = named(written(given))
         if not isinstance(given, ast.Name | ast.Attribute):
             name = context.free("param_init_fn", construction.call)

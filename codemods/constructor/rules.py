@@ -205,7 +205,7 @@ model = Net()
 optimizer = torch.optim.AdamW(model.parameters())
 model = FSDP(model, use_orig_params=True)
 """,
-            message="an optimizer may hold",
+            message="an optimizer may already hold",
         ),
         Example(
             "a class of another package",

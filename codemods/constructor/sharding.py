@@ -95,7 +95,7 @@ def plain(construction: Construction) -> dict[str, Plain]:
     shared = {} if text == "None" else {"reshard_after_forward": text}
     part = Plain(said, shared, above=above, edits=made.edits, statements=made.statements)
     part = replace(part, removed=made.removed)
-    by_group = Plain("is removed: all ranks are the default mesh")
+    by_group = Plain("is removed: the default mesh has all ranks")
     by_mesh = Plain("all ranks, the default")
     if given is not None:
         by_mesh = _mesh(construction, given, hybrid=[member in HYBRID for member in members])

@@ -1,11 +1,11 @@
-"""The arguments that change how a step runs, or how it starts: a table, since none needs more than a line or two."""
+"""The arguments that change how a step runs, or how it starts: one table, at the end, of what each means."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from fsdp_migrate.codemods.constructor import sharding
 from fsdp_migrate.codemods.constructor.construction import Argument, Construction
@@ -36,53 +36,6 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Import, Rule
 from fsdp_migrate.facts.names import RUNTIME, TORCH
 
-RULES = (
-    CPU_OFFLOAD,
-    BACKWARD_PREFETCH,
-    FORWARD_PREFETCH,
-    LIMIT,
-    USE_ORIG_PARAMS,
-    DEVICE_ID,
-    SYNC,
-    INIT_FUNCTION,
-    IGNORED,
-)
-BY_NAME = {
-    "cpu_offload": CPU_OFFLOAD,
-    "backward_prefetch": BACKWARD_PREFETCH,
-    "forward_prefetch": FORWARD_PREFETCH,
-    "limit_all_gathers": LIMIT,
-    "use_orig_params": USE_ORIG_PARAMS,
-    "device_id": DEVICE_ID,
-    "sync_module_states": SYNC,
-    "param_init_fn": INIT_FUNCTION,
-    "ignored_modules": IGNORED,
-    "ignored_states": IGNORED,
-}
-
-# The messages for a literal False or None, and for any other value.
-_OFF = {
-    "cpu_offload": "nothing is offloaded, as by default",
-    "backward_prefetch": "the runtime switches prefetching off",
-    "forward_prefetch": "off, as by default",
-    "device_id": "None: the model is on its device already",
-    "sync_module_states": "nothing is broadcast, as by default",
-    "param_init_fn": "None: nothing to initialize",
-    "ignored_modules": "None: nothing is ignored",
-    "ignored_states": "None: nothing is ignored",
-}
-_ANY = {
-    "cpu_offload": "the runtime offloads with CPUOffloadPolicy()",
-    "backward_prefetch": "FSDP2 always prefetches as BACKWARD_PRE does",
-    "forward_prefetch": "the runtime records the order of the units and prefetches in that order",
-    "limit_all_gathers": "no effect under FSDP2, which needs no limit",
-    "use_orig_params": "no effect under FSDP2, which always keeps the original parameters",
-    "device_id": "the runtime makes this device the current one and moves the model there",
-    "sync_module_states": "the runtime broadcasts parameters and buffers from rank 0 before it shards",
-    "param_init_fn": "the runtime initializes each unit before it shards it, as FSDP1 did",
-    "ignored_modules": "the runtime leaves these parameters whole in every unit",
-    "ignored_states": "the runtime leaves these parameters whole in every unit",
-}
 _SETTERS = {
     "torch.cuda.set_device",
     "torch.xpu.set_device",
@@ -91,17 +44,33 @@ _SETTERS = {
 }
 
 
+@dataclass(frozen=True)
+class Meaning:
+    """What one of these arguments means under FSDP2.
+
+    Attributes:
+        rule: its rule.
+        said: what the bridge does with it.
+        off: the same where it is None or False, if that is another thing.
+        plain: its plain form; Stays if it needs the runtime.
+    """
+
+    rule: Rule
+    said: str
+    off: str
+    plain: Callable[[Construction], Plain]
+
+
 def say(construction: Construction, argument: Argument) -> tuple[Rule, Said]:
     """What the bridge does with one of these arguments."""
-    name = argument.name
+    meaning = ARGUMENTS[argument.name]
     off = construction.constant(argument.value) in (None, False)
-    if name == "cpu_offload":
+    if argument.name == "cpu_offload":
         made = construction.context.value(argument.value)
         off = off or (
             made is not None and _offloads(construction.context, made.node) == offload_policy(False)
         )
-    text = _OFF.get(name, _ANY[name]) if off else _ANY[name]
-    return BY_NAME[name], Said(text)
+    return meaning.rule, Said(meaning.off if off and meaning.off else meaning.said)
 
 
 def plain(construction: Construction, name: str) -> dict[str, Plain]:
@@ -110,7 +79,7 @@ def plain(construction: Construction, name: str) -> dict[str, Plain]:
     Raises:
         Stays: if it needs the runtime.
     """
-    return {name: _PLAIN[name](construction)}
+    return {name: ARGUMENTS[name].plain(construction)}
 
 
 def _no_effect(name: str) -> Callable[[Construction], Plain]:
@@ -120,19 +89,19 @@ def _no_effect(name: str) -> Callable[[Construction], Plain]:
         value = construction.value(name)
         if value is not None and not is_pure(construction.context, value):
             raise Stays(f"evaluating {name} may have side effects")
-        return Plain(_ANY[name])
+        return Plain(ARGUMENTS[name].said)
 
     return translate
 
 
-def _absent(name: str) -> Callable[[Construction], Plain]:
-    """An argument that only the runtime takes, unless it is None or False."""
+def _only_off(name: str) -> Callable[[Construction], Plain]:
+    """An argument that is plain where it is None or False; the runtime alone has any other value."""
 
     def translate(construction: Construction) -> Plain:
         value = construction.value(name)
         if value is not None and construction.constant(value) is not False:
-            raise Stays(f"{name}: {_ANY[name]}")
-        return Plain(_OFF[name])
+            raise Stays(f"{name}: {ARGUMENTS[name].said}")
+        return Plain(ARGUMENTS[name].off)
 
     return translate
 
@@ -140,7 +109,7 @@ def _absent(name: str) -> Callable[[Construction], Plain]:
 def _cpu_offload(construction: Construction) -> Plain:
     value = construction.value("cpu_offload")
     if value is None:
-        return Plain(_OFF["cpu_offload"])
+        return Plain(ARGUMENTS["cpu_offload"].off)
     context = construction.context
     made = rewritten(
         context, value, lambda leaf: _offloads(context, leaf) or None, name="offload_policy"
@@ -149,7 +118,7 @@ def _cpu_offload(construction: Construction) -> Plain:
         raise Stays("cpu_offload is known only when the program runs")
     part = Plain(edits=made.edits, statements=made.statements, removed=made.removed)
     if made.text == offload_policy(False):
-        return replace(part, message=_OFF["cpu_offload"])
+        return replace(part, message=ARGUMENTS["cpu_offload"].off)
     several = len(made.leaves) > 1  # a plain `CPUOffloadPolicy()` needs no name
     text, above = bound(construction, "offload_policy" if several else "", made.text)
     texts = " ".join(_offloads(context, leaf) for leaf in made.leaves)
@@ -196,7 +165,7 @@ def _device_id(construction: Construction) -> Plain:
     """The device: `fully_shard` moves the model to the current one, so it has to be the current one."""
     value = construction.value("device_id")
     if value is None:
-        return Plain(_OFF["device_id"])
+        return Plain(ARGUMENTS["device_id"].off)
     context = construction.context
     if not is_pure(context, value):
         raise Stays("evaluating device_id may have side effects")
@@ -247,7 +216,7 @@ def _sync(construction: Construction) -> Plain:
     """A broadcast in front of the sharding, over the mesh where there is one."""
     value = construction.value("sync_module_states")
     if value is None or construction.constant(value) is False:
-        return Plain(_OFF["sync_module_states"])
+        return Plain(ARGUMENTS["sync_module_states"].off)
     context, sure = construction.context, construction.constant(value) is True
     if not sure and not (is_pure(context, value) and construction.constant(value) is ...):
         raise Stays("sync_module_states: the runtime broadcasts before it shards")
@@ -277,15 +246,60 @@ def _copied(construction: Construction, value: ast.expr) -> str:
     return construction.context.source(value)
 
 
-_PLAIN: dict[str, Callable[[Construction], Plain]] = {
-    "cpu_offload": _cpu_offload,
-    "backward_prefetch": _backward_prefetch,
-    "forward_prefetch": _absent("forward_prefetch"),
-    "limit_all_gathers": _no_effect("limit_all_gathers"),
-    "use_orig_params": _no_effect("use_orig_params"),
-    "device_id": _device_id,
-    "sync_module_states": _sync,
-    "param_init_fn": _absent("param_init_fn"),
-    "ignored_modules": _absent("ignored_modules"),
-    "ignored_states": _absent("ignored_states"),
+_LEFT_WHOLE = "the runtime leaves these parameters whole in every unit"
+_NOTHING_IGNORED = "None: nothing is ignored"
+ARGUMENTS = {
+    "cpu_offload": Meaning(
+        CPU_OFFLOAD,
+        "the runtime offloads with CPUOffloadPolicy()",
+        "nothing is offloaded, as by default",
+        _cpu_offload,
+    ),
+    "backward_prefetch": Meaning(
+        BACKWARD_PREFETCH,
+        "FSDP2 always prefetches as BACKWARD_PRE does",
+        "the runtime switches prefetching off",
+        _backward_prefetch,
+    ),
+    "forward_prefetch": Meaning(
+        FORWARD_PREFETCH,
+        "the runtime records the order of the units and prefetches in that order",
+        "off, as by default",
+        _only_off("forward_prefetch"),
+    ),
+    "limit_all_gathers": Meaning(
+        LIMIT,
+        "no effect under FSDP2, which needs no limit",
+        "",
+        _no_effect("limit_all_gathers"),
+    ),
+    "use_orig_params": Meaning(
+        USE_ORIG_PARAMS,
+        "no effect under FSDP2, which always keeps the original parameters",
+        "",
+        _no_effect("use_orig_params"),
+    ),
+    "device_id": Meaning(
+        DEVICE_ID,
+        "the runtime makes this device the current one and moves the model there",
+        "None: the model is on its device already",
+        _device_id,
+    ),
+    "sync_module_states": Meaning(
+        SYNC,
+        "the runtime broadcasts parameters and buffers from rank 0 before it shards",
+        "nothing is broadcast, as by default",
+        _sync,
+    ),
+    "param_init_fn": Meaning(
+        INIT_FUNCTION,
+        "the runtime initializes each unit before it shards it, as FSDP1 did",
+        "None: nothing to initialize",
+        _only_off("param_init_fn"),
+    ),
+    "ignored_modules": Meaning(
+        IGNORED, _LEFT_WHOLE, _NOTHING_IGNORED, _only_off("ignored_modules")
+    ),
+    "ignored_states": Meaning(IGNORED, _LEFT_WHOLE, _NOTHING_IGNORED, _only_off("ignored_states")),
 }
+RULES = tuple(dict.fromkeys(meaning.rule for meaning in ARGUMENTS.values()))

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from fsdp_migrate.codemods.constructor.construction import FREE
 from fsdp_migrate.codemods.constructor.plain import Plain, Stays
 from fsdp_migrate.codemods.rule import Import
 from fsdp_migrate.facts.names import RUNTIME, TORCH
@@ -27,7 +28,6 @@ _RESHARD = {
 HYBRID = frozenset({"HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"})
 MESH_DIM_NAMES = ("replicate", "shard")
 _TYPES = ("param_dtype", "reduce_dtype")
-_NO_EFFECT = frozenset({"limit_all_gathers", "use_orig_params", "backward_prefetch"})
 _ONLY_OFF = frozenset({"ignored_modules", "ignored_states"})
 
 
@@ -66,7 +66,7 @@ def translated(name: str, value: object) -> Plain:
         )
     if name == "forward_prefetch" and value:
         return Plain("the numbers are the same; set_modules_to_forward_prefetch asks for it")
-    if name in (*_NO_EFFECT, "forward_prefetch") or (name in _ONLY_OFF and not value):
+    if name in FREE or (name in _ONLY_OFF and not value):
         return Plain()
     raise Stays(f"{name}={value!r} works on the runtime only")
 

@@ -35,7 +35,7 @@ def save(model, optimizer, rank):
     if rank == 0:
         torch.save(state, "optimizer.pt")
 """,
-            message="each rank what FSDP1 did",
+            message="each rank what FSDP1 gave it",
         ),
         bridged(
             "loading, and names that live on",
@@ -75,8 +75,8 @@ RULES = (RULE,)
 _STAYS = {
     "optim_state_dict": "the runtime follows the state-dict type currently set",
     "rekey_optim_state_dict": "the runtime turns parameter numbers into names, or names into numbers",
-    "full_optim_state_dict": "the runtime gives each rank what FSDP1 did",
-    "sharded_optim_state_dict": "the runtime gives each rank what FSDP1 did",
+    "full_optim_state_dict": "the runtime gives each rank what FSDP1 gave it",
+    "sharded_optim_state_dict": "the runtime gives each rank what FSDP1 gave it",
 }
 
 

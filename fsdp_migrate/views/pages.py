@@ -52,10 +52,15 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+def _sentence(summary: str) -> str:
+    is_code = bool(set("_.(") & set(summary.split()[0]))  # `param_init_fn` keeps its case
+    return (summary if is_code else summary[:1].upper() + summary[1:]) + "."
+
+
 def _page(rule: Rule) -> str:
     parts = [
         f"# {rule.code} {rule.name}",
-        rule.summary[:1].upper() + rule.summary[1:] + ".",
+        _sentence(rule.summary),
         rule.explanation,
     ]
     parts += [_example(example) for example in rule.examples]

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from fsdp_migrate.codemods.constructor import translate
+from fsdp_migrate.codemods.constructor.construction import FREE
 from fsdp_migrate.codemods.constructor.plain import Plain, Stays
 from fsdp_migrate.codemods.rule import Import
 from fsdp_migrate.codemods.uses import optimizer_states, scaler, state_dict_bodies
@@ -142,7 +143,8 @@ TRANSLATED: list[tuple[str, Any, Plain]] = [
         {"buffer_dtype": "c", "keep_low_precision_grads": False},
         Plain(above=("cast_buffers({model}, c)",), imports=(CAST,)),
     ),
-    *((name, value, Plain()) for name in sorted(translate._NO_EFFECT) for value in (None, True)),
+    *((name, None, Plain()) for name in FREE),
+    *((name, True, Plain()) for name in FREE if name != "forward_prefetch"),
     *((name, None, Plain()) for name in sorted(translate._ONLY_OFF)),
 ]
 
@@ -168,7 +170,7 @@ def test_a_value_stays_on_the_bridge(name: str, value: Any) -> None:
 
 def test_arguments_are_those_of_fsdp1() -> None:
     signature = inspect.signature(getattr(THEIRS[""], CLASS)).parameters
-    assert set(signature) >= translate._NO_EFFECT | translate._ONLY_OFF
+    assert set(signature) >= {*FREE} | translate._ONLY_OFF
     of_scaler = set(inspect.signature(THEIRS[".sharded_grad_scaler"].ShardedGradScaler).parameters)
     assert of_scaler - {"process_group"} == scaler._SAME
     fields = inspect.signature(THEIRS[""].MixedPrecision).parameters
