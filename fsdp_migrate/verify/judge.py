@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fsdp_migrate.verify import causes, parameters, printed, start
 from fsdp_migrate.verify.compare import compare, floor, largest
 from fsdp_migrate.verify.errors import Unverifiable
@@ -67,7 +65,7 @@ def judge(original: Run, migrated: Run, tolerance: float | None, recording: Reco
     odd = sorted([*odd, *comparison.differences])
     notes = start.notes(first, begun, migrated.aligned, recording.align == "all")
     return Verdict(
-        comparison=replace(comparison, differences=odd),
+        **{**vars(comparison), "differences": odd},
         tolerance=tolerance,
         backend=original.ranks[0].backend,
         parameters=None if unknown else apart,

@@ -80,18 +80,17 @@ def _chosen(rows: int, first: int) -> list[int]:
 
 
 def _plain(verdict: Verdict) -> str:
-    comparison, apart = verdict.comparison, verdict.max_abs_param_diff
+    apart = verdict.max_abs_param_diff
     figures = [
-        f"loss {comparison.max_abs_loss:.3g}",
-        f"gradient norm {comparison.max_rel_grad_norm:.3g} relative",
+        f"loss {verdict.max_abs_loss:.3g}",
+        f"gradient norm {verdict.max_rel_grad_norm:.3g} relative",
         *([] if apart is None else [f"last parameters {apart:.3g}"]),
     ]
     return f"in {verdict.backend}'s own arithmetic, largest differences: {', '.join(figures)}"
 
 
 def _figures(verdict: Verdict) -> Iterator[str]:
-    comparison = verdict.comparison
-    yield f"gradient norms: largest relative difference {comparison.max_rel_grad_norm:.3g}"
+    yield f"gradient norms: largest relative difference {verdict.max_rel_grad_norm:.3g}"
     if verdict.max_abs_param_diff is not None:
         where = f", the first is {next(iter(odd))}" if (odd := verdict.odd_parameters) else ""
         yield f"last parameters: largest difference {verdict.max_abs_param_diff:.3g}{where}"
@@ -108,7 +107,7 @@ def _figures(verdict: Verdict) -> Iterator[str]:
     for note in verdict.notes:
         yield f"note: {note}"
     told = {verdict.first.what} if verdict.first else set()
-    for difference in verdict.comparison.differences:
+    for difference in verdict.differences:
         if difference.what not in told:
             told.add(difference.what)
             yield f"also: {difference}"

@@ -16,11 +16,10 @@ _PARAMETERS = 50
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verdict(Comparison):
     """Whether two programs train the same.
 
     Attributes:
-        comparison: the differences and how large they are.
         tolerance: relative; 0 asked for the same bits.
         backend: of the original's process group, as in `gloo`.
         parameters: the largest difference of two elements of each last parameter, in the model's
@@ -39,7 +38,6 @@ class Verdict:
         control: the original against itself, if it ran twice.
     """
 
-    comparison: Comparison
     tolerance: float
     backend: str
     parameters: dict[str, float] | None
@@ -71,19 +69,14 @@ class Verdict:
         A tolerance of 0 asks for the same last parameters and buffers, too. Another says nothing of
         them: where a gradient is nothing but noise, Adam makes large steps of it.
         """
-        return not self.comparison.differences and not (
+        return not self.differences and not (
             self.tolerance == 0 and (self.max_abs_param_diff or self.max_abs_buffer_diff)
         )
 
     @property
-    def bitwise(self) -> bool:
-        """Whether all losses are the same to the last bit."""
-        return self.comparison.bitwise
-
-    @property
     def first(self) -> Difference | None:
         """The first difference; None if there is none."""
-        return min(self.comparison.differences, default=None)
+        return min(self.differences, default=None)
 
     @property
     def max_abs_param_diff(self) -> float | None:
@@ -107,17 +100,15 @@ class Verdict:
 
     def also(self, differences: list[Difference]) -> Verdict:
         """The same with further differences; the first of all has the cause."""
-        comparison = self.comparison
-        both = sorted([*comparison.differences, *differences])
+        both = sorted([*self.differences, *differences])
         causes = self.causes or find(min(both, default=None), self.original, self.migrated, "")
-        return replace(self, comparison=replace(comparison, differences=both), causes=causes)
+        return replace(self, differences=both, causes=causes)
 
     def without(self, control: Verdict) -> Verdict:
         """The same without printed lines in which the original differs from itself."""
-        noise = {d.what for d in control.comparison.differences if d.what.startswith("printed")}
-        kept = [d for d in self.comparison.differences if d.what not in noise]
-        causes = self.causes if kept else []
-        return replace(self, comparison=replace(self.comparison, differences=kept), causes=causes)
+        noise = {d.what for d in control.differences if d.what.startswith("printed")}
+        kept = [d for d in self.differences if d.what not in noise]
+        return replace(self, differences=kept, causes=self.causes if kept else [])
 
     @property
     def deterministic(self) -> bool:
@@ -166,7 +157,7 @@ class Verdict:
         return self._line() + emulated
 
     def _line(self) -> str:
-        largest = f"{self.comparison.max_abs_loss:.3g}"
+        largest = f"{self.max_abs_loss:.3g}"
         if self.first is not None:
             return f"different: {self.first}; largest difference of a loss {largest}"
         if not self.equal and self.max_abs_param_diff:
@@ -215,8 +206,8 @@ class Verdict:
         """The differences alone."""
         return {
             "bitwise": self.bitwise,
-            "max_abs_loss_diff": _finite(self.comparison.max_abs_loss),
-            "max_rel_grad_norm_diff": _finite(self.comparison.max_rel_grad_norm),
+            "max_abs_loss_diff": _finite(self.max_abs_loss),
+            "max_rel_grad_norm_diff": _finite(self.max_rel_grad_norm),
             "max_abs_param_diff": _finite(self.max_abs_param_diff),
         }
 

@@ -33,7 +33,8 @@ def run(*losses: list[float], **how: float) -> Run:
 
 
 def verdict(one: Run, other: Run, tolerance: float = 1e-6) -> Verdict:
-    return Verdict(compare(one, other, tolerance), tolerance, "gloo", {"w": 0.0}, one, other)
+    compared = vars(compare(one, other, tolerance)).values()
+    return Verdict(*compared, tolerance, "gloo", {"w": 0.0}, one, other)
 
 
 def first(comparison: Comparison) -> str:

@@ -25,7 +25,7 @@ def run(*outputs: str) -> Run:
 def verdict(one: Run, other: Run, *differences: Difference) -> Verdict:
     comparison = compare(one, other)
     comparison = replace(comparison, differences=[*comparison.differences, *differences])
-    return Verdict(comparison, 1e-6, "gloo", {"a": 0.0}, one, other)
+    return Verdict(*vars(comparison).values(), 1e-6, "gloo", {"a": 0.0}, one, other)
 
 
 @pytest.mark.parametrize(

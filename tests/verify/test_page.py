@@ -38,7 +38,7 @@ def run(*ranks: list[float], micro: int = 1) -> Run:
 def verdict(one: Run, other: Run) -> Verdict:
     comparison = compare(one, other, 1e-6)
     return Verdict(
-        comparison,
+        *vars(comparison).values(),
         1e-6,
         "gloo",
         {"enter.weight": 0.0, EVIL: 0.25},

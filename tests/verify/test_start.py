@@ -63,7 +63,7 @@ def test_without_it_the_first_parameter_that_differs_is_named(programs: Path) ->
 def test_a_fault_is_not_taken_for_chance(faults: str, texts: list[str], programs: Path) -> None:
     verdict = verify(programs, "--fault", faults)
     assert not verdict.equal
-    found = "\n".join(map(str, verdict.comparison.differences))
+    found = "\n".join(map(str, verdict.differences))
     assert all(text in found for text in texts), found
 
 

@@ -73,7 +73,7 @@ def _empty(text: str) -> str:
 
 
 def _ranks(verdict: Verdict) -> Iterator[Sequence[str]]:
-    firsts = {d.rank: d.step for d in sorted(verdict.comparison.differences, reverse=True)}
+    firsts = {d.rank: d.step for d in sorted(verdict.differences, reverse=True)}
     pairs = itertools.zip_longest(verdict.original.ranks, verdict.migrated.ranks)
     for number, (one, other) in enumerate(pairs):
         both = (one, other)
