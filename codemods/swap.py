@@ -235,7 +235,9 @@ def _leads_to_fsdp1(context: Context, node: ast.AST, local: str, gone: Collectio
     roots = (root_of(each) for each in context.references if each not in gone)
     if any(r is not None and r.id == name and sees(context, r, scope, name) for r in roots):
         return True
-    return scope is context.file.scope and bool(context.program.imports_of(context.file, name))
+    return scope is context.file.scope and bool(
+        context.program.readers.importing(context.file, name)
+    )
 
 
 def _target(context: Context, module: str, name: str) -> tuple[str, str] | None:

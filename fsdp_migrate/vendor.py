@@ -87,7 +87,7 @@ def _imported(root: str, module: str, member: str) -> Package | None:
     """The copy that an import finds below a folder, by its longest name."""
     parts = [*module.split("."), *([member] if member else [])]
     for length in range(len(parts), 0, -1):
-        folder = os.path.join(root, *parts[:length])
+        folder = os.sep.join([root, *parts[:length]])
         if _is_known_copy(folder):
             return Package(".".join(parts[:length]), Path(folder))
     return None

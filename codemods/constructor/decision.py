@@ -8,7 +8,6 @@ nothing depends on what was seen.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache, partial
@@ -35,7 +34,7 @@ from fsdp_migrate.codemods.constructor.origin import (
 )
 from fsdp_migrate.codemods.constructor.parts import parts_of, why_not
 from fsdp_migrate.codemods.constructor.plain import Plain, Stays, merged, reads
-from fsdp_migrate.codemods.constructor.reach import Reach
+from fsdp_migrate.codemods.constructor.reach import Reach, may_use
 from fsdp_migrate.codemods.constructor.recorded_units import check_outputs
 from fsdp_migrate.codemods.constructor.translate import beside_batch_norm
 from fsdp_migrate.codemods.context import Context
@@ -48,12 +47,6 @@ from fsdp_migrate.facts.program import External
 # Where more files than these would have to be searched for a dependence on FSDP1, its model stays on the bridge: one of them
 # has it, and reading them all takes longer than the rest of the run.
 MOST_FILES = 200
-# What a file has where a rewrite for plain models can change it.
-_WORDS_OF_USES = ("FullyShardedDataParallel", "no_sync", "clip_grad_norm_")  # found sooner
-_USES = (
-    re.compile(r"\.module\b"),
-    re.compile(r"fsdp(?<!\wfsdp)\b"),
-)  # so that each begins with a text
 
 
 class _Needs(Stays):
@@ -130,7 +123,7 @@ class Decisions:
             }
             wrapping = [path for path, each in files.items() if self.constructions(each)]
             hopeful = [path for path in wrapping if not any(self._stays(files[path]))]
-            using = {each for each in files if hopeful and _may_use(files[each].file.text)}
+            using = {each for each in files if hopeful and may_use(files[each].file.text)}
             for path in wrapping if hopeful else ():
                 reached = self._reached(files[path]) if len(using) > 1 else ()
                 group = using & {path, *reached}
@@ -382,8 +375,3 @@ def decisions(context: Context) -> Decisions:
 @lru_cache(maxsize=1)  # of this run only: they hold on to its files
 def _decisions_of(models: Models) -> Decisions:
     return Decisions(models)
-
-
-def _may_use(text: str) -> bool:
-    named = any(word in text for word in _WORDS_OF_USES)
-    return named or any(pattern.search(text) for pattern in _USES)

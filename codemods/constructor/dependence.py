@@ -166,7 +166,9 @@ class _Search:
             return False  # it may be something else
         loads = self.file.loads.get(name, ())
         handled = all(each in self.handled or self._is_static(each) for each in loads)
-        return bool(loads) and handled and not self.context.program.imports_of(self.file, name)
+        return (
+            bool(loads) and handled and not self.context.program.readers.importing(self.file, name)
+        )
 
     def interface(self) -> Iterator[Dependence]:
         for node in self.attributes(*_INTERFACE):

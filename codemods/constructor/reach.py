@@ -21,6 +21,9 @@ _FROM = re.compile(r"[ \t]*(?:from[ \t]+([.\w]+)[ \t]+)?")
 _DYNAMIC = ("import_module(", "__import__(")
 _TEST = re.compile(r"(^|/)(tests?/|test_[^/]*\.py$|conftest\.py$)")
 _WORD = re.compile(r"[.\w]+")
+# What a file has where a rewrite for plain models can change it; each begins with a text, which is found sooner.
+_WORDS_OF_USES = ("FullyShardedDataParallel", "no_sync", "clip_grad_norm_")
+_USES = (re.compile(r"\.module\b"), re.compile(r"fsdp(?<!\wfsdp)\b"))
 
 
 class Reach:
@@ -121,3 +124,9 @@ class Reach:
                 located = self.program.locate(each.strip("."), folder)
                 if located is not None:
                     yield located
+
+
+def may_use(text: str) -> bool:
+    """Whether a rewrite for plain models can change a file."""
+    named = any(word in text for word in _WORDS_OF_USES)
+    return named or any(pattern.search(text) for pattern in _USES)

@@ -29,6 +29,7 @@ _FLAG = re.compile(
 )
 _COMMENT = re.compile(r"(?:^|\s)#")
 _SECOND = re.compile(r"(?i)fsdp_version[=\"',\s-]+2\b|[\"']version[\"']\s*:\s*2")
+_EXPORTED = re.compile(r"export(?<!\wexport)\s+FSDP_VERSION=[\"']?2")
 _STRATEGY = re.compile(r"\b([\w.]*strategy)=[\"']?(?:\$\{\w+:-[\"']?)?fsdp\b(?![\w.])", re.I)
 # Some word that only a script or a configuration for verl has.
 OF_VERL = re.compile(r"actor_rollout_ref|\bverl\b|ppo_m(?:ini|icro)_batch|param_offload")
@@ -46,11 +47,7 @@ class Line:
 
 def launches(text: str, is_script: bool = True) -> Iterator[Line]:
     """What sets FSDP1 in a shell script, or in a workflow, whose steps hold commands in pieces."""
-    second = (
-        re.search(r"\bexport\s+FSDP_VERSION=[\"']?2", text) if is_script else _SECOND.search(text)
-    )
     for start, end in _commands(text):
-        is_second = second or _SECOND.search(text, start, end)
         for pattern in (_FLAG, _STRATEGY):
             for found in pattern.finditer(text, start, end):
                 line = text[text.rfind("\n", 0, found.start()) + 1 : found.start()]
@@ -59,17 +56,27 @@ def launches(text: str, is_script: bool = True) -> Iterator[Line]:
                 if pattern is _STRATEGY and OF_VERL.search(text):
                     said = f"selects FSDP1 in verl: write {found[1]}=fsdp2"
                     yield Line(VERL, found.start(), found.end(), said)
-                elif pattern is _FLAG and not is_second and (said := _said(found, text[start:end])):
+                elif pattern is _FLAG and not _is_second(text, start, end, is_script):
+                    said = _said(found, text[start:end])
                     last = found.end("flag") if found["flag"] == "use_fsdp" else found.end()
-                    yield Line(FLAGS, found.start(), last, said)
+                    if said:
+                        yield Line(FLAGS, found.start(), last, said)
+
+
+def _is_second(text: str, start: int, end: int, is_script: bool) -> bool:
+    """Whether a command is for version 2: by its own flags, or by what a script exports, or a workflow sets anywhere."""
+    whole = _EXPORTED.search(text) if is_script else _SECOND.search(text)
+    return bool(whole or _SECOND.search(text, start, end))
 
 
 def _commands(text: str) -> Iterator[tuple[int, int]]:
     """Where the commands are that mention FSDP, with the lines that backslashes join."""
     end = 0
     while found := _WORD.search(text, end):
-        start = max((each.end() for each in _END.finditer(text, end, found.start())), default=end)
-        last = _END.search(text, found.end())
+        before = text.rfind("\n", end, found.start())
+        while text.endswith(("\\", "\\\r"), end, max(before, end)):
+            before = text.rfind("\n", end, before)
+        start, last = max(before + 1, end), _END.search(text, found.end())
         end = last.start() if last else len(text)
         yield start, end
 

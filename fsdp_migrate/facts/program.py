@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import NAMES, fsdp1_name
+from fsdp_migrate.facts.readers import Readers
 from fsdp_migrate.facts.scopes import Assigned, Binding, Defined, Imported, Opaque, Scope
 
 if TYPE_CHECKING:
@@ -79,11 +79,14 @@ class Program:
         self._mentioning = frozenset(self._loaded)
         self._data: dict[str, bytes] = {}
         self._aliases: dict[File, set[str]] = {}
-        self._holders: dict[str, set[str]] = {}
-        self._readers: dict[tuple[str, str], set[str]] = {}
         self._located: dict[tuple[str, str], str | None] = {}
         self._known: dict[tuple[int, str, bool], tuple[Meaning, ...]] = {}
         self._dotted: dict[ast.expr, frozenset[str]] = {}
+
+    @cached_property
+    def readers(self) -> Readers:
+        """Who has a name from another file."""
+        return Readers(self)
 
     @cached_property
     def _by_last(self) -> dict[str, list[str]]:
@@ -150,7 +153,7 @@ class Program:
         if os.sep in tail and not tail.startswith(f"torch{os.sep}"):
             return True
         root = path.removesuffix(f"{os.sep}__init__.py").removesuffix(".py").removesuffix(tail)
-        return os.path.join(folder, "").startswith(root)
+        return f"{folder.rstrip(os.sep)}{os.sep}".startswith(root)
 
     def load(self, path: str) -> File | None:
         """A file of the run, parsed; None if that fails."""
@@ -238,57 +241,6 @@ class Program:
                         if meaning.node not in seen:
                             seen.add(meaning.node)
                             pending.append(meaning)
-
-    def is_read(self, file: File, name: str) -> bool:
-        """Whether another file of the run may read a name of a file: by a text search, but for imports in parsed files."""
-        own, module = {str(file.path)}, file.name.rpartition(".")[2]
-        if not self._holding(name) - own:
-            return False
-        if (module, name) not in self._readers:
-            self._readers[module, name] = set(self._reading(module, name))
-        return bool(self._readers[module, name] - own) or bool(self.imports_of(file, name))
-
-    def _reading(self, module: str, name: str) -> Iterator[str]:
-        """The files that may read a name of a module, by the last part of the module's name."""
-        word, source = re.escape(name).encode(), re.escape(module).encode()
-        member = re.compile(rb"\.%b\b" % word)
-        imported = re.compile(rb"\b%b[ \t]+import\b[^#]*?(\*|\b%b\b)" % (source, word))
-        for path in self._holding(module):
-            data = self.data(path)
-            is_parsed = path in self._mentioning
-            if member.search(data) or (not is_parsed and imported.search(data)):
-                yield path
-
-    def _holding(self, word: str) -> set[str]:
-        """The files of the run with a word in their text."""
-        if word not in self._holders:
-            wanted = word.encode()
-            self._holders[word] = {path for path in self.paths if wanted in self.data(path)}
-        return self._holders[word]
-
-    def imports_of(self, file: File, name: str) -> list[File]:
-        """The files that mention FSDP and import a name of a file, by itself or with a star."""
-        path = str(file.path)
-        found = (*self._importers.get((path, name), ()), *self._importers.get((path, "*"), ()))
-        return [other for other in dict.fromkeys(found) if other is not file]
-
-    @cached_property
-    def _importers(self) -> dict[tuple[str, str], list[File]]:
-        """The files that mention FSDP by the path and the name that they import."""
-        found: dict[tuple[str, str], list[File]] = {}
-        for file in self.files:
-            names = [
-                (binding.module, binding.member)
-                for scope in file.scopes
-                for bindings in scope.bindings.values()
-                for binding in bindings
-                if isinstance(binding, Imported) and binding.member is not None
-            ]
-            for module, name in (*names, *((module, "*") for module, _ in file.stars)):
-                path = self.locate(module, file.folder)
-                if path is not None:
-                    found.setdefault((path, name), []).append(file)
-        return found
 
     # What a name means, through every file of the run or only through those that mention FSDP.
 
@@ -388,6 +340,8 @@ class Program:
 
 def _nearest(paths: list[str], folder: str) -> str | None:
     """The first path that shares most folders with one."""
+    if len(paths) < 2:
+        return paths[0] if paths else None
     while True:
         inside, above = os.path.join(folder, ""), os.path.dirname(folder)
         near = next((path for path in paths if path.startswith(inside)), None)
