@@ -299,7 +299,8 @@ IGNORED = Rule(
     "ignored-modules",
     "ignored modules and parameters are ignored by every unit",
     """`fully_shard` takes parameters to ignore, on every call whose modules hold one, where FSDP1 took modules once. The
-runtime finds the parameters and hands them to every unit, and leaves ignored modules out of the wrapping.""",
+runtime finds the parameters and hands them to every unit, and leaves ignored modules out of the wrapping. By a recorded run
+(`--values`), modules that neither train nor have buffers become `ignored_params=` of each `fully_shard`.""",
     (
         bridged(
             "a value of a configuration",
