@@ -96,6 +96,13 @@ other = MODEL()
 model = MODEL()
 model = FSDP(model, ARGUMENTS)
 halve(model, other)"""
+_INITIALIZE = """\
+def initialize(module):
+    if isinstance(module, nn.Linear):
+        nn.init.normal_(module.weight, std=0.1)
+
+"""
+_INITIALIZED = "model = MODEL()\nmodel = FSDP(model, ARGUMENTS)\nmodel.apply(initialize)"
 _WRAPPED = """\
 model = MODEL()
 with enable_wrap(wrapper_cls=FSDP, ARGUMENTS):
@@ -175,6 +182,7 @@ def _programs() -> Iterator[Program]:
     yield program("plain-average", _BY_BLOCK, top=_AVERAGE, body=_AVERAGED)
     yield program("plain-evaluated", _BY_BLOCK, top=_EVALUATE, body=_EVALUATED)
     yield program("plain-states", _BY_BLOCK, top=_STATES, body=_HALVED)
+    yield program("plain-apply", _BY_BLOCK, top=_INITIALIZE, body=_INITIALIZED)
     zero2 = "sharding_strategy=ShardingStrategy.SHARD_GRAD_OP"
     yield program(
         "plain-expression",
@@ -229,6 +237,12 @@ FAULTS = {
         "program-plain-evaluated",
         ", reshard_after_forward=True",
         "",
+        "parameters",
+    ),
+    "drawn-on-shards": (
+        "program-plain-apply",
+        "with summon_full_params(model):",
+        "if True:",
         "parameters",
     ),
     "wrap-forgotten": (
