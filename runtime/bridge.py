@@ -30,8 +30,8 @@ from .materialize import own_modules
 from .mesh import compute_device
 from .precision import cast_own_buffers
 from .prefetch import prefetch_in_forward_order
-from .prefix import PREFIX, WRAPPED, leave_out_of_state_dicts
 from .refusals import PRIVATE_PARTS, comm_hook, private_part
+from .state_dict_types import PREFIX, WRAPPED, leave_out_of_state_dicts
 from .still_fsdp1 import is_fsdp1, or_fsdp1s
 from .summon import is_summoned, summon_full_params, whole_parameters
 from .torch_private import units_of

@@ -33,6 +33,7 @@ from .api import (
 )
 from .gather import gather, is_first, is_sharded, memory, offloaded, sharded_as
 from .materialize import own_modules
+from .optimizer_keys import as_saved
 from .refusals import local_state_dict
 from .still_fsdp1 import or_fsdp1s
 from .torch_private import torch_asks_for_state, units_of
@@ -41,6 +42,8 @@ Model = TypeVar("Model", bound=nn.Module)
 # Of every module of every unit that has its hooks. Without a type it does as FSDP2 has it.
 _in_force: WeakKeyDictionary[nn.Module, StateDictSettings | None] = WeakKeyDictionary()
 
+WRAPPED = "_fsdp_wrapped_module"
+PREFIX = f"{WRAPPED}."
 
 _DEPRECATED = (
     "FSDP.state_dict_type() and FSDP.set_state_dict_type() are being deprecated. Please use APIs, "
@@ -258,3 +261,31 @@ def _refuse_local(settings: StateDictSettings, value: Any) -> None:
 def _is_first(unit: nn.Module) -> bool:
     sharded = next((p for p in unit.parameters() if isinstance(p, DTensor)), None)
     return dist.get_rank() == 0 if sharded is None else is_first(sharded)
+
+
+# The name of the wrapped module, which is in the names of parameters and in no state dict #
+
+
+def leave_out_of_state_dicts(unit: nn.Module) -> None:
+    """Gives ``state_dict()`` and ``load_state_dict()`` of ``unit`` the names of the wrapped module."""
+    unit.register_state_dict_post_hook(_without_prefix)  # type: ignore[no-untyped-call]
+    unit.register_load_state_dict_pre_hook(_with_prefix)  # type: ignore[no-untyped-call]
+    unit.register_load_state_dict_post_hook(_clean_keys)  # type: ignore[no-untyped-call]
+
+
+def _without_prefix(module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
+    _rename(state, prefix + PREFIX, prefix)
+
+
+def _with_prefix(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    _rename(state, prefix, prefix + PREFIX)
+
+
+def _clean_keys(module: nn.Module, incompatible: Any) -> None:
+    for keys in incompatible:
+        keys[:] = [as_saved(key) for key in keys]
+
+
+def _rename(state: dict[str, Any], old: str, new: str) -> None:
+    for key in [key for key in state if key.startswith(old)]:
+        state[new + key.removeprefix(old)] = state.pop(key)

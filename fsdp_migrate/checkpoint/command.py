@@ -46,7 +46,7 @@ def inspect_command(
     """
     _need_torch()
     from fsdp_migrate.checkpoint.errors import Unreadable
-    from fsdp_migrate.checkpoint.show import as_json, text
+    from fsdp_migrate.checkpoint.show import as_json, lines
     from fsdp_migrate.checkpoint.sources import Reading, open_checkpoint
     from fsdp_migrate.checkpoint.survey import survey
 
@@ -61,7 +61,7 @@ def inspect_command(
             continue
         surveys.append((shown, found))
         if form == "text":
-            write_text(text(found, shown))
+            write_text("\n".join(lines(found, shown)))
     if form == "json":
         write_text(as_json(surveys, errors))
     if errors:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from fsdp_migrate import __version__
 from fsdp_migrate.checkpoint.survey import Section, Survey
-from fsdp_migrate.views.terminal import is_terminal, paint, printable
+from fsdp_migrate.views.terminal import paint, printable
 
 VERSION = 1
 """Of the JSON: raised when a field changes its meaning or is removed."""
@@ -24,12 +22,8 @@ _KINDS = {
 }
 
 
-def text(survey: Survey, path: str) -> str:
+def lines(survey: Survey, path: str) -> Iterator[str]:
     """The lines for one checkpoint."""
-    return "\n".join(_lines(survey, path))
-
-
-def _lines(survey: Survey, path: str) -> Iterator[str]:
     checkpoint = survey.checkpoint
     files = len(checkpoint.files)
     spread = f", {files} files" if files > 1 else ""
@@ -43,9 +37,7 @@ def _lines(survey: Survey, path: str) -> Iterator[str]:
         yield f"  also: {printable(', '.join(survey.others))}"
     for problem in survey.problems:
         word = paint(problem.name, "stdout", fg="yellow" if problem.convertible else "red")
-        yield _fitted(f"  {problem.name}: {printable(problem.message)}; {problem.advice}").replace(
-            problem.name, word, 1
-        )
+        yield f"  {word}: {printable(problem.message)}; {problem.advice}"
     if survey.loads:
         yield paint(f"  loads as it is: {_loaders(survey)}", "stdout", fg="green")
     elif survey.convertible:
@@ -62,14 +54,6 @@ def _loaders(survey: Survey) -> str:
     roles = dict.fromkeys(s.role for s in survey.sections if s.role != "other")
     functions = " and ".join(f"set_{role}_state_dict" for role in roles)
     return f"{functions} with StateDictOptions(full_state_dict=True)"
-
-
-def _fitted(line: str) -> str:
-    """On a terminal a long line is wrapped and indented; elsewhere it stays one line."""
-    if not is_terminal("stdout"):
-        return line
-    width = min(shutil.get_terminal_size().columns, 120)
-    return textwrap.fill(line, width, subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _name(section: Section) -> str:
