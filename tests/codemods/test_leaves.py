@@ -1,0 +1,60 @@
+"""Arguments whose value has a name, or is one of several: what becomes of the name, and where the value is made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .programs import analysed
+
+HEAD = """\
+import torch
+from torch import nn
+from torch.distributed.fsdp import (
+    CPUOffload, FullyShardedDataParallel as FSDP, MixedPrecision, ShardingStrategy
+)
+
+"""
+SCALED = "mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)"
+OFFLOADS = "CPUOffloadPolicy() if (read()) else OffloadPolicy()"
+BECOMES = {
+    "written in the call": (
+        "model = FSDP(nn.Linear(2, 2), mixed_precision=MixedPrecision(torch.bfloat16))",
+        f"model = fully_shard(\n    nn.Linear(2, 2), {SCALED}\n)",
+    ),
+    "a name, whose value moves": (
+        "zero2 = ShardingStrategy.SHARD_GRAD_OP\nmodel = FSDP(nn.Linear(2, 2), sharding_strategy=zero2)",
+        "model = fully_shard(nn.Linear(2, 2), reshard_after_forward=False)",
+    ),
+    "a name, whose value a call makes": (
+        "offload = CPUOffload(read())\nshow()\nmodel = FSDP(nn.Linear(2, 2), cpu_offload=offload)",
+        f"offload = {OFFLOADS}\nshow()\nmodel = fully_shard(nn.Linear(2, 2), offload_policy=offload)",
+    ),
+    "one that keeps its name": (
+        "types = MixedPrecision(torch.bfloat16)\nmodel = FSDP(nn.Linear(2, 2), mixed_precision=types)",
+        f"types = {SCALED.removeprefix('mp_policy=')}\nmodel = fully_shard(nn.Linear(2, 2), mp_policy=types)",
+    ),
+}
+STAYS = {
+    "one of several is not known": (
+        "strategy = ShardingStrategy.FULL_SHARD\nif asked():\n    strategy = read()\n"
+        "model = FSDP(nn.Linear(2, 2), sharding_strategy=strategy)"
+    ),
+    "a part of what is unpacked": (
+        "strategy, other = ShardingStrategy.NO_SHARD, 1\n"
+        "model = FSDP(nn.Linear(2, 2), sharding_strategy=strategy)"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BECOMES)
+def test_a_value_becomes_plain(name: str, tmp_path: Path) -> None:
+    before, after = BECOMES[name]
+    assert analysed(tmp_path, f"{HEAD}{before}\n").after["train.py"].endswith(f"\n{after}\n")
+
+
+@pytest.mark.parametrize("name", STAYS)
+def test_a_value_that_stays(name: str, tmp_path: Path) -> None:
+    after = analysed(tmp_path, HEAD + STAYS[name]).after["train.py"]
+    assert after.endswith(STAYS[name])
