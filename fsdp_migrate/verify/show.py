@@ -11,6 +11,7 @@ from fsdp_migrate.verify.curves import columns
 from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.records import Run
 from fsdp_migrate.verify.verdict import Verdict
+from fsdp_migrate.views.markdown import escaped
 from fsdp_migrate.views.terminal import Stream, paint, write_text
 
 _ROWS = 24
@@ -116,9 +117,9 @@ def _figures(verdict: Verdict) -> Iterator[str]:
 def markdown(verdict: Verdict, name: str) -> str:
     """`--summary`, as for GitHub: a heading, the verdict, the cause, what was not compared and a table."""
     sign = "✅" if verdict.equal else "❌"
-    lines = [f"### {sign} fsdp-migrate verify: `{name}`", "", _escaped(verdict.line()), ""]
+    lines = [f"### {sign} fsdp-migrate verify: `{name}`", "", escaped(verdict.line()), ""]
     if cause := verdict.cause:
-        lines += [f"**Cause:** {_escaped(cause.title)}. {_escaped(cause.advice)}", ""]
+        lines += [f"**Cause:** {escaped(cause.title)}. {escaped(cause.advice)}", ""]
     runs = verdict.original, verdict.migrated
     rows = {
         "last loss of the first rank": map(_last_loss, runs),
@@ -130,22 +131,15 @@ def markdown(verdict: Verdict, name: str) -> str:
     run_as = (f"{key}: {value}" for key, value in ran if key in ("commit", "date", "command"))
     lines += ["| | original | migrated |", "|---|---:|---:|"]
     lines += [f"| {' | '.join([title, *values])} |" for title, values in rows.items()]
-    lines += ["", *(f"- {_escaped(text)}" for text in [*verdict.remarks, *run_as]), ""]
+    lines += ["", *(f"- {escaped(text)}" for text in [*verdict.remarks, *run_as]), ""]
     return "\n".join(lines)
 
 
 def markdown_of_failure(failure: ProgramFailed, name: str) -> str:
     """The same for a program that failed."""
     fence = "````"
-    lines = [f"### ❌ fsdp-migrate verify: `{name}`", "", _escaped(str(failure)), ""]
+    lines = [f"### ❌ fsdp-migrate verify: `{name}`", "", escaped(str(failure)), ""]
     return "\n".join([*lines, fence, failure.details, fence, ""])
-
-
-def _escaped(text: str) -> str:
-    """Text that Markdown leaves alone."""
-    for character in "\\`*_<>[]|#":
-        text = text.replace(character, f"\\{character}")
-    return text
 
 
 def _last_loss(run: Run) -> str:

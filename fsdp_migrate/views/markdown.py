@@ -33,7 +33,7 @@ def _lines(report: Report, steps: Sequence[tuple[str, str]]) -> Iterator[str]:
             yield f"| {_code(path)} | {numbers} | {'rewritten' if path in changed else 'as it was'} |"
         yield ""
     for problem in sorted(report.errors):
-        yield f"**Error:** {_code(problem.path)}, line {problem.line}: {_text(problem.message)}  "
+        yield f"**Error:** {_code(problem.path)}, line {problem.line}: {escaped(problem.message)}  "
     yield from _list("By hand", report.manual, "open")
     on_bridge = [finding for finding in report.findings if finding.action is Action.RUNTIME]
     yield from _list("Served by the runtime", on_bridge)
@@ -49,7 +49,7 @@ def _list(title: str, findings: Sequence[Finding], state: str = "") -> Iterator[
     yield ""
     for each in sorted(findings)[:_MOST]:
         place = _code(f"{each.path}:{each.line}")
-        yield f"- {place} {each.code} {_code(each.construct)}: {_text(each.message)}"
+        yield f"- {place} {each.code} {_code(each.construct)}: {escaped(each.message)}"
     if len(findings) > _MOST:
         yield f"- {len(findings) - _MOST} more"
     yield from ("", "</details>", "")
@@ -63,7 +63,7 @@ def _code(text: str) -> str:
     return f"{fence}{space}{text}{space}{fence}".replace("|", "\\|")
 
 
-def _text(text: str) -> str:
+def escaped(text: str) -> str:
     """Words with code spans; nothing in them is HTML, a link, or the name of a person."""
     parts = re.split(r"(`[^`]+`)", printable(text))
     signs = re.compile(r"([\\<>\[\]*@#|]|\b_|_\b)")
