@@ -49,7 +49,7 @@ def verify(original: Path, migrated: Path | None = None, **options: Any) -> Verd
         ProgramFailed: a program failed or did not end.
     """
     how = Options(**options).usable()
-    pair = Pair(original, migrated, how, how.recording, how.may_emulate)
+    pair = Pair(original, migrated, how, how.recording)
     with temporary_folder() as folder:
         verdict = pair.run(folder / "first")
         if how.plain and pair.recording.canonical and verdict.equal:
@@ -84,7 +84,6 @@ class Pair:
     migrated: Path | None
     how: Options
     recording: Recording
-    may_emulate: bool = False
 
     def run(self, folder: Path) -> Verdict:
         """Run both in copies below `folder` and compare them; where they differ, look why."""
@@ -157,7 +156,8 @@ class Pair:
 
     def run_original(self, program: Program, folder: Path) -> tuple[records.Run, Recording]:
         """Run it as it is, unless it asks for CUDA in vain; returns also how it was run."""
-        wants = emulation.wants_cuda(program.root) if self.may_emulate else False
+        may = self.how.may_emulate and not self.recording.emulate
+        wants = may and emulation.wants_cuda(program.root)
         emulated = replace(self.recording, emulate=self.how.ranks)
         if wants and not emulation.asks_first(program.root):
             return self._run(program, emulated, folder), emulated

@@ -24,7 +24,7 @@ _MAIN = re.compile(r"\b__(?:mp_)?main__\.")
 def record(original: Path, output: Path, **options: Any) -> Values:
     """Run a program once, and write what each FSDP1 construct was given; options and errors as for `verify`."""
     how = Options(**options).usable()
-    alone = Pair(original, None, how, Recording(values=True), how.may_emulate)
+    alone = Pair(original, None, how, Recording(values=True))
     with temporary_folder() as folder:
         program = alone.copy("original", original, folder)
         run, _ = alone.run_original(program, folder)
