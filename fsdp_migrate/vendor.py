@@ -88,14 +88,9 @@ def _imported(root: str, module: str, member: str) -> Package | None:
     parts = [*module.split("."), *([member] if member else [])]
     for length in range(len(parts), 0, -1):
         folder = os.sep.join([root, *parts[:length]])
-        if _is_known_copy(folder):
+        if is_copy(folder):
             return Package(".".join(parts[:length]), Path(folder))
     return None
-
-
-@cache
-def _is_known_copy(folder: str) -> bool:
-    return is_copy(folder)
 
 
 @cache
@@ -109,10 +104,11 @@ def roots_of(folder: str) -> list[tuple[str, frozenset[str]]]:
 
 def forget() -> None:
     """Forgets what was found in the folders of a former run in this process."""
-    for known in (roots_of, _imported, _is_known_copy):
+    for known in (roots_of, _imported, is_copy):
         known.cache_clear()
 
 
+@cache
 def is_copy(folder: str | Path) -> bool:
     """Whether a folder holds a copy of the runtime."""
     try:
