@@ -48,7 +48,6 @@ from .optimizer_state import (
     shard_full_optim_state_dict,
     sharded_optim_state_dict,
 )
-from .plan import Unit, plan_units
 from .precision import cast_buffers, run_in_full_precision
 from .refusals import UnsupportedInFSDP2
 from .sharded_grad_scaler import ShardedGradScaler
@@ -95,7 +94,6 @@ __all__ = [
     "StateDictSettings",
     "StateDictType",
     "TrainingState",
-    "Unit",
     "UnsupportedInFSDP2",
     "_module_wrap_policy",
     "_or_policy",
@@ -118,7 +116,6 @@ __all__ = [
     "no_sync",
     "optim_state_dict",
     "optim_state_dict_to_load",
-    "plan_units",
     "rekey_optim_state_dict",
     "run_in_full_precision",
     "scatter_full_optim_state_dict",

@@ -35,7 +35,6 @@ def wrap_children(
         ignored_modules=common.ignored.modules,
         ignored_parameters=common.ignored.parameters,
         mixed_precision=arguments.precision,
-        containers=True,
     )
     check_ties(module, [unit.module for unit in units], common.ignored)
     if hasattr(policy, "_run_policy"):  # FSDP1 does not check what a function selects

@@ -36,7 +36,6 @@ def plan_units(
     ignored_modules: Collection[nn.Module] = (),
     ignored_parameters: Iterable[nn.Parameter] = (),
     mixed_precision: Any = None,
-    containers: bool = False,
 ) -> list[Unit]:
     """The units of ``module`` under ``policy``: children before parents, ``module`` itself last.
 
@@ -48,10 +47,8 @@ def plan_units(
         ignored_parameters: parameters that a size-based policy does not count.
         mixed_precision: a ``MixedPrecision``; it makes units of the module classes that it leaves
             out.
-        containers: whether a module without a ``forward``, such as ``ModuleList``, may be a unit.
-            FSDP1 makes it one, ``fully_shard`` refuses it: nothing would gather its parameters.
 
-    A module that is used in several places is one unit. Raises TypeError if ``policy`` is not a
+    A module that is used in several places is one unit; so is one without a ``forward``, such as ``ModuleList``. Raises TypeError if ``policy`` is not a
     policy.
     """
     ignored = set(ignored_modules)
@@ -80,16 +77,9 @@ def plan_units(
     units = [
         Unit(names[submodule], submodule, selected[submodule])
         for submodule in _post_order(module, {module})
-        if submodule in selected
-        and submodule is not module
-        and (containers or has_forward(submodule))
+        if submodule in selected and submodule is not module
     ]
     return [*units, Unit("", module, {})]
-
-
-def has_forward(module: nn.Module) -> bool:
-    """Whether ``module`` can be called: containers such as ModuleList have no ``forward``."""
-    return type(module).forward is not nn.Module.forward or "forward" in vars(module)
 
 
 def _post_order(module: nn.Module, visited: set[nn.Module]) -> Iterator[nn.Module]:

@@ -17,9 +17,8 @@ from torch import nn
 from torch.distributed.fsdp import MixedPrecision
 
 from fsdp_migrate import runtime
-from fsdp_migrate.runtime import Unit, plan_units
 from fsdp_migrate.runtime.ignored import resolve_ignored
-from fsdp_migrate.runtime.plan import has_forward
+from fsdp_migrate.runtime.plan import Unit, plan_units
 
 from ..equivalence.models import Block, ConvNet, Stack, Transformer
 
@@ -157,10 +156,9 @@ def wrap_with_fsdp1(
     init = fsdp1._init_param_handle_from_module
 
     def record(state: Any, module: nn.Module, *args: Any) -> None:
-        if has_forward(module):  # containers: FSDP1 wraps them, and never gathers what they hold
-            low_precision = state.mixed_precision.param_dtype is not None
-            prefetch = state.backward_prefetch is not None
-            wrapped.append((names[module], low_precision, state.forward_prefetch, prefetch))
+        low_precision = state.mixed_precision.param_dtype is not None
+        prefetch = state.backward_prefetch is not None
+        wrapped.append((names[module], low_precision, state.forward_prefetch, prefetch))
         init(state, module, *args)
 
     monkeypatch.setattr(fsdp1, "_init_param_handle_from_module", record)
