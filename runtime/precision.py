@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import nn
+
+from .torch_private import apply_to_tensors
 
 
 def run_in_full_precision(module: nn.Module) -> None:
@@ -18,56 +20,38 @@ def run_in_full_precision(module: nn.Module) -> None:
     input_dtype: torch.dtype | None = None
 
     def upcast(module: nn.Module, args: tuple[Any, ...]) -> Any:
-        nonlocal input_dtype
-        input_dtype = next(
-            (dtype for dtype in _dtypes(args) if dtype != torch.float32), input_dtype
-        )
-        return _cast(args, torch.float32)
+        def cast(tensor: torch.Tensor) -> torch.Tensor:
+            nonlocal input_dtype
+            if not tensor.is_floating_point():
+                return tensor
+            input_dtype = tensor.dtype if tensor.dtype != torch.float32 else input_dtype
+            return tensor.float()
+
+        return apply_to_tensors(cast, args)
 
     def downcast(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        return output if input_dtype is None else _cast(output, input_dtype)
+        def cast(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.to(input_dtype) if tensor.is_floating_point() else tensor
+
+        return output if input_dtype is None else apply_to_tensors(cast, output)
 
     module.register_forward_pre_hook(upcast)
     module.register_forward_hook(downcast)
 
 
-def _dtypes(value: Any) -> Iterator[torch.dtype]:
-    """The floating-point dtypes in nested tuples, lists and dicts."""
-    if isinstance(value, torch.Tensor) and value.is_floating_point():
-        yield value.dtype
-    elif isinstance(value, dict):
-        yield from _dtypes(list(value.values()))
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _dtypes(item)
-
-
-def _cast(value: Any, dtype: torch.dtype) -> Any:
-    """``value`` with the floating-point tensors in nested tuples, lists and dicts cast."""
-    if isinstance(value, torch.Tensor) and value.is_floating_point():
-        return value.to(dtype)
-    if type(value) is dict:
-        return {key: _cast(item, dtype) for key, item in value.items()}
-    if type(value) in (tuple, list):
-        return type(value)(_cast(item, dtype) for item in value)
-    return value
-
-
 def cast_buffers(
     module: nn.Module,
     dtype: torch.dtype,
-    ignored_modules: Collection[nn.Module] = (),
     keep_classes: Iterable[type[nn.Module]] = (),
 ) -> None:
     """Casts the floating-point buffers of ``module`` in place, but not those in state dicts.
 
-    FSDP2 neither shards nor casts buffers; this is FSDP1's ``MixedPrecision.buffer_dtype``. Buffers
-    of ``ignored_modules`` and of modules of ``keep_classes`` stay as they are: FSDP1 keeps those of
-    batch norm when it is given a wrap policy.
+    FSDP2 neither shards nor casts buffers; this is FSDP1's ``MixedPrecision.buffer_dtype``. Those of
+    modules of ``keep_classes`` stay as they are: FSDP1 keeps batch norm's when it is given a wrap policy.
     """
     keep = tuple(keep_classes)
     for submodule in module.modules():
-        if submodule not in ignored_modules and not isinstance(submodule, keep):
+        if not isinstance(submodule, keep):
             cast_own_buffers(submodule, dtype)
 
 

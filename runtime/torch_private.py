@@ -22,6 +22,9 @@ from torch.utils._pytree import tree_leaves
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+apply_to_tensors = _apply_to_tensors
+"""By which FSDP1 looks into tuples, lists, dictionaries and dataclasses."""
+
 
 def units_of(module: nn.Module) -> list[Any]:
     """The units in the tree of ``module``, itself included; each is an nn.Module and an FSDPModule."""
@@ -109,7 +112,7 @@ def _hook_dataclasses(state: Any, output: Any) -> None:
 
     for leaf in tree_leaves(output):
         if dataclasses.is_dataclass(leaf):
-            _apply_to_tensors(hook, leaf)
+            apply_to_tensors(hook, leaf)
 
 
 def is_root(unit: FSDPModule) -> bool | None:

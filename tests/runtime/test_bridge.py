@@ -559,9 +559,7 @@ def test_inputs_are_cast_at_the_root_or_everywhere() -> None:
 
 def test_cast_buffers() -> None:
     model = nn.Sequential(nn.BatchNorm1d(2), nn.BatchNorm1d(2), Transformer())
-    runtime.cast_buffers(
-        model, torch.bfloat16, ignored_modules=[model[2]], keep_classes=[nn.BatchNorm2d]
-    )
+    runtime.cast_buffers(model, torch.bfloat16, keep_classes=[nn.BatchNorm2d, Transformer])
     assert model[0].running_mean.dtype is torch.bfloat16
     assert model[0].num_batches_tracked.dtype is torch.int64
     assert model[2].cos.dtype is torch.float32
