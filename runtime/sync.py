@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -22,7 +22,6 @@ def broadcast_module_states(
     *,
     mesh: DeviceMesh | None = None,
     device: torch.device | str | int | None = None,
-    ignored_parameters: Collection[nn.Parameter] = (),
 ) -> None:
     """Broadcasts the parameters and buffers of ``module`` from the first rank to the others.
 
@@ -37,13 +36,12 @@ def broadcast_module_states(
         mesh: the ranks of several groups, in place of ``process_group``; they communicate on its device.
         device: where to communicate, for a model on the CPU with a backend that cannot send from
             there. None: where the tensors are.
-        ignored_parameters: parameters that each rank keeps its own values of.
 
     Must be called by all ranks of the group. Raises ValueError for a tensor on the meta device.
     """
-    ignored, own = set(ignored_parameters), own_modules(module, ())
-    parameters = (p for m in own for p in m.parameters(recurse=False) if p not in ignored)
-    states = dict.fromkeys([*parameters, *(b for m in own for b in m.buffers(recurse=False))])
+    own = own_modules(module, ())
+    parameters = (p for each in own for p in each.parameters(recurse=False))
+    states = dict.fromkeys([*parameters, *(b for each in own for b in each.buffers(recurse=False))])
     if mesh is None:
         broadcast_tensors(states, process_group, device)
     else:

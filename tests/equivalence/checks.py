@@ -234,11 +234,11 @@ def broadcast_goes_in_buckets() -> None:
         for buffer in model.buffers():
             buffer.add_(dist.get_rank())
         kept, sync.BUCKET_BYTES = sync.BUCKET_BYTES, size
-        runtime.broadcast_module_states(model, device="cpu", ignored_parameters=[model.head.weight])
-        sync.BUCKET_BYTES = kept
-        states = [p for p in model.parameters() if p is not model.head.weight]
-        assert all(same_on_all_ranks(state.detach()) for state in [*states, *model.buffers()])
         assert not same_on_all_ranks(model.head.weight.detach())
+        runtime.broadcast_module_states(model, device="cpu")
+        sync.BUCKET_BYTES = kept
+        states = [*model.parameters(), *model.buffers()]
+        assert all(same_on_all_ranks(state.detach()) for state in states)
 
 
 def cast_model() -> nn.Module:
@@ -395,11 +395,13 @@ def broadcast_gives_every_rank_the_first_ones_states() -> None:
     model = Transformer()
     model.cos.fill_(dist.get_rank())
     model.norm.weight.data = torch.full((18,), float(dist.get_rank()))
-    kept = model.norm.weight
-    runtime.broadcast_module_states(model, ignored_parameters=[kept])
-    assert kept[0] == dist.get_rank()
+    fully_shard(model.norm)  # a unit below keeps what it has
+    runtime.broadcast_module_states(model)
+    kept = model.norm.weight.full_tensor()
+    assert kept.tolist() == [rank for rank in range(2) for _ in range(9)]
     assert (model.cos == 0).all()
-    assert all(same_on_all_ranks(p.detach()) for p in model.parameters() if p is not kept)
+    others = (p for p in model.parameters() if not isinstance(p, DTensor))
+    assert all(same_on_all_ranks(p.detach()) for p in others)
 
 
 @check(2)
