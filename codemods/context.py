@@ -147,7 +147,7 @@ class Context:
             isinstance(each.value, str) and each.value == name and self._is_in_all(each)
             for each in self.file.of(ast.Constant)
         )
-        return self.file.is_package or exported or self.program.readers.is_read(self.file, name)
+        return self.file.is_package or exported or self.models.readers.is_read(self.file, name)
 
     def _is_in_all(self, constant: ast.Constant) -> bool:
         return any(

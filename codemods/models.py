@@ -13,6 +13,7 @@ from functools import cached_property
 from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition, Program
+from fsdp_migrate.facts.readers import Readers
 from fsdp_migrate.facts.scopes import Assigned, Imported, Opaque, Parameter
 from fsdp_migrate.facts.values import element, reaches, reaching
 
@@ -39,6 +40,11 @@ class Models:
         )
         self._fields: dict[str, bool] = {}
         self._classes: dict[ast.Call, list[str]] = {}
+
+    @cached_property
+    def readers(self) -> Readers:
+        """Which files have a name from another one."""
+        return Readers(self.program)
 
     def constructors(self, file: File) -> list[ast.Call]:
         """The calls in a file that wrap a model: of FSDP1's class, of a subclass of it, of a `partial` of it."""

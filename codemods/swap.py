@@ -236,7 +236,7 @@ def _leads_to_fsdp1(context: Context, node: ast.AST, local: str, gone: Collectio
     if any(r is not None and r.id == name and sees(context, r, scope, name) for r in roots):
         return True
     return scope is context.file.scope and bool(
-        context.program.readers.importing(context.file, name)
+        context.models.readers.importing(context.file, name)
     )
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from fsdp_migrate.facts.file import parsed
 from fsdp_migrate.findings import Finding, Problem
-from fsdp_migrate.source import Source
 
 _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -52,8 +51,10 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Notebook(Source):
-    """A notebook as a source: `program` is the module, `written` puts one back into the file."""
+class Notebook:
+    """The text of a notebook: `program` is the module, `written` puts one back into it."""
+
+    decoded: str
 
     @cached_property
     def cells(self) -> list[Cell]:
@@ -82,8 +83,7 @@ class Notebook(Source):
             if cell.code
         )
 
-    @property
-    def problems(self) -> list[Problem]:
+    def problems(self, shown: str) -> list[Problem]:
         """The cells that mention FSDP and do not parse, or are written to a file; other languages are passed over."""
         found = []
         for cell in self.cells:
@@ -91,7 +91,7 @@ class Notebook(Source):
             other = text.startswith("%%") and not text.startswith((*_OF_PYTHON, *_TO_FILE))
             if not cell.code and not other and "fsdp" in text.lower():
                 message = f"cell {cell.number} is left alone: it is no Python that parses"
-                found.append(Problem(self.shown, self._line(cell.start), message))
+                found.append(Problem(shown, self._line(cell.start), message))
         return found
 
     def written(self, program: str) -> str:

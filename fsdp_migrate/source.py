@@ -12,9 +12,13 @@ import tokenize
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
 
 from fsdp_migrate.findings import Finding, Problem
 from fsdp_migrate.vendor import INSTALLED, Package, package_of
+
+if TYPE_CHECKING:
+    from fsdp_migrate.notebooks import Notebook
 
 # The endings of files that set FSDP without calling it.
 CONFIGURATIONS = (".yaml", ".yml", ".json", ".sh")
@@ -24,7 +28,7 @@ TOO_MUCH = "does not parse: nested too deeply, or too large for this machine's m
 
 @dataclass(frozen=True)
 class Source:
-    """One file, of Python or a configuration.
+    """One file: of Python, alone or in the cells of a notebook, or a configuration.
 
     Attributes:
         path: where it lies.
@@ -48,23 +52,28 @@ class Source:
         """The content, without byte-order mark and with its own line endings."""
         return self.data.decode(self.encoding)
 
+    @cached_property
+    def notebook(self) -> Notebook | None:
+        """The cells of a notebook; None for any other file."""
+        if self.path.suffix != ".ipynb":
+            return None
+        from fsdp_migrate.notebooks import Notebook
+
+        return Notebook(self.decoded)
+
     @property
     def program(self) -> str:
         """The Python program that the file holds."""
-        return self.decoded
-
-    def written(self, program: str) -> str:
-        """The file's content with another program: the inverse of `program`."""
-        return program
+        return self.notebook.program if self.notebook else self.decoded
 
     def placed(self, finding: Finding) -> Finding:
         """A finding about the program, at its place in the file."""
-        return finding
+        return self.notebook.placed(finding) if self.notebook else finding
 
     @property
     def problems(self) -> list[Problem]:
         """The parts of the file that are left out, and why."""
-        return []
+        return self.notebook.problems(self.shown) if self.notebook else []
 
     @cached_property
     def package(self) -> Package:
@@ -85,7 +94,8 @@ class Source:
             ValueError: the text cannot be written so.
         """
         program = (self.runtime or self.package).spelled(text)
-        return self.written(program).encode(self.encoding)
+        written = self.notebook.written(program) if self.notebook else program
+        return written.encode(self.encoding)
 
 
 def shown_path(path: Path) -> str:
@@ -113,9 +123,9 @@ def read_source(path: Path) -> Source | Problem:
 
 def source_from_bytes(path: Path, shown: str, data: bytes) -> Source | Problem:
     """`data` as a source, or in one line why it cannot be one."""
-    if path.suffix == ".ipynb":
-        return _notebook(path, shown, data)
     source = Source(path, shown, data)
+    if path.suffix == ".ipynb":
+        return _notebook(source)
     if b"\0" in data:
         line = data.count(b"\n", 0, data.index(b"\0")) + 1
         return Problem(shown, line, "holds a NUL byte: not Python source")
@@ -135,17 +145,14 @@ def source_from_bytes(path: Path, shown: str, data: bytes) -> Source | Problem:
     return source
 
 
-def _notebook(path: Path, shown: str, data: bytes) -> Source | Problem:
-    from fsdp_migrate.notebooks import Notebook
-
-    source = Notebook(path, shown, data)
+def _notebook(source: Source) -> Source | Problem:
     try:
-        faithful = source.encode(source.text) == data
+        faithful = source.encode(source.text) == source.data
     except (ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        return Problem(
-            shown, getattr(error, "lineno", 0), f"is no notebook that can be read: {error}"
-        )
-    return source if faithful else Problem(shown, 0, "is no notebook that can be written back")
+        line = getattr(error, "lineno", 0)
+        return Problem(source.shown, line, f"is no notebook that can be read: {error}")
+    no_way_back = Problem(source.shown, 0, "is no notebook that can be written back")
+    return source if faithful else no_way_back
 
 
 def parse_problem(source: Source) -> Problem | None:

@@ -122,11 +122,12 @@ class Decisions:
                 str(file.path): self._context(file, context) for file in self.models.program.files
             }
             wrapping = [path for path, each in files.items() if self.constructions(each)]
-            hopeful = [path for path in wrapping if not any(self._stays(files[path]))]
-            using = {each for each in files if hopeful and may_use(files[each].file.text)}
-            for path in wrapping if hopeful else ():
-                reached = self._reached(files[path]) if len(using) > 1 else ()
-                group = using & {path, *reached}
+            # A file alone is its own group.
+            if len(files) < 2 or all(any(self._stays(files[path])) for path in wrapping):
+                return self._groups
+            using = {each for each in files if may_use(files[each].file.text)}
+            for path in wrapping:
+                group = using & {path, *self._reached(files[path])}
                 for other in [each for each in self._groups if each & group]:
                     self._groups.remove(other)
                     group |= other

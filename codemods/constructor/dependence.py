@@ -167,7 +167,7 @@ class _Search:
         loads = self.file.loads.get(name, ())
         handled = all(each in self.handled or self._is_static(each) for each in loads)
         return (
-            bool(loads) and handled and not self.context.program.readers.importing(self.file, name)
+            bool(loads) and handled and not self.context.models.readers.importing(self.file, name)
         )
 
     def interface(self) -> Iterator[Dependence]:

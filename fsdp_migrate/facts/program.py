@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import NAMES, fsdp1_name
-from fsdp_migrate.facts.readers import Readers
 from fsdp_migrate.facts.scopes import Assigned, Binding, Defined, Imported, Opaque, Scope
 
 if TYPE_CHECKING:
@@ -82,11 +81,6 @@ class Program:
         self._located: dict[tuple[str, str], str | None] = {}
         self._known: dict[tuple[int, str, bool], tuple[Meaning, ...]] = {}
         self._dotted: dict[ast.expr, frozenset[str]] = {}
-
-    @cached_property
-    def readers(self) -> Readers:
-        """Who has a name from another file."""
-        return Readers(self)
 
     @cached_property
     def _by_last(self) -> dict[str, list[str]]:

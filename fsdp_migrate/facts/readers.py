@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.scopes import Imported
-
-if TYPE_CHECKING:
-    from fsdp_migrate.facts.program import Program
 
 
 class Readers:

@@ -153,7 +153,7 @@ def test_a_notebook_imports_the_copy_of_the_runtime(real_cli: Cli, folder: Path)
 
 
 def test_cells_that_would_be_damaged_are_refused() -> None:
-    notebook = Notebook(Path("x.ipynb"), "x.ipynb", json.dumps(NOTEBOOK).encode())
+    notebook = Notebook(json.dumps(NOTEBOOK))
     program = notebook.program
     assert notebook.written(program) == notebook.decoded
     with pytest.raises(ValueError, match="the magic of cell 4 would not be its first line"):
