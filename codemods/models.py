@@ -15,7 +15,7 @@ from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition, Program
 from fsdp_migrate.facts.readers import Readers
 from fsdp_migrate.facts.scopes import Assigned, Imported, Opaque, Parameter
-from fsdp_migrate.facts.values import element, reaches, reaching
+from fsdp_migrate.facts.values import element, reaches, reaching, within
 
 # Methods that return the module that they are called on.
 SAME = frozenset({"bfloat16", "cpu", "cuda", "double", "eval", "float", "half", "requires_grad_"})
@@ -148,7 +148,7 @@ class Models:
             return name == "fsdp_modules"
         return any(
             statement.value is not None
-            and self._returned(_item(statement.value, path), definition, call, file)
+            and self._returned(within(statement.value, path)[0], definition, call, file)
             for statement in definition.file.of(ast.Return)
             if definition.file.function(statement) is definition.node
         )
@@ -319,17 +319,6 @@ class Models:
             annotated = [node.target for node in body if isinstance(node, ast.AnnAssign)]
             self._classes[call] = [each.id for each in annotated if isinstance(each, ast.Name)]
         return self._classes[call]
-
-
-def _item(value: ast.expr, path: tuple[int, ...]) -> ast.expr:
-    """An element of a tuple, and the whole where it is none."""
-    for index in path:
-        if not isinstance(value, ast.Tuple | ast.List) or index >= len(value.elts):
-            return value
-        if any(isinstance(each, ast.Starred) for each in value.elts):
-            return value
-        value = value.elts[index]
-    return value
 
 
 def _values_given(call: ast.Call) -> list[ast.expr]:

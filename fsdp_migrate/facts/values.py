@@ -133,14 +133,18 @@ class _Search:
 
 def element(binding: Assigned) -> ast.expr | None:
     """The expression that an assignment binds: the element of a tuple where the target is one; None if not known."""
-    value = binding.value
-    for index in binding.path:
-        if not isinstance(value, ast.Tuple | ast.List) or index >= len(value.elts):
-            return None
-        if any(isinstance(item, ast.Starred) for item in value.elts):
-            return None
-        value = value.elts[index]
-    return value
+    value, is_it = within(binding.value, binding.path) if binding.value else (None, False)
+    return value if is_it else None
+
+
+def within(value: ast.expr, path: Sequence[int]) -> tuple[ast.expr, bool]:
+    """The element of nested tuples that a path leads to, as far as it can be followed, and whether that is to its end."""
+    for index in path:
+        elements = value.elts if isinstance(value, ast.Tuple | ast.List) else []
+        if index >= len(elements) or any(isinstance(item, ast.Starred) for item in elements):
+            return value, False
+        value = elements[index]
+    return value, True
 
 
 def reaching(file: File, bindings: Sequence[Assigned], use: ast.AST) -> Iterator[Assigned]:
