@@ -52,6 +52,7 @@ def test_every_public_name_of_torch_is_known() -> None:
             assert fsdp1_name(f"{TORCH}{module}.{name}") == name
             assert fsdp1_name(f"{RUNTIME}{module}.{name}") == name
     assert fsdp1_name(f"{TORCH}.wrap") is None
+    assert fsdp1_name(f"{TORCH}.wrap._module_wrap_policy")  # private, and imported all the same
 
 
 @pytest.mark.parametrize(
