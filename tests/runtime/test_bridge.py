@@ -147,26 +147,6 @@ def test_a_model_may_have_a_module_of_its_own() -> None:
     assert list(state["state"]) == ["module.weight", "module.bias"]
 
 
-def test_wrapping_again_changes_nothing() -> None:
-    torch.manual_seed(0)
-    plain = Transformer()
-    expected = plain.state_dict()
-    model = FSDP(FSDP(plain))
-    assert list(model.state_dict()) == list(expected)
-    model.load_state_dict(expected)
-    run(model).sum().backward()
-    assert all(p.grad is not None for p in model.parameters())
-
-
-def test_parts_without_parameters_and_containers_are_units() -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.ModuleList([nn.Linear(2, 2)]))
-    with pytest.warns(UserWarning, match="will not all-gather parameters for containers"):
-        wrapped = FSDP(model, auto_wrap_policy=runtime.always_wrap_policy)
-    assert [type(m) for m in model] == [FSDP] * 3
-    assert type(model[2][0]) is FSDP
-    assert len(FSDP.fsdp_modules(wrapped)) == 5
-
-
 def test_attributes() -> None:
     precision = runtime.MixedPrecision(torch.bfloat16)
     model = blocks(mixed_precision=precision, sharding_strategy="SHARD_GRAD_OP")
@@ -179,22 +159,6 @@ def test_attributes() -> None:
     assert model.training_state == runtime.TrainingState.IDLE
     with FSDP.summon_full_params(model):
         assert model.training_state == runtime.TrainingState.SUMMON_FULL_PARAMS
-
-
-def test_roots() -> None:
-    model = nn.ModuleList([blocks(), blocks()])
-    assert len(FSDP.fsdp_modules(model)) == 6
-    assert FSDP.fsdp_modules(model, root_only=True) == list(model)
-    assert model[0].check_is_root()
-    inner = model[0].blocks[0]
-    assert not inner.check_is_root()
-    with pytest.raises(RuntimeError, match="should only be called on the root"):
-        inner.clip_grad_norm_(1.0)
-    with (
-        pytest.raises(RuntimeError, match="on inner FSDP instances is not supported"),
-        inner.no_sync(),
-    ):
-        pass
 
 
 def test_a_unit_that_was_a_root_may_be_part_of_another() -> None:
@@ -291,41 +255,6 @@ def test_parameters_that_were_replaced_cannot_be_used() -> None:
             use(old[0])
     later = torch.optim.SGD([{"params": old}], lr=0.1)
     assert later.param_groups[0]["params"] == new
-
-
-def test_parameters_of_flat_units_stay_dead() -> None:
-    plain = nn.Linear(3, 2)
-    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
-    model = FSDP(plain)
-    before = model.weight.full_tensor().clone()
-    model(torch.ones(1, 3)).sum().backward()
-    optimizer.step()
-    assert torch.equal(model.weight.full_tensor(), before)
-
-
-def test_apply_sees_whole_parameters() -> None:
-    model = blocks()
-    seen = []
-    assert model.apply(lambda m: seen.extend(m._parameters.values())) is model
-    assert seen
-    assert not any(isinstance(p, DTensor) for p in seen)
-
-
-def test_summoning_inside_a_forward_is_refused() -> None:
-    class Nosy(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(2, 2)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            with FSDP.summon_full_params(self.owner[0]):
-                return self.layer(x)
-
-    inner = Nosy()
-    model = FSDP(inner)
-    inner.owner = [model]
-    with pytest.raises(AssertionError, match="during forward/backward"):
-        model(torch.ones(1, 2))
 
 
 def test_a_forward_inside_summon_sees_what_was_changed() -> None:
