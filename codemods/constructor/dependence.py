@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterator
 
 from fsdp_migrate.codemods.constructor.before import Before, subject_of
-from fsdp_migrate.codemods.constructor.guards import asks_first, is_wrapped
+from fsdp_migrate.codemods.constructor.guards import asks_first, is_wrapped, was_wrapper
 from fsdp_migrate.codemods.constructor.leaves import leaves_of
 from fsdp_migrate.codemods.constructor.origin import is_looked_at, may_be_module
 from fsdp_migrate.codemods.constructor.parameter_names import (
@@ -214,7 +214,9 @@ class _Search:
     def inner_modules(self) -> Iterator[Dependence]:
         for node in self.attributes("module"):
             if isinstance(node.ctx, ast.Load) and not self.context.dotted(node):
-                if not asks_first(self.file, node) and not self._is_own(node):
+                # Should a plain model come to a place of others, that has no such attribute, and it fails.
+                is_others = was_wrapper(self.context, node) is False or self._is_own(node)
+                if not is_others and not asks_first(self.file, node):
                     yield node, "reads .module, the model inside of its wrapper"
 
     def states(self) -> Iterator[Dependence]:

@@ -33,6 +33,15 @@ def is_wrapped(context: Context, model: ast.expr) -> bool | None:
     return None
 
 
+def was_wrapper(context: Context, attribute: ast.Attribute) -> bool | None:
+    """Whether a run has read `.module` of FSDP1's wrappers at a place, or of other modules; None for both, and for neither."""
+    ran = context.recorded(attribute)
+    on_line = [a for a in context.file.attributes["module"] if a.lineno == attribute.lineno]
+    if ran is None or not (ran.end_line or len(on_line) == 1):
+        return None  # before Python 3.11 a place is a line
+    return ran.facts.get("of_wrapper")
+
+
 def last_value(file: File, name: ast.expr, at: ast.AST) -> ast.expr | None:
     """The value that a local name has at a place for certain: of its last assignment, which is above on every way to there."""
     found = file.scope_of(at).lookup(name.id) if isinstance(name, ast.Name) else None

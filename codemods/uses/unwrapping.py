@@ -9,7 +9,12 @@ from collections.abc import Iterator, Sequence
 from fsdp_migrate.codemods.constructor.decision import decisions
 from fsdp_migrate.codemods.constructor.dependence import given_names
 from fsdp_migrate.codemods.constructor.form import PlainForm
-from fsdp_migrate.codemods.constructor.guards import asks_first, is_wrapped, last_value
+from fsdp_migrate.codemods.constructor.guards import (
+    asks_first,
+    is_wrapped,
+    last_value,
+    was_wrapper,
+)
 from fsdp_migrate.codemods.constructor.origin import may_be_module
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Example, Found, Rule, bridged
@@ -116,7 +121,7 @@ print(config(FSDP(Net())))
 RULES = (RULE,)
 # Other wrappers that have a `.module`, in another run perhaps.
 _OTHERS = re.compile(
-    r"(?<!FullySharded)DataParallel|\bDDP\b|deepspeed|accelerat|fabric|lightning|horovod|checkpoint_wrapper"
+    r"(?<!FullySharded)DataParallel|AveragedModel|\bDDP\b|deepspeed|accelerat|fabric|lightning|horovod|checkpoint_wrapper"
     r"|torch\.compile|\.compile\(\)",
     re.IGNORECASE,
 )
@@ -168,10 +173,8 @@ def is_certainly_wrapped(
 
 
 def _was_wrapped(context: Context, attribute: ast.Attribute) -> bool:
-    """Whether a run has read `.module` of a wrapper here, and no file that can share the model has anything else with one."""
-    ran = context.recorded(attribute)
-    on_line = [a for a in context.file.attributes["module"] if a.lineno == attribute.lineno]
-    if ran is None or ran.call != "module" or not (ran.end_line or len(on_line) == 1):
+    """Whether a run has read `.module` of wrappers here, and no file that can share the model has anything else with one."""
+    if not was_wrapper(context, attribute):
         return False
     reach = decisions(context).reach
     paths = reach.of(context.file.path)

@@ -17,6 +17,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from . import imports, texts
+from .patch import around
 
 MODULES = (
     "torch.distributed.fsdp.fully_sharded_data_parallel",
@@ -38,7 +39,10 @@ Entry = dict[str, Any]
 
 def install() -> list[Entry]:
     """Watch the constructs of this process; returns the list that they are added to, call by call."""
+    from torch import nn
+
     watched = _Watched()
+    around(nn.Module, "__getattr__", watched.other_attribute)
     for module in MODULES:
         imports.after(module, watched.watch_module)
     return watched.entries
@@ -67,14 +71,21 @@ class _Watched:
 
     def _unwrapping(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def unwrapped(unit: Any) -> Any:
-            frame = sys._getframe(1)
-            if _caller(frame) is frame:  # not torch's own use
-                self.entries.append(
-                    {"call": _MODULE, **_place(frame), "arguments": {}, "names": {}}
-                )
+            self._read(sys._getframe(1), of_wrapper=True)
             return original(unit)
 
         return unwrapped
+
+    def other_attribute(self, original: Callable[..., Any], module: Any, name: str) -> Any:
+        """Note a place that reads `module` of a module that is no wrapper of FSDP1's."""
+        if name == _MODULE:
+            self._read(sys._getframe(2), of_wrapper=False)
+        return original(module, name)
+
+    def _read(self, frame: FrameType, *, of_wrapper: bool) -> None:
+        if _caller(frame) is frame:  # not torch's own use
+            entry = {"call": _MODULE, **_place(frame), "arguments": {}, "names": {}}
+            self.entries.append({**entry, "of_wrapper": of_wrapper})
 
     def _noted(self, original: Callable[..., Any], cls: Any, name: str) -> Callable[..., Any]:
         signature = inspect.signature(original)

@@ -426,11 +426,14 @@ def test_module_goes_where_a_run_read_it_of_the_wrapper(
     line = text.splitlines().index("    return len(model.module.blocks)") + 1
     place = {"call": "module", "file": "train.py", "line": line, "function": "depth", "times": 2}
     place |= {"end_line": line, "end_column": 28, "arguments": {}, "names": {}}
-    document["constructs"].append(place)
+    document["constructs"].append({**place, "of_wrapper": True})
     one.write_text(json.dumps(document))
     changed = analysed(program, one).changes
     train = next(c.after.decode() for c in changed if c.path.name == "train.py")
     assert ("    return len(model.blocks)\n" in train) is is_plain
+    document["constructs"].append({**place, "of_wrapper": False})  # another module, in the same run
+    one.write_text(json.dumps(document))
+    assert "reads .module" in reason(program, one)
     assert ("fully_shard(model" in train) is is_plain
 
 

@@ -49,8 +49,11 @@ def test_a_configuration_is_recorded_made_plain_and_checked(tmp_path: Path) -> N
     file = tmp_path / "run.json"
     recorded = record(SCRIPT, file, device="cpu")
     document = json.loads(file.read_text())
-    entry, unwrapped = document["constructs"]
-    assert (unwrapped["call"], unwrapped["function"], unwrapped["times"]) == ("module", "depth", 2)
+    entry, *read = document["constructs"]
+    assert {(e["call"], e["function"], e["of_wrapper"], e["times"]) for e in read} == {
+        ("module", "depth", True, 2),
+        ("module", "main", False, 2),
+    }
     assert entry["file"].endswith("tests/verify/programs/configured/train.py")
     assert entry["function"] == "main"
     assert entry["arguments"]["sharding_strategy"] == "ShardingStrategy.SHARD_GRAD_OP"
@@ -85,11 +88,11 @@ def test_a_configuration_is_recorded_made_plain_and_checked(tmp_path: Path) -> N
 @pytest.mark.thorough
 @pytest.mark.usefixtures("forked")
 def test_a_program_on_the_bridge_is_recorded_as_it_was(tmp_path: Path) -> None:
-    entry, unwrapped = record(SCRIPT, tmp_path / "run.json", device="cpu").entries
+    entry, *read = record(SCRIPT, tmp_path / "run.json", device="cpu").entries
     bridged = copy_program("bridged", SCRIPT, None, tmp_path / "bridged")
     migration.migrate(bridged.root, "bridge")
-    there, unwrapped_there = record(bridged.script, tmp_path / "bridge.json", device="cpu").entries
-    assert unwrapped_there == unwrapped
+    there, *read_there = record(bridged.script, tmp_path / "bridge.json", device="cpu").entries
+    assert read_there == read
     for key in ("arguments", "names", "units", "all_of_classes", "parameters_held"):
         assert there[key] == entry[key], key
 

@@ -59,7 +59,8 @@ def main():
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     generator = torch.Generator().manual_seed(dist.get_rank())
-    for _ in range(depth(model) + 1):
+    other = nn.ModuleDict({"module": nn.Identity()})
+    for _ in range(depth(model) + len([other.module])):
         x = torch.randn(4, 8, generator=generator)
         model(x).square().mean().backward()
         optimizer.step()
