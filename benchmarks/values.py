@@ -115,7 +115,7 @@ def verdict(program: Program, values: list[Path], folder: Path) -> str:
                 how = program.options(number)
                 found = verify(program.script, tolerance=0, recorded=recorded, **how)
             except ProgramFailed as failure:
-                lines.append(f"{program.runs[number]}: {failure}")
+                lines.append(f"{program.runs[number]}: {str(failure).splitlines()[0][:100]}")
             except Unverifiable:  # these arguments choose another way to train
                 continue
             else:
