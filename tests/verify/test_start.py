@@ -23,6 +23,7 @@ def verify(programs: Path, *arguments: str, align_init: bool | None = None) -> V
         device="cpu",
         tolerance=0,
         align_init=align_init,
+        repeat=False,
     )
 
 
