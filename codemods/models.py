@@ -39,6 +39,7 @@ class Models:
             0  # how many answers are being looked for, each for the sake of the one before
         )
         self._fields: dict[str, bool] = {}
+        self._texts: dict[Imported, bytes] = {}  # of the files that define the imported classes
         self._classes: dict[ast.Call, list[str]] = {}
 
     @cached_property
@@ -293,9 +294,12 @@ class Models:
         found = file.scope_of(call).lookup(getattr(call.func, "id", ""))
         for binding in found[1] if found else ():
             if isinstance(binding, Imported) and binding.member is not None:
-                path = self.program.locate(binding.module, file.folder)
-                text = self.program.data(path) if path is not None else b""
-                if f"class {binding.member}".encode() in text:
+                if binding not in self._texts:
+                    path = self.program.locate(binding.module, file.folder)
+                    text = self.program.data(path) if path is not None else b""
+                    defined = f"class {binding.member}".encode() in text
+                    self._texts[binding] = text if defined else b""
+                if text := self._texts[binding]:
                     return f"{name}:".encode() in text or f"{name} :".encode() in text
         return True
 

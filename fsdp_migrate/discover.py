@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _FOREIGN = frozenset({".venv", "node_modules", "site-packages", "__pycache__"})
 # Without git's list, also what is rarely a source folder.
 _BUILT = frozenset({"build", "dist", "venv"})
-_WORDS = (b"fsdp", b"fullyshardeddataparallel", b"torch.distributed._composable")
+_WORDS = (b"fullyshardeddataparallel", b"torch.distributed._composable")
 _PROGRAMS = (".py", ".ipynb")
 _KINDS = (*_PROGRAMS, *CONFIGURATIONS)
 # A setting of FSDP, by its name or its value: more than the word in a path or a sentence.
@@ -57,12 +57,13 @@ class Discovered:
 def mentions_fsdp(data: bytes, path: str = "") -> bool:
     """Whether a file can hold an FSDP construct at all, by a byte search; a configuration must set it."""
     lowered = data.lower()
+    is_named = b"fsdp" in lowered
     if path.endswith(CONFIGURATIONS):
-        if b"fsdp" in lowered:
+        if is_named:
             lines = zip(data.split(b"\n"), lowered.split(b"\n"), strict=True)
             return any(_SETTING.search(line) for line, low in lines if b"fsdp" in low)
         return "fsdp" in os.path.basename(path) and b"transformer_layer_cls_to_wrap" in lowered
-    return any(word in lowered for word in _WORDS)
+    return is_named or any(word in lowered for word in _WORDS)
 
 
 def discover(

@@ -194,6 +194,8 @@ class Constructions:
     @cached_property
     def all(self) -> list[Construction]:
         """Every one, in the order of the source."""
+        if not (self.context.references or self._subclasses):
+            return []
         found = [
             Construction(self.context, call, kind)
             for call in self.context.file.of(ast.Call)
