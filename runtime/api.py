@@ -16,6 +16,25 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+__all__ = [
+    "BackwardPrefetch",
+    "CPUOffload",
+    "FullOptimStateDictConfig",
+    "FullStateDictConfig",
+    "LocalOptimStateDictConfig",
+    "LocalStateDictConfig",
+    "MixedPrecision",
+    "OptimStateDictConfig",
+    "OptimStateKeyType",
+    "ShardedOptimStateDictConfig",
+    "ShardedStateDictConfig",
+    "ShardingStrategy",
+    "StateDictConfig",
+    "StateDictSettings",
+    "StateDictType",
+    "TrainingState",
+]
+
 Options = TypeVar("Options")
 Member = TypeVar("Member", bound=Enum)
 
