@@ -48,8 +48,8 @@ def plan_units(
         mixed_precision: a ``MixedPrecision``; it makes units of the module classes that it leaves
             out.
 
-    A module that is used in several places is one unit; so is one without a ``forward``, such as ``ModuleList``. Raises TypeError if ``policy`` is not a
-    policy.
+    A module that is used in several places is one unit; so is one without a ``forward``, such as
+    ``ModuleList``. Raises TypeError if ``policy`` is not a policy.
     """
     ignored = set(ignored_modules)
     mixed_precision = as_mixed_precision(mixed_precision)

@@ -1,4 +1,4 @@
-"""Arguments whose value has a name, or is one of several: what becomes of the name, and where the value is made."""
+"""Arguments whose value has a name, or is one of several: what becomes plain, and where the value is made."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ from torch import nn
 from torch.distributed.fsdp import (
     CPUOffload, FullyShardedDataParallel as FSDP, MixedPrecision, ShardingStrategy
 )
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 """
 SCALED = "mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)"
 OFFLOADS = "CPUOffloadPolicy() if (read()) else OffloadPolicy()"
+BY_CLASS = (
+    "model = FSDP(nn.Sequential(nn.Linear(2, 2)), auto_wrap_policy=ModuleWrapPolicy({nn.Linear}))"
+)
 BECOMES = {
     "written in the call": (
         "model = FSDP(nn.Linear(2, 2), mixed_precision=MixedPrecision(torch.bfloat16))",
@@ -46,12 +50,21 @@ BECOMES = {
         ".get(kind, MixedPrecisionPolicy(param_dtype=torch.bfloat16))\n"
         "model = fully_shard(nn.Linear(2, 2), mp_policy=types)",
     ),
+    "a policy": (
+        BY_CLASS,
+        "for module in reversed(list(model.modules())):\n    if module is not model and isinstance(module, nn.Linear):\n        fully_shard(module)\n"
+        "fully_shard(model)",
+    ),
     "one that keeps its name": (
         "types = MixedPrecision(torch.bfloat16)\nmodel = FSDP(nn.Linear(2, 2), mixed_precision=types)",
         f"types = {SCALED.removeprefix('mp_policy=')}\nmodel = fully_shard(nn.Linear(2, 2), mp_policy=types)",
     ),
 }
 STAYS = {
+    **{
+        f"a loop, where {name} is another": f"def {name}(*values):\n    return values\n\n{BY_CLASS}"
+        for name in ("reversed", "list", "isinstance", "dict")
+    },
     "one of several is not known": (
         "strategy = ShardingStrategy.FULL_SHARD\nif asked():\n    strategy = read()\n"
         "model = FSDP(nn.Linear(2, 2), sharding_strategy=strategy)"
