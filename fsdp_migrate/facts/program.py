@@ -94,23 +94,14 @@ class Program:
             )
         return found
 
-    def find(self, dotted: str, importer: File, holding: str = "") -> File | None:
-        """The file that `import dotted` inside `importer` means; None if it is not part of the run.
-
-        Also None if its text lacks a word that is asked for: that is found out without parsing it.
-        """
+    def find(self, dotted: str, importer: File) -> File | None:
+        """The file that `import dotted` inside `importer` means; None if it is not part of the run."""
         path = self.locate(dotted, importer.folder)
-        if path is None or (holding and not self._holds(path, holding)):
-            return None
-        return self.load(path)
+        return None if path is None else self.load(path)
 
     def mentions(self, path: str) -> bool:
         """Whether a file is one of those that mention FSDP."""
         return path in self._mentioning
-
-    def _holds(self, path: str, word: str) -> bool:
-        """Whether a file's text can hold a word."""
-        return not word.isascii() or word.encode() in self.data(path)
 
     def data(self, path: str) -> bytes:
         """The bytes of a file of the run; none if it cannot be read, but for standard input, which was parsed."""
@@ -205,11 +196,6 @@ class Program:
             return []
         found = self._meanings(expression, file, file.scope_of(expression), False)
         return [meaning for meaning in found if isinstance(meaning, Definition)]
-
-    def is_only(self, expression: ast.expr, file: File) -> bool:
-        """Whether an expression has one meaning, and that is known."""
-        found = self.meanings(expression, file)
-        return len(found) == 1 and found[0] is not UNKNOWN
 
     def definition(self, expression: ast.expr, file: File) -> Definition | None:
         """The program's function or class that an expression means."""

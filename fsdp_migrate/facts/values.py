@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fsdp_migrate.facts.file import File
-from fsdp_migrate.facts.program import Definition, Inner, Program
+from fsdp_migrate.facts.program import External, Inner, Program
 from fsdp_migrate.facts.scopes import Assigned, Imported
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -85,21 +85,12 @@ class _Search:
     ) -> Value | None:
         """The value of a name of another file, or the name itself where it is not the program's."""
         meanings = self.program.meanings(expression, file)
-        if (
-            len(meanings) == 1
-            and not isinstance(meanings[0], Definition | Inner)
-            and self.program.is_only(expression, file)
-        ):
+        if len(meanings) == 1 and isinstance(meanings[0], External):
             return Value(expression, file, trail)
         place = self.definer(file, expression)
-        if place is None:
-            return None
-        owner, name = place
-        bindings = owner.scope.bindings.get(name, [])
-        if len(bindings) != 1:
-            return None
-        if isinstance(bindings[0], Assigned):
-            return self.follow(owner, bindings[0], trail)
+        bindings = place[0].scope.bindings.get(place[1], []) if place else []
+        if place and len(bindings) == 1 and isinstance(bindings[0], Assigned):
+            return self.follow(place[0], bindings[0], trail)
         return None
 
     def definer(self, file: File, expression: ast.expr) -> tuple[File, str] | None:
