@@ -12,7 +12,7 @@ HEAD = """\
 import torch
 from torch import nn
 from torch.distributed.fsdp import (
-    CPUOffload, FullyShardedDataParallel as FSDP, MixedPrecision, ShardingStrategy
+    BackwardPrefetch, CPUOffload, FullyShardedDataParallel as FSDP, MixedPrecision, ShardingStrategy
 )
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
@@ -52,7 +52,8 @@ BECOMES = {
     ),
     "a policy": (
         BY_CLASS,
-        "for module in reversed(list(model.modules())):\n    if module is not model and isinstance(module, nn.Linear):\n        fully_shard(module)\n"
+        "for module in reversed(list(model.modules())):\n"
+        "    if module is not model and isinstance(module, nn.Linear):\n        fully_shard(module)\n"
         "fully_shard(model)",
     ),
     "one that keeps its name": (
@@ -90,3 +91,18 @@ def test_a_value_becomes_plain(name: str, tmp_path: Path) -> None:
 def test_a_value_that_stays(name: str, tmp_path: Path) -> None:
     after = analysed(tmp_path, HEAD + STAYS[name]).after["train.py"]
     assert after.endswith(STAYS[name])
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "use_orig_params=True",
+        "limit_all_gathers=True",
+        "forward_prefetch=False",
+        "backward_prefetch=BackwardPrefetch.BACKWARD_PRE",
+        "device_id=torch.cuda.current_device()",
+    ],
+)
+def test_a_comment_of_an_argument_that_has_no_place(argument: str, tmp_path: Path) -> None:
+    text = f"{HEAD}model = FSDP(\n    nn.Linear(2, 2),\n    {argument},  # why\n)\n"
+    assert f"\n# FSDP1's {argument}:\n# why\n" in analysed(tmp_path, text).after["train.py"]
