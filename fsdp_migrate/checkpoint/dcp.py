@@ -15,8 +15,9 @@ import torch
 
 from fsdp_migrate.checkpoint.errors import Unreadable
 from fsdp_migrate.checkpoint.files import mapped, read_file
+from fsdp_migrate.checkpoint.notes import Note, note
 from fsdp_migrate.checkpoint.parts import Part, Parts, covers
-from fsdp_migrate.checkpoint.pickles import Note, note, read_pickle
+from fsdp_migrate.checkpoint.pickles import read_pickle
 
 METADATA = ".metadata"
 SUFFIX = ".distcp"

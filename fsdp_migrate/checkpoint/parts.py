@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fsdp_migrate.checkpoint.errors import LocalShards, Refused, Unreadable
-from fsdp_migrate.checkpoint.pickles import Note, note
+from fsdp_migrate.checkpoint.notes import Note, note
 from fsdp_migrate.checkpoint.trees import like
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import codecs
 import collections
-import functools
 import io
 import pathlib
 import pickle
@@ -19,6 +18,8 @@ from typing import IO, Any
 import torch
 
 from fsdp_migrate.checkpoint.errors import Unreadable
+from fsdp_migrate.checkpoint.notes import Note, note
+from fsdp_migrate.checkpoint.parts import sharded_tensor
 from fsdp_migrate.checkpoint.trees import nodes
 
 FindStorage = Callable[[str, int], torch.UntypedStorage]
@@ -26,39 +27,6 @@ FindStorage = Callable[[str, int], torch.UntypedStorage]
 
 _VISITS = 10
 """How often a container may lie in other places of a tree, on average."""
-
-
-class Note:
-    """An object of `torch.distributed` as a pickle describes it: arguments of its class, and its state."""
-
-    args: tuple[Any, ...]
-    state: Any = None
-
-    def __new__(cls, *args: Any) -> Note:
-        """Keep the arguments."""
-        self = object.__new__(cls)
-        self.args = args
-        return self
-
-    def __setstate__(self, state: Any) -> None:
-        if isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict):
-            state = state[1]  # of a class with slots
-        self.state = state
-
-    def __getitem__(self, name: str) -> Any:
-        if not isinstance(self.state, dict) or name not in self.state:
-            raise Unreadable(f"an object {type(self).__name__} has no {name}")
-        return self.state[name]
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """An attribute, or `default`."""
-        return self.state.get(name, default) if isinstance(self.state, dict) else default
-
-
-@functools.cache
-def note(name: str) -> type[Note]:
-    """The kind of note for a class of that name."""
-    return type(name, (Note,), {})
 
 
 def read_pickle(
@@ -186,8 +154,6 @@ def view(
 
 def _typed(build: Any, kind: Any, args: Any, state: Any) -> Any:
     """`torch._tensor._rebuild_from_type_v2`: calls the first argument, then sets attributes."""
-    from fsdp_migrate.checkpoint.parts import sharded_tensor
-
     if build not in (_tensor, _parameter, _wrapper):
         raise Unreadable("a tensor is rebuilt by no function of torch")
     made = build(*args)
