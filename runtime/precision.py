@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,23 +18,20 @@ def run_in_full_precision(module: nn.Module) -> None:
     FSDP1 does this to every module of ``MixedPrecision._module_classes_to_ignore``, batch norm by
     default (``_common_utils.py``, ``_override_module_mixed_precision``).
     """
-    input_dtype: torch.dtype | None = None
+    cast_from: torch.dtype | None = None
+
+    def cast(dtype: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal cast_from
+        if not tensor.is_floating_point() or tensor.dtype == dtype:
+            return tensor
+        cast_from = tensor.dtype
+        return tensor.to(dtype)
 
     def upcast(module: nn.Module, args: tuple[Any, ...]) -> Any:
-        def cast(tensor: torch.Tensor) -> torch.Tensor:
-            nonlocal input_dtype
-            if not tensor.is_floating_point():
-                return tensor
-            input_dtype = tensor.dtype if tensor.dtype != torch.float32 else input_dtype
-            return tensor.float()
-
-        return apply_to_tensors(cast, args)
+        return apply_to_tensors(partial(cast, torch.float32), args)
 
     def downcast(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        def cast(tensor: torch.Tensor) -> torch.Tensor:
-            return tensor.to(input_dtype) if tensor.is_floating_point() else tensor
-
-        return output if input_dtype is None else apply_to_tensors(cast, output)
+        return output if cast_from is None else apply_to_tensors(partial(cast, cast_from), output)
 
     module.register_forward_pre_hook(upcast)
     module.register_forward_hook(downcast)

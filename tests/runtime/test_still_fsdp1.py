@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.fsdp import FullyShardedDataParallel as Theirs
 from torch.distributed.fsdp import sharded_grad_scaler
+from torch.distributed.fsdp._common_utils import _override_module_mixed_precision
 
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime import FullyShardedDataParallel as Ours
-from fsdp_migrate.runtime.precision import _cast, _dtypes
+from fsdp_migrate.runtime.precision import run_in_full_precision
 from fsdp_migrate.runtime.refusals import PRIVATE_PARTS
 
 from ..equivalence.models import Block, Transformer
@@ -177,15 +179,37 @@ def test_a_tied_parameter_has_a_name_as_under_fsdp1() -> None:
     assert names(Ours) == names(Theirs)
 
 
-def test_what_is_cast_on_the_way_into_a_unit() -> None:
-    half, count = torch.ones(2, dtype=torch.bfloat16), torch.ones(2, dtype=torch.int64)
-    given = {"a": [half, count], "b": (half, "text"), "c": count}
-    assert [*_dtypes(given)] == [torch.bfloat16, torch.bfloat16]
-    cast = _cast(given, torch.float32)
-    assert [each.dtype for each in cast["a"]] == [torch.float32, torch.int64]
-    assert type(cast["b"]) is tuple
-    assert (cast["b"][0].dtype, cast["b"][1]) == (torch.float32, "text")
-    assert cast["c"] is count
+class Seen(nn.Module):
+    """Gives back what it was given, and notes it."""
+
+    def forward(self, *given: Any) -> Any:
+        self.given = given
+        return given
+
+
+def test_what_is_cast_on_the_way_into_full_precision_and_out_of_it() -> None:
+    half, whole = torch.ones(2, dtype=torch.bfloat16), torch.ones(2)
+    count = torch.ones(2, dtype=torch.int64)
+    nested = {"a": [half, count], "b": (half, "text"), "c": count}
+
+    def dtypes(each: Any) -> Any:
+        if isinstance(each, dict):
+            return {key: dtypes(value) for key, value in each.items()}
+        if isinstance(each, list | tuple):
+            return [type(each), *map(dtypes, each)]
+        return each.dtype if isinstance(each, torch.Tensor) else each
+
+    def run(module: Seen) -> Iterator[Any]:
+        # Whole after half: what came last decides what goes out.
+        for given in ((count,), (whole,), (nested,), (half, whole), (whole,), (whole.double(),)):
+            out = module(*given)
+            yield dtypes(module.given), dtypes(out)
+
+    ours, theirs = Seen(), Seen()
+    run_in_full_precision(ours)
+    _override_module_mixed_precision(theirs, [Seen])
+    assert [*run(ours)] == [*run(theirs)]
+    assert ours.given[0].dtype == torch.float32
 
 
 def test_what_a_unit_says_while_it_runs() -> None:
