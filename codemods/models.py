@@ -39,6 +39,7 @@ class Models:
             0  # how many answers are being looked for, each for the sake of the one before
         )
         self._fields: dict[str, bool] = {}
+        self._given: dict[str, list[tuple[File, ast.expr]]] = {}
         self._texts: dict[Imported, bytes] = {}  # of the files that define the imported classes
         self._classes: dict[ast.Call, list[str]] = {}
 
@@ -280,14 +281,19 @@ class Models:
 
     def _is_field(self, name: str) -> bool:
         """Whether a field of the program's dataclasses is given such a model: `Models(generator=FSDP(...))`."""
+        if name not in self._given:
+            self._given[name] = [*self._given_for(name)]
+        return any(self.can_hold(value, file) for file, value in self._given[name])
+
+    def _given_for(self, name: str) -> Iterator[tuple[File, ast.expr]]:
+        """What calls that make an object give for a field of its class."""
         for file, call in (*self._made.get(name, ()), *self._made.get("", ())):
             fields = self._fields_of(call, file) if self._may_have(call, file, name) else []
             if name in fields:
                 place = fields.index(name)
                 named = [each.value for each in call.keywords if each.arg == name]
-                if any(self.can_hold(v, file) for v in named or call.args[place : place + 1]):
-                    return True
-        return False
+                for value in named or call.args[place : place + 1]:
+                    yield file, value
 
     def _may_have(self, call: ast.Call, file: File, name: str) -> bool:
         """Whether the class that a call makes an object of can have a field, by the text of its file: few are parsed for it."""
