@@ -53,15 +53,6 @@ options = ()
 options += (FSDP,)
 """,
         ),
-        bridged(
-            "an isinstance test",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-if isinstance(model, FSDP):
-    print("sharded")
-""",
-        ),
         Example(
             "an annotation in quotes, and text that is none",
             """\

@@ -15,12 +15,13 @@ from fsdp_migrate.findings import Action
 class Example:
     """A program before and after, or with its finding: a test, documentation and explanation at once.
 
+    Further programs for a rule, and those in which it must find nothing, are in `tests/codemods/more_examples`.
+
     Attributes:
         title: what the example shows, in a few words.
         before: a whole module.
         after: the module afterwards; None if it stays as it is.
         message: a part of what a finding of the rule must say.
-        quiet: the rule has nothing to say here.
         file: what the module is called; a configuration, by its ending.
     """
 
@@ -28,14 +29,13 @@ class Example:
     before: str
     after: str | None = None
     message: str = ""
-    quiet: bool = False
     file: str = "example.py"
 
 
-def bridged(title: str, before: str, message: str = "", quiet: bool = False) -> Example:
+def bridged(title: str, before: str, message: str = "") -> Example:
     """An example of what runs on the bridge: its imports alone change."""
     after = before.replace(f"from {TORCH} import", f"from {RUNTIME} import")
-    return Example(title, before, after, message, quiet)
+    return Example(title, before, after, message)
 
 
 @dataclass(frozen=True)

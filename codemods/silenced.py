@@ -36,15 +36,6 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP  # fsdp-migr
 """,
             message="FSDP0001 silences nothing",
         ),
-        Example(
-            "a comment that silences its line",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP  # fsdp-migrate: ignore[FSDP001]
-
-model = FSDP(model)  # fsdp-migrate: ignore
-""",
-            quiet=True,
-        ),
     ),
 )
 RULES = (RULE,)

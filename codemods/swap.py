@@ -46,15 +46,6 @@ from torch.distributed.fsdp import (
 model = FSDP(model, sharding_strategy=ShardingStrategy[config.strategy])
 """,
         ),
-        bridged(
-            "a fallback",
-            """\
-try:
-    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-except ImportError:
-    FSDP = None
-""",
-        ),
         Example(
             "names of both versions",
             """\
@@ -89,19 +80,6 @@ policy = wrap.size_based_auto_wrap_policy
 model = fsdp.FullyShardedDataParallel(model, auto_wrap_policy=policy)
 print(isinstance(model, FullyShardedDataParallel))
 """,
-        ),
-        Example(
-            "code for a release that is older than FSDP2",
-            """\
-import torch
-from packaging import version
-
-if version.parse(torch.__version__) < version.parse("2.1"):
-    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-else:
-    from modern import FSDP
-""",
-            quiet=True,
         ),
     ),
 )

@@ -116,31 +116,6 @@ def build():
     return model
 """,
         ),
-        Example(
-            "chosen when the program runs",
-            """\
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
-
-from model import Net
-
-precision = None
-if torch.cuda.is_bf16_supported():
-    precision = MixedPrecision(param_dtype=torch.bfloat16)
-model = FSDP(Net(), mixed_precision=precision)
-""",
-            """\
-import torch
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-from model import Net
-
-precision = MixedPrecisionPolicy()
-if torch.cuda.is_bf16_supported():
-    precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
-model = fully_shard(Net(), mp_policy=precision)
-""",
-        ),
     ),
 )
 BUFFERS = Rule(

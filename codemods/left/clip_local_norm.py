@@ -53,82 +53,6 @@ norm = torch.nn.utils.clip_grad_norm_(trained, 1.0)
             message="by the norm over all ranks",
         ),
         bridged(
-            "a model in a dataclass, an attribute and a wrapper",
-            """\
-from dataclasses import dataclass
-
-import torch.nn as nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-
-@dataclass
-class Models:
-    generator: nn.Module
-    critic: nn.Module
-
-
-class Trainer:
-    def __init__(self, generator, critic):
-        self.models = Models(generator=FSDP(generator, **options), critic=critic)
-
-    def step(self, limit):
-        nn.utils.clip_grad_norm_(self.models.generator.parameters(), limit)
-        nn.utils.clip_grad_norm_(self.models.critic.parameters(), limit)
-""",
-            message="clips by the norm over all ranks",
-        ),
-        bridged(
-            "the branch for other models",
-            """\
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model, **options) if sharded else model
-if isinstance(model, FSDP):
-    model.clip_grad_norm_(1.0)
-else:
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-""",
-            quiet=True,
-        ),
-        bridged(
-            "two branches that are about something else",
-            """\
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model, **options)
-if scaler is not None:
-    scaler.unscale_(optimizer)
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-else:
-    model.clip_grad_norm_(1.0)
-""",
-            message="by the norm over all ranks",
-        ),
-        bridged(
-            "a base class whose subclass for FSDP clips in its own way",
-            """\
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-
-class Strategy:
-    def clip(self, model, limit):
-        return torch.nn.utils.clip_grad_norm_(model.parameters(), limit)
-
-
-class FSDPStrategy(Strategy):
-    def clip(self, model, limit):
-        return model.clip_grad_norm_(limit)
-
-
-model = FSDP(model, **options)
-strategy.clip(model, 1.0)
-""",
-            quiet=True,
-        ),
-        bridged(
             "ignored parameters that are trained",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -137,28 +61,6 @@ model = FSDP(model, ignored_modules=[model.head])
 model.clip_grad_norm_(1.0)
 """,
             message="ranks clip by norms of their own where gradients of ignored parameters differ",
-        ),
-        bridged(
-            "ignored parameters, and a norm that is the same on every rank",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model, ignored_modules=[model.head])
-model.clip_grad_norm_(1.0, float("inf"))
-""",
-            quiet=True,
-        ),
-        bridged(
-            "by value, and another model",
-            """\
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model, **options)
-torch.nn.utils.clip_grad_value_(model.parameters(), 1.0)
-torch.nn.utils.clip_grad_norm_(critic.parameters(), 1.0)
-""",
-            quiet=True,
         ),
     ),
 )

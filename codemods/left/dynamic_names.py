@@ -36,58 +36,11 @@ model = fsdp.FullyShardedDataParallel(model)
 """,
         ),
         Example(
-            "a patch in a test",
-            """\
-from unittest.mock import patch
-
-
-@patch("torch.distributed.fsdp.FullyShardedDataParallel")
-def test_wrapping(wrapper):
-    ...
-""",
-            """\
-from unittest.mock import patch
-
-
-@patch("fsdp_migrate.runtime.FullyShardedDataParallel")
-def test_wrapping(wrapper):
-    ...
-""",
-        ),
-        Example(
             "a class by its path",
             """\
 wrapper = load_class("torch.distributed.fsdp.FullyShardedDataParallel")
 """,
             message="fsdp_migrate.runtime.FullyShardedDataParallel is the class on FSDP2",
-        ),
-        Example(
-            "a class by its path, in a configuration",
-            """\
-config = {"_target_": "torch.distributed.fsdp.FullyShardedDataParallel", "use_orig_params": True}
-""",
-            message="fsdp_migrate.runtime.FullyShardedDataParallel is the class on FSDP2",
-        ),
-        Example(
-            "names of FSDP2",
-            """\
-from unittest.mock import patch
-
-with patch("torch.distributed.fsdp.fully_shard") as sharded:
-    build()
-""",
-            quiet=True,
-        ),
-        Example(
-            "words",
-            """\
-import logging
-
-logging.getLogger("torch.distributed.fsdp").setLevel(logging.ERROR)
-own = [name for name in names if name.startswith("torch.distributed.fsdp")]
-wrapped = type(model).__name__ == "FullyShardedDataParallel"
-""",
-            quiet=True,
         ),
     ),
 )

@@ -31,20 +31,6 @@ model.register_comm_hook(state, hooks.bf16_compress_hook)
 """,
             message="MixedPrecision(reduce_dtype=torch.bfloat16) does what this hook did",
         ),
-        bridged(
-            "a hook on a model of DDP",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-if sharded:
-    model = FSDP(model)
-else:
-    model = DDP(model)
-    model.register_comm_hook(state, hook)
-""",
-            quiet=True,
-        ),
     ),
 )
 PARAMETER = Rule(
@@ -84,18 +70,6 @@ for p in model.parameters():
 """,
             message="fires for every parameter",
         ),
-        bridged(
-            "hooks on outputs, and on modules",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-model.register_forward_hook(print)
-output = model(batch)
-output.register_hook(print)
-""",
-            quiet=True,
-        ),
     ),
 )
 OPTIMIZER = Rule(
@@ -118,18 +92,6 @@ _apply_optimizer_in_backward(torch.optim.SGD, model.parameters(), {"lr": 0.1})
 model = FSDP(model, use_orig_params=True)
 """,
             message="never steps",
-        ),
-        bridged(
-            "of another model",
-            """\
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.optim import _apply_optimizer_in_backward
-
-model = FSDP(model, use_orig_params=True)
-_apply_optimizer_in_backward(torch.optim.SGD, teacher.parameters(), {"lr": 0.1})
-""",
-            quiet=True,
         ),
     ),
 )

@@ -72,19 +72,6 @@ norm = norm_of(model)
             message="under FSDP1 of this rank's shards",
         ),
         bridged(
-            "a count that is summed over ranks",
-            """\
-import torch
-import torch.distributed as dist
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-count = torch.tensor(sum(p.numel() for p in model.parameters()))
-dist.all_reduce(count)
-""",
-            message="on every rank",
-        ),
-        bridged(
             "weight decay by shape",
             """\
 import torch
@@ -107,76 +94,6 @@ rest = [p for name, p in model.named_parameters() if name.endswith("bias")]
 optimizer = torch.optim.AdamW([{"params": rest, "weight_decay": 0.0}])
 """,
             message="called _flat_param",
-        ),
-        bridged(
-            "names of original parameters, and names that decide nothing",
-            """\
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model, use_orig_params=True)
-rest = [p for name, p in model.named_parameters() if name.endswith("bias")]
-print([name for name, p in model.named_parameters() if p.requires_grad])
-""",
-            quiet=True,
-        ),
-        bridged(
-            "taken before the model is sharded",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-
-def build(model):
-    large = [name for name, p in model.named_parameters() if p.ndim >= 2]
-    return FSDP(model), large
-""",
-            quiet=True,
-        ),
-        bridged(
-            "a number that is printed, and another model's parameters",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-print(sum(p.numel() for p in model.parameters() if p.requires_grad))
-norm = sum(p.grad.norm() for p in critic.parameters())
-""",
-            quiet=True,
-        ),
-        bridged(
-            "whole parameters",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-with FSDP.summon_full_params(model, writeback=False):
-    matrices = [p for p in model.parameters() if p.ndim == 2]
-    arrays = [p.detach().cpu().numpy() for p in model.parameters()]
-""",
-            quiet=True,
-        ),
-        bridged(
-            "arithmetic that is the same",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model, ema = FSDP(model), FSDP(ema)
-for p, average in zip(model.parameters(), ema.parameters()):
-    p.grad.mul_(0.5)
-    average.data.mul_(0.9).add_(p.data, alpha=0.1)
-""",
-            quiet=True,
-        ),
-        bridged(
-            "norms that ranks do not add up",
-            """\
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-ratios = [torch.norm(p) / torch.norm(p.grad) for p in model.parameters()]
-""",
-            message="local_shard(p)",
         ),
     ),
 )

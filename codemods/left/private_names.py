@@ -81,16 +81,6 @@ _lazy_init(model, model)
             message="model.check_is_root() initializes",
         ),
         Example(
-            "through a module",
-            """\
-import torch.distributed.fsdp._traversal_utils as traversal_utils
-
-for handle in traversal_utils._get_fsdp_handles(model):
-    print(handle)
-""",
-            message="FSDP2 has no handles",
-        ),
-        Example(
             "torch's function replaced",
             """\
 import torch.distributed.fsdp._runtime_utils as runtime_utils
@@ -98,33 +88,6 @@ import torch.distributed.fsdp._runtime_utils as runtime_utils
 runtime_utils._post_backward_hook = my_hook
 """,
             message="which FSDP2 does not run",
-        ),
-        Example(
-            "the class of flat parameters",
-            """\
-from torch.distributed.fsdp import FlatParameter
-
-flat = [p for p in model.parameters() if isinstance(p, FlatParameter)]
-""",
-            message="unit.parameters() are DTensors",
-        ),
-        Example(
-            "what only looks at names",
-            """\
-from torch.distributed.fsdp._common_utils import clean_tensor_name
-
-names = [clean_tensor_name(name) for name, _ in model.named_parameters()]
-""",
-            quiet=True,
-        ),
-        Example(
-            "FSDP2's own private parts",
-            """\
-from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
-
-FSDPParam._init_sharded_param = patched
-""",
-            quiet=True,
         ),
     ),
 )

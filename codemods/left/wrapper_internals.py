@@ -73,44 +73,6 @@ flat = [p for name, p in model.named_parameters() if name.endswith("_flat_param"
 """,
             message="no parameter has this name",
         ),
-        bridged(
-            "names with the wrapper's prefix, and the module inside",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-names = [name.replace("_fsdp_wrapped_module.", "") for name, _ in model.named_parameters()]
-head = [p for n, p in model.named_parameters() if n.startswith("_fsdp_wrapped_module.head")]
-inner = model._fsdp_wrapped_module if hasattr(model, "_fsdp_wrapped_module") else model
-""",
-            quiet=True,
-        ),
-        bridged(
-            "where hasattr asks first",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-if hasattr(model, "_exec_order_data"):
-    model._exec_order_data._forward_prefetch_limit = 2
-""",
-            quiet=True,
-        ),
-        bridged(
-            "a handle of something else",
-            """\
-from torch.distributed.fsdp import ShardingStrategy
-
-
-class Server:
-    def __init__(self, handle, strategy: ShardingStrategy):
-        self._handle = handle
-
-    def stop(self):
-        self._handle.kill()
-""",
-            quiet=True,
-        ),
     ),
 )
 RESHARD = Rule(
@@ -148,16 +110,6 @@ if fsdp_version(self.actor) == 1:
 if fsdp_version(self.actor) == 1:
     self.actor.reshard()
 """,
-        ),
-        bridged(
-            "another use of a handle",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-model._handle.unshard()
-""",
-            quiet=True,
         ),
     ),
 )

@@ -70,29 +70,6 @@ num_processes: 16
 """,
             file="ddp.json",
         ),
-        Example(
-            "what FSDP2 cannot save",
-            """\
-distributed_type: FSDP
-fsdp_config:
-  fsdp_state_dict_type: LOCAL_STATE_DICT
-""",
-            message="LOCAL_STATE_DICT has no FSDP2 form",
-            file="local.yaml",
-        ),
-        Example(
-            "version 2, and FSDP that is not on",
-            """\
-distributed_type: 'NO'
-fsdp_config:
-  fsdp_sync_module_states: false
----
-distributed_type: FSDP
-fsdp_config: {fsdp_version: 2, fsdp_reshard_after_forward: true}
-""",
-            file="second.yaml",
-            quiet=True,
-        ),
     ),
 )
 TRANSFORMERS = Rule(
@@ -155,15 +132,6 @@ fsdp: true
 arguments = dict(fsdp="full_shard auto_wrap" if gpus > 1 else "")
 """,
             message="reshard_after_forward",
-        ),
-        Example(
-            "version 2, and FSDP that is not on",
-            """\
-arguments = TrainingArguments(fsdp=True, fsdp_config={"version": 2})
-parser.add_argument("--data_parallel", choices=["sdp", "fsdp"])
-other = TrainingArguments(fsdp="", fsdp_config={"min_num_params": 0})
-""",
-            quiet=True,
         ),
     ),
 )
@@ -266,16 +234,6 @@ accelerate launch --use_fsdp --fsdp_sharding_strategy SHARD_GRAD_OP train.py
             message="add --fsdp_version 2",
             file="launch.sh",
         ),
-        Example(
-            "a script's own flags",
-            """\
-# FSDP_SHARDING_STRATEGY=1
-torchrun train.py --fsdp --dit_fsdp --data_parallel fsdp
-accelerate launch --use_fsdp --fsdp_version 2 train.py
-""",
-            file="own.sh",
-            quiet=True,
-        ),
     ),
 )
 LIGHTNING = Rule(
@@ -332,15 +290,6 @@ python3 -m verl.trainer.main_ppo actor_rollout_ref.actor.strategy=fsdp
 """,
             message="actor_rollout_ref.actor.strategy=fsdp2",
             file="ppo.sh",
-        ),
-        Example(
-            "a program's own word",
-            """\
-strategy: fsdp
-fsdp_cpu_offload: true
-""",
-            file="own.yaml",
-            quiet=True,
         ),
     ),
 )

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from fsdp_migrate.codemods.constructor.decision import decisions
 from fsdp_migrate.codemods.constructor.form import PlainForm
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Example, Found, Import, Rule, bridged
+from fsdp_migrate.codemods.rule import Example, Found, Import, Rule
 from fsdp_migrate.facts.names import CLASS, TORCH
 from fsdp_migrate.findings import Action
 
@@ -74,18 +74,6 @@ def is_wrapped(model):
 
 print(is_wrapped(fully_shard(Net())))
 """,
-        ),
-        bridged(
-            "on the bridge",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-from model import Net
-
-model = FSDP(Net(), **options)
-print(isinstance(model, FSDP))
-""",
-            quiet=True,
         ),
     ),
 )

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Example, Found, Rule, bridged
+from fsdp_migrate.codemods.rule import Found, Rule, bridged
 from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES
 from fsdp_migrate.findings import Action
 
@@ -49,24 +49,6 @@ def load(model, optimizer, full):
     del full, sharded
 """,
             message="optimizer.load_state_dict",
-        ),
-        bridged(
-            "the type currently set decides",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-state = FSDP.optim_state_dict(model, optimizer)
-""",
-            message="type currently set",
-        ),
-        Example(
-            "an optimizer's own states",
-            """\
-optimizer.load_state_dict(saved)
-scheduler.load_state_dict(other)
-state = helper.full_optim_state_dict(model, optimizer)
-""",
-            quiet=True,
         ),
     ),
 )

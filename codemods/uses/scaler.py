@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.constructor.plain import has_torch
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Example, Found, Import, Rule, bridged
+from fsdp_migrate.codemods.rule import Example, Found, Import, Rule
 from fsdp_migrate.findings import Action
 
 RULE = Rule(
@@ -49,35 +49,6 @@ from fsdp_migrate.runtime import ShardedGradScaler
 scaler = ShardedGradScaler(process_group=group)
 """,
             message="its group",
-        ),
-        Example(
-            "parameters in float16",
-            """\
-import torch
-from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
-
-model = Net().half()
-scaler = ShardedGradScaler()
-""",
-            """\
-import torch
-from fsdp_migrate.runtime import ShardedGradScaler
-
-model = Net().half()
-scaler = ShardedGradScaler()
-""",
-            message="float16",
-        ),
-        bridged(
-            "another scaler",
-            """\
-import torch
-from torch.distributed.fsdp import ShardingStrategy
-
-strategy = ShardingStrategy.NO_SHARD
-scaler = torch.amp.GradScaler()
-""",
-            quiet=True,
         ),
     ),
 )

@@ -8,7 +8,7 @@ from functools import partial
 
 from fsdp_migrate.codemods.constructor.guards import last_value
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Example, Found, Rule, bridged
+from fsdp_migrate.codemods.rule import Example, Found, Rule
 from fsdp_migrate.codemods.uses.state_dict_edits import Replacement, are_editable, call_edits
 from fsdp_migrate.codemods.uses.state_dict_run import has_other_names, is_set
 from fsdp_migrate.facts.names import CLASS
@@ -56,30 +56,6 @@ def main(model, rank, config):
     if rank == 0:
         torch.save(states, "model.pt")
 """,
-        ),
-        bridged(
-            "a model that may be another's",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-if config.fsdp:
-    model = FSDP(model, sharding_strategy=config.strategy)
-else:
-    model = DDP(model)
-states = model.state_dict()
-""",
-            quiet=True,
-        ),
-        bridged(
-            "before the model is wrapped",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-states = model.state_dict()
-model = FSDP(model, sharding_strategy=config.strategy)
-""",
-            quiet=True,
         ),
     ),
 )

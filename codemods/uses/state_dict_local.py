@@ -28,17 +28,6 @@ with FSDP.state_dict_type(model, StateDictType.LOCAL_STATE_DICT):
 """,
             message="save them as",
         ),
-        bridged(
-            "a default",
-            """\
-from torch.distributed.fsdp import StateDictType
-
-
-class Config:
-    checkpoint_type: StateDictType = StateDictType.LOCAL_STATE_DICT
-""",
-            message="raises",
-        ),
         Example(
             "around the optimizer's own state dict",
             """\
@@ -63,16 +52,6 @@ def save(model, optimizer, rank):
     torch.save(optimizer.state_dict(), path)
 """,
             message="nothing inside",
-        ),
-        bridged(
-            "a comparison",
-            """\
-from torch.distributed.fsdp import StateDictType
-
-if config.checkpoint_type == StateDictType.LOCAL_STATE_DICT:
-    raise ValueError("choose another type")
-""",
-            quiet=True,
         ),
     ),
 )

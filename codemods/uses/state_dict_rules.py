@@ -59,32 +59,6 @@ def save(model, rank, path):
 """,
         ),
         Example(
-            "shards, in the words of torch.distributed.checkpoint",
-            """\
-import torch.distributed.checkpoint as dcp
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
-
-
-class Trainer:
-    def save(self, path):
-        with FSDP.state_dict_type(self.model, StateDictType.SHARDED_STATE_DICT):
-            state = {"model": self.model.state_dict()}
-            state["scheduler"] = self.scheduler.state_dict()
-            dcp.save(state, checkpoint_id=path)
-""",
-            """\
-import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.state_dict import get_model_state_dict
-
-
-class Trainer:
-    def save(self, path):
-        state = {"model": get_model_state_dict(self.model)}
-        state["scheduler"] = self.scheduler.state_dict()
-        dcp.save(state, checkpoint_id=path)
-""",
-        ),
-        Example(
             "shards, loaded",
             """\
 import torch.distributed._shard.checkpoint as dcp
@@ -114,16 +88,6 @@ def load(model, path):
 """,
         ),
         bridged(
-            "with the states of an optimizer",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
-
-with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
-    state = {"model": model.state_dict(), "optim": FSDP.optim_state_dict(model, optimizer)}
-""",
-            message="FSDP.optim_state_dict` depends on the state-dict type",
-        ),
-        bridged(
             "a trainer that has the model",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
@@ -132,78 +96,6 @@ with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
     trainer.save_model()
 """,
             message="trainer.save_model",
-        ),
-        bridged(
-            "a function that is given the model",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
-
-with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
-    save(model, model.state_dict())
-""",
-            message="passed on",
-        ),
-        bridged(
-            "rank 0 of a process group",
-            """\
-from torch.distributed.fsdp import (
-    FullStateDictConfig,
-    FullyShardedDataParallel as FSDP,
-    StateDictType,
-)
-
-model = FSDP(model, process_group=group)
-policy = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
-with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
-    state = model.state_dict()
-""",
-            message="may not be rank 0 of all",
-        ),
-        bridged(
-            "on the CPU of every rank",
-            """\
-from torch.distributed.fsdp import (
-    FullStateDictConfig,
-    FullyShardedDataParallel as FSDP,
-    StateDictType,
-)
-
-policy = FullStateDictConfig(offload_to_cpu=True)
-with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
-    state = model.state_dict()
-""",
-            message="no option says",
-        ),
-        bridged(
-            "loading a whole state dict",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
-
-with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
-    model.load_state_dict(state)
-""",
-            message="missing keys",
-        ),
-        bridged(
-            "a type from the configuration",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-with FSDP.state_dict_type(model, config.state_dict_type):
-    state = model.state_dict()
-""",
-            message="known only when the program runs",
-        ),
-        Example(
-            "functions that take the type themselves, and other state dicts",
-            """\
-from torch.distributed.checkpoint.state_dict import get_model_state_dict
-
-state = get_model_state_dict(model)
-self.optimizer.load_state_dict(state)
-kind = plugin.state_dict_type
-""",
-            quiet=True,
         ),
     ),
 )
@@ -224,16 +116,6 @@ FSDP.set_state_dict_type(model, StateDictType.SHARDED_STATE_DICT)
 before = FSDP.get_state_dict_type(model)
 """,
             message="from here on",
-        ),
-        Example(
-            "another class, another object",
-            """\
-from fairscale.nn import FullyShardedDataParallel as FSDP
-
-FSDP.set_state_dict_type(model, kind)
-plugin.set_state_dict_type("SHARDED_STATE_DICT")
-""",
-            quiet=True,
         ),
     ),
 )

@@ -88,28 +88,6 @@ with summon_full_params(model):
     model.apply(init_weights)
 """,
         ),
-        Example(
-            "before the sharding",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-from model import Net, init_weights
-
-model = Net()
-model.apply(init_weights)
-model = FSDP(model)
-""",
-            """\
-from torch.distributed.fsdp import fully_shard
-
-from model import Net, init_weights
-
-model = Net()
-model.apply(init_weights)
-fully_shard(model)
-""",
-            quiet=True,
-        ),
     ),
 )
 UNITS = Rule(

@@ -78,23 +78,6 @@ model.clip_grad_norm_(1.0)
 """,
             message="on the bridge",
         ),
-        bridged(
-            "a method of the same name of something else",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-from model import Net
-
-
-class Agent:
-    def clip_grad_norm_(self, limit): ...
-
-
-agent, model = Agent(), FSDP(Net(), **options)
-agent.clip_grad_norm_(1.0)
-""",
-            quiet=True,
-        ),
     ),
 )
 NO_SYNC = Rule(
@@ -143,17 +126,6 @@ with model.no_sync():
     model(batch).backward()
 """,
             message="on the bridge",
-        ),
-        bridged(
-            "another library's",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model, **options)
-with accelerator.no_sync(other):
-    loss.backward()
-""",
-            quiet=True,
         ),
     ),
 )

@@ -17,7 +17,7 @@ from fsdp_migrate.codemods.constructor.guards import (
 )
 from fsdp_migrate.codemods.constructor.origin import may_be_module
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Example, Found, Rule, bridged
+from fsdp_migrate.codemods.rule import Example, Found, Rule
 from fsdp_migrate.facts.program import Definition
 from fsdp_migrate.findings import Action
 
@@ -79,42 +79,6 @@ def config_of(unit):
 
 print(config_of(fully_shard(Net())))
 """,
-        ),
-        Example(
-            "asking first",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-from model import Net
-
-model = FSDP(Net())
-raw = model.module if hasattr(model, "module") else model
-""",
-            """\
-from torch.distributed.fsdp import fully_shard
-
-from model import Net
-
-model = fully_shard(Net())
-raw = model.module if hasattr(model, "module") else model
-""",
-            quiet=True,
-        ),
-        bridged(
-            "a model that may be another",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-from model import Net
-
-
-def config(model):
-    return model.module.config
-
-
-print(config(FSDP(Net())))
-""",
-            quiet=True,
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""Every rule's examples: they are what `explain` prints, so they must be what the tool does."""
+"""Every rule's examples, which `explain` prints, and further programs: the tool must do what they say."""
 
 from __future__ import annotations
 
@@ -20,12 +20,20 @@ from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
 
+from .more_examples import ALSO, QUIET
+
 IMPORT = "FSDP001"
-EXAMPLES = [
+SPEAKING = [
     pytest.param(rule, example, id=f"{rule.code} {example.title}")
     for rule in all_rules()
-    for example in rule.examples
+    for example in (*rule.examples, *ALSO.get(rule.code, ()))
 ]
+SILENT = [
+    pytest.param(rule, example, id=f"{rule.code} {example.title}")
+    for rule in all_rules()
+    for example in QUIET.get(rule.code, ())
+]
+EXAMPLES = [*SPEAKING, *SILENT]
 
 
 @cache
@@ -42,15 +50,18 @@ def test_example_becomes_what_it_says(rule: Rule, example: Example) -> None:
     assert after == (example.before if example.after is None else example.after)
 
 
-@pytest.mark.parametrize(("rule", "example"), EXAMPLES)
+@pytest.mark.parametrize(("rule", "example"), SPEAKING)
 def test_rule_speaks_of_its_example(rule: Rule, example: Example) -> None:
     report, _ = analyse(example.before, name=example.file)
     own = [finding for finding in report.findings if finding.code == rule.code]
-    if example.quiet:
-        assert not own
-        return
     assert own
     assert any(example.message in f"{finding.construct} {finding.message}" for finding in own)
+
+
+@pytest.mark.parametrize(("rule", "example"), SILENT)
+def test_rule_has_nothing_to_say_of_others(rule: Rule, example: Example) -> None:
+    report, _ = analyse(example.before, name=example.file)
+    assert rule.code not in {finding.code for finding in report.findings}
 
 
 @pytest.mark.parametrize(("rule", "example"), EXAMPLES)
@@ -91,6 +102,7 @@ def test_codes_and_names_are_distinct_and_well_formed() -> None:
     assert len({rule.name for rule in rules}) == len(rules)
     assert all(re.fullmatch(r"FSDP\d{3}", rule.code) for rule in rules)
     assert all(rule.examples for rule in rules)
+    assert {*ALSO, *QUIET} <= {rule.code for rule in rules}
     assert rule_for("fsdp002") is not None
     assert rule_for("FSDP999") is None
 
@@ -99,7 +111,7 @@ def _programs() -> list[str]:
     """The code of all examples and bundled programs."""
     fixtures = Path(__file__).parents[2] / "fixtures"
     texts = {file.read_text("utf-8") for file in fixtures.rglob("*.py")}
-    examples = (example for rule in all_rules() for example in rule.examples)
+    examples = (parameter.values[1] for parameter in EXAMPLES)
     texts |= {e.before for e in examples if e.file.endswith(".py")}
     return sorted(texts)
 

@@ -1,0 +1,334 @@
+"""Programs for the rules of `codemods/uses`."""
+
+from fsdp_migrate.codemods.rule import Example, bridged
+
+ALSO = {
+    "FSDP331": (
+        Example(
+            "shards, in the words of torch.distributed.checkpoint",
+            """\
+import torch.distributed.checkpoint as dcp
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+
+class Trainer:
+    def save(self, path):
+        with FSDP.state_dict_type(self.model, StateDictType.SHARDED_STATE_DICT):
+            state = {"model": self.model.state_dict()}
+            state["scheduler"] = self.scheduler.state_dict()
+            dcp.save(state, checkpoint_id=path)
+""",
+            """\
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
+
+class Trainer:
+    def save(self, path):
+        state = {"model": get_model_state_dict(self.model)}
+        state["scheduler"] = self.scheduler.state_dict()
+        dcp.save(state, checkpoint_id=path)
+""",
+        ),
+        bridged(
+            "with the states of an optimizer",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+    state = {"model": model.state_dict(), "optim": FSDP.optim_state_dict(model, optimizer)}
+""",
+            message="FSDP.optim_state_dict` depends on the state-dict type",
+        ),
+        bridged(
+            "a function that is given the model",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
+    save(model, model.state_dict())
+""",
+            message="passed on",
+        ),
+        bridged(
+            "rank 0 of a process group",
+            """\
+from torch.distributed.fsdp import (
+    FullStateDictConfig,
+    FullyShardedDataParallel as FSDP,
+    StateDictType,
+)
+
+model = FSDP(model, process_group=group)
+policy = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
+with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
+    state = model.state_dict()
+""",
+            message="may not be rank 0 of all",
+        ),
+        bridged(
+            "on the CPU of every rank",
+            """\
+from torch.distributed.fsdp import (
+    FullStateDictConfig,
+    FullyShardedDataParallel as FSDP,
+    StateDictType,
+)
+
+policy = FullStateDictConfig(offload_to_cpu=True)
+with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
+    state = model.state_dict()
+""",
+            message="no option says",
+        ),
+        bridged(
+            "loading a whole state dict",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
+    model.load_state_dict(state)
+""",
+            message="missing keys",
+        ),
+        bridged(
+            "a type from the configuration",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+with FSDP.state_dict_type(model, config.state_dict_type):
+    state = model.state_dict()
+""",
+            message="known only when the program runs",
+        ),
+    ),
+    "FSDP334": (
+        bridged(
+            "a default",
+            """\
+from torch.distributed.fsdp import StateDictType
+
+
+class Config:
+    checkpoint_type: StateDictType = StateDictType.LOCAL_STATE_DICT
+""",
+            message="raises",
+        ),
+    ),
+    "FSDP335": (
+        bridged(
+            "the type currently set decides",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+state = FSDP.optim_state_dict(model, optimizer)
+""",
+            message="type currently set",
+        ),
+    ),
+    "FSDP351": (
+        Example(
+            "parameters in float16",
+            """\
+import torch
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+model = Net().half()
+scaler = ShardedGradScaler()
+""",
+            """\
+import torch
+from fsdp_migrate.runtime import ShardedGradScaler
+
+model = Net().half()
+scaler = ShardedGradScaler()
+""",
+            message="float16",
+        ),
+    ),
+}
+
+QUIET = {
+    "FSDP007": (
+        bridged(
+            "on the bridge",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
+
+model = FSDP(Net(), **options)
+print(isinstance(model, FSDP))
+""",
+        ),
+    ),
+    "FSDP009": (
+        Example(
+            "asking first",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
+
+model = FSDP(Net())
+raw = model.module if hasattr(model, "module") else model
+""",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+from model import Net
+
+model = fully_shard(Net())
+raw = model.module if hasattr(model, "module") else model
+""",
+        ),
+        bridged(
+            "a model that may be another",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
+
+
+def config(model):
+    return model.module.config
+
+
+print(config(FSDP(Net())))
+""",
+        ),
+    ),
+    "FSDP301": (
+        bridged(
+            "a method of the same name of something else",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
+
+
+class Agent:
+    def clip_grad_norm_(self, limit): ...
+
+
+agent, model = Agent(), FSDP(Net(), **options)
+agent.clip_grad_norm_(1.0)
+""",
+        ),
+    ),
+    "FSDP311": (
+        bridged(
+            "another library's",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model, **options)
+with accelerator.no_sync(other):
+    loss.backward()
+""",
+        ),
+    ),
+    "FSDP322": (
+        Example(
+            "before the sharding",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net, init_weights
+
+model = Net()
+model.apply(init_weights)
+model = FSDP(model)
+""",
+            """\
+from torch.distributed.fsdp import fully_shard
+
+from model import Net, init_weights
+
+model = Net()
+model.apply(init_weights)
+fully_shard(model)
+""",
+        ),
+    ),
+    "FSDP331": (
+        Example(
+            "functions that take the type themselves, and other state dicts",
+            """\
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
+state = get_model_state_dict(model)
+self.optimizer.load_state_dict(state)
+kind = plugin.state_dict_type
+""",
+        ),
+    ),
+    "FSDP332": (
+        Example(
+            "another class, another object",
+            """\
+from fairscale.nn import FullyShardedDataParallel as FSDP
+
+FSDP.set_state_dict_type(model, kind)
+plugin.set_state_dict_type("SHARDED_STATE_DICT")
+""",
+        ),
+    ),
+    "FSDP333": (
+        bridged(
+            "a model that may be another's",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+if config.fsdp:
+    model = FSDP(model, sharding_strategy=config.strategy)
+else:
+    model = DDP(model)
+states = model.state_dict()
+""",
+        ),
+        bridged(
+            "before the model is wrapped",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+states = model.state_dict()
+model = FSDP(model, sharding_strategy=config.strategy)
+""",
+        ),
+    ),
+    "FSDP334": (
+        bridged(
+            "a comparison",
+            """\
+from torch.distributed.fsdp import StateDictType
+
+if config.checkpoint_type == StateDictType.LOCAL_STATE_DICT:
+    raise ValueError("choose another type")
+""",
+        ),
+    ),
+    "FSDP335": (
+        Example(
+            "an optimizer's own states",
+            """\
+optimizer.load_state_dict(saved)
+scheduler.load_state_dict(other)
+state = helper.full_optim_state_dict(model, optimizer)
+""",
+        ),
+    ),
+    "FSDP351": (
+        bridged(
+            "another scaler",
+            """\
+import torch
+from torch.distributed.fsdp import ShardingStrategy
+
+strategy = ShardingStrategy.NO_SHARD
+scaler = torch.amp.GradScaler()
+""",
+        ),
+    ),
+}
