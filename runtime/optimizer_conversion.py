@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from .gather import apart_from, current_device, gather, is_sharded, offloaded, sharded_as
-from .optimizer_keys import as_saved, clean, grouped_parameters, named, names_of
+from .optimizer_keys import as_saved, clean, grouped_parameters, named, names_of, saved_groups
 from .sync import broadcast_tensors
 
 StateDict = dict[str, Any]
@@ -69,14 +69,14 @@ def save_states(
 @torch.no_grad()
 def load_states(
     model: nn.Module,
-    groups: list[list[nn.Parameter]],
+    groups: list[list[nn.Parameter]] | None,
     saved: StateDict,
     source: FromRank0 | None = None,
     by_name: bool = False,
 ) -> StateDict:
     """What an optimizer of ``groups`` loads of ``saved``, keyed by numbers or ``by_name``.
 
-    With ``source`` only its first rank needs ``saved``. For errors see
+    Without groups they are those of ``saved``. With ``source`` only its first rank needs ``saved``. For errors see
     :func:`optim_state_dict_to_load`.
     """
     if source is not None:
@@ -86,6 +86,8 @@ def load_states(
             "the optimizer's state dict has no 'state': ranks that have none need rank0_only=True, "
             "or scatter_full_optim_state_dict"
         )
+    if groups is None:
+        groups = saved_groups(model, saved)
     keys: dict[nn.Parameter, Any] = {
         p: number for number, p in enumerate(p for group in groups for p in group)
     }

@@ -120,6 +120,14 @@ def grouped_parameters(
     return [list(_listed(group["params"])) for group in groups]
 
 
+def saved_groups(model: nn.Module, states: Mapping[str, Any]) -> list[list[nn.Parameter]]:
+    """The groups of an optimizer that FSDP1 is not given: those of its states, each in the model's order."""
+    owners = named(model)
+    groups = states.get("param_groups") or [{"params": owners}]
+    names = [{clean(str(key)) for key in group["params"]} for group in groups]
+    return [[p for name, p in owners.items() if name in group] for group in names]
+
+
 def _listed(parameters: Any) -> Iterator[Any]:
     """A group may be one parameter alone, and an optimizer may be made of pairs with names."""
     for each in [parameters] if isinstance(parameters, torch.Tensor) else parameters:

@@ -130,11 +130,11 @@ def shard_full_optim_state_dict(
 ) -> StateDict:
     """:func:`optim_state_dict_to_load` of a whole state dict that every rank has.
 
-    ``optim_input`` is what the optimizer was made of; with neither it nor ``optim`` that is
-    ``model.parameters()``.
+    ``optim_input`` is what the optimizer was made of; with neither it nor ``optim`` that is the
+    model's parameters, in the groups of the state dict.
     """
     _warn("shard_full_optim_state_dict", "optim_state_dict_to_load", optim_input)
-    return load_states(model, grouped_parameters(model, optim, optim_input), full_optim_state_dict)
+    return load_states(model, _groups(model, optim, optim_input), full_optim_state_dict)
 
 
 @or_fsdp1s
@@ -147,7 +147,7 @@ def scatter_full_optim_state_dict(
 ) -> StateDict:
     """:func:`shard_full_optim_state_dict` where only the first rank of ``group`` has it."""
     _warn("scatter_full_optim_state_dict", "optim_state_dict_to_load", optim_input)
-    groups = grouped_parameters(model, optim, optim_input)
+    groups = _groups(model, optim, optim_input)
     return load_states(model, groups, full_optim_state_dict or {}, FromRank0(group))
 
 
@@ -158,6 +158,14 @@ def flatten_sharded_optim_state_dict(
     """:func:`optim_state_dict_to_load` of what :func:`sharded_optim_state_dict` gives."""
     _warn("flatten_sharded_optim_state_dict", "optim_state_dict_to_load")
     return load_states(model, grouped_parameters(model, optim), sharded_optim_state_dict)
+
+
+def _groups(
+    model: nn.Module, optim: torch.optim.Optimizer | None, optim_input: Iterable[Any] | None
+) -> list[list[nn.Parameter]] | None:
+    if optim is None and optim_input is None:
+        return None
+    return grouped_parameters(model, optim, optim_input)
 
 
 def _warn(name: str, instead: str, optim_input: object = None) -> None:

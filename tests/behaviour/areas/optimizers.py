@@ -541,6 +541,25 @@ def older_full_states_of_rank_0(api: Any) -> Any:
 
 
 @holds()
+def older_states_without_the_optimizer(api: Any) -> Any:
+    """Without the optimizer, `scatter_full_optim_state_dict` finds the groups of parameters in the state dict."""
+    FSDP = api.FullyShardedDataParallel
+    model, _ = stepped(api)
+    weights = [p for name, p in model.named_parameters() if name.endswith("weight")]
+    others = [p for name, p in model.named_parameters() if not name.endswith("weight")]
+    optimizer = torch.optim.Adam([{"params": others}, {"params": weights, "lr": 0.1}], lr=0.05)
+    train(model, optimizer)
+    state = FSDP.full_optim_state_dict(model, optimizer)
+    saved = plain(state)
+    train(model, optimizer)
+    given = state if dist.get_rank() == 0 else None
+    optimizer.load_state_dict(FSDP.scatter_full_optim_state_dict(given, model))
+    again = plain(FSDP.full_optim_state_dict(model, optimizer))
+    assert str(again) == str(saved)
+    return again
+
+
+@holds()
 def older_sharded_states(api: Any) -> Any:
     """`sharded_optim_state_dict` and `flatten_sharded_optim_state_dict` save and load shards."""
     FSDP = api.FullyShardedDataParallel
