@@ -12,15 +12,13 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
+from fsdp_migrate.codemods.edit.import_layout import Code, Name, read
 from fsdp_migrate.codemods.edit.import_statement import (
-    Code,
     Edited,
     ImportChange,
-    Name,
     edited,
     exact_edits,
     new_statements,
-    read,
 )
 from fsdp_migrate.codemods.edit.text import (
     comments_between,

@@ -1,25 +1,20 @@
 """One import statement: what is to be changed in it, and its code afterwards.
 
-A statement is read into its names, each with the comments that belong to it, and written again in the layout that it had.
+A statement is read into its names and their comments, and written again in the layout that it had (`import_layout`).
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
-from fsdp_migrate.codemods.edit.text import comments_between
+from fsdp_migrate.codemods.edit.import_layout import Code, Name, Order, by_kind, order_of, read
 from fsdp_migrate.codemods.rule import Edit
-from fsdp_migrate.facts.file import NEWLINE, File
+from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import is_module
 from fsdp_migrate.facts.scopes import Imported
-
-INDENT = "    "
-SortKey = tuple[object, ...]
-Order = Callable[[str], SortKey]
 
 
 @dataclass(eq=False)
@@ -41,165 +36,6 @@ class ImportChange:
     def locals(self) -> set[str]:
         """The names that the statement binds, those of `import a.b` with their dots."""
         return {alias.asname or alias.name for alias in self.node.names}
-
-
-@dataclass(frozen=True)
-class Name:
-    """A name in a statement.
-
-    Attributes:
-        text: as it is written: `a`, or `a as b`.
-        row: the line that it shares with others; 0 for a new one, which shares none.
-        above: the comments and blank lines above it.
-        behind: the comment at the end of its line.
-    """
-
-    text: str
-    row: int = 0
-    above: tuple[str, ...] = ()
-    behind: str = ""
-
-    @property
-    def local(self) -> str:
-        """The name that is bound."""
-        return self.text.split()[-1]
-
-    @property
-    def comments(self) -> list[str]:
-        """Its comments."""
-        return [*filter(None, self.above), *filter(None, [self.behind])]
-
-
-@dataclass(frozen=True)
-class Code:
-    """A statement as it is written.
-
-    Attributes:
-        module: empty for `import a.b`, whose one name it is.
-        block: whether the names are in brackets, on several lines.
-        indent: in front of a line with names.
-        hangs: whether the first name is on the line of the bracket.
-        closing: what is in front of the bracket at the end: a line break and white space, or nothing.
-        comma: whether there is one behind the last name.
-        head, tail: the comments behind the opening bracket and above the closing one.
-    """
-
-    module: str
-    names: tuple[Name, ...]
-    block: bool = False
-    indent: str = ""
-    hangs: bool = False
-    closing: str = ""
-    comma: bool = False
-    head: str = ""
-    tail: tuple[str, ...] = ()
-
-    @property
-    def key(self) -> tuple[bool, SortKey, SortKey]:
-        """Where isort and ruff put it in its section."""
-        first = self.names[0].text
-        if self.module:
-            return True, natural(self.module), by_kind(first)
-        return False, natural(first), ()
-
-    @property
-    def comments(self) -> list[str]:
-        """All comments inside."""
-        inside = [comment for name in self.names for comment in name.comments]
-        return [*filter(None, [self.head]), *inside, *filter(None, self.tail)]
-
-    def on_one_line(self) -> str:
-        """The code without its comments."""
-        names = ", ".join(name.text for name in self.names)
-        return f"from {self.module} import {names}" if self.module else f"import {names}"
-
-    def exploded(self, base: str, comment: str = "") -> Code:
-        """Each name on its line, with a comment behind the bracket."""
-        names = tuple(replace(name, row=0) for name in self.names)
-        return Code(self.module, names, True, base + INDENT, False, "\n" + base, True, comment)
-
-    def __str__(self) -> str:
-        if not self.block:
-            return self.on_one_line()
-        lines, rows = [], list(_rows(self.names))
-        for row in rows:
-            lines += [self.indent + each if each else "" for each in row[0].above]
-            comma = "," if self.comma or row is not rows[-1] else ""
-            names = ", ".join(name.text for name in row)
-            lines.append(f"{self.indent}{names}{comma}{_behind(row[-1].behind)}")
-        lines += [self.indent + each if each else "" for each in self.tail]
-        hangs = self.hangs and not self.head and not rows[0][0].above
-        opening = "(" if hangs else f"({_behind(self.head)}\n"
-        body = "\n".join(lines)
-        needs_line = bool(rows[-1][-1].behind or self.tail)
-        closing = self.closing or ("\n" + self.indent if needs_line else "")
-        return f"from {self.module} import {opening}{body.lstrip() if hangs else body}{closing})"
-
-
-def _behind(comment: str) -> str:
-    return f"  {comment}" if comment else ""
-
-
-def _rows(names: Iterable[Name]) -> Iterable[list[Name]]:
-    """The names that share a line, with nothing between them."""
-    row: list[Name] = []
-    for name in names:
-        if row and (not name.row or name.row != row[-1].row or name.above or row[-1].behind):
-            yield row
-            row = []
-        row.append(name)
-    if row:
-        yield row
-
-
-def read(file: File, node: ast.ImportFrom) -> Code:
-    """A statement with its layout and its comments."""
-    start, end = file.span(node)
-    spans = [file.span(alias) for alias in node.names]
-    gaps = [file.text[a:b] for (_, a), (b, _) in pairwise(spans)]
-    opening, last = file.text[start : spans[0][0]], file.text[spans[-1][1] : end]
-    head, above = _comments(opening)
-    names = []
-    for alias, (first, stop), gap in zip(node.names, spans, [*gaps, last], strict=True):
-        behind, following = _comments(gap)
-        text = f"{alias.name} as {alias.asname}" if alias.asname else alias.name
-        inside = tuple(comments_between(file, first, stop))  # around `as`
-        names.append(Name(text, alias.end_lineno or 0, (*above, *inside), behind))
-        above = following
-    module = "." * node.level + (node.module or "")
-    if "(" not in opening or node.lineno == node.end_lineno:
-        return Code(module, tuple(names))
-    own = [span for span in spans if not _in_front(file, span[0]).strip()]
-    *_, end_of_last = NEWLINE.split(last)
-    return Code(
-        module,
-        tuple(names),
-        block=True,
-        indent=_in_front(file, own[0][0]) if own else INDENT,
-        hangs=not NEWLINE.search(opening.partition("(")[2]),
-        closing="\n" + end_of_last.replace(",", "").rstrip(")") if NEWLINE.search(last) else "",
-        comma=re.sub(r"#.*", "", last).lstrip().startswith(","),
-        head=head,
-        tail=above,
-    )
-
-
-def _in_front(file: File, position: int) -> str:
-    """What is in front of a place on its line."""
-    return NEWLINE.split(file.text[max(0, position - 500) : position])[-1]
-
-
-def _comments(gap: str) -> tuple[str, tuple[str, ...]]:
-    """The comment at the end of the first line between two names, and the lines between them."""
-    first, *between = NEWLINE.split(gap)
-    lines = tuple(
-        _comment(line) for line in between[:-1] if line.strip(" \t,)\\") or not line.strip()
-    )
-    return _comment(first), lines
-
-
-def _comment(line: str) -> str:
-    return line[line.index("#") :].rstrip() if "#" in line else ""
 
 
 @dataclass(frozen=True)
@@ -325,25 +161,6 @@ def _new_statement(
     fits = len(base + code.on_one_line()) <= limit
     one = len(names) == 1 and not names[0].above
     return code if one or (fits and not code.comments) else code.exploded(base)
-
-
-def by_kind(name: str) -> SortKey:
-    """isort's and ruff's default: CONSTANTS, Classes, functions; each without regard to case, `a2` before `a10`."""
-    constant = name.split()[0].isupper() and len(name) > 1
-    return (0 if constant else 1 if name[:1].isupper() else 2, natural(name), name)
-
-
-def order_of(names: Sequence[str]) -> Order | None:
-    """The order that names are in: one of those that isort knows, or None."""
-    keys: tuple[Order, ...] = (by_kind, lambda name: (natural(name), name), lambda name: (name,))
-    return next((key for key in keys if sorted(names, key=key) == [*names]), None)
-
-
-def natural(name: str) -> SortKey:
-    """In any case, `layer2` before `layer10`."""
-    return tuple(
-        (int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", name.lower())
-    )
 
 
 def exact_edits(file: File, change: ImportChange, kept: Code | None) -> list[Edit] | None:
