@@ -6,7 +6,9 @@ import contextlib
 import math
 import os
 import secrets
+import signal
 import stat
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -38,6 +40,7 @@ def write_changes(changes: Sequence[Change]) -> list[Problem]:
     problems: list[Problem] = []
     with contextlib.ExitStack() as stack:
         root = _root(changes)
+        stack.enter_context(_interrupted_by_sigterm())
         with _noted(problems, Path(root)):
             stack.enter_context(_alone_in(root))
         handles = _handles()
@@ -112,6 +115,19 @@ def _noted(problems: list[Problem], path: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         problems.append(Problem(shown_path(path), 0, f"cannot be written: {reason}"))
+
+
+@contextlib.contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """SIGTERM undoes what was written, as an interrupt by the keyboard does; without a handler it would end the run at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 @contextlib.contextmanager
@@ -206,8 +222,8 @@ class _Staged:
             same = os.stat(self._root).st_dev == os.stat(self._folder).st_dev
             name = os.path.join(self._root if same else self._folder, _NAME)
             source = f"/proc/self/fd/{self._handle}"
+            self._name = name  # an interrupt may follow the link at once
             os.link(source, name, src_dir_fd=self._handle, follow_symlinks=True)
-            self._name = name
         os.replace(self._name, self.target)
         self._name, self._made = "", []
 
