@@ -69,7 +69,7 @@ class Import(NamedTuple):
 
     Attributes:
         module, name: `from module import name`.
-        at: the reference to the FSDP1 name that makes way: the import goes where that name was imported.
+        at: a use of the FSDP1 name that is replaced; the new import goes where that name was imported.
     """
 
     module: str

@@ -43,8 +43,8 @@ torch_private.make_data_settable(assign_data)
 class _BridgeType(type):
     """Lets ``isinstance(model, FullyShardedDataParallel)`` also see models of torch's FSDP1.
 
-    A library may still wrap with that. A model of ``fully_shard`` is none: a program with code for FSDP1 and
-    for FSDP2 must take the latter.
+    Libraries may still wrap with FSDP1. A model of ``fully_shard`` is not an instance: a program with a branch for each
+    must take the one for FSDP2.
     """
 
     def __instancecheck__(cls, instance: object) -> bool:

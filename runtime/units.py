@@ -59,8 +59,8 @@ class Arguments:
         unknown = changes.keys() - {field.name for field in dataclasses.fields(self)}
         if unknown:
             raise ValueError(
-                f"auto_wrap_policy returned {min(unknown)!r} for {name!r}, which a unit cannot have "
-                "for itself: pass it to FullyShardedDataParallel"
+                f"auto_wrap_policy returned {min(unknown)!r} for the unit {name!r}, but that cannot be "
+                "set for a unit: pass it to FullyShardedDataParallel"
             )
         return dataclasses.replace(self, **changes)
 

@@ -31,7 +31,7 @@ SIGNATURE = (
     "ignored_states",
     "device_mesh",
 )
-# The values of these change no number under FSDP2, or nothing at all.
+# Whatever their value, these change speed or memory at most, never a number.
 FREE = ("backward_prefetch", "forward_prefetch", "limit_all_gathers", "use_orig_params")
 # Spellings of torch 1.11 to 2.0.
 FORMER_NAMES = {
@@ -70,9 +70,9 @@ class Construction:
         unseen: dictionaries that are unpacked, whose keys are not known.
         dictionaries: what is unpacked, and may have other keys or values than this file shows.
         fixed: dictionaries that are unpacked and certainly have the keys that the file shows.
-        maker: of a call of a `partial`, or of `wrap`, the one `partial` or `enable_wrap` that gives it other arguments.
+        maker: the `partial` or `enable_wrap` that gives this call its other arguments; None for a direct call.
         users: of a `partial` and of `enable_wrap`, the calls that it gives arguments.
-        is_sure: whether the call certainly makes a unit; one of `wrap` does so under `enable_wrap` alone.
+        is_sure: whether the call certainly makes a unit; `wrap(...)` does so only inside `enable_wrap`.
     """
 
     def __init__(self, context: Context, call: ast.Call, kind: str) -> None:

@@ -128,7 +128,7 @@ class _ByRun:
         unsaid = (
             ""
             if checks or not fixed
-            else "; there is nothing to check it by: other units train the same"
+            else "; not checked when the program runs: with other units it trains the same"
         )
         message = "; ".join(filter(None, (f"as recorded: {text}{unsaid}", made.message)))
         return replace(made, message=message, fixed=fixed, checks=checks)
@@ -359,7 +359,7 @@ def _parsed(name: str, text: str) -> object:
     try:
         node = ast.parse(text, mode="eval").body
     except SyntaxError:
-        raise Stays(f"{name} was {text}, which works on the runtime only") from None
+        raise Stays(f"{name} was {text}, which only the bridge supports") from None
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Attribute):

@@ -21,8 +21,8 @@ module, so nothing may depend on the wrapper any more. That is decided once for 
 
 A call inside an expression becomes one of a function above the statement, where it takes a loop. A `partial` of the class that
 is only called becomes one of `fully_shard`, or such a function. `wrap` becomes `fully_shard` where it certainly runs under
-the one `enable_wrap` of its file; of a call in another function a run has to confirm it. A unit around a unit is none: FSDP1
-left it no parameters.
+the one `enable_wrap` of its file; of a call in another function a run has to confirm it. A wrapper directly
+around another unit goes: under FSDP1 it had no parameters of its own.
 
 FSDP1 gave unused parameters zero gradients, on which weight decay and momentum act, and FSDP2 gives them none. Where a
 forward of this program's model may leave a part unused, `fill_unused_gradients` goes on giving them. A model of another

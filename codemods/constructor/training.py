@@ -51,7 +51,7 @@ class Meaning:
     Attributes:
         rule: its rule.
         said: what the bridge does with it.
-        off: the same where it is None or False, if that is another thing.
+        off: what to say instead where the argument is None or False; empty if `said` holds there, too.
         plain: its plain form; Stays if it needs the runtime.
     """
 
@@ -95,7 +95,7 @@ def _no_effect(name: str) -> Callable[[Construction], Plain]:
 
 
 def _only_off(name: str) -> Callable[[Construction], Plain]:
-    """An argument that is plain where it is None or False; the runtime alone has any other value."""
+    """An argument that becomes plain where it is None or False; any other value stays on the bridge."""
 
     def translate(construction: Construction) -> Plain:
         value = construction.value(name)

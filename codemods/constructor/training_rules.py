@@ -170,8 +170,8 @@ DEVICE_ID = Rule(
     "device-id",
     "the device is the current device of the mesh's type",
     """FSDP1 moved the model to `device_id`. `fully_shard` moves what it shards to the current device of the mesh, so the
-argument goes where the program sets the current device (`torch.cuda.set_device`) or passes the current one. A rank that the
-program did not make current is made so in front. Whatever can be the CPU stays with the runtime.""",
+argument goes where the program sets the current device (`torch.cuda.set_device`) or passes the current one. A device that the
+program does not make current is made current in front of the call. A device that may be the CPU stays on the bridge.""",
     (
         Example(
             "a rank that nothing made current",

@@ -68,7 +68,7 @@ def translated(name: str, value: object) -> Plain:
         return Plain("the numbers are the same; set_modules_to_forward_prefetch asks for it")
     if name in FREE or (name in _ONLY_OFF and not value):
         return Plain()
-    raise Stays(f"{name}={value!r} works on the runtime only")
+    raise Stays(f"only the bridge supports {name}={value!r}")
 
 
 def reshard_after_forward(member: object) -> str:

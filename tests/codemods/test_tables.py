@@ -16,6 +16,7 @@ import torch.distributed as dist
 from fsdp_migrate.codemods.constructor import translate
 from fsdp_migrate.codemods.constructor.construction import FREE
 from fsdp_migrate.codemods.constructor.plain import Plain, Stays
+from fsdp_migrate.codemods.constructor.training import ARGUMENTS
 from fsdp_migrate.codemods.rule import Import
 from fsdp_migrate.codemods.uses import optimizer_states, scaler, state_dict_bodies
 from fsdp_migrate.facts.names import (
@@ -172,6 +173,9 @@ def test_a_value_stays_on_the_bridge(name: str, value: Any) -> None:
 def test_arguments_are_those_of_fsdp1() -> None:
     signature = inspect.signature(getattr(THEIRS[""], CLASS)).parameters
     assert set(signature) >= {*FREE} | translate._ONLY_OFF
+    without_effect = {n for n, m in ARGUMENTS.items() if "_no_effect" in m.plain.__qualname__}
+    assert without_effect == {"limit_all_gathers", "use_orig_params"}
+    assert without_effect < {*FREE}
     of_scaler = set(inspect.signature(THEIRS[".sharded_grad_scaler"].ShardedGradScaler).parameters)
     assert of_scaler - {"process_group"} == scaler._SAME
     fields = inspect.signature(THEIRS[""].MixedPrecision).parameters
