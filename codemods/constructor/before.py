@@ -150,7 +150,9 @@ class Before:
         return any(self.may_have_run(other, call, depth - 1) for other, call in calls)
 
     def _evaluates(self, file: File, call: ast.Call) -> bool:
-        """Whether a call evaluates a model, by its name: a method, or a function that gets one."""
+        """Whether a call evaluates a model: it is one of the model, or by its name, as a method or a function that gets one."""
+        if self.context.models.can_hold(call.func, file) or self._hands_to_caller(file, call):
+            return True
         name = last_name(call.func)
         if not _EVALUATION.search(name) or _DATA.search(name) or (name == "eval" and not call.args):
             return False
@@ -158,6 +160,19 @@ class Before:
         return isinstance(call.func, ast.Attribute) or any(
             self.context.models.can_hold(each, file) or "model" in ast.unparse(each).lower()
             for each in given
+        )
+
+    def _hands_to_caller(self, file: File, call: ast.Call) -> bool:
+        """Whether a call gives a model to a function of the program that calls it."""
+        values = (*call.args, *(keyword.value for keyword in call.keywords))
+        models = [value for value in values if self.context.models.can_hold(value, file)]
+        made = self.context.program.definition(call.func, file) if models else None
+        if made is None or not isinstance(made.node, ast.FunctionDef):
+            return False
+        return any(
+            made.file.function(inner) is made.node
+            and given(call, made.node, getattr(inner.func, "id", "")) in models
+            for inner in made.file.of(ast.Call)
         )
 
     def _runs_model(self, call: ast.Call) -> bool:

@@ -143,6 +143,16 @@ GATHERED = {
         "def f(loader):\n    model = FSDP(Net())\n    evaluate(model, loader)\n"
         "    return torch.optim.AdamW(model.parameters())"
     ),
+    "an optimizer after the model has run": (
+        "def f(x):\n    model = build()\n    print(model(x))\n    return torch.optim.AdamW(model.parameters())\n\n\n"
+        "def build():\n    return FSDP(Net())"
+    ),
+    "an optimizer after a function that runs the model": (
+        "def f(x):\n    model = FSDP(Net())\n    flops(x, model=model)\n"
+        "    return make(model)\n\n\n"
+        "def make(net):\n    return torch.optim.AdamW(net.parameters())\n\n\n"
+        "def flops(x, model):\n    with counter:\n        model(x)"
+    ),
     "a function that makes an optimizer, called after an evaluation": (
         "def make_optimizer(model):\n    return torch.optim.AdamW(model.parameters())\n\n\n"
         "def f(model, loader):\n    validate(model, loader)\n    return make_optimizer(model)"
