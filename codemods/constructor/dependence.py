@@ -69,6 +69,7 @@ WORDS = re.compile(
     rb"|".join(re.escape(name.encode()) for name in _INTERFACE)
     + rb"|clip_grad_norm_|\.module\b|state_dict|named_|__class__|type\(|deepcopy|\.forward\(|\.apply\("
     + rb"|\.data\b|\.children\(|_modules\b|\.save\(|\.dumps?\(|meta|empty_weights|getattr|isinstance"
+    + rb"|channels_last"
 )
 _STATES = ("state_dict", "load_state_dict")
 _NO_MODEL = re.compile(
@@ -357,6 +358,9 @@ class _Search:
                 yield node, _CHANGED
 
     def changes(self) -> Iterator[Dependence]:
+        for name in ("channels_last", "channels_last_3d"):
+            for node in self.file.attributes.get(name, ()):
+                yield node, "may give parameters a layout that FSDP2 refuses"
         for node in self.attributes("data"):
             if isinstance(node.ctx, ast.Store) and getattr(node.value, "id", "") != "self":
                 yield (

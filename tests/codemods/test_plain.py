@@ -41,6 +41,7 @@ class Net(nn.Module):
 # What makes the models of a run depend on FSDP1's interface or structure, in a function of the same file.
 DEPENDENT = {
     "a method of FSDP1": "def f(model):\n    return model.check_is_root()",
+    "a layout that FSDP2 refuses": "def f():\n    return FSDP(Net().to(memory_format=torch.channels_last))",
     "no_sync of a model of an unknown origin": "def f(m):\n    with m.no_sync():\n        pass",
     "clipping by an unknown object": "def f(engine):\n    engine.clip_grad_norm_(1.0)",
     "the inner module": "def f(model):\n    return model.module",
