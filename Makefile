@@ -14,7 +14,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
-SOURCES := $(shell find fsdp_migrate codemods runtime -name '*.py') pyproject.toml constraints.txt README.md
+SOURCES := $(shell find fsdp_migrate codemods runtime -name '*.py') pyproject.toml constraints.txt README.md $(wildcard docs/rules/*.md)
 TORCHES := 2.8 2.11
 FLOOR := 83
 EXAMPLE := fixtures/transformer/original

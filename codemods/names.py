@@ -7,75 +7,15 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Example, Found, Rule, bridged
+from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.findings import Action
 
-OPTION = Rule(
-    "FSDP017",
-    "fsdp1-option",
-    "an FSDP1 option that stays refers to the runtime's class",
-    """`ShardingStrategy`, `MixedPrecision`, `CPUOffload`, `BackwardPrefetch`, the policies and the state-dict types exist in
-`fsdp_migrate.runtime` with the same members, defaults and comparison, and import nothing from torch's FSDP1. The runtime takes
-torch's own objects as well.""",
-    (
-        bridged(
-            "a configuration",
-            """\
-from dataclasses import dataclass
-
-from torch.distributed.fsdp import ShardingStrategy
-
-
-@dataclass
-class Config:
-    strategy: ShardingStrategy = ShardingStrategy.FULL_SHARD
-""",
-        ),
-    ),
-)
+OPTION = Rule("FSDP017", "fsdp1-option", "an FSDP1 option that stays refers to the runtime's class")
 CLASS_USE = Rule(
     "FSDP018",
     "class-as-value",
     "the FSDP class in a table, an alias, a test or an annotation refers to the runtime's",
-    """The runtime's `FullyShardedDataParallel` is a class like FSDP1's: it can be assigned, passed on, put into a table or a
-tuple of classes, subclassed and named in an annotation. `isinstance(m, FSDP)` is true for its units, and for models of FSDP1
-that another library wrapped; it is false for modules of `fully_shard`, so that code for both versions goes on to tell them
-apart.""",
-    (
-        bridged(
-            "the class in a table",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-WRAPPERS = {"fsdp": FSDP}
-options = ()
-options += (FSDP,)
-""",
-        ),
-        Example(
-            "an annotation in quotes, and text that is none",
-            """\
-from typing import Literal
-
-import torch
-
-
-def log(model: "torch.distributed.fsdp.FullyShardedDataParallel", kind: Literal["FSDP"]):
-    print("FSDP", kind)
-""",
-            """\
-from typing import Literal
-
-import fsdp_migrate.runtime
-import torch
-
-
-def log(model: "fsdp_migrate.runtime.FullyShardedDataParallel", kind: Literal["FSDP"]):
-    print("FSDP", kind)
-""",
-        ),
-    ),
 )
 RULES = (OPTION, CLASS_USE)
 

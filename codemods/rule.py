@@ -5,37 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
-from fsdp_migrate.facts.names import RUNTIME, TORCH
 from fsdp_migrate.findings import Action
 
-
-@dataclass(frozen=True)
-class Example:
-    """A program before and after, or with its finding: a test, documentation and explanation at once.
-
-    Further programs for a rule, and those in which it must find nothing, are in `tests/codemods/more_examples`.
-
-    Attributes:
-        title: what the example shows, in a few words.
-        before: a whole module.
-        after: the module afterwards; None if it stays as it is.
-        message: a part of what a finding of the rule must say.
-        file: what the module is called; a configuration, by its ending.
-    """
-
-    title: str
-    before: str
-    after: str | None = None
-    message: str = ""
-    file: str = "example.py"
-
-
-def bridged(title: str, before: str, message: str = "") -> Example:
-    """An example of what runs on the bridge: its imports alone change."""
-    after = before.replace(f"from {TORCH} import", f"from {RUNTIME} import")
-    return Example(title, before, after, message)
+# Beside this folder in the repository, and in an installation.
+_PAGES = Path(__file__).parent.parent / "docs" / "rules"
 
 
 @dataclass(frozen=True)
@@ -46,14 +22,16 @@ class Rule:
         code: as in `FSDP002`; once released it keeps its meaning.
         name: in words with hyphens.
         summary: one line.
-        explanation: what FSDP1 did, what FSDP2 does, why the translation is sound, and the source of the fact.
     """
 
     code: str
     name: str
     summary: str
-    explanation: str
-    examples: tuple[Example, ...] = ()
+
+    @property
+    def page(self) -> str:
+        """Its page, in Markdown: what FSDP1 did, what FSDP2 does, why the translation is sound, and examples."""
+        return (_PAGES / f"{self.code}.md").read_text("utf-8")
 
 
 class Edit(NamedTuple):

@@ -7,37 +7,11 @@ import re
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.edit.text import comments
-from fsdp_migrate.codemods.rule import Example, Found, Rule
+from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import NEWLINE
 from fsdp_migrate.findings import Action
 
-RULE = Rule(
-    "FSDP099",
-    "unused-ignore",
-    "a comment that silences nothing is reported",
-    """`# fsdp-migrate: ignore[FSDP002]` silences a rule where a construct begins: on the first line of a call that has several.
-With a code that no rule has, on another line, or when the construct has gone, it silences nothing and hides that it does.""",
-    (
-        Example(
-            "a comment on the last line of a call",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP  # fsdp-migrate: ignore
-
-model = FSDP(  # fsdp-migrate: ignore
-    model,
-)  # fsdp-migrate: ignore[FSDP002]
-""",
-            message="silences nothing: move it to the line where a construct begins",
-        ),
-        Example(
-            "a code that no rule has",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP  # fsdp-migrate: ignore[FSDP001, FSDP0001]
-""",
-            message="FSDP0001 silences nothing",
-        ),
-    ),
-)
+RULE = Rule("FSDP099", "unused-ignore", "a comment that silences nothing is reported")
 RULES = (RULE,)
 
 _COMMENT = re.compile(r"#\s*fsdp-migrate:\s*ignore\b(?:\[([A-Za-z0-9,\s]*)\])?")

@@ -20,69 +20,12 @@ from fsdp_migrate.codemods.imports import (
     sees,
     spent_aliases,
 )
-from fsdp_migrate.codemods.rule import Edit, Edits, Example, Found, Import, Rule, bridged
+from fsdp_migrate.codemods.rule import Edit, Edits, Found, Import, Rule
 from fsdp_migrate.facts.names import RUNTIME, TORCH, fsdp1_name, in_runtime, is_module
 from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
 from fsdp_migrate.findings import Action
 
-RULE = Rule(
-    "FSDP001",
-    "fsdp1-import",
-    "FSDP1 names are imported from the runtime",
-    """`fsdp_migrate.runtime` has every public name of `torch.distributed.fsdp` and of its modules `api`, `wrap`,
-`fully_sharded_data_parallel` and `sharded_grad_scaler`, with FSDP1's interface on FSDP2's engine. A program whose imports are
-redirected there runs on FSDP2 as it is. Each import is edited where it is: its guard (`try`, a test of the version,
-TYPE_CHECKING), its scope, its layout and its comments stay. FSDP2's own names stay torch's. A name that another edit made
-unnecessary goes.""",
-    (
-        bridged(
-            "in place, comments kept",
-            """\
-from torch.distributed.fsdp import (
-    FullyShardedDataParallel as FSDP,
-    ShardingStrategy,  # see config.yaml
-)
-
-model = FSDP(model, sharding_strategy=ShardingStrategy[config.strategy])
-""",
-        ),
-        Example(
-            "names of both versions",
-            """\
-from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, fully_shard
-
-both = (FSDPModule, FullyShardedDataParallel)
-""",
-            """\
-from fsdp_migrate.runtime import FullyShardedDataParallel
-from torch.distributed.fsdp import FSDPModule, fully_shard
-
-both = (FSDPModule, FullyShardedDataParallel)
-""",
-        ),
-        Example(
-            "a module, and names written out",
-            """\
-import torch
-import torch.distributed.fsdp as fsdp
-from torch.distributed.fsdp import wrap
-
-policy = wrap.size_based_auto_wrap_policy
-model = fsdp.FullyShardedDataParallel(model, auto_wrap_policy=policy)
-print(isinstance(model, torch.distributed.fsdp.FullyShardedDataParallel))
-""",
-            """\
-import fsdp_migrate.runtime as fsdp
-import torch
-from fsdp_migrate.runtime import FullyShardedDataParallel, wrap
-
-policy = wrap.size_based_auto_wrap_policy
-model = fsdp.FullyShardedDataParallel(model, auto_wrap_policy=policy)
-print(isinstance(model, FullyShardedDataParallel))
-""",
-        ),
-    ),
-)
+RULE = Rule("FSDP001", "fsdp1-import", "FSDP1 names are imported from the runtime")
 RULES = (RULE,)
 _SPENT = "is removed: nothing uses it any more"
 

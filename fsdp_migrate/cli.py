@@ -210,31 +210,19 @@ def check(ctx: click.Context, /, **arguments: Any) -> None:
 def explain(code: str) -> None:
     """Explain a rule, with examples."""
     from fsdp_migrate.codemods.registry import all_rules, rule_for
-    from fsdp_migrate.views.explain import render_rule, unknown_code
+    from fsdp_migrate.views.explain import unknown_code
     from fsdp_migrate.views.terminal import write_text
 
     rule = rule_for(code.upper())
     if rule is None:
         raise click.ClickException(unknown_code(code, all_rules()))
-    write_text(render_rule(rule))
+    write_text(rule.page.rstrip())
 
 
 @cli.command()
-@click.option(
-    "--pages",
-    metavar="FOLDER",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Write a page for each rule into FOLDER instead, as for the documentation.",
-)
-def rules(pages: Path | None) -> None:
+def rules() -> None:
     """List all rules."""
     from fsdp_migrate.codemods.registry import all_rules
-
-    if pages is not None:
-        from fsdp_migrate.views.pages import write_pages
-
-        write_pages(pages, all_rules())
-        return
     from fsdp_migrate.views.explain import render_rules
     from fsdp_migrate.views.terminal import write_text
 

@@ -16,164 +16,17 @@ from fsdp_migrate.codemods.constructor.plain import Plain, Said, Stays, is_given
 from fsdp_migrate.codemods.constructor.translate import casts, mp_policy, translated
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit import text
-from fsdp_migrate.codemods.rule import Edit, Example, Import, Rule, bridged
+from fsdp_migrate.codemods.rule import Edit, Import, Rule
 from fsdp_migrate.findings import Action
 
 POLICY = Rule(
     "FSDP213",
     "mixed-precision",
     "MixedPrecision becomes MixedPrecisionPolicy, with inputs cast at the root only",
-    """`param_dtype` and `reduce_dtype` carry over. FSDP1's defaults cast the inputs of the root (`cast_root_forward_inputs`)
-and not those of the units below it (`cast_forward_inputs`). FSDP2's default casts everywhere, which turns, say, a mask or a
-table of positions in full precision into bfloat16 inside every block. The units below the root therefore get
-`cast_forward_inputs=False`.
-
-Given a policy as well, FSDP1 makes a unit in full precision of every BatchNorm (`_wrap_utils.py`, `_auto_wrap`): its
-inputs are cast to float32 and its outputs back. FSDP2 knows no such exception. Where the model may have one, a branch of the
-loop makes it.""",
-    (
-        Example(
-            "a model that may have BatchNorm",
-            """\
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
-from torch.distributed.fsdp.wrap import ModuleWrapPolicy
-
-from model import Block, Net
-
-bf16 = MixedPrecision(param_dtype=torch.bfloat16, cast_forward_inputs=True)
-model = Net()
-model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}), mixed_precision=bf16)
-""",
-            """\
-import torch
-from fsdp_migrate.runtime import run_in_full_precision
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.nn.modules.batchnorm import _BatchNorm
-
-from model import Block, Net
-
-bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
-model = Net()
-for module in reversed(list(model.modules())):
-    if isinstance(module, _BatchNorm):
-        run_in_full_precision(module)
-        fully_shard(module)
-    elif module is not model and isinstance(module, Block):
-        fully_shard(module, mp_policy=bf16)
-fully_shard(model, mp_policy=bf16)
-""",
-        ),
-        Example(
-            "units below the root, in a model of this program without BatchNorm",
-            """\
-import torch
-import torch.nn as nn
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
-from torch.distributed.fsdp.wrap import ModuleWrapPolicy
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-
-    def forward(self, x):
-        return self.layers(x)
-
-
-def build():
-    model = Net()
-    bf16 = MixedPrecision(param_dtype=torch.bfloat16)
-    model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({nn.Linear}), mixed_precision=bf16)
-    return model
-""",
-            """\
-from dataclasses import replace
-
-import torch
-import torch.nn as nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-
-    def forward(self, x):
-        return self.layers(x)
-
-
-def build():
-    model = Net()
-    bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
-    # As under FSDP1, the root alone casts its inputs
-    for module in reversed(list(model.modules())):
-        if isinstance(module, nn.Linear):
-            fully_shard(module, mp_policy=replace(bf16, cast_forward_inputs=False))
-    fully_shard(model, mp_policy=bf16)
-    return model
-""",
-        ),
-    ),
 )
-BUFFERS = Rule(
-    "FSDP214",
-    "buffer-dtype",
-    "buffer_dtype casts buffers, which FSDP2 does not",
-    """FSDP1 casts all floating-point buffers to `buffer_dtype` before the first forward. FSDP2 leaves buffers alone.
-Dropping the argument changes the numbers of every model with, say, rotary tables. The runtime casts them.""",
-    (
-        Example(
-            "a model whose class is not part of the program",
-            """\
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
-
-from model import Net
-
-bf16 = MixedPrecision(param_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16)
-model = FSDP(Net(), mixed_precision=bf16)
-""",
-            """\
-import torch
-from fsdp_migrate.runtime import cast_buffers
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-from model import Net
-
-bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
-model = Net()
-cast_buffers(model, torch.bfloat16)
-fully_shard(model, mp_policy=bf16)
-""",
-            message="the runtime casts",
-        ),
-    ),
-)
+BUFFERS = Rule("FSDP214", "buffer-dtype", "buffer_dtype casts buffers, which FSDP2 does not")
 LOW_PRECISION_GRADS = Rule(
-    "FSDP216",
-    "keep-low-precision-grads",
-    "keep_low_precision_grads has no counterpart",
-    """FSDP2's gradients have the type of the sharded parameters. An optimizer that wants gradients in low precision has to
-cast them itself before its step. The runtime raises ValueError.""",
-    (
-        bridged(
-            "gradients kept in low precision",
-            """\
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
-
-from model import Net
-
-model = FSDP(
-    Net(), mixed_precision=MixedPrecision(torch.bfloat16, keep_low_precision_grads=True)
-)
-""",
-            message="keep_low_precision_grads",
-        ),
-    ),
+    "FSDP216", "keep-low-precision-grads", "keep_low_precision_grads has no counterpart"
 )
 RULES = (POLICY, BUFFERS, LOW_PRECISION_GRADS)
 

@@ -20,19 +20,29 @@ from fsdp_migrate.codemods.constructor.plain import (
     is_given,
     is_pure,
 )
-from fsdp_migrate.codemods.constructor.sharding_rules import (
-    DYNAMIC,
-    FULL_SHARD,
-    GROUP,
-    HYBRID_SHARD,
-    MESH,
-    NO_SHARD,
-    SHARD_GRAD_OP,
-)
 from fsdp_migrate.codemods.constructor.translate import HYBRID, reshard_after_forward
 from fsdp_migrate.codemods.rule import Import, Rule
 from fsdp_migrate.facts.names import RUNTIME
 
+FULL_SHARD = Rule("FSDP101", "full-shard", "FULL_SHARD is FSDP2's default")
+SHARD_GRAD_OP = Rule(
+    "FSDP102",
+    "shard-grad-op",
+    "SHARD_GRAD_OP keeps parameters gathered until backward: reshard_after_forward=False",
+)
+NO_SHARD = Rule("FSDP103", "no-shard", "NO_SHARD replicates: a mesh of shape (world, 1)")
+HYBRID_SHARD = Rule(
+    "FSDP104",
+    "hybrid-shard",
+    "HYBRID_SHARD shards within groups and replicates across them: a two-dimensional mesh",
+)
+DYNAMIC = Rule(
+    "FSDP105",
+    "dynamic-strategy",
+    "the runtime reads a strategy that is known only when the program runs",
+)
+GROUP = Rule("FSDP106", "process-group", "a process group becomes a mesh")
+MESH = Rule("FSDP107", "device-mesh", "device_mesh becomes the argument mesh")
 RULES = (FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD, DYNAMIC, GROUP, MESH)
 
 _STRATEGIES = {

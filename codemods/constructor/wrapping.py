@@ -16,115 +16,16 @@ from fsdp_migrate.codemods.constructor.construction import FORMER_NAMES, Argumen
 from fsdp_migrate.codemods.constructor.plain import Plain, Said, Stays, spent
 from fsdp_migrate.codemods.constructor.translate import unit_condition
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Example, Rule, bridged
+from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition, External
 from fsdp_migrate.facts.values import Value
 
 CLASS_POLICY = Rule(
-    "FSDP151",
-    "class-policy",
-    "a policy that goes by class becomes a loop over the modules",
-    """`ModuleWrapPolicy` and `transformer_auto_wrap_policy` make a unit of every module of the named classes, and never of
-the root itself. `fully_shard` must be called on children before parents, hence `reversed(list(model.modules()))`. The loop
-that the guides show, over `model.modules()` as it is, fails as soon as two of the classes nest.""",
-    (
-        Example(
-            "ModuleWrapPolicy",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.fsdp.wrap import ModuleWrapPolicy
-
-from model import Block, Net
-
-model = Net()
-model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}))
-""",
-            """\
-from torch.distributed.fsdp import fully_shard
-
-from model import Block, Net
-
-model = Net()
-for module in reversed(list(model.modules())):
-    if module is not model and isinstance(module, Block):
-        fully_shard(module)
-fully_shard(model)
-""",
-        ),
-    ),
+    "FSDP151", "class-policy", "a policy that goes by class becomes a loop over the modules"
 )
 RUNTIME_POLICY = Rule(
-    "FSDP152",
-    "runtime-policy",
-    "the runtime applies a policy that inspects the model",
-    """`lambda_auto_wrap_policy` with a condition such as `m in model.layers` is a loop with that condition: which modules
-fulfil it does not change while others are sharded. Size-based policies count parameters as FSDP1 does while it wraps, and
-policies that come from another function or file are known only when the program runs. The runtime takes every policy object
-of FSDP1, torch's own among them, and picks the very modules that FSDP1 would wrap.""",
-    (
-        Example(
-            "by size",
-            """\
-import functools
-
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy
-
-from model import Net
-
-policy = functools.partial(size_based_auto_wrap_policy, min_num_params=100)
-model = FSDP(Net(), auto_wrap_policy=policy)
-""",
-            """\
-import functools
-
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-from fsdp_migrate.runtime.wrap import size_based_auto_wrap_policy
-
-from model import Net
-
-policy = functools.partial(size_based_auto_wrap_policy, min_num_params=100)
-model = FSDP(Net(), auto_wrap_policy=policy)
-""",
-        ),
-        Example(
-            "the modules of a list",
-            """\
-from functools import partial
-
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.fsdp.wrap import lambda_auto_wrap_policy
-
-from model import Net
-
-model = Net()
-policy = partial(lambda_auto_wrap_policy, lambda_fn=lambda m: m in list(model.layers))
-model = FSDP(model, auto_wrap_policy=policy)
-""",
-            """\
-from torch.distributed.fsdp import fully_shard
-
-from model import Net
-
-model = Net()
-for module in reversed(list(model.modules())):
-    if module in list(model.layers):
-        fully_shard(module)
-fully_shard(model)
-""",
-        ),
-        bridged(
-            "from another function",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-from model import Net
-
-model = FSDP(Net(), auto_wrap_policy=build_policy(config))
-""",
-        ),
-    ),
+    "FSDP152", "runtime-policy", "the runtime applies a policy that inspects the model"
 )
 RULES = (CLASS_POLICY, RUNTIME_POLICY)
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.left.taken import is_for_other_models, is_known_as_whole, taken
 from fsdp_migrate.codemods.models import Models
-from fsdp_migrate.codemods.rule import Found, Rule, bridged
+from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.findings import Action
@@ -19,50 +19,6 @@ RULE = Rule(
     "FSDP302",
     "clip-local-norm",
     "torch.nn.utils.clip_grad_norm_ clipped an FSDP1 model by each rank's own norm",
-    """FSDP1's parameters are local shards: `torch.nn.utils.clip_grad_norm_(model.parameters(), c)` computed a norm of its own
-on every rank and clipped by it; `model.clip_grad_norm_(c)` was the right call. FSDP2's parameters are DTensors, and the same
-line clips by the norm over all ranks. That is what was meant, and it changes the training. Its result is a
-DTensor, which cannot be formatted; `clip_grad_norm_` of the runtime returns a plain tensor with the same value on every rank.
-Clipping by value is the same under both.
-
-`model.clip_grad_norm_(c)` adds the gradients of ignored parameters to the norm of each rank. Where those differ between
-ranks, so does what each rank scales its shards by, and FSDP2's shards hold other elements. With the infinity norm nothing
-differs, nor where they are frozen or the program reduces their gradients itself: with signs of that it is not by hand.""",
-    (
-        bridged(
-            "the norm is not used",
-            """\
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model, sharding_strategy=strategy)
-torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-""",
-            message="under FSDP1 each rank clipped by the norm of its own shards",
-        ),
-        bridged(
-            "a list of parameters, and the norm is used",
-            """\
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model, sharding_strategy=strategy)
-trained = [p for p in model.parameters() if p.requires_grad]
-norm = torch.nn.utils.clip_grad_norm_(trained, 1.0)
-""",
-            message="by the norm over all ranks",
-        ),
-        bridged(
-            "ignored parameters that are trained",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model, ignored_modules=[model.head])
-model.clip_grad_norm_(1.0)
-""",
-            message="ranks clip by norms of their own where gradients of ignored parameters differ",
-        ),
-    ),
 )
 RULES = (RULE,)
 

@@ -6,44 +6,12 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Example, Found, Rule
+from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.names import RUNTIME, TORCH, fsdp1_name, is_module
 from fsdp_migrate.findings import Action
 
-RULE = Rule(
-    "FSDP010",
-    "dynamic-name",
-    "an FSDP1 path in a string becomes the runtime's",
-    """A string that is imported (`importlib.import_module`, `__import__`) or patched (`unittest.mock.patch`) names torch's
-FSDP1 as an import does, and is redirected to the runtime likewise. What other functions do with the path of an FSDP1 name
-cannot be known; it is reported where it may give torch's class. A path that is only compared, and `torch.distributed.fsdp` as a
-prefix of names, mean the same in both versions.""",
-    (
-        Example(
-            "an import at run time",
-            """\
-import importlib
-
-fsdp = importlib.import_module("torch.distributed.fsdp")
-model = fsdp.FullyShardedDataParallel(model)
-""",
-            """\
-import importlib
-
-fsdp = importlib.import_module("fsdp_migrate.runtime")
-model = fsdp.FullyShardedDataParallel(model)
-""",
-        ),
-        Example(
-            "a class by its path",
-            """\
-wrapper = load_class("torch.distributed.fsdp.FullyShardedDataParallel")
-""",
-            message="fsdp_migrate.runtime.FullyShardedDataParallel is the class on FSDP2",
-        ),
-    ),
-)
+RULE = Rule("FSDP010", "dynamic-name", "an FSDP1 path in a string becomes the runtime's")
 RULES = (RULE,)
 
 _IMPORTING = frozenset({"import_module", "__import__"})

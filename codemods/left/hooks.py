@@ -7,93 +7,14 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.left.taken import is_known_as_whole, taken
-from fsdp_migrate.codemods.rule import Found, Rule, bridged
+from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.findings import Action
 
-COMMUNICATION = Rule(
-    "FSDP361",
-    "comm-hook",
-    "communication hooks have no counterpart",
-    """FSDP1 handed every gradient of a unit, and the tensor for its shard, to the hook, in place of the reduction. The bridge's
-`register_comm_hook` raises an error with this rule's code. torch's `fp16_compress_hook` and `bf16_compress_hook` cast, reduce
-and cast back: with FSDP2 that is `MixedPrecision(reduce_dtype=...)`. Others can become `set_custom_reduce_scatter` or, for the
-all-reduce of hybrid sharding, `set_all_reduce_hook`.""",
-    (
-        bridged(
-            "a hook that compresses",
-            """\
-import torch.distributed.algorithms._comm_hooks.default_hooks as hooks
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-model.register_comm_hook(state, hooks.bf16_compress_hook)
-""",
-            message="MixedPrecision(reduce_dtype=torch.bfloat16) does what this hook did",
-        ),
-    ),
-)
-PARAMETER = Rule(
-    "FSDP506",
-    "parameter-hook",
-    "hooks on sharded parameters fire differently",
-    """Calls of hooks that were registered after wrapping, for one backward, measured with torch 2.13:
-
-| | `register_hook` | `register_post_accumulate_grad_hook` |
-|---|---|---|
-| FSDP1, `use_orig_params=True` | never | never |
-| FSDP1, flat parameters (the default) | once a unit, with the whole gradient before it was reduced | once a unit |
-| FSDP2 | **never** | once a parameter, with the shard of the reduced gradient |
-
-A hook that clips or scales gradients of flat parameters is lost without an error. `register_post_accumulate_grad_hook` gets the
-parameter and can change its `grad`, a DTensor that has been reduced.""",
-    (
-        bridged(
-            "gradients of flat parameters, clamped by a hook",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-for p in model.parameters():
-    p.register_hook(lambda grad: grad.clamp(-1, 1))
-""",
-            message="never fires on FSDP2's parameters",
-        ),
-        bridged(
-            "a hook that fires for each parameter",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model, use_orig_params=True)
-for p in model.parameters():
-    p.register_post_accumulate_grad_hook(step)
-""",
-            message="fires for every parameter",
-        ),
-    ),
-)
+COMMUNICATION = Rule("FSDP361", "comm-hook", "communication hooks have no counterpart")
+PARAMETER = Rule("FSDP506", "parameter-hook", "hooks on sharded parameters fire differently")
 OPTIMIZER = Rule(
-    "FSDP520",
-    "optimizer-in-backward",
-    "_apply_optimizer_in_backward never steps under FSDP2",
-    """`torch.distributed.optim._apply_optimizer_in_backward` hangs an optimizer on the gradient accumulation of each
-parameter. FSDP1 with `use_orig_params=True` ran it, whether called before or after wrapping. FSDP2's sharded parameters take no
-part in the backward, so it never runs, and **the loss stays where it is, without an error** (measured with torch 2.13 on
-two ranks). Step the optimizers in `register_post_accumulate_grad_hook` of the sharded parameters, or after the backward.""",
-    (
-        bridged(
-            "before wrapping",
-            """\
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.optim import _apply_optimizer_in_backward
-
-_apply_optimizer_in_backward(torch.optim.SGD, model.parameters(), {"lr": 0.1})
-model = FSDP(model, use_orig_params=True)
-""",
-            message="never steps",
-        ),
-    ),
+    "FSDP520", "optimizer-in-backward", "_apply_optimizer_in_backward never steps under FSDP2"
 )
 RULES = (COMMUNICATION, PARAMETER, OPTIMIZER)
 

@@ -21,7 +21,7 @@ from fsdp_migrate.codemods.left.taken import (
     is_known_as_whole,
     taken,
 )
-from fsdp_migrate.codemods.rule import Found, Rule, bridged
+from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.scopes import Imported
 from fsdp_migrate.findings import Action
@@ -30,72 +30,6 @@ RULE = Rule(
     "FSDP507",
     "local-tensor-ops",
     "counts, shapes and norms describe whole parameters; local_shard gives this rank's part",
-    """After wrapping, FSDP1's `model.parameters()` were this rank's shards: plain tensors of one dimension (NO_SHARD kept
-the shape), empty on some ranks. FSDP2's are DTensors of the whole shape. Measured with torch 2.13:
-
-- `p.numel()` counts the whole parameter, so a sum over ranks counts it once for each rank. `local_shard(p).numel()` counts what
-  FSDP1 counted. A number that is only printed was the rank's share and is the model's now; that is not reported.
-- `p.ndim >= 2` was false for every shard, so that a group without weight decay got them all. Now it does what it says, and
-  **training changes**, with `use_orig_params` and without, and by the module inside as by the wrapper. To keep the old groups,
-  decide by something else.
-- `"bias" in name` was false of every parameter with `use_orig_params=False`, FSDP1's default: those of a unit were one, called
-  `_flat_param`. Now names are the parameters' own, and a test of one does what it says.
-- `p.grad.norm()` is a DTensor: `item()` gives the shard's norm, a sum of several the whole norm, and `all_reduce` fails. With
-  `local_shard(p.grad)` a norm that is written by hand, with its own all-reduce, gives what it gave. A norm that ranks do not
-  add up, such as the trust ratio of a layer, was the shard's and is the layer's now: **training changes**.
-- `numpy()`, `tolist()`, `storage()` fail, and `data_ptr()` is 0. `p.full_tensor()` is the whole parameter, `p.to_local()`
-  this rank's shard. `parameters_to_vector` gives the whole vector, as a DTensor.
-
-Parameters taken before wrapping, those of other models, and those inside `summon_full_params` are the same in both
-versions. So are operations with numbers (`p.grad.mul_(0.5)`) and between parameters (`ema.lerp_(p, 0.1)`).""",
-    (
-        bridged(
-            "a norm written by hand",
-            """\
-import torch
-import torch.distributed as dist
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-
-def norm_of(model):
-    total = torch.tensor(0.0)
-    for name, param in model.named_parameters():
-        if param.grad is not None:
-            total += param.grad.norm(dtype=torch.float32) ** 2
-    dist.all_reduce(total)
-    return total.sqrt()
-
-
-model = FSDP(model)
-norm = norm_of(model)
-""",
-            message="under FSDP1 of this rank's shards",
-        ),
-        bridged(
-            "weight decay by shape",
-            """\
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model, use_orig_params=True)
-decay = [p for name, p in model.named_parameters() if p.dim() >= 2]
-optimizer = torch.optim.AdamW([{"params": decay}])
-""",
-            message="training changes",
-        ),
-        bridged(
-            "weight decay by name, of flat parameters",
-            """\
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-rest = [p for name, p in model.named_parameters() if name.endswith("bias")]
-optimizer = torch.optim.AdamW([{"params": rest, "weight_decay": 0.0}])
-""",
-            message="called _flat_param",
-        ),
-    ),
 )
 RULES = (RULE,)
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Example, Found, Rule
+from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import is_private
 from fsdp_migrate.facts.scopes import Imported
@@ -61,36 +61,7 @@ _HARMLESS = frozenset(
         "clean_tensor_name",
     }
 )
-NAME = Rule(
-    "FSDP014",
-    "private-api",
-    "torch's private FSDP1 functions do not know FSDP2's units",
-    """`torch.distributed.fsdp._runtime_utils`, `_flat_param`, `_traversal_utils` and the like can still be imported, and
-find no handle, no flat parameter and no state in a model on FSDP2: they return None or an empty list, or fail far from the
-cause. What programs reach for has a public counterpart more often than not, which the finding names.
-Helpers that only look at names or tensors (`clean_tensor_name`, `FSDP_PREFIX`, `_recursive_wrap`) go on working
-and are not reported; neither are FSDP2's own private modules (`torch.distributed.fsdp._fully_shard`).""",
-    (
-        Example(
-            "a private function",
-            """\
-from torch.distributed.fsdp._runtime_utils import _lazy_init
-
-_lazy_init(model, model)
-""",
-            message="model.check_is_root() initializes",
-        ),
-        Example(
-            "torch's function replaced",
-            """\
-import torch.distributed.fsdp._runtime_utils as runtime_utils
-
-runtime_utils._post_backward_hook = my_hook
-""",
-            message="which FSDP2 does not run",
-        ),
-    ),
-)
+NAME = Rule("FSDP014", "private-api", "torch's private FSDP1 functions do not know FSDP2's units")
 RULES = (NAME,)
 
 

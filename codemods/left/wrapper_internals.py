@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Example, Found, Rule, bridged
+from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.findings import Action
 
@@ -47,72 +47,8 @@ ATTRIBUTE = Rule(
     "FSDP366",
     "wrapper-internals",
     "handles, flat parameters and other private attributes of FSDP1's wrapper raise",
-    """The bridge has FSDP1's public methods and attributes, `_fsdp_wrapped_module` and its prefix in names. What FSDP1
-kept for itself (`_handle`, `_flat_param`, `_exec_order_data`) has no counterpart: reading it raises an error with this rule's
-code, and `hasattr` answers False. No parameter is called `_flat_param` either: with the bridge names are always those of
-`use_orig_params=True`.""",
-    (
-        bridged(
-            "a handle",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-for handle in model._all_handles:
-    handle.flat_param_to("cpu")
-""",
-            message="FSDP2 has no handles",
-        ),
-        bridged(
-            "the name of flat parameters",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-flat = [p for name, p in model.named_parameters() if name.endswith("_flat_param")]
-""",
-            message="no parameter has this name",
-        ),
-    ),
 )
-RESHARD = Rule(
-    "FSDP368",
-    "handle-reshard",
-    "model._handle.reshard(True) becomes model.reshard()",
-    """After a forward without gradients the root keeps its parameters gathered. Programs free them through the root's
-private handle; `reshard()` of FSDP2 frees the same unit and is public.""",
-    (
-        Example(
-            "after a generation",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-text = model.generate(prompt)
-model._handle.reshard(True)
-""",
-            """\
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-text = model.generate(prompt)
-model.reshard()
-""",
-            message="frees the same unit",
-        ),
-        Example(
-            "of a model that another file made",
-            """\
-if fsdp_version(self.actor) == 1:
-    self.actor._handle.reshard(True)
-""",
-            """\
-if fsdp_version(self.actor) == 1:
-    self.actor.reshard()
-""",
-        ),
-    ),
-)
+RESHARD = Rule("FSDP368", "handle-reshard", "model._handle.reshard(True) becomes model.reshard()")
 RULES = (ATTRIBUTE, RESHARD)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from fsdp_migrate.codemods.constructor.decision import decisions
 from fsdp_migrate.codemods.constructor.form import PlainForm
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Example, Found, Import, Rule
+from fsdp_migrate.codemods.rule import Found, Import, Rule
 from fsdp_migrate.facts.names import CLASS, TORCH
 from fsdp_migrate.findings import Action
 
@@ -16,66 +16,6 @@ RULE = Rule(
     "FSDP007",
     "isinstance",
     "isinstance(m, FSDP) and annotations name FSDPModule where the model is plain",
-    """`FSDPModule` is the class that `fully_shard` gives every module (`_fully_shard/_fully_shard.py`). The tests change
-together with the constructors: on the bridge the runtime's class stays in them, which is true for its own units.""",
-    (
-        Example(
-            "a test and an annotation",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-from model import Net
-
-
-def units(model: FSDP):
-    return [m for m in model.modules() if isinstance(m, FSDP)]
-
-
-print(len(units(FSDP(Net()))))
-""",
-            """\
-from torch.distributed.fsdp import FSDPModule, fully_shard
-
-from model import Net
-
-
-def units(model: FSDPModule):
-    return [m for m in model.modules() if isinstance(m, FSDPModule)]
-
-
-print(len(units(fully_shard(Net()))))
-""",
-        ),
-        Example(
-            "one class among several",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel
-from torch.nn.parallel import DistributedDataParallel
-
-from model import Net
-
-
-def is_wrapped(model):
-    return isinstance(model, (FullyShardedDataParallel, DistributedDataParallel))
-
-
-print(is_wrapped(FullyShardedDataParallel(Net())))
-""",
-            """\
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.nn.parallel import DistributedDataParallel
-
-from model import Net
-
-
-def is_wrapped(model):
-    return isinstance(model, (FSDPModule, DistributedDataParallel))
-
-
-print(is_wrapped(fully_shard(Net())))
-""",
-        ),
-    ),
 )
 RULES = (RULE,)
 

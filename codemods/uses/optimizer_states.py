@@ -6,51 +6,12 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Found, Rule, bridged
+from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES
 from fsdp_migrate.findings import Action
 
 RULE = Rule(
-    "FSDP335",
-    "optimizer-state-dict",
-    "the runtime has FSDP1's functions for optimizer states",
-    """They are gone from torch 2.14 (pytorch#191398). The runtime's save and load what FSDP1's did: states by parameter name,
-whole or as shards, nothing before an optimizer's first step. `optim_state_dict` follows the type that is in force.
-
-torch's own functions mean something else, without an error. `get_optimizer_state_dict` makes the states of an optimizer that
-has none by a step with learning rate 0 (`_init_optim_state` in torch/distributed/checkpoint/state_dict.py), so that a program
-which saves before it trains counts a step more; where a step came before, the two are the same, and a person may write it.
-`set_optimizer_state_dict` counts FSDP1's `step` tensor, one for all parameters of a flat parameter, once for each of them, and
-fails for optimizers without states, such as plain SGD.""",
-    (
-        bridged(
-            "saving for rank 0",
-            """\
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-
-def save(model, optimizer, rank):
-    state = FSDP.full_optim_state_dict(model, optimizer)
-    if rank == 0:
-        torch.save(state, "optimizer.pt")
-""",
-            message="each rank what FSDP1 gave it",
-        ),
-        bridged(
-            "loading, and names that live on",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-
-def load(model, optimizer, full):
-    sharded = FSDP.scatter_full_optim_state_dict(full, model)
-    optimizer.load_state_dict(sharded)
-    del full, sharded
-""",
-            message="optimizer.load_state_dict",
-        ),
-    ),
+    "FSDP335", "optimizer-state-dict", "the runtime has FSDP1's functions for optimizer states"
 )
 RULES = (RULE,)
 

@@ -8,50 +8,10 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.constructor.plain import has_torch
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Example, Found, Import, Rule
+from fsdp_migrate.codemods.rule import Found, Import, Rule
 from fsdp_migrate.findings import Action
 
-RULE = Rule(
-    "FSDP351",
-    "sharded-grad-scaler",
-    "ShardedGradScaler becomes torch.amp.GradScaler",
-    """FSDP1 needed a scaler of its own: it reduces the flag of infinite gradients over the ranks, so that all of them skip a
-step. For DTensors, those of the bridge among them, torch does so in the operator (`tensor/_dispatch.py`,
-`found_inf_reduce_handler`), and `torch.amp.GradScaler` scales, skips and grows in the same steps. The two have the same
-defaults, but not the same order of arguments. A `process_group` may be wider than
-the ranks that share a model, gradients in float16 are refused by `torch.amp.GradScaler`, and plain (ignored) parameters
-beside DTensors by the operator: there the runtime's `ShardedGradScaler` stays.""",
-    (
-        Example(
-            "by default",
-            """\
-import torch
-from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
-
-scaler = ShardedGradScaler(enabled=args.fp16)
-""",
-            """\
-import torch
-
-scaler = torch.amp.GradScaler(enabled=args.fp16)
-""",
-        ),
-        Example(
-            "a group of its own",
-            """\
-from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
-
-scaler = ShardedGradScaler(process_group=group)
-""",
-            """\
-from fsdp_migrate.runtime import ShardedGradScaler
-
-scaler = ShardedGradScaler(process_group=group)
-""",
-            message="its group",
-        ),
-    ),
-)
+RULE = Rule("FSDP351", "sharded-grad-scaler", "ShardedGradScaler becomes torch.amp.GradScaler")
 RULES = (RULE,)
 
 _NAME = "ShardedGradScaler"

@@ -8,7 +8,7 @@ from functools import partial
 
 from fsdp_migrate.codemods.constructor.guards import last_value
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Example, Found, Rule
+from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.codemods.uses.state_dict_edits import Replacement, are_editable, call_edits
 from fsdp_migrate.codemods.uses.state_dict_run import has_other_names, is_set
 from fsdp_migrate.facts.names import CLASS
@@ -18,46 +18,6 @@ BARE = Rule(
     "FSDP333",
     "bare-state-dict",
     "model.state_dict() of an FSDP1 model becomes get_model_state_dict",
-    """Without a type an FSDP1 model returns its whole state dict on every rank, and so does the runtime's. On a model of
-`fully_shard` the same call returns DTensors, and `torch.save` writes one rank's shards of them without an error.
-`get_model_state_dict` with `full_state_dict=True` gathers on both. It takes the place of the call where the function itself
-made the model by FSDP1's constructor and no type is set anywhere in the run. Elsewhere the call stays: what has the state dict
-may be a model of another kind. The runtime's models do as FSDP1's did, and plain ones by `use_full_state_dicts`.""",
-    (
-        Example(
-            "a model that the function made",
-            """\
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-
-def main(model, rank, config):
-    model = FSDP(model, sharding_strategy=config.strategy)
-    train(model)
-    # every rank has to call it
-    states = model.state_dict()
-    if rank == 0:
-        torch.save(states, "model.pt")
-""",
-            """\
-import torch
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-)
-
-
-def main(model, rank, config):
-    model = FSDP(model, sharding_strategy=config.strategy)
-    train(model)
-    # every rank has to call it
-    states = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
-    if rank == 0:
-        torch.save(states, "model.pt")
-""",
-        ),
-    ),
 )
 _SCOPED = ("state_dict_type", "summon_full_params")
 

@@ -6,54 +6,13 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Example, Found, Rule, bridged
+from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.findings import Action
 
 LOCAL = Rule(
     "FSDP334",
     "local-state-dict",
     "LOCAL_STATE_DICT is a rank's flat shard, which FSDP2 does not have",
-    """The files hold slices of flat parameters, and only FSDP1 on the same number of ranks can read them. Load them there
-once and save them as FULL_STATE_DICT or SHARDED_STATE_DICT; FSDP2 reads both. The runtime raises an error where the type is
-asked for. A context around nothing that speaks of the model has no effect and goes; `optimizer.state_dict()` inside of it holds
-a rank's shards as DTensors now, which the same rank can load again, on as many ranks. What FSDP1 wrote cannot be loaded so.""",
-    (
-        bridged(
-            "shards of a model",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
-
-with FSDP.state_dict_type(model, StateDictType.LOCAL_STATE_DICT):
-    state = model.state_dict()
-""",
-            message="save them as",
-        ),
-        Example(
-            "around the optimizer's own state dict",
-            """\
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
-
-
-def save(model, optimizer, rank):
-    with FSDP.state_dict_type(
-        model,
-        StateDictType.LOCAL_STATE_DICT,
-    ):
-        path = f"optimizer.{rank}.pth"
-        torch.save(optimizer.state_dict(), path)
-""",
-            """\
-import torch
-
-
-def save(model, optimizer, rank):
-    path = f"optimizer.{rank}.pth"
-    torch.save(optimizer.state_dict(), path)
-""",
-            message="nothing inside",
-        ),
-    ),
 )
 _SETTERS = ("state_dict_type", "set_state_dict_type")
 

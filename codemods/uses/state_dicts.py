@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from fsdp_migrate.codemods.context import Context, keyword, shortened
-from fsdp_migrate.codemods.rule import Edit, Found
+from fsdp_migrate.codemods.rule import Edit, Found, Rule
 from fsdp_migrate.codemods.uses import optimizer_states, state_dict_bare, state_dict_local
 from fsdp_migrate.codemods.uses.state_dict_bodies import Body, body_of
 from fsdp_migrate.codemods.uses.state_dict_edits import Replacement, are_editable, unwrapped
-from fsdp_migrate.codemods.uses.state_dict_rules import CONTEXT, SET_TYPE
 from fsdp_migrate.codemods.uses.state_dict_run import first_is_rank_0, has_other_names, is_set
 from fsdp_migrate.codemods.uses.state_dict_settings import (
     ON_RANK_0,
@@ -24,6 +23,11 @@ from fsdp_migrate.codemods.uses.state_dict_settings import (
 from fsdp_migrate.facts.names import CLASS, STATE_DICTS
 from fsdp_migrate.facts.scopes import Assigned
 from fsdp_migrate.findings import Action
+
+CONTEXT = Rule("FSDP331", "state-dict-context", "a state-dict context becomes get_model_state_dict")
+SET_TYPE = Rule(
+    "FSDP332", "set-state-dict-type", "the runtime keeps the state-dict type that a program sets"
+)
 
 _LEGACY = "torch.distributed._shard.checkpoint"
 RULES = (CONTEXT, SET_TYPE, state_dict_bare.BARE, state_dict_local.LOCAL, *optimizer_states.RULES)

@@ -8,129 +8,19 @@ from collections.abc import Iterator, Sequence
 from fsdp_migrate.codemods.constructor.decision import decisions
 from fsdp_migrate.codemods.constructor.form import PlainForm
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Edit, Example, Found, Import, Rule, bridged
+from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.codemods.uses.unwrapping import is_certainly_wrapped
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
 from fsdp_migrate.findings import Action
 
-SUMMON = Rule(
-    "FSDP321",
-    "summon-full-params",
-    "the runtime has summon_full_params",
-    """torch's `summon_full_params` does nothing on an FSDP2 model, without an error. The runtime's takes the same arguments:
-inside it parameters are whole and in their own dtype, changes are written back unless `writeback=False`, and what FSDP1
-refused is refused. `unshard()` is no substitute: it does not recurse, casts to `param_dtype` and forgets changes. To read one
-parameter, `p.full_tensor()` on all ranks does as well and gathers no other.""",
-    (
-        Example(
-            "of a plain model",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-from model import Net
-
-model = FSDP(Net())
-with FSDP.summon_full_params(model, writeback=False):
-    weight = model.head.weight.detach().clone()
-""",
-            """\
-from fsdp_migrate.runtime import summon_full_params
-from torch.distributed.fsdp import fully_shard
-
-from model import Net
-
-model = fully_shard(Net())
-with summon_full_params(model, writeback=False):
-    weight = model.head.weight.detach().clone()
-""",
-        ),
-        bridged(
-            "on the bridge",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-from model import Net
-
-model = FSDP(Net(), **options)
-with FSDP.summon_full_params(model):
-    weight = model.head.weight.detach().clone()
-""",
-            message="on the bridge",
-        ),
-    ),
-)
+SUMMON = Rule("FSDP321", "summon-full-params", "the runtime has summon_full_params")
 APPLY = Rule(
-    "FSDP322",
-    "apply",
-    "model.apply(f) of a plain model goes into summon_full_params(model)",
-    """FSDP1's `apply` gathers the parameters of the model, so that a function which initializes them sees whole ones, and keeps
-what it changes. `apply` of a plain model is `nn.Module`'s, and shows DTensors: `nn.init.normal_` draws other numbers on them.
-Inside of the runtime's `summon_full_params` it does what FSDP1's did. On the bridge the method is FSDP1's.""",
-    (
-        Example(
-            "weights that are drawn after the sharding",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-from model import Net, init_weights
-
-model = FSDP(Net())
-model.apply(init_weights)
-""",
-            """\
-from fsdp_migrate.runtime import summon_full_params
-from torch.distributed.fsdp import fully_shard
-
-from model import Net, init_weights
-
-model = fully_shard(Net())
-with summon_full_params(model):
-    model.apply(init_weights)
-""",
-        ),
-    ),
+    "FSDP322", "apply", "model.apply(f) of a plain model goes into summon_full_params(model)"
 )
 UNITS = Rule(
     "FSDP362",
     "fsdp-modules",
     "FSDP.fsdp_modules(model) of a plain model becomes a list of its FSDPModules",
-    """FSDP1's function looks for wrappers; the runtime's finds the units of the bridge. The units of a plain model are the
-modules that are `FSDPModule`s, in the same order. With `root_only=True` the constructors stay on the bridge.""",
-    (
-        Example(
-            "all units",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-from model import Net
-
-model = FSDP(Net())
-for unit in FSDP.fsdp_modules(model):
-    print(unit)
-""",
-            """\
-from torch.distributed.fsdp import FSDPModule, fully_shard
-
-from model import Net
-
-model = fully_shard(Net())
-for unit in [module for module in model.modules() if isinstance(module, FSDPModule)]:
-    print(unit)
-""",
-        ),
-        bridged(
-            "roots only",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-from model import Net
-
-model = FSDP(Net())
-print(len(FSDP.fsdp_modules(model, root_only=True)))
-""",
-            message="on the bridge",
-        ),
-    ),
 )
 RULES = (SUMMON, APPLY, UNITS)
 

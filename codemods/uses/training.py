@@ -9,7 +9,7 @@ from fsdp_migrate.codemods.constructor.decision import decisions
 from fsdp_migrate.codemods.constructor.form import PlainForm
 from fsdp_migrate.codemods.constructor.plain import has_torch
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Edit, Example, Found, Import, Rule, bridged
+from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.findings import Action
 
@@ -17,117 +17,9 @@ CLIP = Rule(
     "FSDP301",
     "clip-method",
     "model.clip_grad_norm_(c) becomes a function of a plain model's parameters",
-    """On the bridge the method goes on working. A plain model has none. With the result unused and a finite norm,
-`torch.nn.utils.clip_grad_norm_(model.parameters(), c)` clips as FSDP1 did, up to the rounding of the norm. It returns a
-DTensor, though: `f"{norm:.3f}"` and `dist.all_reduce(norm)` fail, and with the infinity norm `.item()` is the local value, or
-the call hangs where a rank holds an empty shard. It also fails on offloaded gradients without a CPU backend. The runtime's
-`clip_grad_norm_` returns a plain tensor and handles all of these.""",
-    (
-        Example(
-            "result unused",
-            """\
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-from model import Net
-
-model = FSDP(Net())
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-model.clip_grad_norm_(1.0)
-""",
-            """\
-import torch
-from torch.distributed.fsdp import fully_shard
-
-from model import Net
-
-model = fully_shard(Net())
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-""",
-        ),
-        Example(
-            "result used",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-from model import Net
-
-model = FSDP(Net())
-norm = model.clip_grad_norm_(max_norm=1.0)
-""",
-            """\
-from fsdp_migrate.runtime import clip_grad_norm_
-from torch.distributed.fsdp import fully_shard
-
-from model import Net
-
-model = fully_shard(Net())
-norm = clip_grad_norm_(model.parameters(), max_norm=1.0)
-""",
-        ),
-        bridged(
-            "on the bridge",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-from model import Net
-
-model = FSDP(Net(), sharding_strategy=config.strategy)
-model.clip_grad_norm_(1.0)
-""",
-            message="on the bridge",
-        ),
-    ),
 )
 NO_SYNC = Rule(
-    "FSDP311",
-    "no-sync",
-    "model.no_sync() of a plain model becomes the runtime's no_sync(model)",
-    """Inside FSDP1's `no_sync`, gradients are kept and not reduced. `set_requires_gradient_sync(False)` does that under FSDP2
-and stays in force until it is set back; forgotten, the optimizer does nothing, and says nothing. `no_sync(model)` sets it
-back, also after an error. On the bridge the method does the same.""",
-    (
-        Example(
-            "accumulation",
-            """\
-from contextlib import nullcontext
-
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-from model import Net
-
-model = FSDP(Net())
-with model.no_sync() if not last else nullcontext():
-    model(batch).backward()
-""",
-            """\
-from contextlib import nullcontext
-
-from fsdp_migrate.runtime import no_sync
-from torch.distributed.fsdp import fully_shard
-
-from model import Net
-
-model = fully_shard(Net())
-with no_sync(model) if not last else nullcontext():
-    model(batch).backward()
-""",
-        ),
-        bridged(
-            "on the bridge",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-from model import Net
-
-model = FSDP(Net(), **options)
-with model.no_sync():
-    model(batch).backward()
-""",
-            message="on the bridge",
-        ),
-    ),
+    "FSDP311", "no-sync", "model.no_sync() of a plain model becomes the runtime's no_sync(model)"
 )
 RULES = (CLIP, NO_SYNC)
 

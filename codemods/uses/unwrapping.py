@@ -17,71 +17,11 @@ from fsdp_migrate.codemods.constructor.guards import (
 )
 from fsdp_migrate.codemods.constructor.origin import may_be_module
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Example, Found, Rule
+from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.program import Definition
 from fsdp_migrate.findings import Action
 
-RULE = Rule(
-    "FSDP009",
-    "dot-module",
-    "model.module of a plain model is the model itself",
-    """FSDP2 wraps nothing, so there is no inner module to reach: `.module` goes, together with the constructor. That takes
-a receiver that is certainly this model: one that may be something else, such as a DistributedDataParallel, keeps its
-constructor on the bridge, where `.module` is what it was. Idioms that ask first (`model.module if hasattr(model, "module")
-else model`) work on either. What `fsdp-migrate values` has seen to be the wrapper is one, unless the program mentions other
-wrappers, which another run could have there. `_fsdp_wrapped_module` goes as well, unless an exception
-asks whether there is one.""",
-    (
-        Example(
-            "unwrapping",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-from model import Net
-
-model = Net()
-model = FSDP(model)
-config = model.module.config
-""",
-            """\
-from torch.distributed.fsdp import fully_shard
-
-from model import Net
-
-model = Net()
-fully_shard(model)
-config = model.config
-""",
-        ),
-        Example(
-            "by the name that only FSDP1's wrapper has",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-from model import Net
-
-
-def config_of(unit):
-    return unit._fsdp_wrapped_module.config
-
-
-print(config_of(FSDP(Net())))
-""",
-            """\
-from torch.distributed.fsdp import fully_shard
-
-from model import Net
-
-
-def config_of(unit):
-    return unit.config
-
-
-print(config_of(fully_shard(Net())))
-""",
-        ),
-    ),
-)
+RULE = Rule("FSDP009", "dot-module", "model.module of a plain model is the model itself")
 RULES = (RULE,)
 # Other wrappers that have a `.module`, in another run perhaps.
 _OTHERS = re.compile(

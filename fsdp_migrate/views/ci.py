@@ -133,7 +133,7 @@ def _rule(code: str) -> dict[str, Any]:
         "name": rule.name,
         "shortDescription": {"text": rule.summary},
         "fullDescription": {"text": rule.summary},
-        "help": {"text": rule.explanation, "markdown": rule.explanation},
+        "help": {"text": rule.page, "markdown": rule.page},
     }
 
 

@@ -1,4 +1,4 @@
-"""The rule catalogue in the terminal, from the same entries that the rules' tests run."""
+"""The rules in the terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fsdp_migrate.views.terminal import paint
 
 if TYPE_CHECKING:
-    from fsdp_migrate.codemods.rule import Example, Rule
+    from fsdp_migrate.codemods.rule import Rule
 
 
 def render_rules(rules: Sequence[Rule]) -> str:
@@ -22,29 +22,8 @@ def render_rules(rules: Sequence[Rule]) -> str:
     )
 
 
-def render_rule(rule: Rule) -> str:
-    """What the rule is about and why its rewrite is sound, then its examples."""
-    heading = paint(f"{rule.code} {rule.name}", "stdout", bold=True)
-    parts = [heading, rule.summary, rule.explanation.strip()]
-    parts.extend(_example(example) for example in rule.examples)
-    return "\n\n".join(part for part in parts if part)
-
-
 def unknown_code(code: str, rules: Sequence[Rule]) -> str:
     """The message for a code that no rule has."""
     close = get_close_matches(code.upper(), [rule.code for rule in rules], 3)
     hint = f"; close ones: {', '.join(close)}" if close else ""
     return f"no rule has the code {code}{hint} (`fsdp-migrate rules` lists all)"
-
-
-def _example(example: Example) -> str:
-    parts = [paint(f"Example: {example.title}", "stdout", bold=True), _indented(example.before)]
-    if example.after is not None:
-        parts += [paint("becomes", "stdout", fg="green"), _indented(example.after)]
-    if example.message:
-        parts += [paint("is reported as", "stdout", fg="yellow"), _indented(example.message)]
-    return "\n\n".join(parts)
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"    {line}".rstrip() for line in text.strip("\n").splitlines())

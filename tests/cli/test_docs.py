@@ -15,10 +15,12 @@ from fsdp_migrate.codemods import registry
 from fsdp_migrate.engine import analyse_source
 from fsdp_migrate.source import Source
 
+from ..codemods.pages import examples_on
+
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_codemod_of_the_page_does_what_its_examples_say(
+def test_the_codemod_of_the_guide_does_what_its_page_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     text = (ROOT / "docs" / "codemod.md").read_text("utf-8")
@@ -28,7 +30,11 @@ def test_the_codemod_of_the_page_does_what_its_examples_say(
     exec(compile(code[1], "root_check.py", "exec"), codemod.__dict__)
     monkeypatch.setitem(sys.modules, "fsdp_migrate.codemods.root_check", codemod)
     monkeypatch.setattr(registry, "CODEMODS", {"root_check": (), **registry.CODEMODS})
-    for example in codemod.RULE.examples:
+    page = re.search(r"````markdown\n(.*?)````", text, re.DOTALL)
+    assert page is not None
+    examples = examples_on(page[1])
+    assert examples
+    for example in examples:
         report = analyse_source(Source(Path("/nowhere/x.py"), "x.py", example.before.encode()))
         assert not report.errors
         assert report.changes[0].after.decode() == example.after

@@ -179,8 +179,8 @@ def test_catalogue(real_cli: Callable[..., Any], code: str) -> None:
     assert "FSDP002  " in listed.text
     explained = real_cli("explain", code)
     assert explained.code == 0
-    assert explained.text.startswith("FSDP002 ")
-    assert "\nExample: " in explained.text
+    assert explained.text.startswith("# FSDP002 ")
+    assert "\n```diff\n" in explained.text
     unknown = real_cli("explain", "FSDP00")
     assert unknown.code == 2
     assert unknown.err.startswith("Error: no rule has the code FSDP00; close ones: ")

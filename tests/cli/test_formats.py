@@ -47,7 +47,7 @@ def test_sarif_is_what_the_standard_has(report: Report) -> None:
         "name": "comm-hook",
         "shortDescription": {"text": known.summary},
         "fullDescription": {"text": known.summary},
-        "help": {"text": known.explanation, "markdown": known.explanation},
+        "help": {"text": known.page, "markdown": known.page},
     }
     results = run["results"]
     marks = [result.pop("partialFingerprints")["construct/v1"] for result in results]

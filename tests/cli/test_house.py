@@ -29,7 +29,8 @@ def test_every_package_is_installed() -> None:
         for file in (ROOT / folder).rglob("*.py")
         if "__pycache__" not in file.parts
     }
-    assert set(PROJECT["tool"]["setuptools"]["packages"]) == expected
+    pages = "fsdp_migrate.docs.rules"  # no code: `explain` prints them
+    assert set(PROJECT["tool"]["setuptools"]["packages"]) == expected | {pages}
 
 
 def test_the_tool_needs_no_torch() -> None:

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import types
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.findings import Action, Finding
 from fsdp_migrate.report import Change, Report
-from fsdp_migrate.views.explain import render_rule, render_rules, unknown_code
+from fsdp_migrate.views.explain import render_rules, unknown_code
 from fsdp_migrate.views.text import render_findings, render_next, summary
 
 
-def rule(code: str, name: str) -> Any:
-    example = types.SimpleNamespace(
-        title="all", before="FSDP(m)\n", after="fully_shard(m)\n", message="gone"
-    )
-    return types.SimpleNamespace(
-        code=code,
-        name=name,
-        summary="One line.",
-        explanation="Why.\n\nMore [int].\n",
-        examples=(example,),
-    )
+def rule(code: str, name: str) -> Rule:
+    return Rule(code, name, "One line.")
 
 
 @pytest.fixture(autouse=True)
@@ -35,14 +25,6 @@ def _no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rules_are_listed_by_code() -> None:
     text = render_rules([rule("FSDP110", "strategy"), rule("FSDP002", "constructor")])
     assert text == "FSDP002  constructor  One line.\nFSDP110  strategy     One line."
-
-
-def test_a_rule_is_explained_with_its_examples() -> None:
-    text = render_rule(rule("FSDP002", "constructor"))
-    assert text == (
-        "FSDP002 constructor\n\nOne line.\n\nWhy.\n\nMore [int].\n\nExample: all\n\n    FSDP(m)\n\n"
-        "becomes\n\n    fully_shard(m)\n\nis reported as\n\n    gone"
-    )
 
 
 def test_unknown_code() -> None:

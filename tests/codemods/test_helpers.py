@@ -9,6 +9,8 @@ from fsdp_migrate.codemods import registry
 from fsdp_migrate.codemods.registry import all_rules
 from fsdp_migrate.facts.names import NAMES, RUNTIME
 
+from .pages import examples_of
+
 CODEMODS = Path(registry.__file__).parent
 
 # The helpers, and why torch's own functions do not do.
@@ -52,7 +54,7 @@ def test_every_helper_has_a_reason() -> None:
 def test_examples_show_no_other_helper() -> None:
     shown = set()
     for rule in all_rules():
-        for example in rule.examples:
+        for example in examples_of(rule):
             after = example.after if RUNTIME in (example.after or "") else ""
             for node in ast.walk(ast.parse(after or "")):
                 if isinstance(node, ast.ImportFrom) and node.module == RUNTIME:

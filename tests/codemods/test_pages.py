@@ -1,23 +1,36 @@
-"""docs/rules says what the rules say."""
+"""Each rule has a page in docs/rules, which says what the rule says of itself, and is in the index."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from fsdp_migrate.codemods.registry import all_rules
-from fsdp_migrate.views.pages import pages, write_pages
+from fsdp_migrate.codemods.rule import Rule
+
+from .pages import examples_of
 
 DOCS = Path(__file__).parents[2] / "docs" / "rules"
 
 
-def test_the_pages_are_up_to_date() -> None:
-    """If this fails: `fsdp-migrate rules --pages docs/rules`."""
-    assert {file.name: file.read_text("utf-8") for file in DOCS.glob("*.md")} == pages(all_rules())
+def _sentence(summary: str) -> str:
+    is_code = bool(set("_.(") & set(summary.split()[0]))  # `param_init_fn` keeps its case
+    return (summary if is_code else summary[:1].upper() + summary[1:]) + "."
 
 
-def test_pages_of_rules_that_are_gone_go(tmp_path: Path) -> None:
-    (tmp_path / "FSDP999.md").write_text("old")
-    (tmp_path / "notes.md").write_text("mine")
-    write_pages(tmp_path, all_rules()[:2])
-    names = {file.name for file in tmp_path.iterdir()}
-    assert names == {"README.md", "notes.md", *(f"{rule.code}.md" for rule in all_rules()[:2])}
+def _row(rule: Rule) -> str:
+    summary = rule.summary.replace("|", "\\|")
+    return f"| [{rule.code}]({rule.code}.md) | {rule.name} | {summary} |"
+
+
+def test_every_rule_has_a_page_with_examples() -> None:
+    assert {file.stem for file in DOCS.glob("FSDP*.md")} == {rule.code for rule in all_rules()}
+    for rule in all_rules():
+        title = f"# {rule.code} {rule.name}\n\n{_sentence(rule.summary)}\n\n"
+        assert rule.page.startswith(title)
+        assert examples_of(rule)
+
+
+def test_the_index_lists_every_rule() -> None:
+    index = (DOCS / "README.md").read_text("utf-8")
+    rows = [line for line in index.splitlines() if line.startswith("| [")]
+    assert rows == [_row(rule) for rule in all_rules()]

@@ -1,7 +1,6 @@
 """Programs that test the rules beside the examples of their pages, by the code of the rule."""
 
-from fsdp_migrate.codemods.rule import Example
-
+from ..pages import Example
 from . import constructor, imports, left, libraries, uses
 
 _ALL = (constructor, imports, left, libraries, uses)

@@ -1,6 +1,6 @@
 """Programs for the rules of `codemods/constructor`."""
 
-from fsdp_migrate.codemods.rule import Example
+from ..pages import Example
 
 ALSO = {
     "FSDP002": (

@@ -1,6 +1,6 @@
 """Programs for the rules on imports, names and comments."""
 
-from fsdp_migrate.codemods.rule import Example, bridged
+from ..pages import Example, bridged
 
 ALSO = {
     "FSDP001": (

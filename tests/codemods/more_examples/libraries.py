@@ -1,6 +1,6 @@
 """Programs for the rules of `codemods/libraries`."""
 
-from fsdp_migrate.codemods.rule import Example
+from ..pages import Example
 
 ALSO = {
     "FSDP801": (

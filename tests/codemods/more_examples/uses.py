@@ -1,6 +1,6 @@
 """Programs for the rules of `codemods/uses`."""
 
-from fsdp_migrate.codemods.rule import Example, bridged
+from ..pages import Example, bridged
 
 ALSO = {
     "FSDP331": (

@@ -1,0 +1,64 @@
+"""The examples of the rules, as their pages in docs/rules have them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from fsdp_migrate.codemods.rule import Rule
+from fsdp_migrate.facts.names import RUNTIME, TORCH
+
+_EXAMPLE = re.compile(
+    r"(?:In `(?P<file>[^`]+)`:\n\n)?```(?P<kind>\w+)\n(?P<code>.*?)^```\n"
+    r"(?:\n(?P<same>Stays as it is\.)? ?(?:The finding says: \*(?P<message>.*)\*\.)?\n)?",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+@dataclass(frozen=True)
+class Example:
+    """A program before and after, or with its finding.
+
+    Attributes:
+        title: what the example shows, in a few words.
+        before: a whole module.
+        after: the module afterwards; None if it stays as it is.
+        message: a part of what a finding of the rule must say.
+        file: what the module is called; a configuration, by its ending.
+    """
+
+    title: str
+    before: str
+    after: str | None = None
+    message: str = ""
+    file: str = "example.py"
+
+
+def bridged(title: str, before: str, message: str = "") -> Example:
+    """An example of what runs on the bridge: its imports alone change."""
+    after = before.replace(f"from {TORCH} import", f"from {RUNTIME} import")
+    return Example(title, before, after, message)
+
+
+def examples_of(rule: Rule) -> list[Example]:
+    """The examples on the page of a rule."""
+    return examples_on(rule.page)
+
+
+def examples_on(page: str) -> list[Example]:
+    """The examples on a page: each begins with a heading."""
+    return list(map(_example, page.split("\n## ")[1:]))
+
+
+def _example(section: str) -> Example:
+    title, _, text = section.partition("\n\n")
+    found = _EXAMPLE.fullmatch(text.rstrip("\n") + "\n")
+    assert found is not None, section
+    before = after = found["code"]
+    if found["kind"] == "diff":
+        lines = found["code"].splitlines(keepends=True)
+        before, after = (
+            "".join(line[1:] for line in lines if line[0] in f" {sign}") for sign in "-+"
+        )
+    file = found["file"] or "example.py"
+    return Example(title, before, None if found["same"] else after, found["message"] or "", file)
