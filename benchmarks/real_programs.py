@@ -89,7 +89,7 @@ def command(name: str, clone: Path, options: list[str]) -> tuple[list[str], dict
     real = PROGRAMS[name]
     folder = clone / real.folder
     verify = [sys.executable, "-m", "fsdp_migrate", "verify", str(folder), "--entry", real.entry]
-    how = ["--nproc", "2", "--device", "cpu", "--workers", "0", *options]
+    how = ["--nproc", "2", "--device", "cpu", *options]
     paths = [STANDINS, *(clone / path for path in real.paths), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, filter(None, paths)))}
     return [*verify, *how, "--", *real.arguments], environment

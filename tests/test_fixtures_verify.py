@@ -174,7 +174,7 @@ def test_a_planted_fault_is_found(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_verify_migrates_by_itself_and_exits_with_0() -> None:
     script = FIXTURES / "meta_init" / "original" / "train.py"
-    command = [FSDP_MIGRATE, "verify", script, "--no-plain", "--nproc", "2", "--device", "cpu"]
+    command = [FSDP_MIGRATE, "verify", script, "--nproc", "2", "--device", "cpu"]
     done = subprocess.run(
         [*map(str, command), "--tolerance", "0"], capture_output=True, text=True, check=False
     )

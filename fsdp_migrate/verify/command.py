@@ -108,13 +108,6 @@ def _runs_a_program(command: Command) -> Command:
     help="Sums over ranks and norms in one order, in fp64, in both programs.  [default: on the CPU]",
 )
 @click.option(
-    "--plain/--no-plain",
-    default=True,
-    show_default=True,
-    help="After a canonical comparison run both once more in the backend's own arithmetic, for the "
-    "figures.",
-)
-@click.option(
     "--align-init/--no-align-init",
     default=None,
     help="The migrated program takes over the original's first values.  [default: those that it "
@@ -124,11 +117,6 @@ def _runs_a_program(command: Command) -> Command:
     "--emulate/--no-emulate",
     default=None,
     help="Emulate CUDA on the CPU.  [default: where the program needs it and there is none]",
-)
-@click.option(
-    "--workers",
-    type=click.IntRange(min=0),
-    help="Workers of each DataLoader.  [default: the program's own number]",
 )
 @click.option(
     "--repeat/--no-repeat",

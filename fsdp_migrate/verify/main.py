@@ -51,18 +51,7 @@ def verify(original: Path, migrated: Path | None = None, **options: Any) -> Verd
     how = Options(**options).usable()
     pair = Pair(original, migrated, how, how.recording)
     with temporary_folder() as folder:
-        verdict = pair.run(folder / "first")
-        if how.plain and pair.recording.canonical and verdict.equal:
-            how.progress("once more, with the backend's own arithmetic")
-            emulated = how.ranks if verdict.emulated else 0
-            plain = replace(pair.recording, canonical=False, emulate=emulated)
-            once = replace(how.again("plain"), repeat=False)
-            try:
-                again = Pair(original, migrated, once, plain).run(folder / "plain")
-                verdict = replace(verdict, plain=again)
-            except ProgramFailed as failure:
-                verdict.notes.append(f"no plain figures: {failure}")
-    return verdict
+        return pair.run(folder)
 
 
 @contextlib.contextmanager

@@ -31,7 +31,6 @@ class Recording:
     Attributes:
         canonical: sums over ranks, and norms, do not depend on who holds what.
         emulate: the number of CUDA devices to emulate on the CPU; 0 for none.
-        workers: of each DataLoader; None for the program's own number.
         align: which first values to take from `start`: `all`, `drawn` or, for none, the empty text.
         start: the file with the original's first values, for the migrated program.
         values: what each FSDP1 construct is given is recorded, too.
@@ -39,7 +38,6 @@ class Recording:
 
     canonical: bool = False
     emulate: int = 0
-    workers: int | None = None
     align: str = ""
     start: Path | None = None
     values: bool = False
@@ -66,10 +64,8 @@ class Options:
     timeout: float = TIMEOUT
     nodes: Nodes | None = None
     canonical: bool | None = None
-    plain: bool = False
     align_init: bool | None = None
     emulate: bool | None = None
-    workers: int | None = None
     repeat: bool | None = None
     form: str = "auto"
     recorded: Values | None = None
@@ -91,7 +87,7 @@ class Options:
         """What the recorder does, in the first run of the original."""
         canonical = self.device == "cpu" if self.canonical is None else self.canonical
         align = {None: "drawn", True: "all", False: ""}[self.align_init]
-        return Recording(canonical, self.ranks if self.emulate else 0, self.workers, align)
+        return Recording(canonical, self.ranks if self.emulate else 0, align)
 
     @property
     def may_emulate(self) -> bool:

@@ -80,16 +80,6 @@ def _chosen(rows: int, first: int) -> list[int]:
     return sorted({*range(half), *range(rows - half, rows), *around})
 
 
-def _plain(verdict: Verdict) -> str:
-    apart = verdict.max_abs_param_diff
-    figures = [
-        f"loss {verdict.max_abs_loss:.3g}",
-        f"gradient norm {verdict.max_rel_grad_norm:.3g} relative",
-        *([] if apart is None else [f"last parameters {apart:.3g}"]),
-    ]
-    return f"in {verdict.backend}'s own arithmetic, largest differences: {', '.join(figures)}"
-
-
 def _figures(verdict: Verdict) -> Iterator[str]:
     yield f"gradient norms: largest relative difference {verdict.max_rel_grad_norm:.3g}"
     if verdict.max_abs_param_diff is not None:
@@ -98,8 +88,6 @@ def _figures(verdict: Verdict) -> Iterator[str]:
     if verdict.max_abs_buffer_diff:
         yield f"last buffers: largest difference {verdict.max_abs_buffer_diff:.3g}, {verdict.buffer}"
     yield f"arithmetic: {verdict.arithmetic}" + (", CUDA emulated" if verdict.emulated else "")
-    if verdict.plain is not None:
-        yield _plain(verdict.plain)
     yield f"tolerance: {verdict.why}"
     yield verdict.cost
     if verdict.control is not None:

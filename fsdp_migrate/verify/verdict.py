@@ -34,7 +34,6 @@ class Verdict(Comparison):
         buffer: the name of the buffer and the rank where it is.
         canonical: whether both programs added up over ranks in one order, in fp64.
         emulated: whether CUDA was emulated on the CPU.
-        plain: the same comparison with the backend's own arithmetic, if it was asked for.
         control: the original against itself, if it ran twice.
     """
 
@@ -52,7 +51,6 @@ class Verdict(Comparison):
     buffer: str = ""
     canonical: bool = False
     emulated: bool = False
-    plain: Verdict | None = None
     control: Verdict | None = None
 
     @property
@@ -125,11 +123,11 @@ class Verdict(Comparison):
 
     @property
     def cost(self) -> str:
-        """Time and memory, a verdict of their own; of the plain runs where there are any."""
+        """Time and memory, a verdict of their own."""
         if self.emulated:
             return "time and memory: not judged, CUDA was emulated"
-        runs = (self.plain or self).original, (self.plain or self).migrated
-        if self.canonical and not self.plain:
+        runs = self.original, self.migrated
+        if self.canonical:
             return "time and memory: not judged, the arithmetic is canonical"
         before, after = (run.step_seconds for run in runs)
         if not before or after is None:
@@ -173,16 +171,17 @@ class Verdict(Comparison):
 
     def to_json(self) -> dict[str, Any]:
         """The contract's fields, version 1; what is not a finite number is null."""
-        figures = self.figures()
         return {
             "version": 1,
             "equal": self.equal,
-            "bitwise": figures.pop("bitwise"),
+            "bitwise": self.bitwise,
             "tolerance": self.tolerance,
             "ranks": self.ranks,
             "backend": self.backend,
             "steps": self.original.steps,
-            **figures,
+            "max_abs_loss_diff": _finite(self.max_abs_loss),
+            "max_rel_grad_norm_diff": _finite(self.max_rel_grad_norm),
+            "max_abs_param_diff": _finite(self.max_abs_param_diff),
             "original": _run(self.original),
             "migrated": _run(self.migrated),
             "first_difference": _difference(self.first),
@@ -196,19 +195,10 @@ class Verdict(Comparison):
             "arithmetic": "canonical" if self.canonical else "plain",
             "emulated": self.emulated,
             "aligned": self.migrated.aligned,
-            "plain": self.plain.figures() if self.plain else None,
+            "plain": None,  # had the figures of another run
             "deterministic": None if self.control is None else self.deterministic,
             "uncompared": self.uncompared,
             "cost": self.cost,
-        }
-
-    def figures(self) -> dict[str, Any]:
-        """The differences alone."""
-        return {
-            "bitwise": self.bitwise,
-            "max_abs_loss_diff": _finite(self.max_abs_loss),
-            "max_rel_grad_norm_diff": _finite(self.max_rel_grad_norm),
-            "max_abs_param_diff": _finite(self.max_abs_param_diff),
         }
 
 

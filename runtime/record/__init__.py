@@ -51,10 +51,6 @@ def _change(settings: dict[str, Any]) -> None:
         from . import emulate
 
         emulate.install(settings["emulate"])
-    if settings["workers"] is not None:
-        from . import workers
-
-        workers.install(settings["workers"])
     if settings["canonical"]:
         from . import canonical
 

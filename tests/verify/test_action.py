@@ -116,7 +116,7 @@ def test_a_migrated_repository_passes_and_a_fault_in_it_does_not(
     repository: Path, job: Job
 ) -> None:
     inputs = {"path": str(repository), "entry": "train.py", "device": "cpu", "before": "v1"}
-    inputs |= {"arguments": "--steps '2'", "options": "--launcher python --no-plain"}
+    inputs |= {"arguments": "--steps '2'", "options": "--launcher python"}
     subprocess.run([TOOL / "fsdp-migrate", "migrate", repository], check=True, capture_output=True)
     assert job.step("Check", **inputs).returncode == 0
 

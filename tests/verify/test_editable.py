@@ -33,7 +33,7 @@ from pathlib import Path
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.main import verify
 
-verdict = verify(Path(sys.argv[1]), entry=Path("train.py"), launcher=Launcher.TORCHRUN, device="cpu", plain=False)
+verdict = verify(Path(sys.argv[1]), entry=Path("train.py"), launcher=Launcher.TORCHRUN, device="cpu")
 ranks = verdict.migrated.ranks
 print(json.dumps([verdict.equal, ranks[0].output.split(), [*ranks[0].files]]))
 """

@@ -90,14 +90,12 @@ def typed(d: torch.device | None = None) -> None: ...
 torch.cuda.nvtx.range_push("a"); torch.cuda.empty_cache(); torch.cuda.cudart().cudaProfilerStart()
 torch.compile(nn.Linear(2, 2).cuda())(m)
 class Graph(torch.cuda.CUDAGraph): ...
-assert sum(1 for _ in torch.utils.data.DataLoader(range(4), num_workers=2, persistent_workers=True)) == 4
-import multiprocessing; assert not multiprocessing.active_children()
 print("done")
 """
 
 
 def test_what_programs_say_of_cuda(emulated: Emulated) -> None:
-    assert emulated(PROBES, workers=0) == (0, "done\n")
+    assert emulated(PROBES) == (0, "done\n")
 
 
 @pytest.mark.parametrize(

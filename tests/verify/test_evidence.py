@@ -121,7 +121,6 @@ def test_an_installed_repository_does_not_run_instead_of_its_copy(
             entry=Path("train.py"),
             launcher=Launcher.TORCHRUN,
             device="cpu",
-            plain=False,
         )
         assert verdict.equal, verdict.line()
         assert {"src/engine/shard.py", "train.py"} <= set(verdict.migrated.ranks[0].files)

@@ -53,7 +53,7 @@ def test_two_nodes_end_to_end(tmp_path: Path) -> None:
         *("-c", "from fsdp_migrate.cli import main; main()"),
         *("verify", str(PROGRAMS / "original.py"), "--migrated", str(PROGRAMS / "migrated.py")),
         *("--nproc", "1", "--device", "cpu", "--launcher", "torchrun", "--nnodes", "2"),
-        *("--rdzv-endpoint", f"127.0.0.1:{port}", "--records", str(tmp_path), "--no-plain"),
+        *("--rdzv-endpoint", f"127.0.0.1:{port}", "--records", str(tmp_path)),
         *("--json", str(tmp_path / "verdict.json")),
     ]
     nodes = [

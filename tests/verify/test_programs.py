@@ -45,9 +45,7 @@ def test_torchrun_end_to_end(programs: Path, tmp_path: Path) -> None:
         "--json",
         str(tmp_path / "result.json"),
     ]
-    result = CliRunner().invoke(
-        verify_command, [*arguments, "--no-plain", "--", "--optimizer", "Adam"]
-    )
+    result = CliRunner().invoke(verify_command, [*arguments, "--", "--optimizer", "Adam"])
     assert result.exit_code == 0, result.output
     last = result.stdout.splitlines()[-1]
     assert last == "same: 4 losses on 2 ranks bitwise equal, largest difference 0"
@@ -240,7 +238,7 @@ def test_a_copy_is_migrated_where_no_migrated_program_is_named(
     engine = types.ModuleType("fsdp_migrate.engine")
     engine.analyse = analyse  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "fsdp_migrate.engine", engine)
-    arguments = [str(programs / "original.py"), "--launcher", "python", "--no-plain"]
+    arguments = [str(programs / "original.py"), "--launcher", "python"]
     result = CliRunner().invoke(verify_command, [*arguments, "--", "--fault", "lr"])
     assert result.exit_code == 1, result.output
     assert "1 finding is left to do by hand: FSDP399 at original.py:7" in result.output

@@ -155,7 +155,6 @@ def test_a_repository_end_to_end(repository: Path, tmp_path: Path) -> None:
         "data",
         "--launcher",
         "python",
-        "--no-plain",
     ]
     files = ["--report", page, "--summary", summary, "--json", result]
     programs = ["--", "--steps", "2"]
