@@ -135,18 +135,18 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
     ) -> None:
         super().__init__()
         arguments = Arguments(
-            process_group,
-            sharding_strategy,
-            cpu_offload,
-            backward_prefetch,
-            mixed_precision,
-            param_init_fn,
-            device_id,
-            sync_module_states,
-            forward_prefetch,
-            limit_all_gathers,
-            use_orig_params,
-            device_mesh,
+            process_group=process_group,
+            sharding_strategy=sharding_strategy,
+            cpu_offload=cpu_offload,
+            backward_prefetch=backward_prefetch,
+            mixed_precision=mixed_precision,
+            param_init_fn=param_init_fn,
+            device_id=device_id,
+            sync_module_states=sync_module_states,
+            forward_prefetch=forward_prefetch,
+            limit_all_gathers=limit_all_gathers,
+            use_orig_params=use_orig_params,
+            device_mesh=device_mesh,
         )
         arguments.check(auto_wrap_policy is not None)
         ignored = resolve_ignored(module, ignored_modules, ignored_states)
