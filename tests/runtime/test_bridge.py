@@ -376,7 +376,7 @@ def test_arguments_that_a_unit_cannot_have_for_itself() -> None:
     policy = runtime.CustomPolicy(
         lambda m: {"ignored_modules": []} if isinstance(m, Block) else False
     )
-    with pytest.raises(ValueError, match=r"'ignored_modules' for 'blocks.0'"):
+    with pytest.raises(ValueError, match=r"'ignored_modules' for the unit 'blocks.0'"):
         FSDP(Transformer(), auto_wrap_policy=policy)
 
 
