@@ -75,7 +75,21 @@ def pre_forward(unit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     """Gathers the parameters of ``unit``; the inputs, moved and cast."""
     for group in parameter_groups(unit):
         _show_unsharded(group)
-    return unit._get_fsdp_state()._pre_forward(unit, args, kwargs)
+    given = args, kwargs
+    args, kwargs = unit._get_fsdp_state()._pre_forward(unit, args, kwargs)
+    for before, after in zip(tree_leaves(given), tree_leaves((args, kwargs)), strict=True):
+        if _may_change(before) and not _may_change(after):
+            # A view by FSDP2's autograd node: torch refuses to change it in place, as it would FSDP1's input.
+            torch._C._autograd._set_creation_meta(after, torch._C._autograd.CreationMeta.DEFAULT)
+    return args, kwargs
+
+
+def _may_change(tensor: object) -> bool:
+    """Whether autograd lets a module change its input in place; only some views may not be."""
+    if not isinstance(tensor, torch.Tensor) or not tensor._is_view():
+        return True
+    meta: Any = torch._C._autograd
+    return bool(meta._get_creation_meta(tensor) == meta.CreationMeta.DEFAULT)
 
 
 def post_forward(unit: Any, args: tuple[Any, ...], output: Any) -> Any:

@@ -69,7 +69,7 @@ WORDS = re.compile(
     rb"|".join(re.escape(name.encode()) for name in _INTERFACE)
     + rb"|clip_grad_norm_|\.module\b|state_dict|named_|__class__|type\(|deepcopy|\.forward\(|\.apply\("
     + rb"|\.data\b|\.children\(|_modules\b|\.save\(|\.dumps?\(|meta|empty_weights|getattr|isinstance"
-    + rb"|channels_last"
+    + rb"|channels_last|\.parameters\(|\.buffers\("
 )
 _STATES = ("state_dict", "load_state_dict")
 _NO_MODEL = re.compile(

@@ -296,6 +296,20 @@ def test_the_root_frees_its_parameters_for_an_optimizer(tmp_path: Path, use: str
     assert any("its strategy keeps them" in f.message for f in report.findings)
 
 
+def test_an_optimizer_of_another_file_is_seen(tmp_path: Path) -> None:
+    main = (
+        "import torch\nfrom model import Net\nfrom wrapping import fsdp\n\nmodel = fsdp(Net())\n"
+        "print(model(torch.ones(2, 8)))\noptimizer = torch.optim.AdamW(model.parameters())\n"
+    )
+    wrapping = (
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\n"
+        "def fsdp(model):\n    return FSDP(model)\n"
+    )
+    files = {"train.py": main, "wrapping.py": wrapping, "model.py": MODEL}
+    after, _ = migrated(tmp_path, files)
+    assert "    return fully_shard(model, reshard_after_forward=True)\n" in after["wrapping.py"]
+
+
 @pytest.mark.parametrize("use", INDEPENDENT)
 def test_does_not_keep_it_there(tmp_path: Path, use: str) -> None:
     text = f"{TRAIN}\n\n{INDEPENDENT[use]}\n"

@@ -309,6 +309,38 @@ def frozen_units_with_unused_inputs(api: Any) -> Any:
 
 
 @holds()
+def inputs_changed_in_place(api: Any) -> Any:
+    """A unit may change its input in place, and whoever gave it sees the change."""
+
+    class Changing(nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            before = 2 * input
+            input += 1
+            input.relu_()
+            return super().forward(input) + before
+
+    class Using(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(1)
+            self.first, self.changing = nn.Linear(4, 4), Changing(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = self.first(x)
+            part = self.first(2 * x)[:, :]
+            return self.changing(hidden) + hidden + self.changing(part)
+
+    using = Using()
+    alone = train_alone(using)
+    model = api.FullyShardedDataParallel(
+        using, auto_wrap_policy=api.wrap.ModuleWrapPolicy({Changing}), use_orig_params=True
+    )
+    losses = train(model)
+    assert close(full(api, model), alone)
+    return losses, full(api, model)
+
+
+@holds()
 def lists_and_dicts_as_inputs(api: Any) -> Any:
     """A list or a dict as an input arrives as one, also by keyword."""
 
