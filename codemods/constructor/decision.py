@@ -235,8 +235,7 @@ class Decisions:
         ran = recorded.facts(construction)
         sync, casts = parts["sync_module_states"], precise.above or precise.below
         if precise.shared or precise.root or casts or sync.above or sync.each:
-            apart = recorded.are_apart(origins)
-            if not apart and may_be_nested(context, origin, origins.values()):
+            if may_be_nested(context, origin, origins.values()):
                 raise Stays("another constructor may wrap the model or a part of it")
         norms = self._has_norms(construction, parts, origin)
         if casts and not (ran["buffers"] if ran else self.makeup.may_hold(origin, BUFFERS)):

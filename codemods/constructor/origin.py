@@ -30,8 +30,6 @@ _LOOPS = (
     ast.SetComp,
     ast.DictComp,
 )
-# Methods that return the module that they are called on.
-_BUILTINS = {"enumerate", "range", "list", "reversed", "zip"}
 _NO_MODULES = {"abc", "enum", "typing", "collections", "dataclasses"}
 _ELSEWHERE = "the model is made elsewhere, where an optimizer may hold its parameters already"
 
@@ -43,7 +41,7 @@ class Origin:
     Attributes:
         factories: the calls that make it.
         calls: the constructor, or where that gets a parameter, the calls of the function around it as well.
-        is_part: whether it is taken out of another model, or out of a loop.
+        is_part: whether it is taken out of another model.
     """
 
     factories: list[tuple[File, ast.Call]] = field(default_factory=list)
@@ -168,18 +166,8 @@ class _Search:
         for binding in found[1]:
             if isinstance(binding, Parameter):
                 self.passed(file, binding)
-            elif isinstance(binding, Opaque):
-                self.looped(file, binding.node, at)
-
-    def looped(self, file: File, loop: ast.AST, at: ast.Call) -> None:
-        """Follows the values that a loop iterates over."""
-        self.origin.is_part = True
-        names = [n for n in ast.walk(getattr(loop, "iter", loop)) if isinstance(n, ast.Name)]
-        models = [n for n in names if n.id not in _BUILTINS or file.scope_of(n).lookup(n.id)]
-        if not isinstance(loop, ast.For) or not models:
-            raise Stays(_ELSEWHERE)
-        for name in models:
-            self.named(file, name, at)
+            elif isinstance(binding, Opaque):  # of a loop, or a `with`
+                raise Stays(_ELSEWHERE)
 
     def passed(self, file: File, parameter: Parameter) -> None:
         """Follows a parameter to the calls of its function."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _WORLD, _CURRENT = "dist.group.WORLD", "torch.cuda.current_device()"
 HINT = "record it with `fsdp-migrate values`"
 # What of a model must be known, and so have been the same in all calls.
-_NEEDED = {"parameters_held", "wrapped_parts", "batch_norm", "buffers", "units"}
+_NEEDED = {"parameters_held", "batch_norm", "buffers", "units"}
 _NEEDED |= {"all_of_classes", "root_is_alike", "other_options", "device_type", "shard_ranks"}
 _LONG = 40
 
@@ -80,12 +80,6 @@ def origin(construction: Construction) -> Origin:
         if known is None:
             raise Stays(f"{stays}; {HINT}") from None
         return Origin(calls=[(construction.context.file, construction.call)])
-
-
-def are_apart(constructions: Iterable[Construction]) -> bool:
-    """Whether all of some constructors ran, and none wrapped a part of what another one wrapped."""
-    known = [facts(each) for each in constructions]
-    return all(each is not None and each.get("wrapped_parts") == 0 for each in known)
 
 
 class _ByRun:

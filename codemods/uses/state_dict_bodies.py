@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.uses.optimizer_states import is_of_class
 from fsdp_migrate.codemods.uses.state_dict_settings import MODULE
-from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition, External
 
@@ -76,7 +75,6 @@ class _Reader:
         self.context = context
         self.file = context.file
         self.nodes = [node for part in statement.body for node in ast.walk(part)]
-        self.inside = set(self.nodes)
         self.model = ast.unparse(model)
         self.parts = set(self.model.split("."))
         self.known: set[ast.AST] = set()
@@ -90,7 +88,7 @@ class _Reader:
                 self.mention(node)
         for node in self.nodes:
             if isinstance(node, ast.Call) and node not in self.known:
-                if not self.is_harmless(node, self.file, set()):
+                if not self.is_harmless(node):
                     self.stay(f"`{shortened(self.context.source(node.func))}` may reach the model")
         return self.body
 
@@ -154,42 +152,27 @@ class _Reader:
         paths = self.context.dotted(call.func)
         return bool(paths) and all(path.startswith(f"{MODULE}.") for path in paths)
 
-    def is_harmless(self, call: ast.Call, file: File, seen: set[ast.AST]) -> bool:
-        """Whether a call that is not given the model has no other way to it."""
-        function = call.func
+    def is_harmless(self, call: ast.Call) -> bool:
+        """Whether a call that is not given the model has no other way to it: no function of the program, which may have one."""
+        function, file = call.func, self.file
         if not isinstance(function, ast.Name | ast.Attribute):
             return False
         if isinstance(function, ast.Name) and file.scope_of(function).lookup(function.id) is None:
             return hasattr(builtins, function.id) and function.id not in {"eval", "exec"}
         meanings = self.context.program.meanings(function, file)
         if meanings and all(isinstance(meaning, External) for meaning in meanings):
-            return self.is_foreign(call, file)
+            return self.is_foreign(call)
         if meanings and all(isinstance(meaning, Definition) for meaning in meanings):
-            return all(self.is_harmless_function(m, seen) for m in meanings)  # type: ignore[arg-type]
+            return False
         return isinstance(function, ast.Attribute) and _is_harmless_method(function)
 
-    def is_foreign(self, call: ast.Call, file: File) -> bool:
+    def is_foreign(self, call: ast.Call) -> bool:
         """Whether a call of another package is not FSDP1's, given no model, and none that saves one."""
-        paths = self.context.program.dotted(call.func, file)
+        paths = self.context.dotted(call.func)
         given = [*call.args, *(keyword.value for keyword in call.keywords)]
-        return not any(self.context.models.can_hold(value, file) for value in given) and not any(
+        return not any(map(self.context.can_be_model, given)) and not any(
             f".{CLASS}." in path or (path.endswith(_SAVES) and not path.startswith("torch."))
             for path in paths
-        )
-
-    def is_harmless_function(self, definition: Definition, seen: set[ast.AST]) -> bool:
-        """Whether a function of the program only makes harmless calls."""
-        node = definition.node
-        if node in self.inside:
-            loads = self.file.loads.get(node.name, ())
-            return all(load in self.inside for load in loads)
-        if isinstance(node, ast.ClassDef) or node in seen:
-            return node in seen
-        seen.add(node)
-        return all(
-            self.is_harmless(call, definition.file, seen)
-            for call in definition.file.of(ast.Call)
-            if definition.file.function(call) is node
         )
 
 

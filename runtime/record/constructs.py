@@ -191,7 +191,6 @@ class _Model:
             "meta": any(p.is_meta for p in parameters),
             "batch_norm": [name for name, m in own.items() if isinstance(m, kept)],
             "buffers": any(b.is_floating_point() for b in module.buffers()),
-            "wrapped_parts": len(units),
             "ignored_are_used": _are_used(given.get("ignored_modules")),
             "parameters_held": _are_held(parameters, [m._parameters for m in own.values()]),
         }

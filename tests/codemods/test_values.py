@@ -68,7 +68,6 @@ FACTS = {
     "meta": False,
     "batch_norm": [],
     "buffers": False,
-    "wrapped_parts": 0,
     "parameters_held": False,
     "units": {"model.Block": ["blocks.*"]},
     "all_of_classes": True,
