@@ -21,6 +21,7 @@ from fsdp_migrate.codemods.constructor.parameter_names import (
     is_safe,
     is_summoned,
 )
+from fsdp_migrate.codemods.constructor.refused import refused
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES, is_private
@@ -69,7 +70,7 @@ WORDS = re.compile(
     rb"|".join(re.escape(name.encode()) for name in _INTERFACE)
     + rb"|clip_grad_norm_|\.module\b|state_dict|named_|__class__|type\(|deepcopy|\.forward\(|\.apply\("
     + rb"|\.data\b|\.children\(|_modules\b|\.save\(|\.dumps?\(|meta|empty_weights|getattr|isinstance"
-    + rb"|channels_last|\.parameters\(|\.buffers\("
+    + rb"|channels_last|inplace|\.parameters\(|\.buffers\("
 )
 _STATES = ("state_dict", "load_state_dict")
 _NO_MODEL = re.compile(
@@ -358,9 +359,7 @@ class _Search:
                 yield node, _CHANGED
 
     def changes(self) -> Iterator[Dependence]:
-        for name in ("channels_last", "channels_last_3d"):
-            for node in self.file.attributes.get(name, ()):
-                yield node, "may give parameters a layout that FSDP2 refuses"
+        yield from refused(self.file)
         for node in self.attributes("data"):
             if isinstance(node.ctx, ast.Store) and getattr(node.value, "id", "") != "self":
                 yield (

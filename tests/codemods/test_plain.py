@@ -38,10 +38,20 @@ class Net(nn.Module):
         return self.head(x)
 """
 
+_UNIT = (
+    "class Block(torch.nn.Module):\n    def __init__(self):\n        self.act = torch.nn.ReLU(inplace=True)\n"
+    "        self.stem = torch.nn.Sequential(torch.nn.ReLU(True), torch.nn.Linear(8, 8))\n"
+    "        self.layer = torch.nn.Linear(8, 8)\n\n    def forward(self, x):\n"
+)
+
 # What makes the models of a run depend on FSDP1's interface or structure, in a function of the same file.
 DEPENDENT = {
     "a method of FSDP1": "def f(model):\n    return model.check_is_root()",
     "a layout that FSDP2 refuses": "def f():\n    return FSDP(Net().to(memory_format=torch.channels_last))",
+    "a unit that changes its input": f"{_UNIT}        x += self.bias\n        return self.layer(x)",
+    "a unit that calls a method which changes its input": f"{_UNIT}        return self.layer(x.mul_(2))",
+    "a unit that calls what changes its input": f"{_UNIT}        return self.layer(self.act(x))",
+    "a unit that begins with what changes its input": f"{_UNIT}        return self.stem(x)",
     "no_sync of a model of an unknown origin": "def f(m):\n    with m.no_sync():\n        pass",
     "clipping by an unknown object": "def f(engine):\n    engine.clip_grad_norm_(1.0)",
     "the inner module": "def f(model):\n    return model.module",
@@ -161,6 +171,9 @@ GATHERED = {
 }
 # What looks like it and is not.
 INDEPENDENT = {
+    "a unit that changes what it computes": (
+        f"{_UNIT}        x = self.act(self.layer(x))\n        x += 1\n        return self.act(x)"
+    ),
     "checkpointing afterwards": "def f(model):\n    apply_activation_checkpointing(model)",
     "a state dict of an optimizer": "def f(optimizer):\n    return optimizer.state_dict()",
     "another name of the class": (

@@ -1,0 +1,57 @@
+"""What FSDP1 takes, the bridge lets pass, and a plain `fully_shard` refuses: other layouts, and inputs changed in place."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fsdp_migrate.facts.file import File, last_name
+
+
+def refused(file: File) -> Iterator[tuple[ast.AST, str]]:
+    """The places of a file that may do so, with what they do."""
+    for name in ("channels_last", "channels_last_3d"):
+        for node in file.attributes.get(name, ()):
+            yield node, "may give parameters a layout that FSDP2 refuses"
+    for forward in file.of(ast.FunctionDef):
+        given = {argument.arg for argument in forward.args.args[1:]}
+        for inner in ast.walk(forward) if forward.name == "forward" else ():
+            names = given & {getattr(each, "id", "") for each in _changed(file, inner)}
+            if names and not _is_rebound(file, forward, names, inner):
+                yield inner, "may change a unit's input in place, which FSDP2 refuses"
+
+
+def _changed(file: File, node: ast.AST) -> list[ast.expr]:
+    """What may be changed in place: by `x += 1`, `x.relu_()`, `relu_(x)`, or by a `self.act = nn.ReLU(inplace=True)`."""
+    if isinstance(node, ast.AugAssign):
+        return [node.target]
+    if not isinstance(node, ast.Call):
+        return []
+    if last_name(node.func).endswith("_"):
+        return [*node.args[:1], getattr(node.func, "value", node.func)]
+    layer, cls = ast.unparse(node.func), file.enclosing_class(node) or node
+    stored = (each for each in ast.walk(cls) if isinstance(each, ast.Assign))
+    made = [each.value for each in stored if ast.unparse(each.targets[0]) == layer]
+    return node.args[:1] if any(map(_begins_in_place, (node, *made))) else []
+
+
+def _begins_in_place(layer: ast.expr) -> bool:
+    if not isinstance(layer, ast.Call):
+        return False
+    if last_name(layer.func) == "Sequential" and layer.args:
+        return _begins_in_place(layer.args[0])
+    given = [each.value for each in layer.keywords if each.arg == "inplace"]
+    given += layer.args if last_name(layer.func) == "ReLU" else []
+    return any(getattr(value, "value", True) is True for value in given)
+
+
+def _is_rebound(file: File, forward: ast.FunctionDef, names: set[str], node: ast.AST) -> bool:
+    """Whether one of some names means something else by then."""
+    above = file.statement(node).lineno
+    return any(
+        isinstance(each, ast.Name)
+        and each.id in names
+        and isinstance(each.ctx, ast.Store)
+        and file.statement(each).lineno < above
+        for each in ast.walk(forward)
+    )
