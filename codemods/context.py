@@ -232,7 +232,7 @@ class Context:
         found = self.file.scope_of(at).lookup(name)
         if found is None:
             return True
-        return self.dotted_at(name, found[0]) == frozenset({dotted})
+        return self.dotted_at(name, found.scope) == frozenset({dotted})
 
     def dotted_at(self, name: str, scope: Scope) -> frozenset[str]:
         """The dotted paths that a name means in a scope."""

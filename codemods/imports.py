@@ -124,7 +124,7 @@ def root_of(node: ast.expr) -> ast.Name | None:
 def sees(context: Context, load: ast.Name, scope: Scope, local: str) -> bool:
     """Whether a name that is read is the one that a scope binds."""
     found = context.file.scope_of(load).lookup(local)
-    return found is not None and found[0] is scope
+    return found is not None and found.scope is scope
 
 
 def may_go(context: Context, name: ast.Name) -> bool:

@@ -97,18 +97,15 @@ class Models:
         return any(definition.node in self.subclasses for definition in definitions)
 
     def _is_partial(self, expression: ast.expr, file: File) -> bool:
-        if not isinstance(expression, ast.Name):
-            return False
-        found = file.scope_of(expression).lookup(expression.id)
+        found = file.variable(expression)
         return found is not None and any(
-            isinstance(binding, Assigned)
-            and isinstance(binding.value, ast.Call)
+            isinstance(binding.value, ast.Call)
             and "functools.partial" in self.program.dotted(binding.value.func, file)
             and bool(binding.value.args)
             and binding.value.args[0] is not expression
             and isinstance(binding.value.args[0], ast.Name | ast.Attribute)
             and self.program.fsdp1(binding.value.args[0], file) == CLASS
-            for binding in found[1]
+            for binding in found.assigned
         )
 
     def can_hold(self, expression: ast.expr, file: File) -> bool:
@@ -161,8 +158,7 @@ class Models:
         """Whether a function returns such a model to a call; of a parameter, what this call gives for it counts."""
         if not isinstance(value, ast.Name):
             return self.can_hold(value, definition.file)
-        found = definition.file.scope_of(value).lookup(value.id)
-        bindings = found[1] if found else []
+        bindings = definition.file.bindings(value)
         for binding in bindings:
             if isinstance(binding, Parameter) and binding.function is definition.node:
                 assert not isinstance(binding.function, ast.Lambda)
@@ -187,8 +183,7 @@ class Models:
         return None
 
     def _named(self, name: ast.Name, file: File) -> bool:
-        found = file.scope_of(name).lookup(name.id)
-        bindings = found[1] if found else []
+        bindings = file.bindings(name)
         assigned = [binding for binding in bindings if isinstance(binding, Assigned)]
         if any(self._bound(each, file) for each in reaching(file, assigned, name)):
             return True
@@ -297,8 +292,7 @@ class Models:
 
     def _may_have(self, call: ast.Call, file: File, name: str) -> bool:
         """Whether the class that a call makes an object of can have a field, by the text of its file: few are parsed for it."""
-        found = file.scope_of(call).lookup(getattr(call.func, "id", ""))
-        for binding in found[1] if found else ():
+        for binding in file.bindings(call.func):
             if isinstance(binding, Imported) and binding.member is not None:
                 if binding not in self._texts:
                     path = self.program.locate(binding.module, file.folder)

@@ -220,7 +220,7 @@ def _written_out(context: Context) -> Iterator[tuple[ast.expr, str]]:
         if not isinstance(node, ast.Attribute):
             continue
         root = root_of(node)
-        bindings = _bindings(context, root) if root is not None else []
+        bindings = context.file.bindings(root) if root is not None else []
         path: ast.expr = node
         if len(bindings) == 1 and isinstance(bindings[0], Assigned):
             path = bindings[0].value
@@ -230,11 +230,6 @@ def _written_out(context: Context) -> Iterator[tuple[ast.expr, str]]:
         if is_module(module) and isinstance(path, ast.Attribute):
             paths[path] = in_runtime(module)
     yield from paths.items()
-
-
-def _bindings(context: Context, name: ast.Name) -> list[Binding]:
-    found = context.file.scope_of(name).lookup(name.id)
-    return found[1] if found else []
 
 
 def _is_other_package(binding: Binding) -> bool:
@@ -262,7 +257,7 @@ def _at_hand(
     new = [(local, *moved) for s in above for local, moved in s.move.items()]
     for local, module, of in new:
         found = scope.lookup(local)
-        if (module, of) == (target, name) and found and found[0] is context.file.scope:
+        if (module, of) == (target, name) and found and found.scope is context.file.scope:
             return local
     beside = any(module == target and of for _, module, of in new)
     return name if beside and scope.lookup(name) is None else ""

@@ -12,7 +12,7 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.models import given
 from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.program import Definition
-from fsdp_migrate.facts.scopes import Assigned, Parameter
+from fsdp_migrate.facts.scopes import Parameter
 from fsdp_migrate.facts.values import reaching
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -95,20 +95,19 @@ class Before:
 
     def _is_unwrapped(self, file: File, name: ast.Name, seen: set[ast.AST]) -> bool:
         """Whether a local name holds a model that is wrapped further below, or a parameter gets none but such models."""
-        found = file.scope_of(name).lookup(name.id)
-        function = file.function(name)
-        if found is None or function is None or found[0].node is not function:
+        found, function = file.variable(name), file.function(name)
+        if found is None or function is None or found.scope.node is not function:
             return False
-        assigned = [each for each in found[1] if isinstance(each, Assigned)]
-        parameters = [each for each in found[1] if isinstance(each, Parameter)]
-        if parameters and len(found[1]) == 1 and function not in seen:
+        assigned = found.assigned
+        parameters = [each for each in found.bindings if isinstance(each, Parameter)]
+        if parameters and len(found.bindings) == 1 and function not in seen:
             seen.add(function)
             values = list(self._passed(file, parameters[0]))
             return bool(values) and all(
                 isinstance(value, ast.Name) and self._is_unwrapped(other, value, seen)
                 for other, value in values
             )
-        if len(assigned) != len(found[1]):
+        if len(assigned) != len(found.bindings):
             return False
         wraps = [each for each in assigned if self.context.models.can_hold(each.value, file)]
         reached = list(reaching(file, assigned, name))

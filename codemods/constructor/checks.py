@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.facts.scopes import Assigned
 from fsdp_migrate.facts.values import element
 
 if TYPE_CHECKING:
@@ -56,10 +55,10 @@ class _Computed:
     def _behind(self, name: ast.Name, seen: set[ast.AST]) -> Iterator[str]:
         """The paths behind a local name: of all its values, and of the tests that choose between them."""
         file = self.context.file
-        found = file.scope_of(name).lookup(name.id)
-        local = found is not None and found[0] is not file.scope
-        for binding in found[1] if found and local else ():
-            if isinstance(binding, Assigned) and binding.target not in seen:
+        found = file.variable(name)
+        local = found is not None and found.scope is not file.scope
+        for binding in found.assigned if found and local else ():
+            if binding.target not in seen:
                 seen.add(binding.target)
                 for parent in file.ancestors(binding.target):
                     if isinstance(parent, ast.If):

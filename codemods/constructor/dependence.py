@@ -163,8 +163,7 @@ class _Search:
         if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
             return False
         name = getattr(statement.targets[0], "id", "")
-        found = self.file.scope_of(statement.targets[0]).lookup(name)
-        if found is None or len(found[1]) != 1:
+        if len(self.file.bindings(statement.targets[0])) != 1:
             return False  # it may be something else
         loads = self.file.loads.get(name, ())
         handled = all(each in self.handled or self._is_static(each) for each in loads)
@@ -295,8 +294,8 @@ class _Search:
         ]
         if not others or isinstance(model, ast.Attribute):
             return False
-        found = self.file.scope_of(model).lookup(getattr(model, "id", ""))
-        loops = found and any(isinstance(getattr(b, "node", None), ast.For) for b in found[1])
+        bindings = self.file.bindings(model)
+        loops = any(isinstance(getattr(each, "node", None), ast.For) for each in bindings)
         return not loops and self.context.can_be_model(model)
 
     def _tells_no_module(self, node: ast.expr) -> bool:
@@ -316,8 +315,7 @@ class _Search:
         other = parent.comparators[0] if parent.left is node else parent.left
         each = other.elts if isinstance(other, ast.Tuple | ast.List | ast.Set) else [other]
         return all(
-            (isinstance(cls, ast.Name) and not self.file.scope_of(cls).lookup(cls.id))
-            or self._is_no_module(cls)
+            (isinstance(cls, ast.Name) and not self.file.variable(cls)) or self._is_no_module(cls)
             for cls in each
         )
 

@@ -44,13 +44,12 @@ def was_wrapper(context: Context, attribute: ast.Attribute) -> bool | None:
 
 def last_value(file: File, name: ast.expr, at: ast.AST) -> ast.expr | None:
     """The value that a local name has at a place for certain: of its last assignment, which is above on every way to there."""
-    found = file.scope_of(at).lookup(name.id) if isinstance(name, ast.Name) else None
-    if found is None or found[0] is not file.scope_of(at):
+    found = file.variable(name, at)
+    if found is None or found.scope is not file.scope_of(at) or not found.assigned:
         return None
-    bindings = [b for b in found[1] if isinstance(b, Assigned)]
-    if not bindings or any(not isinstance(b, Assigned | Parameter) for b in found[1]):
+    if any(not isinstance(binding, Assigned | Parameter) for binding in found.bindings):
         return None
-    last = max(bindings, key=lambda binding: binding.target.lineno)
+    last = max(found.assigned, key=lambda binding: binding.target.lineno)
     statement = file.statement(last.target)
     block = file.block(statement)
     behind = block[block.index(statement) + 1 :] if statement in block else []

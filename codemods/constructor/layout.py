@@ -93,9 +93,9 @@ def _shape_by(construction: Construction, maker: Construction, source: str, part
     if not only_calls(replace(parts, first=(), checks=())):  # those are at its maker
         raise Stays("the call is inside an expression, where a loop cannot go")
     for node in ast.walk(ast.parse(f"f(x{_arguments({**parts.root, **parts.shared})})")):
-        there = file.scope_of(maker.call).lookup(node.id) if isinstance(node, ast.Name) else None
+        there = file.variable(node, maker.call) if isinstance(node, ast.Name) else None
         if isinstance(node, ast.Name) and there is not None:
-            if there != file.scope_of(construction.call).lookup(node.id) or len(there[1]) > 1:
+            if there != file.variable(node, construction.call) or len(there.bindings) > 1:
                 raise Stays(f"{node.id} may mean something else where wrap is called")
     return Shape(None, "", source)
 
@@ -209,11 +209,11 @@ def definition(construction: Construction, parts: Plain, shape: Shape, *, skip_r
     assert shape.statement is not None
     for node in ast.walk(ast.parse(f"def f({shape.model}):\n{indent(lines, '    ')}")):
         if isinstance(node, ast.Name) and node.id != shape.model:
-            here = context.file.scope_of(call).lookup(node.id)
-            there = context.file.scope_of(shape.statement).lookup(node.id)
-            if here is not None and (there is None or here[0] is not there[0]):
+            here = context.file.variable(node, call)
+            there = context.file.variable(node, shape.statement)
+            if here is not None and (there is None or here.scope is not there.scope):
                 raise Stays("the call is inside an expression, where a loop cannot go")
-            if here is not None and construction.maker is not None and len(here[1]) > 1:
+            if here is not None and construction.maker is not None and len(here.bindings) > 1:
                 raise Stays(f"{node.id} may change before the partial is called")
     return f"def {shape.function}({shape.model}):\n{indent(lines, '    ')}"
 

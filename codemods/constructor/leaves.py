@@ -133,8 +133,7 @@ def _text(context: Context, value: ast.expr, table: Table) -> str | None:
 
 def _assigned(context: Context, name: ast.Name) -> list[Assigned]:
     """The assignments that can give a name its value; none if it may have another value."""
-    found = context.file.scope_of(name).lookup(name.id)
-    bindings = found[1] if found else []
+    bindings = context.file.bindings(name)
     known = [each for each in bindings if isinstance(each, Assigned) and not each.path]
     return known if len(known) == len(bindings) else []
 
@@ -143,16 +142,11 @@ def _is_only_use(context: Context, value: ast.expr, assigned: list[Assigned]) ->
     """Whether nothing else reads the name of an argument, here or in another file, and each assignment has its lines."""
     file = context.file
     assert isinstance(value, ast.Name)
-    scope = file.scope_of(assigned[0].target)
-    loads = [
-        load
-        for load in file.loads.get(value.id, ())
-        if (seen := file.scope_of(load).lookup(load.id)) is not None and seen[0] is scope
-    ]
-    exported = scope is file.scope and context.is_for_others(value.id)
+    at_top = file.scope_of(assigned[0].target) is file.scope
+    exported = at_top and context.is_for_others(value.id)
     statements = [file.statement(each.target) for each in assigned]
     alone = all(
         context.is_alone(each) and (not isinstance(each, ast.Assign) or len(each.targets) == 1)
         for each in statements
     )
-    return loads == [value] and not exported and alone
+    return file.reads(value) == [value] and not exported and alone

@@ -120,26 +120,19 @@ def _under(context: Context, call: Construction, makers: Sequence[Construction])
 
 def _assigned(context: Context, name: ast.expr) -> ast.Assign | None:
     """The one assignment of a name that is only called: `shard = partial(FSDP, ...)`."""
-    file = context.file
-    found = file.scope_of(name).lookup(name.id) if isinstance(name, ast.Name) else None
-    if found is None or not isinstance(name, ast.Name) or len(found[1]) != 1:
+    file, found = context.file, context.file.variable(name)
+    if found is None or not isinstance(name, ast.Name) or len(found.bindings) != 1:
         return None
-    binding = found[1][0]
+    binding = found.bindings[0]
     if not isinstance(binding, Assigned) or binding.path:
         return None
     statement = file.parents.get(binding.target)
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
         return None
-    if found[0] is file.scope and context.is_for_others(name.id):
+    if found.scope is file.scope and context.is_for_others(name.id):
         return None
-    loads = [
-        load
-        for load in file.loads.get(name.id, ())
-        if (seen := file.scope_of(load).lookup(name.id)) is not None and seen[0] is found[0]
-    ]
-    called = [file.parents[load] for load in loads]
-    alone = context.is_alone(statement) and not isinstance(found[0].node, ast.ClassDef)
-    only = all(isinstance(c, ast.Call) and c.func is n for c, n in zip(called, loads, strict=True))
+    alone = context.is_alone(statement) and not isinstance(found.scope.node, ast.ClassDef)
+    only = all(getattr(file.parents[read], "func", None) is read for read in file.reads(name))
     return statement if alone and only else None
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
 
 
@@ -34,15 +33,14 @@ def fixed(context: Context, dictionary: ast.expr, at: ast.AST) -> Fixed | None:
     file = context.file
     if not isinstance(dictionary, ast.Name):
         return None
-    scope, bindings = file.scope_of(dictionary).lookup(dictionary.id) or (None, [])
-    binding = bindings[0] if len(bindings) == 1 else None
-    if scope is None or not isinstance(binding, Assigned) or binding.path:
+    found = file.variable(dictionary)
+    binding = found.bindings[0] if found and len(found.bindings) == 1 else None
+    if found is None or not isinstance(binding, Assigned) or binding.path:
         return None
-    places = [load for load in file.loads.get(dictionary.id, ()) if _scope(file, load) is scope]
-    keywords = [file.parents[load] for load in places]
+    keywords = [file.parents[read] for read in file.reads(dictionary)]
     if not all(isinstance(each, ast.keyword) and each.arg is None for each in keywords):
         return None
-    if scope is file.scope and context.is_for_others(dictionary.id):
+    if found.scope is file.scope and context.is_for_others(dictionary.id):
         return None
     keys = list(_literal(binding.value))
     names = [n for key in keys for n in ast.walk(key.value) if isinstance(n, ast.Name)]
@@ -62,19 +60,13 @@ def _is_whole(value: ast.expr) -> bool:
     return is_dict and not value.args and all(keyword.arg for keyword in value.keywords)  # type: ignore[attr-defined]
 
 
-def _scope(file: File, name: ast.Name) -> object:
-    found = file.scope_of(name).lookup(name.id)
-    return found and found[0]
-
-
 def _is_same(context: Context, name: ast.Name, at: ast.AST) -> bool:
     """Whether a name means the same at another place: nothing gives it a second value.
 
     Imports of one name all give it the same, and so do those of parts of one package.
     """
-    here = context.file.scope_of(name).lookup(name.id)
-    there = context.file.scope_of(at).lookup(name.id)
-    return here == there and len({_imported(each) for each in (here[1] if here else ())}) <= 1
+    here, there = context.file.variable(name), context.file.variable(name, at)
+    return here == there and len({_imported(each) for each in context.file.bindings(name)}) <= 1
 
 
 def _imported(binding: Binding) -> object:
@@ -117,10 +109,10 @@ def _places(context: Context, dictionary: ast.Name | ast.Attribute) -> Iterator[
     """The places of this file that mean the same variable, or the same attribute of `self`."""
     file = context.file
     if isinstance(dictionary, ast.Name):
-        wanted = file.scope_of(dictionary).lookup(dictionary.id)
+        wanted = file.variable(dictionary)
         for name in file.of(ast.Name):
-            found = file.scope_of(name).lookup(name.id) if name.id == dictionary.id else None
-            if wanted is not None and found is not None and found[0] is wanted[0]:
+            found = file.variable(name) if name.id == dictionary.id else None
+            if wanted is not None and found is not None and found.scope is wanted.scope:
                 yield name
     elif getattr(dictionary.value, "id", "") in {"self", "cls"}:
         cls = file.enclosing_class(dictionary)

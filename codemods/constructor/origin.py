@@ -18,7 +18,7 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.models import SAME, given
 from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.program import Definition, External, Program
-from fsdp_migrate.facts.scopes import Assigned, Opaque, Parameter
+from fsdp_migrate.facts.scopes import Opaque, Parameter
 from fsdp_migrate.facts.values import element, reaching
 
 _LOOPS = (
@@ -152,18 +152,17 @@ class _Search:
 
     def named(self, file: File, name: ast.Name, at: ast.Call) -> None:
         """Follows a local name; a parameter through the calls of its function."""
-        found = file.scope_of(name).lookup(name.id)
-        if found is None or found[0] is not file.scope_of(at):
+        found = file.variable(name)
+        if found is None or found.scope is not file.scope_of(at):
             raise Stays(_ELSEWHERE)
-        assigned = [each for each in found[1] if isinstance(each, Assigned)]
-        for each in reaching(file, assigned, name):
+        for each in reaching(file, found.assigned, name):
             value = element(each) or each.value
             if each.path and re.search("optim", ast.unparse(file.statement(each.target))):
                 raise Stays(_ELSEWHERE)
             if value is not at and not _is_same(value, name.id, at) and each not in self._seen:
                 self._seen.add(each)
                 self.follow(file, value, at)
-        for binding in found[1]:
+        for binding in found.bindings:
             if isinstance(binding, Parameter):
                 self.passed(file, binding)
             elif isinstance(binding, Opaque):  # of a loop, or a `with`
@@ -276,12 +275,8 @@ def stays_inside(construction: Construction) -> bool:
     scope = file.scope_of(target)
     if scope is file.scope:
         return False
-    for name in {target.id, construction.module.id}:
-        for load in file.loads.get(name, ()):
-            found = file.scope_of(load).lookup(name)
-            if found is not None and found[0] is scope and not _stays_there(context, load, call):
-                return False
-    return True
+    uses = [*file.reads(target), *file.reads(construction.module)]
+    return all(_stays_there(context, use, call) for use in uses)
 
 
 def _stays_there(context: Context, load: ast.Name, constructor: ast.Call) -> bool:

@@ -113,17 +113,11 @@ def spent(
         target, file = assigned.target, context.file
         if not isinstance(target, ast.Name) or assigned.path:
             return None
-        scope, bindings = file.scope_of(target).lookup(target.id) or (file.scope, [])
-        loads = [
-            load
-            for load in file.loads.get(target.id, ())
-            if load not in among
-            and (seen := file.scope_of(load).lookup(load.id)) is not None
-            and seen[0] is scope
-        ]
-        exported = scope is file.scope and context.is_for_others(target.id)
+        reads = [read for read in file.reads(target) if read not in among]
+        exported = file.scope_of(target) is file.scope and context.is_for_others(target.id)
         statement = file.statement(target)
-        if len(loads) != 1 or len(bindings) != 1 or exported or not context.is_alone(statement):
+        once = len(reads) == len(file.bindings(target)) == 1
+        if not once or exported or not context.is_alone(statement):
             return None
         if isinstance(statement, ast.Assign) and len(statement.targets) != 1:
             return None
@@ -139,7 +133,8 @@ def reads(file: File, region: ast.AST, assignment: ast.stmt) -> bool:
     return any(
         isinstance(node, ast.Name)
         and node.id in bound
-        and (file.scope_of(node).lookup(node.id) or [None])[0] is scope
+        and (found := file.variable(node)) is not None
+        and found.scope is scope
         for node in ast.walk(region)
     )
 
@@ -172,7 +167,7 @@ def has_torch(context: Context, at: ast.AST) -> bool:
     found = context.file.scope_of(at).lookup("torch")
     return found is not None and all(
         isinstance(binding, Imported) and binding.member is None and binding.module == "torch"
-        for binding in found[1]
+        for binding in found.bindings
     )
 
 

@@ -235,8 +235,7 @@ def _same_at(context: Context, expression: ast.expr, place: ast.AST, times: int 
         root = root.value
     if not isinstance(root, ast.Name):
         return False
-    there = context.file.scope_of(root).lookup(root.id)
-    here = context.file.scope_of(place).lookup(root.id)
+    there, here = context.file.variable(root), context.file.variable(root, place)
     if there is None or here is None:
         return times is None and there is here
-    return there[0] is here[0] and times in (None, len(here[1]))
+    return there.scope is here.scope and times in (None, len(here.bindings))

@@ -159,8 +159,7 @@ class Taken:
 
     def _values(self, name: ast.Name, file: File) -> Iterator[tuple[ast.expr, File]]:
         """What a name can be bound to: by assignments, and by the calls of the function that it is a parameter of."""
-        found = file.scope_of(name).lookup(name.id)
-        bindings = found[1] if found else []
+        bindings = file.bindings(name)
         assigned = [b for b in bindings if isinstance(b, Assigned) and not b.path]
         for binding in reaching(file, assigned, name):
             yield binding.value, file
@@ -171,11 +170,11 @@ class Taken:
 
     def _appended(self, name: ast.Name, file: File) -> Iterator[ast.expr]:
         """What is appended to a list that a name means."""
-        scope = file.scope_of(name).lookup(name.id)
+        own = file.variable(name)
         for attribute in file.attributes.get("append", ()):
             owner, call = attribute.value, file.parents[attribute]
             if isinstance(owner, ast.Name) and owner.id == name.id and isinstance(call, ast.Call):
-                if call.args and file.scope_of(owner).lookup(owner.id) == scope:
+                if call.args and file.variable(owner) == own:
                     yield call.args[0]
 
     def _stored(self, attribute: ast.Attribute, file: File) -> Iterator[ast.expr]:
@@ -194,9 +193,9 @@ def holds(models: Models, expression: ast.expr, file: File) -> bool:
     if models.can_hold(expression, file):
         return True
     if isinstance(expression, ast.Name):
-        found = file.scope_of(expression).lookup(expression.id)
-        bindings = [b for b in found[1] if isinstance(b, Assigned)] if found else []
-        inner = [b.value for b in bindings if isinstance(b.value, ast.Attribute | ast.IfExp)]
+        found = file.variable(expression)
+        values = [each.value for each in found.assigned] if found else []
+        inner = [value for value in values if isinstance(value, ast.Attribute | ast.IfExp)]
         return any(holds(models, value, file) for value in inner)
     if isinstance(expression, ast.IfExp):
         return any(holds(models, branch, file) for branch in (expression.body, expression.orelse))

@@ -157,7 +157,7 @@ class _Reader:
         function, file = call.func, self.file
         if not isinstance(function, ast.Name | ast.Attribute):
             return False
-        if isinstance(function, ast.Name) and file.scope_of(function).lookup(function.id) is None:
+        if isinstance(function, ast.Name) and file.variable(function) is None:
             return hasattr(builtins, function.id) and function.id not in {"eval", "exec"}
         meanings = self.context.program.meanings(function, file)
         if meanings and all(isinstance(meaning, External) for meaning in meanings):

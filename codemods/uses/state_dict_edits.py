@@ -53,7 +53,7 @@ def are_editable(context: Context, calls: Sequence[Replacement]) -> bool:
         for need in each.imports(each.call):
             found = scope.lookup(need.name)
             if found is not None and (
-                found[0] is not context.file.scope
+                found.scope is not context.file.scope
                 or not context.means(need.name, each.call, f"{MODULE}.{need.name}")
             ):
                 return False

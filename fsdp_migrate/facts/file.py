@@ -14,9 +14,11 @@ from fsdp_migrate.facts.scopes import (
     OUTSIDE,
     RECORDERS,
     Binder,
+    Binding,
     Defined,
     FunctionNode,
     Scope,
+    Variable,
     bind_parameters,
     outside,
 )
@@ -162,6 +164,23 @@ class File:
                 return self._scopes[parent]
             child = parent
         return self.scope
+
+    def variable(self, name: ast.expr, at: ast.AST | None = None) -> Variable | None:
+        """What a name means where it is, or at another place; None for what is no name, and for builtins."""
+        if not isinstance(name, ast.Name):
+            return None
+        return self.scope_of(name if at is None else at).lookup(name.id)
+
+    def bindings(self, name: ast.expr) -> list[Binding]:
+        """All that binds a name; nothing for what is no name."""
+        found = self.variable(name)
+        return found.bindings if found else []
+
+    def reads(self, name: ast.Name) -> list[ast.Name]:
+        """Where the variable is read that a name means."""
+        own = self.variable(name)
+        every = ((load, self.variable(load)) for load in self.loads.get(name.id, ()))
+        return [load for load, other in every if own and other and other.scope is own.scope]
 
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
         """The nodes around a node, innermost first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 ScopeNode = ast.Module | ast.ClassDef | FunctionNode
@@ -55,6 +55,18 @@ class Opaque:
 Binding = Imported | Assigned | Parameter | Defined | Opaque
 
 
+class Variable(NamedTuple):
+    """What a name means: the scope that binds it, and all that binds it there."""
+
+    scope: Scope
+    bindings: list[Binding]
+
+    @property
+    def assigned(self) -> list[Assigned]:
+        """The assignments among its bindings."""
+        return [binding for binding in self.bindings if isinstance(binding, Assigned)]
+
+
 @dataclass(eq=False)
 class Scope:
     """A module, class, function or lambda, with what its own statements bind."""
@@ -68,14 +80,14 @@ class Scope:
         """Adds a binding of a name."""
         self.bindings.setdefault(name, []).append(binding)
 
-    def lookup(self, name: str) -> tuple[Scope, list[Binding]] | None:
-        """The scope that binds a name as seen from this one; None for builtins and star imports."""
+    def lookup(self, name: str) -> Variable | None:
+        """What a name means in this scope; None for builtins and star imports."""
         here: Scope | None = self
         while here is not None:
             # Methods do not see the names of their class.
             visible = here is self or not isinstance(here.node, ast.ClassDef)
             if visible and name in here.bindings and name not in here.elsewhere:
-                return here, here.bindings[name]
+                return Variable(here, here.bindings[name])
             here = here.parent
         return None
 

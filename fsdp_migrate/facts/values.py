@@ -60,10 +60,7 @@ class _Search:
 
     def of(self, file: File, expression: ast.expr, trail: tuple[Assigned, ...]) -> Value | None:
         if isinstance(expression, ast.Name):
-            found = file.scope_of(expression).lookup(expression.id)
-            if found is None:
-                return self.imported(file, expression, trail)
-            bindings = found[1]
+            bindings = file.bindings(expression)
             if len(bindings) == 1 and isinstance(bindings[0], Assigned):
                 return self.follow(file, bindings[0], trail)
             if all(isinstance(binding, Imported) for binding in bindings):
@@ -100,9 +97,8 @@ class _Search:
             if len(owners) == 1 and isinstance(owners[0], Inner):
                 return self.origin(owners[0].file, expression.attr)
             return None
-        assert isinstance(expression, ast.Name)
-        found = file.scope_of(expression).lookup(expression.id)
-        binding = found[1][0] if found and len(found[1]) == 1 else None
+        bindings = file.bindings(expression)
+        binding = bindings[0] if len(bindings) == 1 else None
         if isinstance(binding, Imported) and binding.member is not None:
             inner = self.program.find(binding.module, file)
             return None if inner is None else self.origin(inner, binding.member)
