@@ -295,7 +295,6 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
         with no_sync(self):
             yield
 
-    @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
         """Scales all gradients so that their norm over all ranks is at most ``max_norm``.
 

@@ -18,7 +18,6 @@ from .sync import broadcast_tensors
 StateDict = dict[str, Any]
 
 
-@torch.no_grad()
 def save_states(
     model: nn.Module,
     optim: torch.optim.Optimizer,
@@ -61,12 +60,11 @@ def save_states(
     if "param_groups" in states:
         saved["param_groups"] = []
     for group in states.get("param_groups", []):
-        own = {key: copy.deepcopy(value) for key, value in group.items() if key != "params"}
-        saved["param_groups"].append({**own, "params": [name(key) for key in group["params"]]})
+        params = [name(key) for key in group["params"]]
+        saved["param_groups"].append({**copy.deepcopy(group), "params": params})
     return saved
 
 
-@torch.no_grad()
 def load_states(
     model: nn.Module,
     groups: list[list[nn.Parameter]] | None,
@@ -165,7 +163,7 @@ def _groups_to_load(
                 f"group {number} of the optimizer is in several groups of its state dict: make the "
                 "same groups as before"
             )
-        options = copy.deepcopy({k: v for k, v in saved[found.pop()].items() if k != "params"})
+        options = copy.deepcopy(saved[found.pop()])
         loaded.append({**options, "params": [keys[parameter] for parameter in group]})
     return loaded
 
@@ -178,16 +176,13 @@ class FromRank0:
 
     def outline(self, saved: StateDict) -> StateDict:
         """On all ranks ``saved``, with meta tensors in place of what is fetched later."""
-        sent = [saved]
-        if dist.get_rank(self.group) != 0:
-            sent = [{}]
-        elif saved:
+        first = dist.get_rank(self.group) == 0
+        sent: list[StateDict] = [{}]
+        if first:
             sent = [_mapped(saved, lambda value: value.to("meta") if value.dim() else value.cpu())]
         source = 0 if self.group is None else dist.get_global_rank(self.group, 0)
         dist.broadcast_object_list(sent, source, self.group)
-        if dist.get_rank(self.group) == 0:
-            return saved
-        return sent[0]
+        return saved if first else sent[0]
 
     def fetch(self, value: torch.Tensor, owner: nn.Parameter) -> torch.Tensor:
         """``value`` of the first rank, where ``owner`` communicates."""

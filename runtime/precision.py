@@ -57,7 +57,7 @@ def cast_own_buffers(module: nn.Module, dtype: torch.dtype) -> None:
     """:func:`cast_buffers` for the buffers that ``module`` holds itself."""
     original: dict[str, torch.dtype] = {}
     for name, buffer in module.named_buffers(recurse=False):
-        if buffer.is_floating_point() and buffer.dtype != dtype:
+        if buffer.is_floating_point():
             original[name] = buffer.dtype
             buffer.data = buffer.to(dtype)
     if not original:

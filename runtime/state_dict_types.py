@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
@@ -84,7 +83,7 @@ def set_state_dict_type(
     each of them alone. As under FSDP1 the values are copies, except for buffers.
 
     - ``FULL_STATE_DICT``: whole tensors, gathered one by one; all ranks must call. With
-      ``rank0_only`` the first rank of each shard group has them, the others an empty dict.
+      ``rank0_only`` the first rank of each shard group has them, the others only what no rank shards.
     - ``SHARDED_STATE_DICT``: DTensors. Where nothing is sharded (NO_SHARD, one rank) whole tensors.
     - ``LOCAL_STATE_DICT``, FSDP1's flat parameters: may be set, but ``state_dict()`` and
       ``load_state_dict()`` raise UnsupportedInFSDP2 under it, unless nothing is sharded.
@@ -133,7 +132,7 @@ def use_full_state_dicts(model: Model) -> Model:
     ``fully_shard``. Returns ``model``.
     """
     for unit in units_of(model):
-        if isinstance(unit, nn.Module) and _in_force.get(unit) is None:
+        if _in_force.get(unit) is None:
             follow_default_type(unit)
     return model
 
@@ -201,7 +200,6 @@ def _modules_of_units(module: nn.Module) -> list[nn.Module]:
     return [each for unit in units_of(module) for each in own_modules(unit, ())]
 
 
-@torch.no_grad()
 def _save(unit: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: Any) -> None:
     """Makes what a unit and the units below it gave into what the type says.
 
@@ -219,13 +217,14 @@ def _save(unit: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: An
     offload = settings.state_dict_config.offload_to_cpu
     keep = not getattr(settings.state_dict_config, "rank0_only", False) or _is_first(unit)
     ignored = getattr(unit, "_ignored_params", ())
-    own = {memory(parameter) for parameter in unit.parameters() if parameter not in ignored}
+    kept = {memory(parameter) for parameter in ignored}
+    own = {memory(parameter) for parameter in unit.parameters()} - kept
     for key in [key for key in state_dict if key.startswith(prefix)]:
         value = state_dict[key]
         _refuse_local(settings, value)
         if isinstance(value, DTensor) and (full or not is_sharded(value)):
             value = gather(value)  # by all ranks, also those that keep nothing
-        if not keep:
+        if not keep and not (isinstance(value, torch.Tensor) and memory(value) in kept):
             del state_dict[key]
         elif isinstance(value, torch.Tensor):
             if offload:
@@ -259,8 +258,10 @@ def _refuse_local(settings: StateDictSettings, value: Any) -> None:
 
 
 def _is_first(unit: nn.Module) -> bool:
-    sharded = next((p for p in unit.parameters() if isinstance(p, DTensor)), None)
-    return dist.get_rank() == 0 if sharded is None else is_first(sharded)
+    """Whether this rank is the first of those that share the parameters of ``unit``, or there are none to share."""
+    own = (p for each in own_modules(unit, ()) for p in each.parameters(recurse=False))
+    sharded = next((p for p in own if isinstance(p, DTensor)), None)
+    return sharded is None or is_first(sharded)
 
 
 # The name of the wrapped module, which is in the names of parameters and in no state dict #

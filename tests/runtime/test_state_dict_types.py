@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed.fsdp as fsdp
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
@@ -126,6 +127,8 @@ class TestOptimizers:
         sharded = model()
         with pytest.raises(ValueError, match="expected a model, an optimizer and its state dict"):
             runtime.optim_state_dict_to_load(sharded, {}, {})
+        with pytest.raises(ValueError, match="expected a model"):
+            runtime.optim_state_dict_to_load({}, stepped(sharded), {})
         with pytest.raises(ValueError, match="create it after the model is sharded"):
             runtime.optim_state_dict(sharded, torch.optim.SGD(nn.Linear(2, 2).parameters()))
 
@@ -198,12 +201,74 @@ class TestOptimizers:
         backwards = list(sharded.parameters())[::-1]
         by_default = runtime.shard_full_optim_state_dict(saved, sharded)
         by_input = runtime.shard_full_optim_state_dict(saved, sharded, backwards)
+        by_name = runtime.shard_full_optim_state_dict(
+            saved, sharded, list(sharded.named_parameters())
+        )
+        assert str(by_name) == str(by_default)
         by_optimizer = runtime.shard_full_optim_state_dict(
             saved, sharded, optim=torch.optim.Adam(backwards)
         )
         assert by_default["state"][0]["exp_avg"].shape == (6, 4)
         assert by_input["state"][0]["exp_avg"].shape == (3,)
         assert str(by_input) == str(by_optimizer)
+
+    def test_states_are_nested_and_may_have_shapes_of_their_own(self) -> None:
+        sharded = model()
+        optimizer = stepped(sharded, {"params": sharded.parameters()}, {"params": []})
+        weight = sharded[0].weight
+        own = {"a": [torch.ones(6, 4)], 1: (torch.ones(6, 4), torch.ones(3))}
+        optimizer.state[weight]["own"] = own
+        saved = runtime.optim_state_dict(sharded, optimizer)
+        assert str(saved["state"]["0.weight"]["own"]) == str({1: own[1], "a": own["a"]})
+        assert [len(group["params"]) for group in saved["param_groups"]] == [4, 0]
+        runtime.optim_state_dict_to_load(sharded, optimizer, saved, load_directly=True)
+        again = optimizer.state[weight]["own"]
+        assert isinstance(again["a"][0], DTensor)
+        assert isinstance(again[1][0], DTensor)
+        assert torch.equal(again[1][1], own[1][1])
+        assert [len(group["params"]) for group in optimizer.param_groups] == [4, 0]
+
+    @pytest.mark.parametrize("is_named_optimizer", [False, True])
+    def test_parameters_that_only_the_state_dict_has(self, is_named_optimizer: bool) -> None:
+        sharded = model()
+        saved = runtime.optim_state_dict(sharded, stepped(sharded))
+        other = torch.optim.AdamW(sharded[0].parameters())
+        with pytest.raises(ValueError, match=r"names '1\.bias', which the optimizer has not"):
+            runtime.optim_state_dict_to_load(sharded, other, saved, is_named_optimizer)
+
+    def test_of_a_model_that_is_not_sharded(self) -> None:
+        plain = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3))
+        optimizer = stepped(plain)
+        saved = runtime.optim_state_dict(plain, optimizer)
+        loaded = runtime.optim_state_dict_to_load(plain, optimizer, saved)
+        expected = optimizer.state_dict()
+        assert loaded["param_groups"] == expected["param_groups"]
+        assert torch.equal(loaded["state"][1]["exp_avg"], expected["state"][1]["exp_avg"])
+        assert runtime.shard_full_optim_state_dict({"state": {}}, nn.ReLU()) == {"state": {}}
+
+    def test_each_name_of_a_tied_parameter_is_known(self) -> None:
+        tied = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        tied[1].weight = tied[0].weight
+        sharded = fully_shard(tied)
+        optimizer = stepped(sharded)
+        saved = runtime.optim_state_dict(sharded, optimizer)
+        saved["state"]["1.weight"] = saved["state"].pop("0.weight")
+        loaded = runtime.optim_state_dict_to_load(sharded, optimizer, saved)
+        assert loaded["state"].keys() == {0, 1, 2}
+
+    def test_sharded_states_of_one_rank_are_whole(self) -> None:
+        sharded = model()
+        optimizer = stepped(sharded)
+        saved = runtime.sharded_optim_state_dict(sharded, optimizer)
+        assert type(saved["state"]["0.bias"]["exp_avg"]) is torch.Tensor
+        state = optimizer.state[sharded[0].bias]["exp_avg"]
+        saved["state"]["0.bias"]["exp_avg"].fill_(7)
+        assert not (state.to_local() == 7).any()
+
+    def test_names_of_checkpointed_parts_are_those_of_the_model(self) -> None:
+        sharded = fully_shard(nn.Sequential(checkpoint_wrapper(nn.Linear(4, 6)), nn.Linear(6, 3)))
+        saved = runtime.optim_state_dict(sharded, stepped(sharded))
+        assert saved["state"].keys() == {"0.weight", "0.bias", "1.weight", "1.bias"}
 
     def test_rekeying_needs_known_keys_of_one_kind(self) -> None:
         sharded = model()
@@ -216,6 +281,16 @@ class TestOptimizers:
         with pytest.raises(ValueError, match="9 is the key of no parameter"):
             runtime.rekey_optim_state_dict(
                 {**numbered, "state": {9: {}}}, OptimStateKeyType.PARAM_NAME, sharded
+            )
+        of_less = torch.optim.Adam([sharded[1].bias])
+        less = {"state": {"1.bias": {}}, "param_groups": [{"params": ["1.bias"]}]}
+        assert runtime.rekey_optim_state_dict(
+            less, OptimStateKeyType.PARAM_ID, sharded, optim=of_less
+        ) == {"state": {0: {}}, "param_groups": [{"params": [0]}]}
+        of_more = torch.optim.Adam([*sharded.parameters(), nn.Parameter(torch.ones(1))])
+        with pytest.raises(ValueError, match="4 is the key of no parameter"):
+            runtime.rekey_optim_state_dict(
+                {**numbered, "state": {4: {}}}, OptimStateKeyType.PARAM_NAME, sharded, optim=of_more
             )
         with pytest.raises(ValueError, match="mixes names and numbers"):
             runtime.rekey_optim_state_dict(

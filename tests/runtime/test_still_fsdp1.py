@@ -33,15 +33,13 @@ STATIC = sorted(
     for name, member in vars(Theirs).items()
     if isinstance(member, staticmethod) and not name.startswith("_")
 )
-# They move checkpoints and ask no model that is the first argument: what they are given tells nothing.
-OF_NO_MODEL = {"rekey_optim_state_dict"}
 
 
 def model_of_fsdp1() -> nn.Module:
     return Theirs(nn.Linear(2, 2), use_orig_params=True, device_id=torch.device("cpu"))
 
 
-@pytest.mark.parametrize("name", [name for name in STATIC if name not in OF_NO_MODEL])
+@pytest.mark.parametrize("name", STATIC)
 def test_static_functions_are_fsdp1s(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, given = model_of_fsdp1(), []
     monkeypatch.setattr(Theirs, name, staticmethod(lambda *args: given.append(args)))
@@ -274,6 +272,29 @@ def test_a_norm_that_is_not_finite_is_refused_where_asked() -> None:
                 runtime.clip_grad_norm_(model, 1.0, error_if_nonfinite=True)
         else:
             assert runtime.clip_grad_norm_(model, 1.0, error_if_nonfinite=True) > 0
+
+
+def test_norms_are_computed_in_float32() -> None:
+    def norm(cls: Any) -> torch.Tensor:
+        torch.manual_seed(0)
+        dtype = torch.bfloat16
+        layers = [nn.Linear(8, 8, dtype=dtype) for _ in range(4)]
+        model = cls(nn.Sequential(*layers), use_orig_params=True, device_id=torch.device("cpu"))
+        model(torch.rand(1, 8, dtype=dtype)).pow(2).sum().backward()
+        return model.clip_grad_norm_(1.0)
+
+    assert torch.equal(norm(Ours), norm(Theirs))
+
+
+def test_clipping_takes_gradients_as_they_are() -> None:
+    model = Ours(nn.Linear(2, 2, bias=False))
+    with model.no_sync():
+        model(torch.ones(1, 2)).sum().backward()
+    assert model.clip_grad_norm_(1.0) == 0  # it is not reduced yet
+    model(torch.ones(1, 2)).sum().backward()
+    model.weight.grad.requires_grad_()
+    assert model.clip_grad_norm_(1.0) == 4
+    assert torch.allclose(model.weight.grad.full_tensor(), torch.full((2, 2), 0.5))
 
 
 def test_full_precision_in_evaluation_is_only_spoken_of_where_it_is_asked_for() -> None:
