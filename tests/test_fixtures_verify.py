@@ -70,7 +70,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     def run(program: Program, case: str, settings: Settings, cuda: bool, begun: Path | None) -> Run:
         folder = tmp_path_factory.mktemp(case)
         ranks, launcher = settings["ranks"], Launcher(settings["launcher"])
-        how = Recording(canonical=True, emulate=ranks if cuda else 0, align="drawn", start=begun)
+        how = Recording(canonical=True, emulate=ranks if cuda else 0, start=begun)
         whole = settings.get("thorough", False)
         arguments = [*settings["arguments"], *([] if whole else SHORTER[case])]
         options = Options(
@@ -89,9 +89,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         texts = (key, *program_texts(program.root))
         if texts not in forms:
             forms[texts] = run(program, case, settings, cuda, begun)
-        return judge(
-            one, forms[texts], settings["tolerance"], Recording(canonical=True, align="drawn")
-        )
+        return judge(one, forms[texts], settings["tolerance"], Recording(canonical=True))
 
     return do
 

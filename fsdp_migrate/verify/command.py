@@ -108,10 +108,9 @@ def _runs_a_program(command: Command) -> Command:
     help="Sums over ranks and norms in one order, in fp64, in both programs.  [default: on the CPU]",
 )
 @click.option(
-    "--align-init/--no-align-init",
-    default=None,
-    help="The migrated program takes over the original's first values.  [default: those that it "
-    "draws at random for sharded tensors]",
+    "--align-init",
+    is_flag=True,
+    help="The migrated program takes over the original's first values, where it draws others.",
 )
 @click.option(
     "--emulate/--no-emulate",

@@ -63,7 +63,7 @@ def judge(original: Run, migrated: Run, tolerance: float | None, recording: Reco
     buffers, buffer, dtypes = parameters.buffers_difference(original, migrated)
     comparison = compare(original, migrated, asked)
     odd = sorted([*odd, *comparison.differences])
-    notes = start.notes(first, begun, migrated.aligned, recording.align == "all")
+    notes = start.notes(first, begun, migrated.aligned)
     return Verdict(
         **{**vars(comparison), "differences": odd},
         tolerance=tolerance,

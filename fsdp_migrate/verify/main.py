@@ -130,7 +130,7 @@ class Pair:
         if begun.exists() and verdict.deterministic and first and first.what in _BEGINNINGS:
             how.progress("both from the same first values")
             _, after, _ = self._programs(folder / "aligned")
-            same = replace(recording, align="all", start=begun)
+            same = replace(recording, align=True, start=begun)
             again = replace(self, how=how.again("aligned"))
             other = again._run(after, same, folder / "aligned")
             if judge(verdict.original, other, how.tolerance, same).equal:

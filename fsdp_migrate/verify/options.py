@@ -31,14 +31,14 @@ class Recording:
     Attributes:
         canonical: sums over ranks, and norms, do not depend on who holds what.
         emulate: the number of CUDA devices to emulate on the CPU; 0 for none.
-        align: which first values to take from `start`: `all`, `drawn` or, for none, the empty text.
-        start: the file with the original's first values, for the migrated program.
+        align: whether the migrated program takes over the original's first values.
+        start: the file with those.
         values: what each FSDP1 construct is given is recorded, too.
     """
 
     canonical: bool = False
     emulate: int = 0
-    align: str = ""
+    align: bool = False
     start: Path | None = None
     values: bool = False
 
@@ -64,7 +64,7 @@ class Options:
     timeout: float = TIMEOUT
     nodes: Nodes | None = None
     canonical: bool | None = None
-    align_init: bool | None = None
+    align_init: bool = False
     emulate: bool | None = None
     repeat: bool | None = None
     form: str = "auto"
@@ -86,8 +86,7 @@ class Options:
     def recording(self) -> Recording:
         """What the recorder does, in the first run of the original."""
         canonical = self.device == "cpu" if self.canonical is None else self.canonical
-        align = {None: "drawn", True: "all", False: ""}[self.align_init]
-        return Recording(canonical, self.ranks if self.emulate else 0, align)
+        return Recording(canonical, self.ranks if self.emulate else 0, self.align_init)
 
     @property
     def may_emulate(self) -> bool:

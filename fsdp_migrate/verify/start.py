@@ -102,7 +102,7 @@ def differences(
             yield Difference(0, -1, rank, "first buffers", _first(odd))
 
 
-def notes(original: Start, migrated: Start, aligned: list[str], everything: bool) -> list[str]:
+def notes(original: Start, migrated: Start, aligned: list[str]) -> list[str]:
     """Notes about the first values, for the reader."""
     found = [
         f"first values of the {name} program are not known: {start.problem}"
@@ -110,9 +110,8 @@ def notes(original: Start, migrated: Start, aligned: list[str], everything: bool
         if start.problem
     ]
     if aligned:
-        why = "as asked" if everything else "it draws random numbers for sharded tensors"
         count = f"{len(aligned)} first value" + ("s" if len(aligned) > 1 else "")
-        found.append(f"the migrated program took over {count} ({why}): {aligned[0]}, …")
+        found.append(f"the migrated program took over {count}: {aligned[0]}, …")
     return found
 
 

@@ -1,7 +1,6 @@
 """The first values of a program: what its model holds when it is called for the first time.
 
-They are written for the comparison. A migrated program may then take over the original's: all, or
-only those that cannot be the same for a reason that is no fault (`draws`).
+They are written for the comparison. A migrated program may then take over the original's, if it is asked to.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from torch import nn
 
 from . import options, parameters
 from .census import Census, roots
-from .draws import Draws
 from .layouts import Part
 from .ranks import identity
 from .settings import SETTINGS
@@ -36,8 +34,6 @@ class Start:
         self.problem = "no sharded model was called"
         self.dtype = ""
         self._folder = folder
-        self._align = SETTINGS["align"] if SETTINGS.get("start") else ""
-        self._draws = Draws() if self._align else None
         self._hook = nn.modules.module.register_module_forward_pre_hook(self._called)
 
     def _called(self, module: nn.Module, _: Any) -> None:
@@ -56,8 +52,6 @@ class Start:
     def close(self) -> None:
         """Wait no longer."""
         self._hook.remove()
-        if self._draws is not None:
-            self._draws.close()
 
     def _look(self, rank: int, processes: int) -> None:
         census = Census()
@@ -73,25 +67,20 @@ class Start:
             # Processes that should hold the same are compared by this.
             sums=[(*place, _sums(part.read())) for place, part in census.parts.items()],
         )
-        if self._draws is not None and not self.problem:
+        if SETTINGS["align"] and not self.problem:
             values = torch.load(SETTINGS["start"], weights_only=True, mmap=True)
-            self._take_over(census, values, rank, self._draws)
+            self._take_over(census, values, rank)
 
-    def _take_over(self, census: Census, values: dict[str, Any], rank: int, draws: Draws) -> None:
-        everything = self._align == "all"
-        if not everything and not draws.any_shard:
-            return
+    def _take_over(self, census: Census, values: dict[str, Any], rank: int) -> None:
         for part in census.parts.values():
             local = part.read()
             whole = values["parameters"].get(part.name)
-            drawn = everything or draws.shard(local)
-            if drawn and whole is not None and tuple(whole.shape) == part.shape:
+            if whole is not None and tuple(whole.shape) == part.shape:
                 self._copy(part.name, local, _slice(whole, part, local))
         buffers = values["buffers"][rank] if rank < len(values["buffers"]) else {}
         for name, buffer in census.buffers().items():
             value = buffers.get(name)
-            drawn = everything or draws.whole(buffer)
-            if drawn and value is not None and value.shape == buffer.shape:
+            if value is not None and value.shape == buffer.shape:
                 self._copy(name, buffer.detach(), value)
         if rank < len(values["random"]):
             # Drawing for shards leaves the generator elsewhere, and dropout would differ.
