@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fsdp_migrate.codemods.edit import text
 from fsdp_migrate.codemods.models import Models
 from fsdp_migrate.codemods.rule import Edit
+from fsdp_migrate.codemods.silenced import Silenced
 from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Program
@@ -88,6 +89,11 @@ class Context:
         known = self.program.recorded
         found = known.get(self.file.path.resolve(), ()) if known else ()
         return next((each for each in found if each.is_at(call)), None)
+
+    @cached_property
+    def silenced(self) -> Silenced:
+        """Whether a comment silences a rule at a node."""
+        return Silenced(self.file.text)
 
     @cached_property
     def line_length(self) -> int:

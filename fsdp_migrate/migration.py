@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from fsdp_migrate.codemods import names
 from fsdp_migrate.codemods.context import Context, shortened
@@ -19,9 +18,6 @@ from fsdp_migrate.findings import Action, Finding, Problem
 from fsdp_migrate.report import Change
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
-
-if TYPE_CHECKING:
-    from fsdp_migrate.codemods.silenced import Silenced
 
 _OF_LIBRARIES = "FSDP8"  # the codes of what is set for another library
 
@@ -98,7 +94,6 @@ class _File:
     def __init__(self, context: Context, options: Options) -> None:
         self.context = context
         self.options = options
-        self.silenced = _silenced(context.file.text)
 
     def run(self, *, edit: bool) -> _Result:
         found = [each for codemod in asked(self.context) for each in codemod.find(self.context)]
@@ -114,9 +109,6 @@ class _File:
         is_set = any(each.rule.code.startswith(_OF_LIBRARIES) for each in found)
         of_torch = imports.of_torch or is_set or (False if self.context.references else None)
         shown = [each for each in found if self.is_on(each.rule, each.node)] + imports.found
-        if self.silenced is not None and self.context.plain and not self.options.select:
-            unused = self.silenced.unused()
-            shown += [each for each in unused if self.options.takes(each.rule.code)]
         if not edit:
             return _Result(shown, None, of_torch)
         edits += imports.edits()
@@ -125,17 +117,7 @@ class _File:
 
     def is_on(self, rule: Rule, node: ast.AST) -> bool:
         """Whether a rule is selected, and not silenced on a node's line."""
-        silenced = self.silenced is not None and self.silenced(rule, node)
-        return self.options.takes(rule.code) and not silenced
-
-
-def _silenced(text: str) -> Silenced | None:
-    """The comments of a file that silence rules; few files have any."""
-    if "fsdp-migrate:" not in text:
-        return None
-    from fsdp_migrate.codemods.silenced import Silenced
-
-    return Silenced(text)
+        return self.options.takes(rule.code) and not self.context.silenced(rule, node)
 
 
 def _settled(

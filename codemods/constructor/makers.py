@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from fsdp_migrate.codemods.constructor.rules import CONSTRUCTOR
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.silenced import Silenced
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.scopes import Assigned
@@ -28,8 +27,7 @@ def find_makers(context: Context, constructions: Sequence[Construction]) -> None
     """Gives each call of a file what makes it, where that is certain."""
     makers = {each.call: each for each in constructions if _is_maker(context, each)}
     calls = [each for each in constructions if each.kind == WRAP]
-    silenced = Silenced(context.file.text)
-    if any(silenced(CONSTRUCTOR, each.call) for each in (*makers.values(), *calls)):
+    if any(context.silenced(CONSTRUCTOR, each.call) for each in (*makers.values(), *calls)):
         return  # one that stays needs the other as it is
     by_wrap = [each for each in calls if context.references.get(each.call.func) == "wrap"]
     for each in calls if makers else ():

@@ -19,7 +19,6 @@ from fsdp_migrate.codemods.constructor.construction import DIRECT, SIGNATURE, Co
 from fsdp_migrate.codemods.constructor.options import Fixed
 from fsdp_migrate.codemods.constructor.plain import NOTHING, Plain, Stays
 from fsdp_migrate.codemods.constructor.rules import CONSTRUCTOR
-from fsdp_migrate.codemods.silenced import Silenced
 from fsdp_migrate.facts.names import CLASS
 
 # What translates which arguments by what the files show.
@@ -84,10 +83,11 @@ def _parts(construction: Construction) -> dict[str, Plain]:
 
 def _spare(construction: Construction, known: Fixed) -> Iterator[ast.stmt]:
     """The assignment of a dictionary that only constructors of this decision unpack."""
-    context, silenced = construction.context, Silenced(construction.context.file.text)
+    context = construction.context
     calls = [use for use in known.uses if isinstance(use, ast.Call)]
-    if all(context.fsdp1(call.func) == CLASS and not silenced(CONSTRUCTOR, call) for call in calls):
-        yield known.statement
+    if all(context.fsdp1(call.func) == CLASS for call in calls):
+        if not any(context.silenced(CONSTRUCTOR, call) for call in calls):
+            yield known.statement
 
 
 def why_not(construction: Construction) -> str:

@@ -42,14 +42,4 @@ else:
 """,
         ),
     ),
-    "FSDP099": (
-        Example(
-            "a comment that silences its line",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP  # fsdp-migrate: ignore[FSDP001]
-
-model = FSDP(model)  # fsdp-migrate: ignore
-""",
-        ),
-    ),
 }
