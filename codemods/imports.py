@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.import_statement import ImportChange
 from fsdp_migrate.codemods.rule import Import
+from fsdp_migrate.facts.file import root_of
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
 from fsdp_migrate.facts.scopes import Imported, Scope
 
@@ -112,13 +113,6 @@ def _imports(context: Context, node: ast.ImportFrom, at: ast.AST | None) -> bool
     names = {alias.asname or alias.name for alias in node.names}
     scope = context.file.scope_of(node)
     return root is not None and root.id in names and sees(context, root, scope, root.id)
-
-
-def root_of(node: ast.expr) -> ast.Name | None:
-    """The name that a dotted name begins with."""
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return node if isinstance(node, ast.Name) else None
 
 
 def sees(context: Context, load: ast.Name, scope: Scope, local: str) -> bool:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 # Each module looks at one file and yields what it finds. It is asked, and imported, only where one of its words is in the file
 # or among the FSDP1 names that the file refers to; without words, always. `names` and `swap` run after all, on what they leave.
 CODEMODS: dict[str, tuple[str, ...]] = {
-    "constructor.ledger": (),
+    "constructor.findings": (),
     "uses.state_dicts": ("state_dict", "STATE_DICT"),
     "uses.training": ("clip_grad_norm_", "no_sync"),
     "uses.classes": ("isinstance", "->", ": "),

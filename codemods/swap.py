@@ -16,11 +16,11 @@ from fsdp_migrate.codemods.imports import (
     is_spent,
     leading,
     may_go,
-    root_of,
     sees,
     spent_aliases,
 )
 from fsdp_migrate.codemods.rule import Edit, Edits, Found, Import, Rule
+from fsdp_migrate.facts.file import root_of
 from fsdp_migrate.facts.names import RUNTIME, TORCH, fsdp1_name, in_runtime, is_module
 from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
 from fsdp_migrate.findings import Action

@@ -1,1 +1,12 @@
-""""""
+"""The calls of FSDP1's class, and what they become, in the order in which a call goes through the modules:
+
+- `construction`, with `makers` and `options`: the call and its arguments, also those that a `partial`, `enable_wrap` or a
+  dictionary gives it.
+- `sharding`, `wrapping`, `precision` and `training`: what each argument is in plain PyTorch, as a `Plain` (`plain`), or why it
+  stays on the bridge. `leaves` is for a value that a branch chooses, `translate` has the tables.
+- `recorded`, `recorded_units` and `recorded_checks`: the same by what a run gave. `parts` asks the files first, then a run.
+- `decision`: whether all constructors that may share a model become plain. It asks where a model comes from (`origin`), what it
+  contains (`contents`), what FSDP2 refuses (`refused`), which files it reaches (`reach`), and what depends on FSDP1 in them
+  (`dependence`, with `before`, `guards` and `parameter_names`).
+- `form` and `layout`: the plain form as code. `findings`: what is reported of each call and argument.
+"""

@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from fsdp_migrate.codemods.constructor.construction import Construction
-from fsdp_migrate.codemods.constructor.origin import is_module, root_of
+from fsdp_migrate.codemods.constructor.origin import is_module
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.models import given
-from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.facts.file import File, last_name, root_of
 from fsdp_migrate.facts.program import Definition
 from fsdp_migrate.facts.scopes import Parameter
 from fsdp_migrate.facts.values import reaching

@@ -18,13 +18,13 @@ from fsdp_migrate.codemods.constructor.construction import (
     Construction,
     Constructions,
 )
+from fsdp_migrate.codemods.constructor.contents import BATCH_NORM, BUFFERS, Contents
 from fsdp_migrate.codemods.constructor.dependence import GATHERED, WHOLE, WORDS, dependences
 from fsdp_migrate.codemods.constructor.form import PlainForm, handled_by
 from fsdp_migrate.codemods.constructor.guards import are_held
 from fsdp_migrate.codemods.constructor.layout import definition, shape_of
 from fsdp_migrate.codemods.constructor.leaves import leaves_of
 from fsdp_migrate.codemods.constructor.makers import runs_under
-from fsdp_migrate.codemods.constructor.makeup import BATCH_NORM, BUFFERS, Makeup
 from fsdp_migrate.codemods.constructor.origin import (
     Origin,
     callers,
@@ -87,9 +87,9 @@ class Decisions:
         return Reach(self.models.program)
 
     @cached_property
-    def makeup(self) -> Makeup:
+    def contents(self) -> Contents:
         """What the models of the run are made of."""
-        return Makeup(self.models.program, self.reach)
+        return Contents(self.models.program, self.reach)
 
     def of(self, context: Context) -> Decision:
         """The decision that holds for a file."""
@@ -192,7 +192,7 @@ class Decisions:
             factories = origin_of(construction).factories
         except Stays:
             return False
-        return all(isinstance(self.makeup.made_of(*factory), External) for factory in factories)
+        return all(isinstance(self.contents.made_of(*factory), External) for factory in factories)
 
     def _stays(self, context: Context) -> Iterator[bool]:
         """Whether each constructor of a file stays on the bridge for its own arguments."""
@@ -230,7 +230,7 @@ class Decisions:
             Stays: if there is none.
         """
         parts, origin = parts_of(construction), origins[construction]
-        check_outputs(construction, lambda: self.makeup.dataclasses_made(origin))
+        check_outputs(construction, lambda: self.contents.dataclasses_made(origin))
         context, precise = construction.context, parts["mixed_precision"]
         ran = recorded.facts(construction)
         sync, casts = parts["sync_module_states"], precise.above or precise.below
@@ -238,11 +238,11 @@ class Decisions:
             if may_be_nested(context, origin, origins.values()):
                 raise Stays("another constructor may wrap the model or a part of it")
         norms = self._has_norms(construction, parts, origin)
-        if casts and not (ran["buffers"] if ran else self.makeup.may_hold(origin, BUFFERS)):
+        if casts and not (ran["buffers"] if ran else self.contents.may_hold(origin, BUFFERS)):
             parts["mixed_precision"] = precision.without_buffers(precise)
         parts["module"] = self._behind(construction, origin, whole_states=whole_states)
         units = wrapping.listed(construction)
-        if units and not norms and self.makeup.builds_each(origin, units):
+        if units and not norms and self.contents.builds_each(origin, units):
             part = replace(parts["auto_wrap_policy"], units="", members=(f"{units}.*",))
             parts["auto_wrap_policy"] = replace(part, message="becomes a loop over these modules")
         whole = merged(parts.values())
@@ -253,7 +253,9 @@ class Decisions:
             if not context.means(need.name, construction.call, f"{need.module}.{need.name}"):
                 raise Stays(f"the name {need.name} means something else in this file")
         classes = None if ran else wrapping.classes_of(construction)
-        skip = classes is not None and not self.makeup.is_of_another_class(origin, context, classes)
+        skip = classes is not None and not self.contents.is_of_another_class(
+            origin, context, classes
+        )
         skip = bool(ran["root_is_alike"]) if ran else skip
         if shape.function and construction.maker is None:
             code = definition(construction, whole, shape, skip_root=skip)
@@ -265,7 +267,7 @@ class Decisions:
     def _behind(self, construction: Construction, origin: Origin, *, whole_states: bool) -> Plain:
         """The calls behind the sharding, for what FSDP1's models do by themselves."""
         at, needs = construction.call.func, []
-        if not origin.factories or self.makeup.may_leave_unused(origin):
+        if not origin.factories or self.contents.may_leave_unused(origin):
             needs.append(Import(RUNTIME, "fill_unused_gradients", at))
         if whole_states:
             needs.append(Import(RUNTIME, "use_full_state_dicts", at))
@@ -288,7 +290,7 @@ class Decisions:
         if ran:
             return bool(ran["batch_norm"])
         value, context = construction.value("mixed_precision"), construction.context
-        may_hold = value is not None and self.makeup.may_hold(origin, BATCH_NORM)
+        may_hold = value is not None and self.contents.may_hold(origin, BATCH_NORM)
         if may_hold and value is not None and len(list(leaves_of(context, value))) > 1:
             raise Stays("the model may have a BatchNorm, and mixed_precision may be None")
         return may_hold

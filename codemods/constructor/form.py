@@ -80,7 +80,7 @@ def handled_by(
     from fsdp_migrate.codemods.registry import asked
 
     found: list[Found] = []
-    for codemod in asked(context, but=["constructor.ledger"]):
+    for codemod in asked(context, but=["constructor.findings"]):
         plain = getattr(codemod, "plain", None)
         found += codemod.find(context) if plain is None else plain(context, forms)
     edited = [each for each in found if each.edits is not None]

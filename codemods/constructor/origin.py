@@ -16,7 +16,7 @@ from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.plain import Stays
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.models import SAME, given
-from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.facts.file import File, last_name, root_of
 from fsdp_migrate.facts.program import Definition, External, Program
 from fsdp_migrate.facts.scopes import Opaque, Parameter
 from fsdp_migrate.facts.values import element, reaching
@@ -213,13 +213,6 @@ def _is_same(value: ast.expr, name: str, at: ast.AST) -> bool:
             return False
         value = value.func.value
     return isinstance(value, ast.Name) and value.id == name
-
-
-def root_of(expression: ast.expr) -> ast.Name | None:
-    """The name that a dotted or indexed expression begins with."""
-    while isinstance(expression, ast.Attribute | ast.Subscript):
-        expression = expression.value
-    return expression if isinstance(expression, ast.Name) else None
 
 
 def callers(

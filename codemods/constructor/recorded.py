@@ -16,10 +16,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fsdp_migrate.codemods.constructor import precision, recorded_units, training
-from fsdp_migrate.codemods.constructor.checks import conditions, written
 from fsdp_migrate.codemods.constructor.construction import FREE, Construction
 from fsdp_migrate.codemods.constructor.origin import Origin, origin_of
 from fsdp_migrate.codemods.constructor.plain import Plain, Stays, has_torch, is_pure, spent
+from fsdp_migrate.codemods.constructor.recorded_checks import conditions, written
 from fsdp_migrate.codemods.constructor.translate import HYBRID, mesh, translated
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Import

@@ -8,9 +8,9 @@ from dataclasses import replace
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
-from fsdp_migrate.codemods.constructor.checks import written
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.plain import Plain, Stays, has_torch
+from fsdp_migrate.codemods.constructor.recorded_checks import written
 from fsdp_migrate.codemods.constructor.translate import translated
 from fsdp_migrate.codemods.rule import Import
 from fsdp_migrate.facts.names import RUNTIME

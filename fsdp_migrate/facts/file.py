@@ -265,6 +265,13 @@ def last_name(expression: ast.AST | None) -> str:
     return getattr(expression, "attr", getattr(expression, "id", ""))
 
 
+def root_of(expression: ast.expr) -> ast.Name | None:
+    """The name that a dotted or indexed expression begins with."""
+    while isinstance(expression, ast.Attribute | ast.Subscript):
+        expression = expression.value
+    return expression if isinstance(expression, ast.Name) else None
+
+
 def module_name(path: Path) -> str:
     """The dotted form of a file's whole path. Imports are resolved by its end."""
     absolute = path.absolute()

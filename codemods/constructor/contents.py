@@ -27,7 +27,7 @@ _TRANSFORMERS = re.compile(
 )
 
 
-class Makeup:
+class Contents:
     """What the models of a program may contain."""
 
     def __init__(self, program: Program, reach: Reach) -> None:
