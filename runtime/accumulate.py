@@ -26,9 +26,8 @@ def no_sync(model: nn.Module) -> Iterator[None]:
 
     Accumulated gradients are whole, not sharded, and are kept by FSDP2. ``zero_grad()`` drops them as
     under FSDP1, say those of micro-batches that are left over at the end of an epoch: until they are
-    reduced, ``param.grad`` is a placeholder for them, and an optimizer that meets it raises. FSDP2
-    accumulates in ``reduce_dtype`` where FSDP1 did in ``param_dtype``: with float32 over bfloat16 the
-    sum is more precise, the other way round it is less.
+    reduced, ``param.grad`` is a placeholder for them, and an optimizer that meets it raises. They add
+    up in ``param_dtype``, as under FSDP1; FSDP2 alone would do so in ``reduce_dtype``.
 
     A module with a ``no_sync`` of its own, such as DistributedDataParallel, gets that one. Raises
     TypeError for a module that is not sharded.

@@ -253,6 +253,7 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
             if precision.buffer_dtype is not None:
                 for module in own_modules(unit, unit._ignored_modules):
                     cast_own_buffers(module, precision.buffer_dtype)
+        torch_private.gather_for_training(units)
         if any(unit.forward_prefetch for unit in units):
             prefetch_in_forward_order(self, units)
 

@@ -92,6 +92,18 @@ def _may_change(tensor: object) -> bool:
     return bool(meta._get_creation_meta(tensor) == meta.CreationMeta.DEFAULT)
 
 
+def gather_for_training(units: list[Any]) -> None:
+    """Gathers units once where their first forward is in inference mode.
+
+    FSDP2 keeps what its first gathering allocates, and inference tensors cannot be trained.
+    """
+    if torch.is_inference_mode_enabled():
+        with torch.inference_mode(mode=False):
+            for unit in units:
+                unit.unshard()
+                unit.reshard()
+
+
 def post_forward(unit: Any, args: tuple[Any, ...], output: Any) -> Any:
     """Frees the parameters of ``unit`` if its strategy says so; the output, ready for backward.
 
@@ -222,10 +234,18 @@ def around_backward(
     in place of ``reduce()``, which frees its parameters and reduces its gradients.
 
     The modules show what is gathered, as activation checkpointing runs their forward again.
+    Gradients that are not reduced add up in the type that they are computed in, as under FSDP1:
+    FSDP2 would cast them to ``reduce_dtype``.
     """
     for group in parameter_groups(unit):
+        for parameter in group.fsdp_params:
+            parameter.to_accumulated_grad_if_needed = _keep
         group.pre_backward = _preceded(group.pre_backward, before, group)
         group.post_backward = _replaced(group.post_backward, after, group)
+
+
+def _keep() -> None:
+    pass
 
 
 def _preceded(function: Callable[..., None], first: Callable[[Any], None], group: Any) -> Any:
@@ -246,14 +266,11 @@ def _replaced(
 def has_unreduced_gradient(parameter: Any) -> bool:
     """Whether a backward left a gradient that has not been reduced."""
     unsharded = getattr(parameter, "_unsharded_param", None)
-    return parameter.unsharded_accumulated_grad is not None or (
-        unsharded is not None and unsharded.grad is not None
-    )
+    return unsharded is not None and unsharded.grad is not None
 
 
 def drop_unreduced_gradient(parameter: Any) -> None:
     """Forgets what :func:`has_unreduced_gradient` asks for."""
-    parameter.unsharded_accumulated_grad = None
     unsharded = getattr(parameter, "_unsharded_param", None)
     if unsharded is not None:
         unsharded.grad = None
@@ -264,18 +281,14 @@ def complete_gradients(group: Any) -> None:
 
     torch reduces those that a rank has gradients of: ranks that used different ones would add up
     gradients of different parameters. From 2.13 on it can fill in zeros itself
-    (``set_reduce_scatter_unused_params``), but in ``param_dtype``, while accumulated gradients are in
-    ``reduce_dtype``, and all must be of one dtype.
+    (``set_reduce_scatter_unused_params``).
     """
-    accumulated = any(p.unsharded_accumulated_grad is not None for p in group.fsdp_params)
     for parameter in group.fsdp_params:
         unsharded = getattr(parameter, "_unsharded_param", None)
         if unsharded is None or not unsharded.requires_grad:
             continue
         if not has_unreduced_gradient(parameter):
             unsharded.grad = torch.zeros_like(unsharded)
-        if accumulated and parameter.unsharded_accumulated_grad is None:
-            parameter.to_accumulated_grad_if_needed()
 
 
 # State dicts #

@@ -309,6 +309,16 @@ def frozen_units_with_unused_inputs(api: Any) -> Any:
 
 
 @holds()
+def inference_before_training(api: Any) -> Any:
+    """What has loaded a state dict may run in inference mode first, and train then."""
+    model = in_blocks(api)
+    model.load_state_dict(model.state_dict())
+    with torch.inference_mode():
+        model(batches(1)[0])
+    return train(model), full(api, model)
+
+
+@holds()
 def inputs_changed_in_place(api: Any) -> Any:
     """A unit may change its input in place, and whoever gave it sees the change."""
 
