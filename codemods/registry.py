@@ -44,7 +44,7 @@ CODEMODS: dict[str, tuple[str, ...]] = {
 
 
 class Codemod(Protocol):
-    """A module with rules."""
+    """A module with rules and what finds their constructs."""
 
     RULES: tuple[Rule, ...]
 
@@ -53,7 +53,7 @@ class Codemod(Protocol):
 
 
 def asked(context: Context, but: Iterable[str] = ()) -> Iterator[Codemod]:
-    """The modules that may have something to say about a file, but for some."""
+    """The modules that may find something in a file, without those named in `but`."""
     text, names = context.file.text, set(context.references.values())
     for name, words in CODEMODS.items():
         if name not in but and (

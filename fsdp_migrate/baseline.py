@@ -40,7 +40,7 @@ def pass_known(file: Path, report: Report, files: Collection[Path]) -> None:
     """Takes the findings that are in the baseline out of a report, which counts them.
 
     Args:
-        files: those that the run looked at: of others it cannot be said whether a finding is gone.
+        files: those that the run looked at; findings of any other file may still be there.
     """
     known = _read(file)
     new = []

@@ -35,7 +35,7 @@ class Report:
         candidates: how many of them mention FSDP at all.
         on_bridge: whether no file uses torch's FSDP1: every construct found is already the runtime's.
         vendored: the folders with a copy of the runtime that the files import.
-        known, gone: how many findings a baseline has besides, and how many of it there are no more.
+        known, gone: how many findings the baseline left out, and how many of its findings the files no longer have.
         seconds: wall time of the run.
     """
 

@@ -35,7 +35,11 @@ class Contents:
         self.reach = reach
 
     def may_hold(self, origin: Origin, words: Iterable[str]) -> bool:
-        """Whether a part that is named by one of some words can be in the model."""
+        """Whether the model may have a part of a kind.
+
+        Args:
+            words: one of them is in the source of every program that has such a part.
+        """
         texts = []
         for file, call in origin.factories:
             around = file.function(call) or file.tree

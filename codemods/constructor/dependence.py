@@ -32,8 +32,8 @@ Dependence = tuple[ast.AST, str]
 # The two that a plain form can provide for.
 # A plain model's own state dicts are of shards, unless the runtime is told to make them whole.
 WHOLE = "may save or load the model by its own state_dict, whose tensors are whole under FSDP1"
-# After an evaluation FSDP2's root is gathered, unless it is told to free its parameters. So is FSDP1's inside, which shows its
-# shards, and evaluates by the gathered values again, whatever was done to the shards: that is no plain model's way.
+# After an evaluation FSDP2's root stays gathered, unless it is told to free its parameters. FSDP1's does, too, but it shows its
+# shards, and evaluates by the gathered values again even if the shards have changed since: no plain model does that.
 GATHERED = "may give an optimizer parameters that are gathered after an evaluation"
 _CHANGED = (
     "may read or change parameters after an evaluation, when FSDP1's root keeps gathered values"
@@ -72,7 +72,6 @@ WORDS = re.compile(
     + rb"|\.data\b|\.children\(|_modules\b|\.save\(|\.dumps?\(|meta|empty_weights|getattr|isinstance"
     + rb"|channels_last|inplace|\.parameters\(|\.buffers\("
 )
-_STATES = ("state_dict", "load_state_dict")
 _NO_MODEL = re.compile(
     r"optim|opt$|sched|scaler|loader|sampler|metric|callback|tokenizer|dataset|iterator|meter|ampl?$"
 )
@@ -130,7 +129,7 @@ class _Search:
                 yield call
 
     def is_bare(self, node: ast.AST) -> bool:
-        """Whether the model that a node is about has no wrapper there: not yet, or a test has said so."""
+        """Whether the model that a node is about has no wrapper there: it is wrapped later, or a test rules it out."""
         subject = subject_of(node)
         if self.before.covers(node) or subject is None:
             return self.before.covers(node)

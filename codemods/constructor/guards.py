@@ -1,5 +1,7 @@
-"""What holds at a place: the tests of an `if` around it, and of one above it that leaves where it does not hold, and what a
-name was given last."""
+"""What is known at a place in the source: which tests hold there, and what value a name was given last.
+
+A test holds inside of its `if`, and below an `if` whose body leaves the block.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ def was_wrapper(context: Context, attribute: ast.Attribute) -> bool | None:
 
 
 def last_value(file: File, name: ast.expr, at: ast.AST) -> ast.expr | None:
-    """The value that a local name has at a place for certain: of its last assignment, which is above on every way to there."""
+    """The value that a local name certainly has at a place: that of its last assignment, if no way to the place avoids it."""
     found = file.variable(name, at)
     if found is None or found.scope is not file.scope_of(at) or not found.assigned:
         return None
@@ -58,7 +60,7 @@ def last_value(file: File, name: ast.expr, at: ast.AST) -> ast.expr | None:
 
 
 def are_held(context: Context) -> bool:
-    """Whether a file may put a wrapped model into another module, which a test of its class says nothing of."""
+    """Whether a file may put a wrapped model into another module, whose class does not show the model inside."""
     for call in context.file.of(ast.Call):
         given = [*call.args, *(keyword.value for keyword in call.keywords)]
         if not any(

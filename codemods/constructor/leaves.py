@@ -25,7 +25,7 @@ class Rewritten:
     """An argument with its leaves translated.
 
     Attributes:
-        text: the expression at the constructor.
+        text: the expression to write at the constructor.
         leaves: what was translated.
         edits: changes of the assignments that give it its value.
         statements: assignments that go, since their value is written at the constructor.
@@ -42,12 +42,12 @@ class Rewritten:
 
     @property
     def removed(self) -> tuple[ast.expr, ...]:
-        """The leaves that are gone afterwards."""
+        """The leaves that the rewrite takes out of the file."""
         return () if self.shared else self.leaves
 
 
 def leaves_of(context: Context, value: ast.expr) -> Iterator[ast.expr]:
-    """The expressions of this file whose value an argument can have."""
+    """The expressions in this file that an argument can get its value from."""
     inner = branches(value)
     if not inner and isinstance(value, ast.Name):
         inner = [each.value for each in _assigned(context, value)]

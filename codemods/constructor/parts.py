@@ -91,7 +91,7 @@ def _spare(construction: Construction, known: Fixed) -> Iterator[ast.stmt]:
 
 
 def why_not(construction: Construction) -> str:
-    """What in its own arguments keeps a constructor on the bridge; "" for nothing."""
+    """Why a constructor's own arguments keep it on the bridge; "" if they do not."""
     try:
         parts_of(construction)
     except Stays as stays:

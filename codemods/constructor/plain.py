@@ -101,7 +101,7 @@ def merged(parts: Iterable[Plain]) -> Plain:
 def spent(
     context: Context, value: Value, among: Collection[ast.expr] = ()
 ) -> tuple[ast.stmt, ...] | None:
-    """The assignments that made a value and have no other use; None if something else reads them, or another file.
+    """The assignments that only lead to a value; None if something else reads one of their names, here or in another file.
 
     Args:
         among: further uses that do not count.
@@ -177,7 +177,8 @@ def is_given(construction: Construction, name: str) -> bool:
 
 
 def bound(construction: Construction, name: str, text: str) -> tuple[str, tuple[str, ...]]:
-    """A value as the calls of `fully_shard` get it, and the statement that gives it a name where several calls do."""
+    """What to write for a value in each call of `fully_shard`: its source, or a name where there are several calls, with the
+    statement that binds the name."""
     if not name or text.isidentifier() or not is_given(construction, "auto_wrap_policy"):
         return text, ()
     free = construction.context.free(name, construction.call)

@@ -27,7 +27,7 @@ _USES = (re.compile(r"\.module\b"), re.compile(r"fsdp(?<!\wfsdp)\b"))
 
 
 class Reach:
-    """Which files import which, found out when asked."""
+    """Which files import which; a file is read when it is first asked about."""
 
     def __init__(self, program: Program) -> None:
         self.program = program

@@ -189,7 +189,7 @@ class Taken:
 
 
 def holds(models: Models, expression: ast.expr, file: File) -> bool:
-    """Whether an expression can be a sharded model, or the module inside: `raw = model.module if sharded else model`."""
+    """Whether an expression can be a sharded model or the module inside: `raw = model.module if sharded else model`."""
     if models.can_hold(expression, file):
         return True
     if isinstance(expression, ast.Name):

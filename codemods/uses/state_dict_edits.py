@@ -21,10 +21,10 @@ from fsdp_migrate.facts.file import NEWLINE
 
 @dataclass(frozen=True, eq=False)
 class Replacement:
-    """A call of torch's in the place of one of FSDP1's.
+    """A call of one of torch's functions that replaces one of FSDP1's.
 
     Attributes:
-        call: what makes way.
+        call: the call that it replaces.
         function: `get_model_state_dict` and its like.
         arguments: as source.
     """

@@ -38,7 +38,7 @@ def norm_gaps(original: Run, migrated: Run) -> list[Point]:
 
 
 def places(run: Run) -> list[float]:
-    """Where each loss is on the axis: the last backward of step 3 at 3, the one before it somewhat earlier."""
+    """The place of each loss on the axis of steps: the last backward of step 3 is at 3, the others are before it."""
     steps = max((rank.loss_steps for rank in run.ranks), key=len, default=[])
     several = Counter(steps)
     seen: Counter[int] = Counter()
@@ -50,6 +50,6 @@ def places(run: Run) -> list[float]:
 
 
 def columns(run: Run) -> list[list[float]]:
-    """For each backward the losses of all ranks that went so far."""
+    """For each backward, the losses of all ranks that have one."""
     rows = itertools.zip_longest(*(rank.losses for rank in run.ranks))
     return [[loss for loss in row if loss is not None] for row in rows]

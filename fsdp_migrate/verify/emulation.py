@@ -1,4 +1,4 @@
-"""Whether a program needs CUDA, and what to say where the emulation of it has an end."""
+"""Whether a program needs CUDA, and what to say where CUDA cannot be emulated."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def wants_cuda(root: Path) -> bool:
 
 
 def asks_first(root: Path) -> bool:
-    """Whether a program asks if there is a device: then it may well know what to do without."""
+    """Whether a program asks if there is a device: then it may run without one."""
     return any(_ASKS.search(text) for text in _texts(root))
 
 
 def explain(failure: ProgramFailed, emulated: bool) -> ProgramFailed:
-    """The failure with what it has to do with CUDA, if it has."""
+    """The failure, with the reason if it is about CUDA."""
     text = f"{failure.reason}\n{failure.details}"
     reason = ""
     if emulated and (refused := _REFUSED.search(text)):

@@ -1,4 +1,4 @@
-"""Why a program failed: the rank that failed first, and its last lines."""
+"""Why a program failed: which rank failed first, and what it said last."""
 
 from __future__ import annotations
 

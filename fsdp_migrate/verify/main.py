@@ -116,7 +116,7 @@ class Pair:
         return before, after, migration.migrate(after.root, self.how.form, self.how.recorded)
 
     def _explained(self, verdict: Verdict, recording: Recording, folder: Path) -> Verdict:
-        """With the results of further runs: the original against itself, and both from the same values."""
+        """The verdict after further runs where they are needed: the original against itself, both from the same values."""
         how = self.how
         if how.repeat or (how.repeat is None and not verdict.equal):
             how.progress("the original program once more, against itself")
@@ -144,7 +144,7 @@ class Pair:
         return folders.copy(name, path, target, entry=how.entry, root=how.root, links=how.links)
 
     def run_original(self, program: Program, folder: Path) -> tuple[records.Run, Recording]:
-        """Run it as it is, unless it asks for CUDA in vain; returns also how it was run."""
+        """Run it, with CUDA emulated if it cannot do without; returns also how it was run."""
         may = self.how.may_emulate and not self.recording.emulate
         wants = may and emulation.wants_cuda(program.root)
         emulated = replace(self.recording, emulate=self.how.ranks)
@@ -168,7 +168,7 @@ class Pair:
 
 
 def _never(checkpoints: int, verdict: Verdict) -> list[str]:
-    """What no run of this kind compares."""
+    """What was not compared, whatever the result."""
     told = ["what an evaluation computes, beyond numbers that are printed"]
     if verdict.tolerance:
         told.append("last parameters and buffers are shown, and judged with --tolerance 0 only")
@@ -178,7 +178,7 @@ def _never(checkpoints: int, verdict: Verdict) -> list[str]:
 
 
 def _stray_arguments(program: Program, how: Options) -> list[str]:
-    """Arguments by which a program leaves its copy."""
+    """Notes on arguments that lead a program out of its copy."""
     return [
         f"{argument} leads out of the copies: both programs read and write it in place"
         for argument in how.arguments

@@ -49,7 +49,7 @@ class Options:
 
     Attributes:
         nodes: where every one of several nodes calls this function.
-        recorded: what a run gave to the original's constructs: the copy is migrated with it.
+        recorded: what a run gave to the original's constructs, for the migration of the copy.
         progress: called with what is being done, in a few words.
     """
 
@@ -94,7 +94,7 @@ class Options:
         return self.emulate is None and self.device == "cpu" and self.nodes is None
 
     def again(self, name: str) -> Options:
-        """For one more run, whose records on several nodes are others."""
+        """The options of one more run: on several nodes its records need a name of their own."""
         nodes = self.nodes and replace(self.nodes, run=f"{self.nodes.run}-{name}")
         return replace(self, nodes=nodes)
 

@@ -1,4 +1,4 @@
-"""The texts of both programs: the diff that is tested."""
+"""How the source of both programs differs."""
 
 from __future__ import annotations
 

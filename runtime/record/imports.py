@@ -101,7 +101,7 @@ class Finder(MetaPathFinder):
         return spec
 
     def _places(self, places: Sequence[str] | None) -> list[str] | None:
-        """The places in the copy, each before the one that has what git ignores."""
+        """The search path of a package: for each folder its copy, then the folder itself, which also has what git ignores."""
         if places is None:
             return None
         moved = [place for old in places for place in (self._copies.of(old), old) if place]
