@@ -148,7 +148,7 @@ class Context:
         return found
 
     def is_for_others(self, name: str) -> bool:
-        """Whether other files may read a name of this one: it is in `__all__`, in a package, or imported from here by name."""
+        """Whether other files may read a name of this one: of a package, in `__all__`, or imported from here by name."""
         exported = any(
             isinstance(each.value, str) and each.value == name and self._is_in_all(each)
             for each in self.file.of(ast.Constant)

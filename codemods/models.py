@@ -249,7 +249,7 @@ class Models:
         return found
 
     def _kept(self, attribute: ast.Attribute, file: File) -> bool:
-        """Whether such a model was assigned to an attribute of that name: of `self` in the same class, or anywhere in the file."""
+        """Whether such a model was assigned to an attribute of that name: of `self` in its class, else anywhere in the file."""
         cls = file.enclosing_class(attribute)
         own = getattr(attribute.value, "id", "") == "self"
         for store in file.attributes.get(attribute.attr, ()):
