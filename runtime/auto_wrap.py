@@ -74,7 +74,7 @@ def check_ties(root: nn.Module, units: Collection[nn.Module], ignored: Ignored) 
     its first forward, or with ``use_orig_params=False`` cut the tie in silence as well.
     """
     names = {module: name for name, module in root.named_modules()}
-    boundaries = {*units, *ignored.modules}
+    boundaries = set(units)
     seen: dict[nn.Parameter, tuple[nn.Module, str]] = {}
     for unit in units:
         for module in () if is_unit(unit) else own_modules(unit, boundaries):
@@ -103,7 +103,7 @@ def _check_frozen(
     boundaries = {unit.module for unit in units}
     for unit in units:
         parameters = {
-            parameter: f"{names[module]}.{name}".lstrip(".")
+            parameter: f"{names[module]}.{name}"
             for module in own_modules(unit.module, boundaries)
             for name, parameter in module.named_parameters(recurse=False)
             if parameter not in ignored

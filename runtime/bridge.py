@@ -22,7 +22,7 @@ from .api import (
     TrainingState,
     as_mixed_precision,
 )
-from .auto_wrap import check_ties, wrap_children
+from .auto_wrap import wrap_children
 from .clip import clip_grad_norm_
 from .gather import assign_data
 from .ignored import resolve_ignored
@@ -154,8 +154,6 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
         common = Common(ignored, compute_device(own, device_id, device_mesh))
         if auto_wrap_policy is not None:
             wrap_children(module, auto_wrap_policy, arguments, common, _unit)
-        else:
-            check_ties(module, [module], ignored)
         self._wrap(module, arguments, common)
 
     def _wrap(self, module: nn.Module, arguments: Arguments, common: Common) -> None:

@@ -109,13 +109,13 @@ def build_mesh(
         return _replicated_mesh(device_type, group)
     if device_mesh is not None:
         return device_mesh
-    if process_group is not None and process_group is not dist.group.WORLD:
+    if process_group is not None:
         return DeviceMesh.from_group(process_group, device_type)
     return init_device_mesh(device_type, (dist.get_world_size(),))
 
 
 def _replicated_mesh(device_type: str, group: dist.ProcessGroup | None) -> DeviceMesh:
-    if group is None or group is dist.group.WORLD:
+    if group is None:
         return init_device_mesh(
             device_type, (dist.get_world_size(), 1), mesh_dim_names=MESH_DIM_NAMES
         )

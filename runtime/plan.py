@@ -99,8 +99,6 @@ def _asker(policy: Callable[..., bool]) -> Question:
         inspect.signature(policy).bind(module=None, recurse=True, nonwrapped_numel=0)
     except TypeError:
         return lambda module, recurse, numel: policy(module, recurse, numel)
-    except ValueError:  # a callable without a signature
-        pass
     return lambda module, recurse, numel: policy(
         module=module, recurse=recurse, nonwrapped_numel=numel
     )

@@ -24,7 +24,7 @@ _summoned: WeakSet[nn.Module] = WeakSet()
 
 
 def is_summoned(unit: nn.Module) -> bool:
-    """Whether the parameters of ``unit`` are whole on this rank."""
+    """Whether ``unit`` is inside :func:`summon_full_params`; with ``rank0_only`` other ranks have their shards there."""
     return unit in _summoned
 
 
@@ -85,14 +85,13 @@ def whole_parameters(
         for one in (_summon(*place, offload_to_cpu, with_grads) for place in _places(units))
         if not (rank0_only and _place_in_mesh(one.sharded) != 0)
     ]
-    shown = [unit for unit in units if not (rank0_only and _rank_in_mesh(unit) != 0)]
     for one in summoned:
         one.put(one.whole)
-    _summoned.update(shown)
+    _summoned.update(units)
     try:
         yield
     finally:
-        _summoned.difference_update(shown)
+        _summoned.difference_update(units)
         for unit in units:  # a forward inside may have left parameters gathered
             unit.reshard()
         for one in summoned:
@@ -129,12 +128,6 @@ def _check(
         raise AssertionError(
             "Cannot manually unshard parameters when already unsharding parameters"
         )
-
-
-def _rank_in_mesh(unit: Any) -> int:
-    """This rank's place among those that share the unit's shards; 0 where it has none."""
-    sharded = next((p for p in unit.parameters() if isinstance(p, DTensor)), None)
-    return 0 if sharded is None else _place_in_mesh(sharded)
 
 
 def _place_in_mesh(sharded: Any) -> int:

@@ -41,18 +41,18 @@ _SYNCED = "_fsdp_synced"
 class Arguments:
     """The constructor's arguments that a wrap policy may change for a unit."""
 
-    process_group: Any = None
-    sharding_strategy: Any = None
-    cpu_offload: Any = None
-    backward_prefetch: Any = BackwardPrefetch.BACKWARD_PRE
-    mixed_precision: Any = None
-    param_init_fn: Callable[[nn.Module], Any] | None = None
-    device_id: Any = None
-    sync_module_states: bool = False
-    forward_prefetch: bool = False
-    limit_all_gathers: bool = True
-    use_orig_params: bool = False
-    device_mesh: DeviceMesh | None = None
+    process_group: Any
+    sharding_strategy: Any
+    cpu_offload: Any
+    backward_prefetch: Any
+    mixed_precision: Any
+    param_init_fn: Callable[[nn.Module], Any] | None
+    device_id: Any
+    sync_module_states: bool
+    forward_prefetch: bool
+    limit_all_gathers: bool
+    use_orig_params: bool
+    device_mesh: DeviceMesh | None
 
     def for_unit(self, name: str, changes: dict[str, Any]) -> Arguments:
         """These arguments with what a policy returned for the unit ``name``."""
@@ -93,7 +93,7 @@ class Arguments:
                 f"Manual wrapping with {self.strategy} requires explicit specification of process "
                 "group or device_mesh."
             )
-        _ = self.precision, self.offloads, self.prefetch  # each raises for what it cannot read
+        _ = self.prefetch  # raises for what it cannot read, while nothing is sharded yet
         if self.precision is not None and os.environ.get("FSDP_USE_FULL_PREC_IN_EVAL") == "1":
             warnings.warn(
                 "FSDP_USE_FULL_PREC_IN_EVAL=1 has no equivalent in FSDP2: evaluation runs in "
@@ -164,7 +164,7 @@ def shard_unit(
     places = {
         (m, name): p
         for m in own
-        for name, p in m.named_parameters(recurse=False, remove_duplicate=False)
+        for name, p in m.named_parameters(recurse=False)
         if p not in ignored.parameters
     }
     parameters = list(dict.fromkeys(places.values()))
@@ -187,7 +187,7 @@ def shard_unit(
         reshard_after_forward=False if arguments.strategy.keeps_unsharded else None,
         mp_policy=_precision_policy(arguments.precision),
         offload_policy=_offload_policy(arguments.offloads),
-        ignored_params=(ignored.parameters | empty) or None,
+        ignored_params=ignored.parameters | empty,
     )
     reduce_as_fsdp1(unit)
     if mesh.device_type == "cpu":
@@ -203,12 +203,8 @@ def shard_unit(
 def _precision_policy(mixed_precision: MixedPrecision | None) -> MixedPrecisionPolicy:
     """The policy of a unit; which inputs are cast is decided at the first forward."""
     if mixed_precision is None:
-        return MixedPrecisionPolicy(cast_forward_inputs=False)
-    return MixedPrecisionPolicy(
-        param_dtype=mixed_precision.param_dtype,
-        reduce_dtype=mixed_precision.reduce_dtype,
-        cast_forward_inputs=False,
-    )
+        return MixedPrecisionPolicy()
+    return MixedPrecisionPolicy(mixed_precision.param_dtype, mixed_precision.reduce_dtype)
 
 
 def _offload_policy(offload: bool) -> OffloadPolicy:

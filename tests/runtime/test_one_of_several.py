@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.distributed.fsdp as fsdp
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -14,7 +16,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime import clip
-from fsdp_migrate.runtime.gather import is_first, is_sharded, sharded_as
+from fsdp_migrate.runtime.gather import is_first, is_sharded, local_shard, sharded_as
+from fsdp_migrate.runtime.mesh import build_mesh
 
 
 @pytest.mark.parametrize("rank_of_four", range(4), indirect=True)
@@ -90,6 +93,9 @@ def test_norms_are_summed_over_the_ranks_of_the_shards(
         clip.dist, "all_reduce", lambda *args, group=None, **options: groups.append(group)
     )
     model.clip_grad_norm_(1.0)
+    assert model.process_group is mesh.get_group("shard")
+    assert model._inter_node_pg is mesh.get_group("replicate")
+    assert unit(runtime, nn.Linear(2, 2), device_mesh=mesh["shard"]).process_group.size() == 2
     assert groups == [mesh.get_group("shard")]
 
 
@@ -136,3 +142,90 @@ def test_what_is_laid_out_otherwise_is_laid_out_anew(rank_of_four: int) -> None:
         value = DTensor.from_local(torch.ones(2, 3), mesh, [placement], shape=(6, 3), stride=(3, 1))
         found = sharded_as(value, weight)
         assert (found.device_mesh, found.placements) == (weight.device_mesh, weight.placements)
+
+
+@pytest.mark.parametrize("rank_of_four", [0, 1], indirect=True)
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_who_sees_whole_parameters(rank_of_four: int, hybrid: bool) -> None:
+    def seen(api: Any) -> Any:
+        options: dict[str, Any] = {}
+        if hybrid:
+            mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+            options = {"device_mesh": mesh, "sharding_strategy": api.ShardingStrategy.HYBRID_SHARD}
+        inner = nn.Sequential(nn.Linear(2, 2), nn.Linear(3, 6), unit(api, nn.ReLU(), **options))
+        model = unit(api, inner, ignored_states=[inner[0].weight], **options)
+        found = []
+        summon = api.FullyShardedDataParallel.summon_full_params
+        for offload, first in ((False, True), (True, True), (False, False)):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                with summon(model, rank0_only=first, writeback=False, offload_to_cpu=offload):
+                    found.append([name for name, _ in model.named_parameters()])
+                    is_whole = (
+                        type(inner[1].weight) is nn.Parameter and inner[1].weight.numel() == 18
+                    )
+                    assert is_whole == (rank_of_four == 0 or not first)
+            found.append([str(each.message)[:40] for each in caught])
+        return found
+
+    assert seen(runtime) == seen(fsdp)
+
+
+@pytest.mark.parametrize("rank_of_four", [1], indirect=True)
+def test_what_is_written_back(rank_of_four: int) -> None:
+    def left(api: Any, change: str, writeback: bool, with_grads: bool) -> list[bool]:
+        model = unit(api, nn.Linear(3, 8, bias=False))
+        model(torch.ones(1, 3)).sum().backward()
+        summon = api.FullyShardedDataParallel.summon_full_params
+        with torch.no_grad(), summon(model, writeback=writeback, with_grads=with_grads):
+            model.weight.fill_(7)
+            if with_grads:
+                model.weight.grad.fill_(7)
+            elif change == "gradient":
+                model.weight.grad = torch.full((8, 3), 7.0)
+        (weight,) = model.parameters()
+        both = [weight, weight.grad]
+        return [bool((local_shard(each) == 7).all()) for each in both]
+
+    for writeback in (True, False):
+        for with_grads in (True, False):
+            found = left(runtime, "", writeback, with_grads)
+            assert found == [writeback, writeback and with_grads]
+            assert found == left(fsdp, "", writeback, with_grads)
+    assert left(runtime, "gradient", True, False) == [True, False]
+
+
+@pytest.mark.parametrize("rank_of_four", [1], indirect=True)
+def test_meshes(rank_of_four: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def shape(strategy: str, **options: Any) -> Any:
+        found = build_mesh(strategy, "cpu", **options)
+        names = ("replicate", "shard") if found.ndim == 2 else None
+        assert found.mesh_dim_names == names
+        return found.mesh.tolist()
+
+    unnamed = init_device_mesh("cpu", (2, 2))
+    assert shape("HYBRID_SHARD", device_mesh=unnamed) == [[0, 1], [2, 3]]
+    model = unit(runtime, nn.Linear(2, 2), device_mesh=unnamed, sharding_strategy="HYBRID_SHARD")
+    assert model.process_group is unnamed.get_group(1)
+    assert model._inter_node_pg is unnamed.get_group(0)
+    pair = dist.new_group([0, 1])
+    monkeypatch.setattr(torch.cpu, "device_count", lambda: 2)
+    assert shape("HYBRID_SHARD") == [[0, 1], [2, 3]]
+    assert shape("NO_SHARD", process_group=pair) == [[0], [1]]
+    assert shape("NO_SHARD", process_group=dist.group.WORLD) == [[0], [1], [2], [3]]
+    assert shape("FULL_SHARD", process_group=pair) == [0, 1]
+    assert shape("FULL_SHARD", process_group=dist.group.WORLD) == [0, 1, 2, 3]
+    monkeypatch.setattr(torch.cpu, "device_count", lambda: 3)
+    with pytest.raises(ValueError, match="the 3 devices of a node, which does not divide"):
+        shape("HYBRID_SHARD")
+    with pytest.raises(ValueError, match="Expected process_group to be passed"):
+        shape("HYBRID_SHARD", process_group=(pair, pair, pair))
+    across = dist.new_group([1, 3])
+
+    def all_gather(rows: list[torch.Tensor], row: torch.Tensor, group: Any = None) -> None:
+        assert group is across
+        rows[0].copy_(row)
+        rows[1].copy_(row + 2)
+
+    monkeypatch.setattr(dist, "all_gather", all_gather)
+    assert shape("HYBRID_SHARD", process_group=(pair, across)) == [[0, 1], [2, 3]]

@@ -319,10 +319,52 @@ def test_policy_functions_of_older_releases() -> None:
     def old(module: nn.Module, recurse: bool, unwrapped_params: int) -> bool:
         return recurse or isinstance(module, nn.Linear)
 
+    def older(module: nn.Module, recurse: bool, unwrapped_params: int = 0) -> bool:
+        return old(module, recurse, unwrapped_params)
+
     model = Stack()
     expected = [u.name for u in plan_units(model, FUNCTIONS["lambda"](runtime))]
-    assert [u.name for u in plan_units(model, old)] == expected
+    for policy in (old, older):
+        assert [u.name for u in plan_units(model, policy)] == expected
     assert len(expected) > 2
+
+
+def test_policies_are_asked_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[Any]] = []
+
+    def make(api: Any) -> Any:
+        asked.append([])
+
+        def policy(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
+            asked[-1].append((type(module), recurse, nonwrapped_numel))
+            return nonwrapped_numel >= 12  # of what is inside, all or nothing
+
+        return policy
+
+    def nested() -> nn.Module:
+        return nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), nn.Linear(2, 2))
+
+    units = compare(nested, make, monkeypatch, lambda _: {})
+    assert [name for name, *_ in units] == ["0", ""]
+    assert asked[0] == asked[1] == asked[2]
+
+
+def test_what_a_policy_says_of_a_class_that_mixed_precision_leaves_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def make(api: Any) -> Any:
+        return api.CustomPolicy(
+            lambda m: {"forward_prefetch": True} if isinstance(m, nn.BatchNorm1d) else False
+        )
+
+    precision = MixedPrecision(param_dtype=torch.bfloat16)
+    units = compare(
+        lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)),
+        make,
+        monkeypatch,
+        lambda _: {"mixed_precision": precision},
+    )
+    assert units[0] == ("1", False, True, True)
 
 
 def test_something_else_than_a_policy() -> None:

@@ -217,6 +217,8 @@ def test_what_a_unit_says_while_it_runs() -> None:
         seen.append(model.training_state)
         with pytest.raises(ValueError, match="expected to be in states"):
             model.clip_grad_norm_(1.0)
+        with pytest.raises(ValueError, match="expected to be in states"), model.no_sync():
+            pass
 
     model.module.register_forward_pre_hook(look)
     model(torch.ones(1, 2))
@@ -297,8 +299,12 @@ def test_clipping_takes_gradients_as_they_are() -> None:
     assert torch.allclose(model.weight.grad.full_tensor(), torch.full((2, 2), 0.5))
 
 
-def test_full_precision_in_evaluation_is_only_spoken_of_where_it_is_asked_for() -> None:
+def test_full_precision_in_evaluation_is_only_spoken_of_where_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         Ours(nn.Linear(2, 2), mixed_precision=runtime.MixedPrecision(param_dtype=torch.bfloat16))
+        monkeypatch.setenv("FSDP_USE_FULL_PREC_IN_EVAL", "1")
+        Ours(nn.Linear(2, 2))
     assert not [each for each in caught if "FULL_PREC" in str(each.message)]

@@ -1,0 +1,96 @@
+"""Whole parameters beside FSDP1's, on one rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.fsdp as fsdp
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from fsdp_migrate import runtime
+
+pytestmark = pytest.mark.usefixtures("one_rank")
+
+
+def unit(api: Any, module: nn.Module, **options: Any) -> Any:
+    cpu = torch.device("cpu")
+    return api.FullyShardedDataParallel(module, device_id=cpu, use_orig_params=True, **options)
+
+
+def trained(api: Any) -> Any:
+    torch.manual_seed(0)
+    model = unit(api, nn.Linear(2, 2))
+    model(torch.ones(1, 2)).sum().backward()
+    return model
+
+
+def values(tensor: Any) -> Any:
+    whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return None if whole is None else whole.tolist()
+
+
+@pytest.mark.parametrize("change", ["nothing", "clear", "write"])
+def test_gradients(change: str) -> None:
+    def gradients(api: Any) -> list[Any]:
+        model = trained(api)
+        found = []
+        with api.FullyShardedDataParallel.summon_full_params(model, with_grads=True):
+            found.append(values(model.weight.grad))
+            if change == "clear":
+                model.weight.grad = None
+            if change == "write":
+                model.weight.grad.fill_(7)
+        with api.FullyShardedDataParallel.summon_full_params(model, with_grads=True):
+            found.append(values(model.weight.grad))
+        return found
+
+    assert gradients(runtime) == gradients(fsdp)
+
+
+def test_gradients_that_are_made_inside() -> None:
+    def made(api: Any) -> Any:
+        model = unit(api, nn.Linear(2, 2))
+        with api.FullyShardedDataParallel.summon_full_params(model, with_grads=True):
+            model.weight.grad = torch.ones(2, 2)
+        return model.weight.grad is None
+
+    assert made(runtime) == made(fsdp)
+
+
+def test_a_unit_alone() -> None:
+    inner = unit(runtime, nn.Linear(2, 2))
+    model = unit(runtime, nn.Sequential(inner, nn.Linear(2, 2)))
+    with runtime.summon_full_params(model, recurse=False):
+        assert isinstance(inner.weight, DTensor)
+        assert not isinstance(model.module[1].weight, DTensor)
+        assert [n for n, _ in inner.named_parameters()] == [
+            "_fsdp_wrapped_module.weight",
+            "_fsdp_wrapped_module.bias",
+        ]
+
+
+def test_a_parameter_of_two_names() -> None:
+    inner = nn.Linear(2, 2)
+    inner.again = inner.weight
+    model = unit(runtime, inner)
+    with runtime.summon_full_params(model):
+        assert inner.again is inner.weight
+        assert not isinstance(inner.again, DTensor)
+    assert inner.again is inner.weight
+
+
+def test_changes_around_an_evaluation() -> None:
+    """A root of ``fully_shard`` keeps what an evaluation has gathered."""
+    model = fully_shard(nn.Linear(2, 2, bias=False))
+    with torch.no_grad():
+        for value in (1.0, 2.0):
+            model(torch.ones(1, 2))
+            with runtime.summon_full_params(model, with_grads=True):
+                model.weight.fill_(value)
+                model(torch.ones(1, 2))
+            assert isinstance(model.weight, DTensor)
+            assert (model(torch.ones(1, 2)) == 2 * value).all()

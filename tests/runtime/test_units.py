@@ -1,0 +1,245 @@
+"""Units of the bridge beside FSDP1's, on one rank: what they warn of, what they have, what they do with inputs."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.fsdp as fsdp
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from fsdp_migrate import runtime
+from fsdp_migrate.runtime import FullyShardedDataParallel as Ours
+
+pytestmark = pytest.mark.usefixtures("one_rank")
+HALF = runtime.MixedPrecision(param_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16)
+
+
+def unit(api: Any, module: nn.Module, **options: Any) -> Any:
+    cpu = torch.device("cpu")
+    return api.FullyShardedDataParallel(
+        module, **{"device_id": cpu, "use_orig_params": True, **options}
+    )
+
+
+class Seen(nn.Linear):
+    """Notes the dtype that it is given."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.dtype = x.dtype
+        return super().forward(x)
+
+
+class Nothing(nn.Module):
+    """Has no parameters."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.dtype = x.dtype
+        return x
+
+
+def test_the_constructor_has_fsdp1s_defaults() -> None:
+    def defaults(api: Any) -> dict[str, Any]:
+        given = inspect.signature(api.FullyShardedDataParallel.__init__).parameters
+        return {name: each.default for name, each in given.items()}
+
+    assert defaults(runtime) == defaults(fsdp)
+
+
+CONTAINERS: dict[str, Callable[[], nn.Module]] = {
+    "list": lambda: nn.ModuleList([nn.Linear(2, 2)]),
+    "dict": lambda: nn.ModuleDict({"a": nn.Linear(2, 2)}),
+    "none": lambda: nn.Linear(2, 2),
+}
+
+
+@pytest.mark.parametrize("kind", CONTAINERS)
+def test_warnings_and_strategies(kind: str) -> None:
+    def told(api: Any) -> tuple[list[str], str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model = unit(api, CONTAINERS[kind]())
+        return [str(each.message) for each in caught], model.sharding_strategy.name
+
+    assert told(runtime) == told(fsdp)
+
+
+def test_replicas_of_one_rank_stay_replicas() -> None:
+    """FSDP1 goes on without them, and does not synchronize gradients (pytorch#154888)."""
+    groups = (dist.group.WORLD,) * 2
+    model = unit(runtime, nn.Linear(2, 2), sharding_strategy="HYBRID_SHARD", process_group=groups)
+    assert model.sharding_strategy == fsdp.ShardingStrategy.HYBRID_SHARD
+
+
+def test_what_is_wrapped_is_found() -> None:
+    def found(api: Any) -> Any:
+        inner = nn.Sequential(nn.Linear(2, 2), unit(api, nn.Linear(2, 2)))
+        inner[0] = inner[1]  # in two places
+        inner.append(unit(api, checkpoint_wrapper(nn.Linear(2, 2))))
+        model = unit(api, inner, cpu_offload=api.CPUOffload(offload_params=False))
+        return (
+            [name for name, _ in model.named_modules()],
+            [name for name, _ in model.named_modules(remove_duplicate=False)],
+            type(inner[2].module).__name__,
+            model.cpu_offload.offload_params,
+        )
+
+    assert found(runtime) == found(fsdp)
+    offloaded = unit(runtime, nn.Linear(2, 2), cpu_offload=runtime.CPUOffload(True))
+    assert offloaded.cpu_offload == runtime.CPUOffload(True)
+
+
+def test_a_subclass_is_one() -> None:
+    class Own(Ours):
+        pass
+
+    assert issubclass(Own, Ours)
+    half_made = Own.__new__(Own)
+    nn.Module.__init__(half_made)
+    assert not hasattr(half_made, "weight")
+
+
+def test_torch_gets_names_without_wrappers() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rank = nn.Parameter(torch.ones(2))  # as attributes of a unit are called
+            self.register_buffer("world_size", torch.ones(1))
+
+    assert list(get_model_state_dict(unit(runtime, Named()))) == ["rank", "world_size"]
+    inner = nn.Sequential(unit(runtime, nn.Linear(2, 2)), nn.Linear(2, 2))
+    inner[1] = inner[0]
+    model = unit(runtime, inner)
+    asked = {"__name__": "torch.distributed.checkpoint.state_dict"}
+    exec(
+        "def names(model): return [(n, type(m).__name__) for n, m in model.named_modules()]", asked
+    )
+    wrapper = "FullyShardedDataParallel"
+    assert asked["names"](model) == [  # type: ignore[operator]
+        ("", wrapper),
+        ("", "Sequential"),
+        ("0", wrapper),
+        ("0", "Linear"),
+    ]
+
+
+@pytest.mark.parametrize("root", [True, False])
+@pytest.mark.parametrize("every", [True, False])
+def test_which_inputs_are_cast(every: bool, root: bool) -> None:
+    def dtypes(api: Any) -> list[Any]:
+        precision = api.MixedPrecision(
+            torch.bfloat16, cast_forward_inputs=every, cast_root_forward_inputs=root
+        )
+        seen = []
+        for make in (lambda: Seen(2, 2), Nothing):
+            inner = [make(), make()]
+            model = nn.Sequential(inner[0], unit(api, inner[1], mixed_precision=precision))
+            whole = unit(api, model, mixed_precision=precision)
+            with contextlib.suppress(RuntimeError):  # a dtype that the weight does not have
+                whole(torch.ones(1, 2))
+            seen.append([getattr(each, "dtype", None) for each in inner])
+        return seen
+
+    assert dtypes(runtime) == dtypes(fsdp)
+
+
+def test_a_unit_inside_of_another_model_is_no_root() -> None:
+    inner = unit(runtime, Nothing(), mixed_precision=HALF)
+    fully_shard(nn.Sequential(nn.Linear(2, 2), inner))(torch.ones(1, 2))
+    assert inner.module.dtype == torch.float32
+
+
+def test_a_part_may_be_of_fully_shard() -> None:
+    model = unit(runtime, nn.Sequential(fully_shard(nn.Linear(2, 2)), nn.Linear(2, 2)))
+    model(torch.ones(1, 2)).sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_options_are_compared_at_the_first_use_alone() -> None:
+    model = unit(runtime, nn.Sequential(unit(runtime, nn.Linear(2, 2))))
+    model.check_is_root()
+    model.limit_all_gathers = False
+    model(torch.ones(1, 2))
+
+
+def test_what_mixed_precision_leaves_out_and_casts() -> None:
+    def run(api: Any) -> Any:
+        class Norm(nn.BatchNorm1d):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                self.given = x.dtype, self.running_mean.dtype
+                return super().forward(x)
+
+        inner = nn.Sequential(nn.Linear(2, 2), Norm(2), nn.Linear(2, 2))
+        inner.register_buffer("own", torch.ones(1))
+        policy = api.wrap.ModuleWrapPolicy({nn.Linear})
+        model = unit(api, inner, mixed_precision=HALF, auto_wrap_policy=policy)
+        out = model(torch.ones(3, 2))
+        units = [n for n, m in model.named_modules() if isinstance(m, api.FullyShardedDataParallel)]
+        norm = next(m for m in model.modules() if isinstance(m, Norm))
+        return units, norm.given, out.dtype, inner.own.dtype, model.module[0].compute_device
+
+    assert run(runtime) == run(fsdp)
+
+
+def test_prefetching() -> None:
+    def lists(**options: Any) -> list[tuple[int, int]]:
+        policy = runtime.ModuleWrapPolicy({nn.Linear})
+        inner = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        model = unit(runtime, inner, auto_wrap_policy=policy, **options)
+        model(torch.ones(1, 2))
+        states = [each._get_fsdp_state() for each in inner]
+        return [
+            (len(s._states_to_forward_prefetch), len(s._states_to_backward_prefetch))
+            for s in states
+        ]
+
+    assert lists() == [(0, 0), (0, 0)]
+    assert lists(forward_prefetch=True) == [(1, 0), (0, 0)]
+    assert lists(backward_prefetch=None) == [(0, 1), (0, 1)]
+
+
+def test_a_refusal_leaves_the_model_as_it_was() -> None:
+    inner = nn.Sequential(nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="is not a prefetch mode"):
+        unit(runtime, inner, backward_prefetch="NEVER")
+    assert not isinstance(inner[0].weight, DTensor)
+
+
+def test_parameters_of_every_shape() -> None:
+    inner = nn.Linear(3, 2)
+    inner.weight.data = torch.ones(3, 2).t()
+    inner.one = nn.Parameter(torch.ones(1))
+    inner.none = nn.Parameter(torch.empty(0))
+    optimizer = torch.optim.SGD(inner.parameters(), lr=0.1)
+    model = unit(runtime, inner)
+    assert [isinstance(p, DTensor) for p in model.parameters()] == [True, True, True, False]
+    (model(torch.ones(1, 3)).sum() + inner.none.sum()).backward()
+    optimizer.step()
+    assert optimizer.param_groups[0]["params"] == list(model.parameters())
+
+
+def test_ties_are_looked_for_behind_what_is_ignored() -> None:
+    inner = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    inner[1].bias = inner[0].bias
+    ignored = [inner[0].weight, inner[1].weight]
+    with pytest.raises(ValueError, match=r"'1\.bias' and '0\.bias' are one parameter"):
+        unit(
+            runtime,
+            inner,
+            ignored_states=ignored,
+            auto_wrap_policy=runtime.ModuleWrapPolicy({nn.Linear}),
+        )
+    inner = nn.Sequential(nn.Linear(2, 2))
+    inner.own = inner[0].bias
+    with pytest.raises(ValueError, match=r"^'own' and '0\.bias'"):
+        unit(runtime, inner, auto_wrap_policy=runtime.ModuleWrapPolicy({nn.Linear}))
