@@ -155,7 +155,7 @@ def _offloads(context: Context, leaf: ast.expr) -> str:
     if isinstance(given[0], ast.Constant):
         return offload_policy(bool(given[0].value))
     flag = context.source(given[0])
-    if not isinstance(given[0], ast.Name | ast.Attribute):
+    if not isinstance(given[0], ast.Name | ast.Attribute | ast.Call | ast.Subscript):
         flag = f"({flag})"
     return f"{offload_policy(True)} if {flag} else {offload_policy(False)}"
 

@@ -18,7 +18,7 @@ from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 """
 SCALED = "mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)"
-OFFLOADS = "CPUOffloadPolicy() if (read()) else OffloadPolicy()"
+OFFLOADS = "CPUOffloadPolicy() if read() else OffloadPolicy()"
 BY_CLASS = (
     "model = FSDP(nn.Sequential(nn.Linear(2, 2)), auto_wrap_policy=ModuleWrapPolicy({nn.Linear}))"
 )
