@@ -193,11 +193,22 @@ class Models:
             if isinstance(binding, Opaque) and isinstance(
                 binding.node, ast.For | ast.comprehension
             ):
-                if isinstance(binding.node.target, ast.Name) and self.can_hold(
-                    binding.node.iter, file
-                ):
+                if self._iterated(binding.node, name.id, file):
                     return True
         return False
+
+    def _iterated(self, loop: ast.For | ast.comprehension, name: str, file: File) -> bool:
+        """Whether a loop binds a name to such models, one after the other; also by `zip` or `enumerate` of them."""
+        items = loop.iter
+        if isinstance(loop.target, ast.Name):
+            return self.can_hold(items, file)
+        if not isinstance(items, ast.Call) or last_name(items.func) not in {"zip", "enumerate"}:
+            return False
+        targets = getattr(loop.target, "elts", [])[last_name(items.func) == "enumerate" :]
+        return any(
+            getattr(target, "id", "") == name and self.can_hold(each, file)
+            for target, each in zip(targets, items.args, strict=False)
+        )
 
     def _bound(self, assigned: Assigned, file: File) -> bool:
         """Whether an assignment binds such a model: one of the values that a function returns, where it takes them apart."""

@@ -37,7 +37,7 @@ ATTRIBUTES = {
     "_unshard_event": _HANDLE,
     "_unshard_stream": _HANDLE,
     "_wait_unshard_streams_on_current_stream": _HANDLE,
-    "params": "use model.parameters()",
+    "params": "use parameters() of the whole model, once: those of a unit include those of the units in it",
 }
 # Those of them that no other library's objects have, and those that a file with FSDP1 in it means.
 _UNMISTAKABLE = frozenset({"_all_handles", "_exec_order_data", "_flat_param"})

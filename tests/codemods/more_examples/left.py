@@ -3,6 +3,24 @@
 from ..pages import Example, bridged
 
 ALSO = {
+    "FSDP366": (
+        bridged(
+            "the flat parameters of one model after the other",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def units(model):
+    return FSDP.fsdp_modules(model)
+
+
+for name, unit in zip(names, units(teacher)):
+    average = [p.mul_(0.9) for p in unit.params]
+    print(name.params)
+""",
+            message="use parameters() of the whole model, once",
+        ),
+    ),
     "FSDP010": (
         Example(
             "a patch in a test",
