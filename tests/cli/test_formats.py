@@ -116,7 +116,7 @@ def test_a_page_escapes_what_it_shows(report: Report, folder: Path) -> None:
     report.changes.append(Change(folder / "a b" / "x.py", before, after))
     page = rendered(report, "html", [("write it", f"fsdp-migrate {EVIL}")])
     assert EVIL not in page
-    assert page.count("<script>") == page.count("</script>") == 1
+    assert "<script" not in page
     assert '<tr class="del"><td class="number">1</td><td class="code">x = 1</td>' in page
     assert '<tr class="add"><td class="number"></td><td class="code">x = 2</td>' in page
     row = next(line for line in page.splitlines() if ">2</td>" in line)
