@@ -25,6 +25,10 @@ CODEMODS: dict[str, tuple[str, ...]] = {
     "left.wrapper_internals": ("._", ".params", "_flat_param"),
     "left.dynamic_names": ('"torch.', "'torch.", '"fsdp_migrate.', "'fsdp_migrate."),
     "left.hooks": ("register_", "_apply_optimizer_in_backward"),
+    "left.dtensors": (
+        *("_like(", "normal_", "bernoulli_", "exponential_", "random_", "uniform_"),
+        *("Adafactor", "Rprop", "fused"),
+    ),
     "left.clip_local_norm": ("clip_grad_norm_",),
     "left.parameters": (
         *("param", "optim", "group", "decay", "norm", "Norm", "grad", "Grad", "clip", "Clip"),

@@ -141,6 +141,37 @@ ratios = [torch.norm(p) / torch.norm(p.grad) for p in model.parameters()]
 }
 
 QUIET = {
+    "FSDP521": (
+        bridged(
+            "optimizers that work, and one of another model",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+other = torch.optim.SGD(model.parameters(), lr=0.1, fused=False)
+third = torch.optim.Rprop(critic.parameters())
+""",
+        ),
+    ),
+    "FSDP522": (
+        bridged(
+            "whole parameters, other models, and what is no parameter",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model)
+noise = torch.randn_like(model(batch))
+for p in critic.parameters():
+    p.normal_()
+with FSDP.summon_full_params(model):
+    for p in model.parameters():
+        p.add_(torch.randn_like(p))
+""",
+        ),
+    ),
     "FSDP010": (
         Example(
             "names of FSDP2",

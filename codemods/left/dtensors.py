@@ -1,0 +1,46 @@
+"""What torch cannot do with DTensors, or does otherwise: some optimizers, and random numbers."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fsdp_migrate.codemods.context import Context, keyword
+from fsdp_migrate.codemods.left.taken import is_for_other_models, is_known_as_whole, taken
+from fsdp_migrate.codemods.rule import Found, Rule
+from fsdp_migrate.facts.file import last_name
+from fsdp_migrate.findings import Action
+
+OPTIMIZER = Rule("FSDP521", "failing-optimizer", "some optimizers of torch fail on DTensors")
+RANDOM = Rule("FSDP522", "random-parameters", "random numbers for sharded parameters are others")
+RULES = (OPTIMIZER, RANDOM)
+
+_FAILING = frozenset({"Adafactor", "Rprop"})
+_DRAWN = frozenset(
+    {"bernoulli_", "exponential_", "normal_", "random_", "trunc_normal_", "uniform_"}
+)
+_DRAWN |= {"rand_like", "randint_like", "randn_like"}
+_OTHERS = "draws other numbers for a DTensor, on CUDA by one generator for all ranks: draw for p.to_local()"
+
+
+def find(context: Context) -> Iterator[Found]:
+    """Calls of both kinds with sharded parameters."""
+    for call in context.file.of(ast.Call):
+        name = last_name(call.func)
+        if name in _DRAWN:
+            drawn = [*call.args[:1], getattr(call.func, "value", call)]
+            if any(_is_sharded(context, each) for each in drawn):
+                yield Found(RANDOM, call, Action.MANUAL, _OTHERS, f"{name}(...)")
+        fused = name == "SGD" and getattr(keyword(call, "fused"), "value", None) is True
+        if (fused or name in _FAILING) and f"torch.optim.{name}" in context.dotted(call.func):
+            given = keyword(call, "params", 0)
+            if given is not None and taken(context).are_parameters(given, context.file):
+                way = "leave fused out" if fused else "take another optimizer"
+                message = f"fails on FSDP2's DTensors: {way}"
+                yield Found(OPTIMIZER, call, Action.MANUAL, message, f"{name}(...)")
+
+
+def _is_sharded(context: Context, node: ast.expr) -> bool:
+    return taken(context).is_parameter(node, context.file) and not (
+        is_known_as_whole(context.file, node) or is_for_other_models(context, node)
+    )
