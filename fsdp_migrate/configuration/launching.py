@@ -5,7 +5,6 @@ A shell is no language to rewrite by pattern: each place is reported with the te
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,9 +14,10 @@ from fsdp_migrate.configuration.table import (
     LOCAL,
     REMOVED,
     SIZES,
+    STRATEGY,
+    UNSHARDED,
     VERL,
     options_of,
-    reshards,
     strategy_of,
 )
 
@@ -31,6 +31,10 @@ _COMMENT = re.compile(r"(?:^|\s)#")
 _SECOND = re.compile(r"(?i)fsdp_version[=\"',\s-]+2\b|[\"']version[\"']\s*:\s*2")
 _EXPORTED = re.compile(r"export(?<!\wexport)\s+FSDP_VERSION=[\"']?2")
 _STRATEGY = re.compile(r"\b([\w.]*strategy)=[\"']?(?:\$\{\w+:-[\"']?)?fsdp\b(?![\w.])", re.I)
+_STRATEGIES = ("sharding_strategy", "reshard_after_forward")
+_BY_DEFAULT = (
+    "FSDP1 by default: set version 2 as well, and state_dict_type FULL_STATE_DICT if none is"
+)
 # Some word that only a script or a configuration for verl has.
 OF_VERL = re.compile(r"actor_rollout_ref|\bverl\b|ppo_m(?:ini|icro)_batch|param_offload")
 
@@ -57,7 +61,7 @@ def launches(text: str, is_script: bool = True) -> Iterator[Line]:
                     said = f"selects FSDP1 in verl: write {found[1]}=fsdp2"
                     yield Line(VERL, found.start(), found.end(), said)
                 elif pattern is _FLAG and not _is_second(text, start, end, is_script):
-                    said = _said(found, text[start:end])
+                    said = _said(found)
                     last = found.end("flag") if found["flag"] == "use_fsdp" else found.end()
                     if said:
                         yield Line(FLAGS, found.start(), last, said)
@@ -81,49 +85,25 @@ def _commands(text: str) -> Iterator[tuple[int, int]]:
         yield start, end
 
 
-def _said(found: re.Match[str], command: str) -> str:
+def _said(found: re.Match[str]) -> str:
+    """What to write for a flag or a variable; "" where FSDP2 has the same."""
     name = (found["flag"] or found["variable"].removeprefix("ACCELERATE_")).lower()
     value = (found["value"] or found["set"] or "").strip("\"'")
     name = name.removeprefix("fsdp_")
-    flag = "--fsdp_{} {}" if found["flag"] else "FSDP_{}={}"
-
-    def written(setting: str, to: str) -> str:
-        return flag.format(setting if found["flag"] else setting.upper(), to)
-
-    if name == "use_fsdp" and value.lower() not in ("false", "0"):
-        whole = "" if "state_dict_type" in command.lower() else " and "
-        return f"FSDP1 by default: add {written('version', '2')}" + (
-            whole and whole + written("state_dict_type", "FULL_STATE_DICT")
-        )
-    if name == "version" and value == "1":
-        return f"write {written('version', '2')}"
-    if name == "fsdp":
-        return _options(value)
     if name in REMOVED:
         return f"leave it out: {REMOVED[name]}"
-    if name == "state_dict_type" and value.upper() in ("LOCAL_STATE_DICT", "2"):
-        return LOCAL
-    strategy = (
-        strategy_of(value) if name in ("sharding_strategy", "reshard_after_forward") else None
-    )
-    if strategy == "NO_SHARD":
-        return "NO_SHARD is DistributedDataParallel: --multi_gpu, and no flag or variable of FSDP"
-    if strategy is None:
-        return ""
-    said = f"write {written('reshard_after_forward', str(reshards(strategy)).lower())}"
-    return f"{said} and a parallelism_config: {SIZES}" if "HYBRID" in strategy else said
-
-
-def _options(value: str) -> str:
-    """transformers' `--fsdp "full_shard auto_wrap"`."""
-    words = options_of(value)
-    if not words:
-        return ""
-    strategies = [name for word in words if (name := strategy_of(word))] or ["FULL_SHARD"]
-    if strategies[0] == "NO_SHARD":
-        return "NO_SHARD is DistributedDataParallel: leave --fsdp and --fsdp_config out"
-    settings = {"version": 2, "reshard_after_forward": reshards(strategies[0])}
-    if "offload" in words:
-        settings["cpu_offload"] = True
-    said = f"write --fsdp --fsdp_config '{json.dumps(settings)}', or these settings in the file that it names"
-    return f"{said}, and a parallelism_config: {SIZES}" if "HYBRID" in strategies[0] else said
+    if name == "use_fsdp":
+        return "" if value.lower() in ("false", "0") else _BY_DEFAULT
+    if name == "version":
+        return "write 2" if value == "1" else ""
+    if name == "state_dict_type":
+        return LOCAL if value.upper() in ("LOCAL_STATE_DICT", "2") else ""
+    words = options_of(value) if name == "fsdp" else [value] if name in _STRATEGIES else []
+    strategies = [strategy for word in words if (strategy := strategy_of(word))]
+    if "NO_SHARD" in strategies:
+        return UNSHARDED
+    said = f"{STRATEGY}, in fsdp_config" if name == "fsdp" else STRATEGY
+    said += ", with cpu_offload" if "offload" in words else ""
+    if any(strategy.startswith("HYBRID") for strategy in strategies):
+        said += f", and a parallelism_config: {SIZES}"
+    return said if strategies or (words and name == "fsdp") else ""
