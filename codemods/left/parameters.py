@@ -86,6 +86,14 @@ def _vectors(context: Context) -> Iterator[Found]:
 def _tested_by_name(context: Context) -> Iterator[ast.Call]:
     """The calls of `named_parameters` on a model whose parameters were flat, in loops that test the names."""
     file = context.file
+    for call in _name_tests(file):
+        if taken(context).are_parameters(call, file, (1,)) and _were_flat(context):
+            if not (is_known_as_whole(file, call) or is_for_other_models(context, call)):
+                yield call
+
+
+def _name_tests(file: File) -> Iterator[ast.Call]:
+    """The calls of `named_parameters` in loops that test the names."""
     for attribute in file.attributes.get("named_parameters", ()):
         call = file.parents[attribute]
         loop = next(
@@ -96,10 +104,8 @@ def _tested_by_name(context: Context) -> Iterator[ast.Call]:
         region = loop if isinstance(loop, ast.For) else file.parents[loop]
         name = getattr(loop.target.elts[0], "id", "")
         names = (n for n in ast.walk(region) if isinstance(n, ast.Name) and n.id == name)
-        tested = any(_is_tested(file, each) for each in names)
-        if tested and taken(context).are_parameters(call, file, (1,)) and _were_flat(context):
-            if not (is_known_as_whole(file, call) or is_for_other_models(context, call)):
-                yield call
+        if any(_is_tested(file, each) for each in names):
+            yield call
 
 
 def _is_tested(file: File, name: ast.AST) -> bool:
@@ -144,8 +150,7 @@ def _elsewhere(context: Context) -> Iterator[tuple[ast.Call, str]]:
     """The calls of functions of files without FSDP in them, with what these do."""
     for call in _grouped_elsewhere(context):
         yield call, f"in {last_name(call.func)}, {_SHAPE}"
-    for call in _measured_elsewhere(context):
-        yield call, f"{last_name(call.func)} takes norms of gradients: {_NORM}"
+    yield from _called_elsewhere(context)
 
 
 def _grouped_elsewhere(context: Context) -> Iterator[ast.Call]:
@@ -171,28 +176,40 @@ def _parts_by_dimensions(context: Context, path: str, method: str) -> bool:
     )
 
 
-def _measured_elsewhere(context: Context) -> Iterator[ast.Call]:
-    """The calls that give a model to a function, of a file without FSDP in it, that takes norms of gradients."""
-    for load in (
-        n
-        for name in context.file.loads
-        if _MEASURING.search(name)
-        for n in context.file.loads[name]
-    ):
-        call = context.file.parents[load]
-        if not isinstance(call, ast.Call) or call.func is not load:
+def _called_elsewhere(context: Context) -> Iterator[tuple[ast.Call, str]]:
+    """The calls that give a model to a function of a file without FSDP in it, with what this does."""
+    program = context.program
+    for call in context.file.of(ast.Call):
+        name = last_name(call.func)
+        groups, measures = _GROUPING.search(name), _MEASURING.search(name)
+        values = (*call.args, *(keyword.value for keyword in call.keywords))
+        if not (groups or measures) or not any(
+            holds(context.models, value, context.file) for value in values
+        ):
             continue
-        made = context.program.definition(load, context.file)
-        if made is None or made.file in context.program.files:
+        made = program.definition(call.func, context.file)
+        if made is None or made.file in program.files:
             continue
-        norms = [
-            attribute
-            for attribute in made.file.attributes.get("norm", ())
-            if made.file.function(attribute) is made.node
+        if groups and _decides_in(made.file, made.node):
+            yield call, f"in {name}, {_SHAPE}"
+        elif groups and _were_flat(context):
+            if any(made.file.function(each) is made.node for each in _name_tests(made.file)):
+                yield call, f"in {name}, {_NAME}"
+        if measures and any(
+            made.file.function(attribute) is made.node
             and getattr(attribute.value, "attr", "") == "grad"
-        ]
-        if norms and any(holds(context.models, value, context.file) for value in call.args):
-            yield call
+            for attribute in made.file.attributes.get("norm", ())
+        ):
+            yield call, f"{name} takes norms of gradients: {_NORM}"
+
+
+def _decides_in(file: File, function: ast.AST) -> bool:
+    """Whether a function decides by dimensions."""
+    return any(
+        file.function(attribute) is function and _decides(file, attribute)
+        for name in ("ndim", "dim")
+        for attribute in file.attributes.get(name, ())
+    )
 
 
 def _imported(context: Context) -> list[str]:

@@ -320,6 +320,43 @@ def test_a_method_of_the_model_that_groups_by_dimensions(
     assert together.codes("p.dim()") == ({"FSDP507"} if reported else set())
 
 
+ELSEWHERE = """\
+import torch
+
+
+def optimizer_of(model):
+    groups = [p for name, p in model.named_parameters() if TEST]
+    return torch.optim.AdamW(groups)
+
+
+def grad_norms(model):
+    return [p.grad.norm() for p in model.parameters()]
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "line", "options", "reported"),
+    [
+        ("p.ndim > 1", "done = optimizer_of(model)", "use_orig_params=True", True),
+        ("p.ndim > 1", "done = optimizer_of(critic)", "use_orig_params=True", False),
+        ("'bias' in name", "done = optimizer_of(model)", "", True),
+        ("'bias' in name", "done = optimizer_of(model=model)", "", True),
+        ("'bias' in name", "done = optimizer_of(model)", "use_orig_params=True", False),
+        ("True", "done = optimizer_of(model)", "", False),
+        ("True", "done = grad_norms(model)", "", True),
+    ],
+)
+@pytest.mark.parametrize("module", ["", "parts."])
+def test_a_function_of_a_file_without_fsdp_is_looked_at(
+    test: str, line: str, options: str, reported: bool, module: str, tmp_path: Path
+) -> None:
+    (tmp_path / "parts.py").write_text(ELSEWHERE.replace("TEST", test))
+    head = "import parts\n" if module else "from parts import grad_norms, optimizer_of\n"
+    called = line.replace("done = ", f"done = {module}")
+    program = f"{HEAD}{head}model = FSDP(Net(), {options})\n{called}\n"
+    assert ("FSDP507" in codes(tmp_path, program, "done")) is reported
+
+
 @pytest.mark.parametrize(
     ("options", "reported"),
     [
