@@ -188,17 +188,22 @@ class Taken:
                 yield statement.value
 
 
-def holds(models: Models, expression: ast.expr, file: File) -> bool:
+def holds(
+    models: Models, expression: ast.expr, file: File, known: frozenset[str] = frozenset()
+) -> bool:
     """Whether an expression can be a sharded model or the module inside: `raw = model.module if sharded else model`."""
     if models.can_hold(expression, file):
         return True
-    if isinstance(expression, ast.Name):
+    if isinstance(expression, ast.Name) and expression.id not in known:
+        known |= {expression.id}  # `model = model.module if sharded else model`
         found = file.variable(expression)
         values = [each.value for each in found.assigned] if found else []
         inner = [value for value in values if isinstance(value, ast.Attribute | ast.IfExp)]
-        return any(holds(models, value, file) for value in inner)
+        return any(holds(models, value, file, known) for value in inner)
     if isinstance(expression, ast.IfExp):
-        return any(holds(models, branch, file) for branch in (expression.body, expression.orelse))
+        return any(
+            holds(models, each, file, known) for each in (expression.body, expression.orelse)
+        )
     inner_names = {"module", "_fsdp_wrapped_module"}
     return (
         isinstance(expression, ast.Attribute)

@@ -344,6 +344,8 @@ def grad_norms(model):
         ("'bias' in name", "done = optimizer_of(model)", "use_orig_params=True", False),
         ("True", "done = optimizer_of(model)", "", False),
         ("True", "done = grad_norms(model)", "", True),
+        ("True", "raw = raw if wanted else model.module\ndone = grad_norms(raw)", "", True),
+        ("True", "raw = critic if wanted else raw\ndone = grad_norms(raw)", "", False),
     ],
 )
 @pytest.mark.parametrize("module", ["", "parts."])
