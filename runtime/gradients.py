@@ -9,7 +9,6 @@ from weakref import WeakSet
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 
 from .torch_private import (
     around_backward,
@@ -61,7 +60,6 @@ def _drop_what_was_cleared(group: Any) -> None:
     if any(_is_cleared(parameter) for parameter in group.fsdp_params):
         for parameter in group.fsdp_params:
             drop_unreduced_gradient(parameter)
-            parameter._was_unreduced = False
 
 
 def _reduce(group: Any, reduce: Callable[[], None]) -> None:
@@ -76,8 +74,6 @@ def _reduce(group: Any, reduce: Callable[[], None]) -> None:
     if used:
         complete_gradients(group)
     reduce()
-    if used:
-        _fill_unused([parameter.sharded_param for parameter in group.fsdp_params])
 
 
 def fill_unused_gradients(model: Model) -> Model:
@@ -91,13 +87,6 @@ def fill_unused_gradients(model: Model) -> Model:
         if unit not in _showing:
             reduce_as_fsdp1(unit)
     return model
-
-
-@torch.no_grad()
-def _fill_unused(parameters: list[nn.Parameter]) -> None:
-    for parameter in parameters:
-        if parameter.requires_grad and parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
 
 
 def _show_unreduced(group: Any) -> None:
@@ -142,7 +131,7 @@ def _is_cleared(parameter: Any) -> bool:
 
 def require_reduced(parameters: list[torch.Tensor]) -> None:
     """Raises RuntimeError where an optimizer would step on gradients that are not reduced."""
-    if any(is_unreduced(p.grad) for p in parameters if isinstance(p, DTensor)):
+    if any(is_unreduced(p.grad) for p in parameters):
         raise RuntimeError(
             "the gradients are not reduced: the last backward() before step() must run outside no_sync()"
         )

@@ -64,7 +64,7 @@ class ShardedGradScaler(GradScaler):
                     shard = local_shard(parameter.grad)
                     shard = shard._values() if shard.is_sparse else shard
                     by_kind.setdefault((shard.device, shard.dtype), []).append(shard)
-        found = {device: found_inf.to(device, copy=True) for device, _ in by_kind}
+        found = {device: found_inf.to(device) for device, _ in by_kind}
         for (device, _), shards in by_kind.items():
             torch._amp_foreach_non_finite_check_and_unscale_(
                 shards, found[device], inv_scale.to(device)

@@ -160,7 +160,7 @@ def size_based_auto_wrap_policy(
     if exclude_wrap_modules is None:
         exclude_wrap_modules = attributes["EXCLUDE_WRAP_MODULES"]
     refused = force_leaf_modules if recurse else exclude_wrap_modules
-    return nonwrapped_numel >= min_num_params and not isinstance(module, tuple(refused or ()))
+    return nonwrapped_numel >= min_num_params and not isinstance(module, tuple(refused))
 
 
 vars(size_based_auto_wrap_policy).update(

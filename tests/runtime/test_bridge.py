@@ -196,10 +196,11 @@ def test_parameters_used_in_some_micro_batches_are_reduced_together() -> None:
 
 def test_what_fsdp2_does_not_have_is_refused_by_name() -> None:
     model = FSDP(nn.Linear(2, 2))
-    with pytest.raises(runtime.UnsupportedInFSDP2, match="fsdp-migrate explain FSDP361"):
+    with pytest.raises(runtime.UnsupportedInFSDP2, match="fsdp-migrate explain FSDP361") as e:
         model.register_comm_hook(None, print)
+    assert e.value.code == "FSDP361"
     assert not hasattr(model, "_handle")
-    with pytest.raises(runtime.UnsupportedInFSDP2, match="FSDP366"):
+    with pytest.raises(runtime.UnsupportedInFSDP2, match="explain FSDP366"):
         _ = model._handle
     with pytest.raises(AttributeError, match="has no attribute 'nowhere'"):
         _ = model.nowhere

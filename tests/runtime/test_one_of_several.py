@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from fsdp_migrate import runtime
-from fsdp_migrate.runtime import clip
+from fsdp_migrate.runtime import clip, sync
 from fsdp_migrate.runtime.gather import is_first, is_sharded, local_shard, sharded_as
 from fsdp_migrate.runtime.mesh import build_mesh
 
@@ -229,3 +229,53 @@ def test_meshes(rank_of_four: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(dist, "all_gather", all_gather)
     assert shape("HYBRID_SHARD", process_group=(pair, across)) == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize("rank_of_four", [1], indirect=True)
+def test_what_is_broadcast(rank_of_four: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = dist.new_group([1, 2])
+
+    def broadcast(sent: torch.Tensor, src: int, group: Any = None, async_op: bool = False) -> None:
+        assert (src, group) == (1, pair)
+        sent.fill_(7)
+
+    monkeypatch.setattr(dist, "broadcast", broadcast)
+    monkeypatch.setattr(sync, "BUCKET_BYTES", 20)  # two of them at a time
+    below = unit(runtime, nn.BatchNorm1d(2))
+    model = nn.Sequential(nn.Linear(2, 2), below, nn.Linear(2, 2))
+    model[0].weight.data = torch.ones(2, 2).t()[:, :1].expand(2, 2).t().contiguous().t()
+    runtime.broadcast_module_states(model, pair)
+    own = [*model[0].parameters(), *model[2].parameters()]
+    assert all((each == 7).all() for each in own)
+    assert not (below.running_mean == 7).any()
+
+
+@pytest.mark.parametrize("rank_of_four", [1], indirect=True)
+def test_the_ranks_of_a_scaler_agree(rank_of_four: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = dist.new_group([1, 2])
+    asked: list[Any] = []
+
+    def all_reduce(found: torch.Tensor, group: Any = None) -> None:
+        asked.append(group)
+        found.fill_(1)  # the other one has found something
+
+    model = unit(runtime, nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = runtime.ShardedGradScaler("cpu", init_scale=4.0, process_group=pair)
+    scaler.scale(model(torch.ones(1, 2)).sum()).backward()
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
+    before = model.weight.to_local().clone()
+    scaler.step(optimizer)
+    scaler.update()
+    assert asked == [pair]
+    assert scaler.get_scale() == 2.0
+    assert torch.equal(model.weight.to_local(), before)
+
+
+@pytest.mark.parametrize("rank_of_four", [1], indirect=True)
+def test_flat_parameters_are_refused(rank_of_four: int) -> None:
+    model = unit(runtime, nn.Linear(2, 2))
+    local = runtime.StateDictType.LOCAL_STATE_DICT
+    refused = pytest.raises(runtime.UnsupportedInFSDP2, match="explain FSDP334")
+    with runtime.state_dict_type(model, local), refused:
+        model.state_dict()

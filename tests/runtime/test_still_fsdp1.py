@@ -250,6 +250,21 @@ def test_a_scaler_scales_as_it_is_told() -> None:
     } == told
 
 
+def test_what_a_scaler_scales() -> None:
+    def scaled(scaler_class: Any) -> list[str]:
+        scaler = scaler_class("cpu", init_scale=4.0)
+        half = torch.ones(1, dtype=torch.bfloat16)
+        off = scaler_class("cpu", enabled=False)
+        found = [scaler.scale(given) for given in (half, [half, half.float()], (half,))]
+        parameter = nn.Parameter(torch.ones(1))  # without a gradient
+        scaler.step(torch.optim.SGD([parameter], lr=0.1))
+        scaler.update()
+        return [*map(str, found), str(off.scale({"a": half})), str(scaler.get_scale())]
+
+    theirs = scaled(sharded_grad_scaler.ShardedGradScaler)
+    assert scaled(runtime.ShardedGradScaler) == theirs
+
+
 def test_a_group_of_one_old_parameter_gets_the_new_one() -> None:
     inner = nn.Linear(2, 2)
     old = inner.weight

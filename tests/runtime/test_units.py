@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor
 
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime import FullyShardedDataParallel as Ours
+from fsdp_migrate.runtime.materialize import own_modules
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 HALF = runtime.MixedPrecision(param_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16)
@@ -243,3 +244,47 @@ def test_ties_are_looked_for_behind_what_is_ignored() -> None:
     inner.own = inner[0].bias
     with pytest.raises(ValueError, match=r"^'own' and '0\.bias'"):
         unit(runtime, inner, auto_wrap_policy=runtime.ModuleWrapPolicy({nn.Linear}))
+
+
+class OnMeta(nn.Module):
+    """A tied parameter and a buffer without values, which it fills."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.device("meta"):
+            self.a = self.b = nn.Parameter(torch.empty(2))
+            self.register_buffer("c", torch.empty(2))
+
+    def reset_parameters(self) -> None:
+        self.a.fill_(1)
+        self.c.fill_(2)
+
+
+def test_what_has_values_keeps_them() -> None:
+    whole = OnMeta()
+    model = unit(runtime, nn.Sequential(whole))
+    assert whole.a is whole.b
+    assert isinstance(whole.a, DTensor)
+    assert (model.module[0].c == 2).all()
+    of_buffers = OnMeta()
+    of_buffers.a = of_buffers.b = nn.Parameter(torch.ones(2))
+    unit(runtime, of_buffers)
+    assert not of_buffers.c.is_meta
+    ignored = OnMeta()
+    options: list[dict[str, Any]] = [
+        {"ignored_modules": [ignored]},
+        {"ignored_states": [ignored.a]},
+    ]
+    for given in options:
+        real = nn.Linear(2, 2)
+        if "ignored_states" in given:
+            real.own = ignored.a
+        before = real.weight.detach().clone()
+        unit(runtime, nn.Sequential(real, *[ignored] * ("ignored_modules" in given)), **given)
+        assert torch.equal(real.weight.full_tensor(), before)
+
+
+def test_modules_in_two_places_are_one() -> None:
+    inner = nn.Linear(2, 2)
+    model = nn.Sequential(nn.Sequential(inner), nn.Sequential(inner))
+    assert own_modules(model, ()) == [model, model[0], model[1], inner]
