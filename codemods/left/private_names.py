@@ -12,10 +12,10 @@ from fsdp_migrate.facts.names import is_private
 from fsdp_migrate.facts.scopes import Imported
 from fsdp_migrate.findings import Action
 
-_HANDLE = (
+HANDLE = (
     "FSDP2 has no handles: unit.unshard() gathers a unit's parameters, unit.reshard() frees them"
 )
-_FLAT = "FSDP2 has no flat parameters: unit.parameters() are DTensors, and p.to_local() is this rank's shard"
+FLAT = "FSDP2 has no flat parameters: unit.parameters() are DTensors, and p.to_local() is this rank's shard"
 _ISINSTANCE = "use isinstance(module, FullyShardedDataParallel)"
 _SUMMON = "use FullyShardedDataParallel.summon_full_params"
 _FORWARD = "call the model: its forward gathers and frees parameters by itself"
@@ -24,17 +24,17 @@ _OTHER = "reads FSDP1's private state, which an FSDP2 model does not have"
 
 # Names of torch's private FSDP1 modules.
 _NAMES = {
-    "FlatParameter": _FLAT,
-    "FlatParamHandle": _HANDLE,
+    "FlatParameter": FLAT,
+    "FlatParamHandle": HANDLE,
     "_FSDPState": _ISINSTANCE,
-    "_get_fsdp_handles": _HANDLE,
+    "_get_fsdp_handles": HANDLE,
     "_get_fsdp_states": "FullyShardedDataParallel.fsdp_modules(model) lists the units",
     "_get_module_fsdp_state": _ISINSTANCE,
     "_get_module_fsdp_state_if_fully_sharded_module": _ISINSTANCE,
     "_has_fsdp_params": _ISINSTANCE,
     "_is_fsdp_flattened": "use isinstance(parameter, DTensor)",
     "_lazy_init": _LAZY,
-    "_module_handle": _HANDLE,
+    "_module_handle": HANDLE,
     "_post_forward": _FORWARD,
     "_pre_forward": _FORWARD,
     "_reshard": "unit.reshard() frees a unit's parameters",

@@ -6,37 +6,34 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.left.private_names import FLAT, HANDLE
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.findings import Action
 
-_HANDLE = (
-    "FSDP2 has no handles: unit.unshard() gathers a unit's parameters, unit.reshard() frees them"
-)
-_FLAT = "FSDP2 has no flat parameters: unit.parameters() are DTensors, and p.to_local() is this rank's shard"
 # Attributes of FSDP1's wrapper that the bridge's does not have.
 ATTRIBUTES = {
     "_all_fsdp_states": "FullyShardedDataParallel.fsdp_modules(model) lists the units",
-    "_all_handles": _HANDLE,
+    "_all_handles": HANDLE,
     "_assert_state": "use model.training_state",
     "_comm_hook": "FSDP2 has no communication hooks",
     "_comm_hook_state": "FSDP2 has no communication hooks",
     "_exec_order_data": "FSDP2 records no order: set_modules_to_forward_prefetch() takes one",
-    "_flat_param": _FLAT,
-    "_free_event_queue": _HANDLE,
+    "_flat_param": FLAT,
+    "_free_event_queue": HANDLE,
     "_fsdp_extension": "pass a device_mesh for tensor parallelism",
-    "_fully_sharded_module_to_handle": _HANDLE,
-    "_handle": _HANDLE,
-    "_handles": _HANDLE,
+    "_fully_sharded_module_to_handle": HANDLE,
+    "_handle": HANDLE,
+    "_handles": HANDLE,
     "_has_params": "test whether list(unit.parameters()) is empty",
     "_lazy_init": "model.check_is_root() initializes the bridge's model, and so does its first forward",
-    "_pre_unshard_stream": _HANDLE,
+    "_pre_unshard_stream": HANDLE,
     "_reset_lazy_init": "wrap a new model instead",
     "_sync_gradients": "set_requires_gradient_sync() switches the reduction of gradients",
     "_unshard": "unit.unshard() gathers a unit's parameters",
-    "_unshard_event": _HANDLE,
-    "_unshard_stream": _HANDLE,
-    "_wait_unshard_streams_on_current_stream": _HANDLE,
+    "_unshard_event": HANDLE,
+    "_unshard_stream": HANDLE,
+    "_wait_unshard_streams_on_current_stream": HANDLE,
     "params": "use parameters() of the whole model, once: those of a unit include those of the units in it",
 }
 # Those of them that no other library's objects have, and those that a file with FSDP1 in it means.

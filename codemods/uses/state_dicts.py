@@ -9,7 +9,7 @@ from functools import partial
 
 from fsdp_migrate.codemods.context import Context, keyword, shortened
 from fsdp_migrate.codemods.rule import Edit, Found, Rule
-from fsdp_migrate.codemods.uses import optimizer_states, state_dict_bare, state_dict_local
+from fsdp_migrate.codemods.uses import optimizer_states, state_dict_bare
 from fsdp_migrate.codemods.uses.state_dict_bodies import Body, body_of
 from fsdp_migrate.codemods.uses.state_dict_edits import Replacement, are_editable, unwrapped
 from fsdp_migrate.codemods.uses.state_dict_run import first_is_rank_0, has_other_names, is_set
@@ -28,9 +28,15 @@ CONTEXT = Rule("FSDP331", "state-dict-context", "a state-dict context becomes ge
 SET_TYPE = Rule(
     "FSDP332", "set-state-dict-type", "the runtime keeps the state-dict type that a program sets"
 )
+LOCAL = Rule(
+    "FSDP334",
+    "local-state-dict",
+    "LOCAL_STATE_DICT is a rank's flat shard, which FSDP2 does not have",
+)
 
+_TYPED = ("state_dict_type", "set_state_dict_type")
 _LEGACY = "torch.distributed._shard.checkpoint"
-RULES = (CONTEXT, SET_TYPE, state_dict_bare.BARE, state_dict_local.LOCAL, *optimizer_states.RULES)
+RULES = (CONTEXT, SET_TYPE, state_dict_bare.BARE, LOCAL, *optimizer_states.RULES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,13 +75,13 @@ def find(context: Context) -> Iterator[Found]:
         call = context.file.parents[attribute]
         assert isinstance(call, ast.Call)
         if kind_of(context, call) == "Local":
-            yield state_dict_local.raises(call)
+            yield _raises(call)
         else:
             message = "the runtime sets the type, and model.state_dict() follows it from here on"
             yield Found(SET_TYPE, attribute, Action.RUNTIME, message)
     for attribute in _attributes(context, "get_state_dict_type"):
         yield Found(SET_TYPE, attribute, Action.RUNTIME, "the runtime returns what FSDP1 did")
-    yield from state_dict_local.given(context)
+    yield from _local_types(context)
     yield from optimizer_states.find(context)
     yield from state_dict_bare.find(context)
 
@@ -105,7 +111,7 @@ def _decided(context: Context, attribute: ast.Attribute, call: ast.Call) -> _Pla
         body = body_of(context, statement, model)
     is_local = kind_of(context, call) == "Local"
     if is_local and (body is None or body.reason or body.calls or body.to_load):
-        return state_dict_local.raises(call)
+        return _raises(call)
     try:
         if not context.plain or _is_silenced(context, call):
             raise Unknown("")
@@ -120,7 +126,7 @@ def _decided(context: Context, attribute: ast.Attribute, call: ast.Call) -> _Pla
         return _Plain(call, statement, asked, made, _imported(context, attribute, call))
     except Unknown as reason:
         if is_local:
-            return state_dict_local.raises(call)
+            return _raises(call)
         because = f": {reason}" if str(reason) else ": the runtime sets the type"
         message = f"stays on the bridge{because}"
         return Found(CONTEXT, call, Action.RUNTIME, message)
@@ -186,7 +192,7 @@ def _rewritten(context: Context, each: _Plain) -> Iterator[Found]:
     message = "is removed: the state-dict type becomes an option of the calls inside"
     if not each.replacements:
         message = "is removed: nothing inside depends on the state-dict type"
-    rule = state_dict_local.LOCAL if each.settings.kind == "Local" else CONTEXT
+    rule = LOCAL if each.settings.kind == "Local" else CONTEXT
     yield Found(
         rule,
         each.statement,
@@ -268,3 +274,23 @@ def _is_option(context: Context, binding: Assigned) -> bool:
         and not any(isinstance(node, ast.Call) for node in ast.walk(value) if node is not value)
         and context.is_alone(statement)
     )
+
+
+def _raises(node: ast.AST) -> Found:
+    """The finding where LOCAL_STATE_DICT is asked for."""
+    message = (
+        "raises for this type, because FSDP2 has no flat parameters: load such files once with FSDP1, on as many ranks, and "
+        "save them as FULL_STATE_DICT or SHARDED_STATE_DICT"
+    )
+    return Found(LOCAL, node, Action.MANUAL, message)
+
+
+def _local_types(context: Context) -> Iterator[Found]:
+    """LOCAL_STATE_DICT as a default, or as the value of a name or an argument: a context far away will ask for it."""
+    for member in context.file.attributes.get("LOCAL_STATE_DICT", ()):
+        place = context.file.parents[member]
+        call = context.file.parents[place]
+        is_asked = isinstance(call, ast.Call) and getattr(call.func, "attr", "") in _TYPED
+        if context.fsdp1(member.value) == "StateDictType" and not is_asked:
+            if isinstance(place, ast.Assign | ast.AnnAssign | ast.arguments | ast.keyword):
+                yield _raises(member)
