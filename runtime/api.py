@@ -207,7 +207,7 @@ class FullStateDictConfig(StateDictConfig):
 @equals_torchs
 @dataclass
 class LocalStateDictConfig(StateDictConfig):
-    """Goes with ``LOCAL_STATE_DICT``, which FSDP2 does not have."""
+    """For ``LOCAL_STATE_DICT``, which FSDP2 does not have."""
 
 
 @equals_torchs
@@ -237,7 +237,7 @@ class FullOptimStateDictConfig(OptimStateDictConfig):
 @equals_torchs
 @dataclass
 class LocalOptimStateDictConfig(OptimStateDictConfig):
-    """Goes with ``LOCAL_STATE_DICT``, which FSDP2 does not have."""
+    """For ``LOCAL_STATE_DICT``, which FSDP2 does not have."""
 
     offload_to_cpu: bool = False
 
