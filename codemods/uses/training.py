@@ -43,11 +43,10 @@ def find(context: Context) -> Iterator[Found]:
 def plain(context: Context, forms: Sequence[PlainForm]) -> Iterator[Found]:
     """The calls as functions that take a plain model."""
     for attribute, call in _uses(context):
-        if call is None or (attribute.attr == "no_sync" and (call.args or call.keywords)):
-            continue
         if attribute.attr == "no_sync":
-            yield _no_sync(context, attribute, call)
-        else:
+            if call is None or not (call.args or call.keywords):
+                yield _no_sync(context, attribute, call)
+        elif call is not None:
             yield _clip(context, attribute, call, forms)
 
 
@@ -56,18 +55,22 @@ def _uses(context: Context) -> Iterator[tuple[ast.Attribute, ast.Call | None]]:
         for attribute in context.file.attributes.get(name, ()):
             parent = context.file.parents[attribute]
             called = isinstance(parent, ast.Call) and parent.func is attribute
-            if context.can_be_model(attribute.value):
+            if isinstance(attribute.ctx, ast.Load) and context.can_be_model(attribute.value):
                 yield attribute, parent if called and isinstance(parent, ast.Call) else None
 
 
-def _no_sync(context: Context, attribute: ast.Attribute, call: ast.Call) -> Found:
+def _no_sync(context: Context, attribute: ast.Attribute, call: ast.Call | None) -> Found:
+    model = context.source(attribute.value)
+    becomes = (
+        f"no_sync({model})" if call else f"partial(no_sync, {model})"
+    )  # one to be called later
     return Found(
         NO_SYNC,
         attribute,
         Action.RUNTIME,
         "becomes no_sync(model), which turns gradient reduction off and on again",
-        edits=lambda: [context.replace(call, f"no_sync({context.source(attribute.value)})")],
-        imports=(Import(RUNTIME, "no_sync"),),
+        edits=lambda: [context.replace(call or attribute, becomes)],
+        imports=(Import(RUNTIME, "no_sync"), *(() if call else (Import("functools", "partial"),))),
         removed=(attribute,),
     )
 
