@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from itertools import islice
 
 from fsdp_migrate.codemods.constructor.options import given_keys
 from fsdp_migrate.codemods.context import Context, shortened
@@ -44,8 +45,10 @@ _ADDRESS = "data_ptr() of a DTensor is 0: call it on p.to_local()"
 _VECTOR = "now gives a DTensor of the whole vector, where FSDP1 gave this rank's shards: use p.to_local() or p.full_tensor()"
 
 _GROUPING = re.compile(r"optim|param|group|decay")
-_MEASURING = re.compile(r"[Nn]orm|[Gg]rad|[Cc]lip")
 _ORIGINAL = re.compile(r"use_orig_params\b(?![\"']?\s*[:=]\s*False)")
+# A function of such a name may come from any file; one of another name from a file with such words.
+_LIKELY = re.compile(r"optim|param|group|decay|[Nn]orm|[Gg]rad|[Cc]lip")
+_ASKS = re.compile(rb"\.(?:norm|sum|mean|max|min|n?dim|numel|named_parameters)\b|all_reduce")
 _DIMENSIONS = re.compile(rb"\.n?dim\b")
 _TESTS = frozenset({"endswith", "find", "fullmatch", "match", "search", "startswith"})
 _FAILING = {
@@ -59,14 +62,19 @@ _FAILING = {
 
 def find(context: Context) -> Iterator[Found]:
     """Uses of sharded parameters as tensors."""
+    yield from _here(context)
+    for call, message in _elsewhere(context):
+        yield Found(RULE, call, Action.MANUAL, message)
+
+
+def _here(context: Context) -> Iterator[Found]:
+    """Those in the file itself."""
     for attribute in _used(context, reduces_over_ranks, "numel", "nelement"):
         yield Found(RULE, attribute, Action.MANUAL, _COUNT)
     for attribute in _used(context, lambda c, node: _decides(c.file, node), "ndim", "dim"):
         yield Found(RULE, attribute, Action.MANUAL, _SHAPE)
     for call in _tested_by_name(context):
         yield Found(RULE, call, Action.MANUAL, _NAME)
-    for call, message in _elsewhere(context):
-        yield Found(RULE, call, Action.MANUAL, message)
     for attribute in _used(context, _is_called, *_FAILING):
         yield Found(RULE, attribute, Action.MANUAL, _FAILING[attribute.attr])
     for node in (*_measured(context), *_asked_for_none(context)):
@@ -149,7 +157,7 @@ def _is_sharded(context: Context, node: ast.expr) -> bool:
 def _elsewhere(context: Context) -> Iterator[tuple[ast.Call, str]]:
     """The calls of functions of files without FSDP in them, with what these do."""
     for call in _grouped_elsewhere(context):
-        yield call, f"in {last_name(call.func)}, {_SHAPE}"
+        yield call, f"in {last_name(call.func)}: {_SHAPE}"
     yield from _called_elsewhere(context)
 
 
@@ -177,39 +185,36 @@ def _parts_by_dimensions(context: Context, path: str, method: str) -> bool:
 
 
 def _called_elsewhere(context: Context) -> Iterator[tuple[ast.Call, str]]:
-    """The calls that give a model to a function of a file without FSDP in it, with what this does."""
-    program = context.program
+    """The calls that give a model, or its parameters, to code of a file without FSDP in it, with what this does."""
+    program, known = context.program, dict[File, list[Found]]()
+    texts = [text for path in _imported(context) if _ASKS.search(text := program.data(path))]
     for call in context.file.of(ast.Call):
         name = last_name(call.func)
-        groups, measures = _GROUPING.search(name), _MEASURING.search(name)
-        values = (*call.args, *(keyword.value for keyword in call.keywords))
-        if not (groups or measures) or not any(
-            holds(context.models, value, context.file) for value in values
+        starts = f"def {name}(".encode(), f"class {name}(".encode()
+        if not _LIKELY.search(name) and not any(s in text for text in texts for s in starts):
+            continue
+        values = [*call.args, *(keyword.value for keyword in call.keywords)]
+        models = any(holds(context.models, value, context.file) for value in values)
+        if not models and not any(
+            taken(context).are_parameters(value, context.file) for value in values
         ):
             continue
         made = program.definition(call.func, context.file)
         if made is None or made.file in program.files:
             continue
-        if groups and _decides_in(made.file, made.node):
-            yield call, f"in {name}, {_SHAPE}"
-        elif groups and _were_flat(context):
-            if any(made.file.function(each) is made.node for each in _name_tests(made.file)):
-                yield call, f"in {name}, {_NAME}"
-        if measures and any(
-            made.file.function(attribute) is made.node
-            and getattr(attribute.value, "attr", "") == "grad"
-            for attribute in made.file.attributes.get("norm", ())
-        ):
-            yield call, f"{name} takes norms of gradients: {_NORM}"
-
-
-def _decides_in(file: File, function: ast.AST) -> bool:
-    """Whether a function decides by dimensions."""
-    return any(
-        file.function(attribute) is function and _decides(file, attribute)
-        for name in ("ndim", "dim")
-        for attribute in file.attributes.get(name, ())
-    )
+        if isinstance(made.node, ast.ClassDef):
+            nodes = (made.file.attributes.get(each, ()) for each in ("norm", "mean", "sum"))
+            if not models and any(
+                made.file.enclosing_class(node) is made.node for each in nodes for node in each
+            ):
+                yield call, f"{name} takes norms or means: {_NORM}"
+            continue
+        if made.file not in known:
+            known[made.file] = list(_here(Context(made.file, program, context.models)))
+        inside = (f for f in known[made.file] if made.node in made.file.ancestors(f.node))
+        for found in islice(inside, 1):
+            what = found.construct or shortened(made.file.source(found.node))
+            yield call, f"in {name}, {what}: {found.message}"
 
 
 def _imported(context: Context) -> list[str]:
@@ -219,7 +224,7 @@ def _imported(context: Context) -> list[str]:
         binding.module
         for bindings in file.scope.bindings.values()
         for binding in bindings
-        if isinstance(binding, Imported) and binding.member
+        if isinstance(binding, Imported)
     }
     paths = {program.locate(module, file.folder) for module in modules}
     return sorted(path for path in paths if path is not None and not program.mentions(path))

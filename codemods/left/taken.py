@@ -135,6 +135,9 @@ class Taken:
         """Whether a model is sharded; `self` is, in a method that is called on one."""
         if self.models.can_hold(owner, file):
             return True
+        values = self._values(owner, file) if isinstance(owner, ast.Name) else ()
+        if any(holds(self.models, value, other) for value, other in values):
+            return True
         cls = file.enclosing_class(owner)
         if not (isinstance(owner, ast.Name) and owner.id == "self" and cls):
             return False

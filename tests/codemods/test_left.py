@@ -324,6 +324,11 @@ ELSEWHERE = """\
 import torch
 
 
+class Lamb(torch.optim.Optimizer):
+    def step(self):
+        self.ratios = [p.norm() / p.grad.norm() for p in self.param_groups[0]["params"]]
+
+
 def optimizer_of(model):
     groups = [p for name, p in model.named_parameters() if TEST]
     return torch.optim.AdamW(groups)
@@ -331,6 +336,10 @@ def optimizer_of(model):
 
 def grad_norms(model):
     return [p.grad.norm() for p in model.parameters()]
+
+
+def checked(module):
+    return sum(p.detach().sum().item() for p in module.parameters())
 """
 
 
@@ -344,6 +353,9 @@ def grad_norms(model):
         ("'bias' in name", "done = optimizer_of(model)", "use_orig_params=True", False),
         ("True", "done = optimizer_of(model)", "", False),
         ("True", "done = grad_norms(model)", "", True),
+        ("True", "done = Lamb(model.parameters())", "", True),
+        ("True", "done = Lamb(critic.parameters())", "", False),
+        ("True", "done = checked(model)", "", True),
         ("True", "raw = raw if wanted else model.module\ndone = grad_norms(raw)", "", True),
         ("True", "raw = critic if wanted else raw\ndone = grad_norms(raw)", "", False),
     ],
@@ -353,9 +365,13 @@ def test_a_function_of_a_file_without_fsdp_is_looked_at(
     test: str, line: str, options: str, reported: bool, module: str, tmp_path: Path
 ) -> None:
     (tmp_path / "parts.py").write_text(ELSEWHERE.replace("TEST", test))
-    head = "import parts\n" if module else "from parts import grad_norms, optimizer_of\n"
+    head = (
+        "import parts\n"
+        if module
+        else "from parts import Lamb, checked, grad_norms, optimizer_of\n"
+    )
     called = line.replace("done = ", f"done = {module}")
-    program = f"{HEAD}{head}model = FSDP(Net(), {options})\n{called}\n"
+    program = f"{HEAD}{head}model = FSDP(Net(), {options})\n{called}\noptimizer.step()\n"
     assert ("FSDP507" in codes(tmp_path, program, "done")) is reported
 
 
