@@ -1,6 +1,6 @@
 """Mutation testing: which small changes of a module no test notices.
 
-    .venv/bin/python benchmarks/mutants.py runtime/auto_wrap.py --sample 20 -- tests/runtime/test_still_fsdp1.py
+    .venv/bin/python benchmarks/mutants.py runtime/auto_wrap.py --sample 20 -- tests/runtime/test_units.py
 
 A change is one that a slip of the hand makes: another comparison, a condition or a keyword left out, an entry missing from
 a table, a name misspelt, a statement forgotten. Messages, docstrings and annotations stay as they are. Each mutant is

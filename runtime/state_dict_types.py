@@ -224,9 +224,11 @@ def _save(unit: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: An
         _refuse_local(settings, value)
         if isinstance(value, DTensor) and (full or not is_sharded(value)):
             value = gather(value)  # by all ranks, also those that keep nothing
-        if not keep and not (isinstance(value, torch.Tensor) and memory(value) in kept):
+        if not isinstance(value, torch.Tensor):
+            continue
+        if not keep and memory(value) not in kept:
             del state_dict[key]
-        elif isinstance(value, torch.Tensor):
+        else:
             if offload:
                 value = offloaded(value)
             state_dict[key] = value.detach().clone() if memory(value) in own else value

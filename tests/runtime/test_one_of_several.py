@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime import clip, sync
-from fsdp_migrate.runtime.gather import is_first, is_sharded, local_shard, sharded_as
+from fsdp_migrate.runtime.gather import is_first, is_sharded, local_shard, memory, sharded_as
 from fsdp_migrate.runtime.mesh import build_mesh
 
 
@@ -44,8 +44,16 @@ def partly_ignored(api: Any) -> nn.Module:
     return unit(api, parts, ignored_modules=[parts[0]])
 
 
+class Extra(nn.Linear):
+    """Has a state that is no tensor."""
+
+    def get_extra_state(self) -> Any:
+        return {"a": 1}
+
+
 KINDS = {
     "ignored": partly_ignored,
+    "an extra state": lambda api: unit(api, nn.Sequential(Extra(2, 2), nn.Linear(2, 2))),
     "without parameters": lambda api: unit(api, nn.BatchNorm1d(2, affine=False)),
     "without its own": lambda api: unit(
         api, nn.Sequential(unit(api, nn.Linear(2, 2)), nn.BatchNorm1d(2, affine=False))
@@ -101,11 +109,14 @@ def test_norms_are_summed_over_the_ranks_of_the_shards(
 
 @pytest.mark.parametrize("rank_of_four", [0, 3], indirect=True)
 def test_parts_of_fsdp1_are_loaded(rank_of_four: int) -> None:
-    model, theirs = (unit(api, nn.Linear(3, 6)) for api in (runtime, fsdp))
+    half = torch.bfloat16
+    model, theirs = (unit(api, nn.Linear(3, 6, dtype=half)) for api in (runtime, fsdp))
     kind = fsdp.StateDictType.SHARDED_STATE_DICT
     with fsdp.FullyShardedDataParallel.state_dict_type(theirs, kind):
         state = theirs.state_dict()
     expected = [each.tensor for each in state["weight"].local_shards()]  # the last rank has none
+    assert sharded_as(state["weight"], model.weight).dtype == half
+    assert [memory(state["weight"])] * len(expected) == [memory(each) for each in expected]
     model.load_state_dict(state)
     found = model.weight.to_local()
     assert found.shape == (2 * len(expected), 3)

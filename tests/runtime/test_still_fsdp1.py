@@ -6,7 +6,8 @@ import inspect
 import re
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,13 @@ def test_units_that_are_frozen_in_part_are_spoken_of_as_by_fsdp1(
 
 def test_options_that_look_like_torchs() -> None:
     assert (runtime.ShardingStrategy.FULL_SHARD == "FULL_SHARD") is False
+    other = Enum("ShardingStrategies", "FULL_SHARD").FULL_SHARD  # type: ignore[attr-defined]
+    assert other != runtime.ShardingStrategy.FULL_SHARD
     assert runtime.CPUOffload() != type("CPUOffload", (), {})()
+    assert (runtime.CPUOffload() == make_dataclass("CPUOffload", ["own"])(1)) is False
+    assert (runtime.StateDictConfig() == runtime.LocalStateDictConfig()) is False
+    with pytest.raises(ValueError, match="is not a sharding strategy"):
+        Ours(nn.Linear(2, 2), sharding_strategy=["FULL_SHARD"])
     half = type("Half", (), {"buffer_dtype": None})()
     with pytest.raises(ValueError, match="is not a MixedPrecision"):
         Ours(nn.Linear(2, 2), mixed_precision=half)
@@ -253,7 +260,7 @@ def test_a_scaler_scales_as_it_is_told() -> None:
 def test_what_a_scaler_scales() -> None:
     def scaled(scaler_class: Any) -> list[str]:
         scaler = scaler_class("cpu", init_scale=4.0)
-        half = torch.ones(1, dtype=torch.bfloat16)
+        half = torch.tensor(1.0, dtype=torch.bfloat16)
         off = scaler_class("cpu", enabled=False)
         found = [scaler.scale(given) for given in (half, [half, half.float()], (half,))]
         parameter = nn.Parameter(torch.ones(1))  # without a gradient
@@ -301,6 +308,11 @@ def test_norms_are_computed_in_float32() -> None:
         return model.clip_grad_norm_(1.0)
 
     assert torch.equal(norm(Ours), norm(Theirs))
+    model = Ours(nn.Linear(2, 1, bias=False, dtype=torch.float16))
+    model(torch.ones(1, 2, dtype=torch.float16)).sum().backward()
+    model.weight.grad.mul_(60000)  # float16 has no such norm
+    model.clip_grad_norm_(1.0)
+    assert (model.weight.grad.full_tensor() > 0.7).all()
 
 
 def test_clipping_takes_gradients_as_they_are() -> None:

@@ -11,6 +11,7 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, init_device_mesh
+from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
@@ -85,13 +86,14 @@ def test_gradients_that_were_written_to(factor: float, expected: float) -> None:
 def test_frozen_parameters_and_other_dtypes() -> None:
     inner = nn.Linear(2, 2, dtype=torch.bfloat16)
     inner.weight.requires_grad_(False)
+    inner.unused = nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
     model = FSDP(inner, use_orig_params=True)
     with model.no_sync():
         step(model)
     assert inner.weight.grad is None
     assert inner.bias.grad.dtype == torch.bfloat16
     step(model)
-    assert gradients(model) == [None, 2]
+    assert gradients(model) == [None, 2, 0]
 
 
 def test_parameters_are_sharded_after_a_backward_without_reduction() -> None:
@@ -116,6 +118,17 @@ def test_checkpointed_modules_run_again_with_what_is_gathered() -> None:
     model = FSDP(checkpoint_wrapper(nn.Linear(2, 2)))
     step(model)
     assert gradients(model) == [1, 1]
+
+
+def test_checkpoints_inside_of_checkpoints() -> None:
+    def part() -> nn.Module:
+        inner = nn.Sequential(*[checkpoint_wrapper(nn.Linear(2, 2)) for _ in range(2)])
+        return checkpoint_wrapper(FSDP(inner))
+
+    model = FSDP(nn.Sequential(part(), part()))
+    with set_checkpoint_early_stop(False):  # a unit comes to the end of its second forward
+        step(model)
+    assert all(p.grad is not None for p in model.parameters())
 
 
 def test_who_was_a_root() -> None:
