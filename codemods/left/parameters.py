@@ -49,6 +49,7 @@ _ORIGINAL = re.compile(r"use_orig_params\b(?![\"']?\s*[:=]\s*False)")
 # A function of such a name may come from any file; one of another name from a file with such words.
 _LIKELY = re.compile(r"optim|param|group|decay|[Nn]orm|[Gg]rad|[Cc]lip")
 _ASKS = re.compile(rb"\.(?:norm|sum|mean|max|min|n?dim|numel|named_parameters)\b|all_reduce")
+_DEFINED = re.compile(rb"^([ \t]*)(?:async )?(?:def|class) (\w+)", re.ASCII | re.MULTILINE)
 _DIMENSIONS = re.compile(rb"\.n?dim\b")
 _TESTS = frozenset({"endswith", "find", "fullmatch", "match", "search", "startswith"})
 _FAILING = {
@@ -187,11 +188,10 @@ def _parts_by_dimensions(context: Context, path: str, method: str) -> bool:
 def _called_elsewhere(context: Context) -> Iterator[tuple[ast.Call, str]]:
     """The calls that give a model, or its parameters, to code of a file without FSDP in it, with what this does."""
     program, known = context.program, dict[File, list[Found]]()
-    texts = [text for path in _imported(context) if _ASKS.search(text := program.data(path))]
+    asking = {name for path in _imported(context) for name in _asking(program.data(path))}
     for call in context.file.of(ast.Call):
         name = last_name(call.func)
-        starts = f"def {name}(".encode(), f"class {name}(".encode()
-        if not _LIKELY.search(name) and not any(s in text for text in texts for s in starts):
+        if not (name in asking or _LIKELY.search(name)) or not _is_imported(context, call):
             continue
         values = [*call.args, *(keyword.value for keyword in call.keywords)]
         models = any(holds(context.models, value, context.file) for value in values)
@@ -215,6 +215,28 @@ def _called_elsewhere(context: Context) -> Iterator[tuple[ast.Call, str]]:
         for found in islice(inside, 1):
             what = found.construct or shortened(made.file.source(found.node))
             yield call, f"in {name}, {what}: {found.message}"
+
+
+def _asking(text: bytes) -> Iterator[str]:
+    """The functions and classes of a file whose text asks tensors what sharded ones answer otherwise."""
+    found = list(_DEFINED.finditer(text)) if _ASKS.search(text) else []
+    for number, each in enumerate(found):
+        behind = (m.start() for m in found[number + 1 :] if len(m[1]) <= len(each[1]))
+        if _ASKS.search(text, each.end(), next(behind, len(text))):
+            yield each[2].decode()
+
+
+def _is_imported(context: Context, call: ast.Call) -> bool:
+    """Whether a call is of something that comes from a file of the program without FSDP in it."""
+    program, file, root = context.program, context.file, call.func
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    return any(
+        (path := program.locate(module, file.folder)) is not None and not program.mentions(path)
+        for binding in file.bindings(root)
+        if isinstance(binding, Imported)
+        for module in (binding.module, f"{binding.module}.{binding.member}")
+    )
 
 
 def _imported(context: Context) -> list[str]:
