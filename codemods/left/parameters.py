@@ -217,13 +217,16 @@ def _called_elsewhere(context: Context) -> Iterator[tuple[ast.Call, str]]:
             yield call, f"in {name}, {what}: {found.message}"
 
 
-def _asking(text: bytes) -> Iterator[str]:
+@lru_cache(maxsize=256)  # a file may be imported by many
+def _asking(text: bytes) -> frozenset[str]:
     """The functions and classes of a file whose text asks tensors what sharded ones answer otherwise."""
     found = list(_DEFINED.finditer(text)) if _ASKS.search(text) else []
+    names = set()
     for number, each in enumerate(found):
         behind = (m.start() for m in found[number + 1 :] if len(m[1]) <= len(each[1]))
         if _ASKS.search(text, each.end(), next(behind, len(text))):
-            yield each[2].decode()
+            names.add(each[2].decode())
+    return frozenset(names)
 
 
 def _is_imported(context: Context, call: ast.Call) -> bool:
