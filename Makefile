@@ -16,7 +16,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 SOURCES := $(shell find fsdp_migrate codemods runtime -name '*.py') pyproject.toml constraints.txt README.md $(wildcard docs/rules/*.md)
 TORCHES := 2.8 2.11
-FLOOR := 83
+FLOOR := 87
 EXAMPLE := fixtures/transformer/original
 
 .PHONY: demo test lint types lines tests thorough fuzz coverage torches fixtures gpu dev clean docs
