@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from fsdp_migrate.codemods.context import Context
     from fsdp_migrate.codemods.rule import Found, Rule
 
+_OF_PARAMETERS = (
+    *("param", "optim", "group", "decay", "norm", "Norm", "grad", "Grad", "clip", "Clip"),
+    *("numel", "nelement", "dim", "numpy", "storage", "tolist", "data_ptr", "reduce"),
+    *("max", "min", "mean", "std", "sum", "var", "cat", "stack"),
+)
 # Each module looks at one file and yields what it finds. It is asked, and imported, only where one of its words is in the file
 # or among the FSDP1 names that the file refers to; without words, always. `names` and `swap` run after all, on what they leave.
 CODEMODS: dict[str, tuple[str, ...]] = {
@@ -30,11 +35,8 @@ CODEMODS: dict[str, tuple[str, ...]] = {
         *("Adafactor", "Rprop", "fused"),
     ),
     "left.clip_local_norm": ("clip_grad_norm_",),
-    "left.parameters": (
-        *("param", "optim", "group", "decay", "norm", "Norm", "grad", "Grad", "clip", "Clip"),
-        *("numel", "nelement", "dim", "numpy", "storage", "tolist", "data_ptr", "reduce"),
-        *("max", "min", "mean", "std", "sum", "var", "cat", "stack"),
-    ),
+    "left.parameters": _OF_PARAMETERS,
+    "left.parameters_elsewhere": _OF_PARAMETERS,
     "libraries.settings": (
         "fsdp=",
         "fsdp =",
