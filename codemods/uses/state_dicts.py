@@ -192,7 +192,10 @@ def _rewritten(context: Context, each: _Plain) -> Iterator[Found]:
     message = "is removed: the state-dict type becomes an option of the calls inside"
     if not each.replacements:
         message = "is removed: nothing inside depends on the state-dict type"
-    rule = LOCAL if each.settings.kind == "Local" else CONTEXT
+    rule = CONTEXT
+    if each.settings.kind == "Local":
+        rule = LOCAL
+        message += "; an optimizer's own states that FSDP1 saved inside load under FSDP1 alone"
     yield Found(
         rule,
         each.statement,
