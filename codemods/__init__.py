@@ -1,10 +1,9 @@
 """The codemods: rules that find each FSDP1 construct, report it and rewrite it.
 
-    swap            imports of FSDP1 names: the one edit that is always made
+    swap            imports of FSDP1 names: the one edit that is always made, and the names that are still used
     constructor/    the call FSDP(...) and its arguments
     uses/           what is done with a model: state dicts, clipping, accumulation, tests of its class
     left/           what no FSDP2 program can have, or reads differently: found and explained
-    names           FSDP1 names that the program goes on using
 
 What they share:
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fsdp_migrate.codemods.edit import text
-from fsdp_migrate.codemods.models import Models
-from fsdp_migrate.codemods.rule import Edit
-from fsdp_migrate.codemods.silenced import Silenced
-from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.codemods.rule import Edit, Rule
+from fsdp_migrate.facts.file import NEWLINE, File, last_name
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.scopes import Scope
@@ -18,7 +17,11 @@ from fsdp_migrate.facts.values import Value, value_of
 from fsdp_migrate.settings import line_length
 
 if TYPE_CHECKING:
+    from fsdp_migrate.codemods.models import Models
     from fsdp_migrate.values import Recorded
+
+
+_SILENCING = re.compile(r"#\s*fsdp-migrate:\s*ignore\b(?:\[([A-Za-z0-9,\s]*)\])?")
 
 
 class Context:
@@ -27,7 +30,6 @@ class Context:
     Attributes:
         file: its facts.
         program: the files of the run.
-        models: which expressions can hold a model of FSDP1.
         plain: whether constructs are made plain where that is provable; False under `--form bridge`.
         writes: whether edits are written; if not, their code is not laid out.
         target: the torch release that the program runs on, as in (2, 8).
@@ -37,7 +39,6 @@ class Context:
         self,
         file: File,
         program: Program,
-        models: Models | None = None,
         *,
         plain: bool = True,
         writes: bool = True,
@@ -45,10 +46,16 @@ class Context:
     ) -> None:
         self.file = file
         self.program = program
-        self.models = models or Models(program)
         self.plain = plain
         self.writes = writes
         self.target = target
+
+    @cached_property
+    def models(self) -> Models:
+        """Which expressions can hold a model of FSDP1."""
+        from fsdp_migrate.codemods.models import models_of
+
+        return models_of(self.program)
 
     def source(self, node: ast.AST) -> str:
         """The source of a node as it is in the file."""
@@ -119,7 +126,7 @@ class Context:
 
         `FSDP.state_dict_type` is a reference `FSDP`; `fsdp.wrap.wrap` is one reference as a whole.
         """
-        known = self.models.references  # several contexts may look at one file
+        known = self.program.references  # several contexts may look at one file
         if self.file not in known:
             known[self.file] = self._references()
         return known[self.file]
@@ -256,6 +263,23 @@ class Context:
             names |= set(here.bindings)
             here = here.parent
         return names
+
+
+class Silenced:
+    """The comments of one file that silence rules on their line: `# fsdp-migrate: ignore[FSDP002]`."""
+
+    def __init__(self, text: str) -> None:
+        self._codes: dict[int, set[str]] = {}  # by line; none for every rule
+        if "fsdp-migrate:" in text:
+            for number, line in enumerate(NEWLINE.split(text), 1):
+                if comment := _SILENCING.search(line):
+                    codes = (code.strip().upper() for code in (comment[1] or "").split(","))
+                    self._codes[number] = {code for code in codes if code}
+
+    def __call__(self, rule: Rule, node: ast.AST) -> bool:
+        """Whether a comment silences a rule on a node's first line."""
+        codes = self._codes.get(getattr(node, "lineno", 1))
+        return codes is not None and (not codes or rule.code in codes)
 
 
 def shortened(source: str) -> str:

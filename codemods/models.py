@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.names import CLASS
@@ -25,15 +25,10 @@ _WRAPPERS = frozenset({"cast", "compile"})
 
 
 class Models:
-    """The models of one program.
-
-    Attributes:
-        references: what `Context.references` found in each file.
-    """
+    """The models of one program."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.references: dict[File, dict[ast.expr, str]] = {}
         self._answers: dict[ast.AST, bool] = {}
         self._depth = (
             0  # how many answers are being looked for, each for the sake of the one before
@@ -334,6 +329,12 @@ class Models:
             annotated = [node.target for node in body if isinstance(node, ast.AnnAssign)]
             self._classes[call] = [each.id for each in annotated if isinstance(each, ast.Name)]
         return self._classes[call]
+
+
+@lru_cache(maxsize=1)  # of this run only: they hold on to its files
+def models_of(program: Program) -> Models:
+    """The models of a program."""
+    return Models(program)
 
 
 def _values_given(call: ast.Call) -> list[ast.expr]:

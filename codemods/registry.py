@@ -17,7 +17,7 @@ _OF_PARAMETERS = (
     *("max", "min", "mean", "std", "sum", "var", "cat", "stack"),
 )
 # Each module looks at one file and yields what it finds. It is asked, and imported, only where one of its words is in the file
-# or among the FSDP1 names that the file refers to; without words, always. `names` and `swap` run after all, on what they leave.
+# or among the FSDP1 names that the file refers to; without words, always. `swap` runs after all, on what they leave.
 CODEMODS: dict[str, tuple[str, ...]] = {
     "constructor.findings": (),
     "uses.state_dicts": ("state_dict", "STATE_DICT"),
@@ -78,7 +78,7 @@ def module(name: str) -> Codemod:
 @cache
 def all_rules() -> list[Rule]:
     """Every rule, in the order of codes."""
-    modules = (module(name) for name in (*CODEMODS, "names", "swap"))
+    modules = (module(name) for name in (*CODEMODS, "swap"))
     return sorted((rule for each in modules for rule in each.RULES), key=lambda rule: rule.code)
 
 

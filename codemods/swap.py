@@ -1,13 +1,15 @@
 """Imports of public FSDP1 names come from the runtime: the one edit that is always made, sound by itself.
 
-Runs last: it knows which names the other edits took away, and which they need.
+Runs last: it knows which names the other edits took away, and which they need. The FSDP1 names that the program goes on
+using are the runtime's then, and say so once a line.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.import_statement import ImportChange
@@ -21,12 +23,18 @@ from fsdp_migrate.codemods.imports import (
 )
 from fsdp_migrate.codemods.rule import Edit, Edits, Found, Import, Rule
 from fsdp_migrate.facts.file import root_of
-from fsdp_migrate.facts.names import RUNTIME, TORCH, fsdp1_name, in_runtime, is_module
+from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH, fsdp1_name, in_runtime, is_module
 from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
 from fsdp_migrate.findings import Action
 
 RULE = Rule("FSDP001", "fsdp1-import", "FSDP1 names are imported from the runtime")
-RULES = (RULE,)
+OPTION = Rule("FSDP017", "fsdp1-option", "an FSDP1 option that stays refers to the runtime's class")
+CLASS_USE = Rule(
+    "FSDP018",
+    "class-as-value",
+    "the FSDP class in a table, an alias, a test or an annotation refers to the runtime's",
+)
+RULES = (RULE, OPTION, CLASS_USE)
 _SPENT = "is removed: nothing uses it any more"
 
 
@@ -304,3 +312,26 @@ def _edits(
         else:
             edits.append(context.rename(node, code))
     return [*edits, *(insert_first(file, insert, length) if insert else ())]
+
+
+def still_used(
+    context: Context, found: Iterable[Found], removed: Collection[ast.AST]
+) -> Iterator[Found]:
+    """The references that no other rule speaks of, one finding a line."""
+    gone = {node for region in removed for node in ast.walk(region)}
+    spoken = {line for each in found for line in _lines(each.node)}
+    for reference, name in chain(context.references.items(), context.quoted.items()):
+        line = reference.lineno
+        if reference in gone or line in spoken:
+            continue
+        spoken.add(line)
+        rule = CLASS_USE if name == CLASS else OPTION
+        yield Found(rule, reference, Action.RUNTIME, f"refers to the runtime's {name}")
+
+
+def _lines(node: ast.AST) -> range:
+    """The lines that a finding speaks of: of a statement with a body, its first lines only."""
+    first = getattr(node, "lineno", 0)
+    if isinstance(node, ast.With | ast.AsyncWith):
+        return range(first, node.body[0].lineno)
+    return range(first, (getattr(node, "end_lineno", None) or first) + 1)

@@ -7,11 +7,11 @@ import re
 from bisect import bisect
 from collections.abc import Iterator, Sequence
 
+from fsdp_migrate.codemods.context import Silenced
 from fsdp_migrate.codemods.edit.text import Refused, overlap
 from fsdp_migrate.codemods.libraries.edits import edits_of
 from fsdp_migrate.codemods.libraries.rules import BY_CODE
 from fsdp_migrate.codemods.rule import Edit
-from fsdp_migrate.codemods.silenced import Silenced
 from fsdp_migrate.configuration.launching import OF_VERL, launches
 from fsdp_migrate.configuration.reading import Unreadable, from_json, from_yaml
 from fsdp_migrate.configuration.sections import flat_section, sections

@@ -87,7 +87,6 @@ def _analyse(
     if sources:
         forget()
         # Nothing below is imported for a project without FSDP.
-        from fsdp_migrate.codemods.models import Models
         from fsdp_migrate.facts.program import Program
         from fsdp_migrate.migration import Outcome, migrate
 
@@ -103,21 +102,21 @@ def _analyse(
             recorded, problems = options.values.of([file.path for file, _ in files])
             report.errors += problems
 
-        def together() -> Models:
+        def together() -> Program:
             program = Program([file for file, _ in files], paths, _parse)
             program.recorded = recorded
-            return Models(program)
+            return program
 
-        models = together()
+        program = together()
 
         def work(each: tuple[File, Source]) -> Outcome:
-            nonlocal models
+            nonlocal program
             file, source = each
             try:
                 with limited(len(source.data)):
-                    return migrate(file, source, models, options)
+                    return migrate(file, source, program, options)
             except TookTooLong as error:
-                models = together()
+                program = together()
                 return Outcome(errors=[Problem(source.shown, 0, f"left alone: {error}")])
 
         if options.jobs > 1:

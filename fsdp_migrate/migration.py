@@ -6,14 +6,13 @@ import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from fsdp_migrate.codemods import names
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.edit.text import Refused, apply, overlap
-from fsdp_migrate.codemods.models import Models
 from fsdp_migrate.codemods.registry import asked
 from fsdp_migrate.codemods.rule import Edit, Found, Rule
-from fsdp_migrate.codemods.swap import swap
+from fsdp_migrate.codemods.swap import still_used, swap
 from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.program import Program
 from fsdp_migrate.findings import Action, Finding, Problem
 from fsdp_migrate.report import Change
 from fsdp_migrate.settings import Options
@@ -46,7 +45,7 @@ class _Result:
     of_torch: bool | None
 
 
-def migrate(file: File, source: Source, models: Models, options: Options) -> Outcome:
+def migrate(file: File, source: Source, program: Program, options: Options) -> Outcome:
     """Decides one file.
 
     A file whose edits would lose something has its imports swapped and nothing else; if even that fails, it stays as it
@@ -58,8 +57,7 @@ def migrate(file: File, source: Source, models: Models, options: Options) -> Out
     for plain in forms:
         context = Context(
             file,
-            models.program,
-            models,
+            program,
             plain=plain,
             writes=not options.only_checks,
             target=options.target_torch,
@@ -104,7 +102,7 @@ class _File:
         applied = [each for each in found if self.is_on(each.rule, each.node)]
         removed = [node for each in applied for node in each.removed]
         needed = [need for each in applied for need in each.imports]
-        found += list(names.find(self.context, found, removed))
+        found += list(still_used(self.context, found, removed))
         imports = swap(self.context, removed, needed, self.is_on)
         is_set = any(each.rule.code.startswith(_OF_LIBRARIES) for each in found)
         of_torch = imports.of_torch or is_set or (False if self.context.references else None)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from fsdp_migrate.codemods.constructor.makers import ENABLE_WRAP, PARTIAL, WRAP, find_makers
 from fsdp_migrate.codemods.constructor.options import Fixed, fixed, given_keys
@@ -38,6 +40,10 @@ FORMER_NAMES = {
     "fsdp_auto_wrap_policy": "auto_wrap_policy",
     "ignored_parameters": "ignored_states",
 }
+
+# What of a model a run must have seen, the same in all calls.
+NEEDED = {"parameters_held", "batch_norm", "buffers", "units"}
+NEEDED |= {"all_of_classes", "root_is_alike", "other_options", "device_type", "shard_ranks"}
 
 DIRECT, SUBCLASS = "FSDP(...)", "subclass"
 
@@ -178,6 +184,13 @@ class Construction:
         if not isinstance(node, ast.Attribute) or file is None:
             return "", ""
         return program.fsdp1(node.value, file) or "", node.attr
+
+    @cached_property
+    def ran(self) -> Mapping[str, Any] | None:
+        """What was true of the model whenever the constructor ran; None if it did not run, or that differed."""
+        recorded = self.context.recorded(self.call)
+        known = recorded.facts if recorded is not None else {}
+        return known if known.keys() >= NEEDED else None
 
     @property
     def module(self) -> ast.expr | None:

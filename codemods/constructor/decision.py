@@ -38,11 +38,10 @@ from fsdp_migrate.codemods.constructor.reach import Reach, may_use
 from fsdp_migrate.codemods.constructor.recorded_units import check_outputs
 from fsdp_migrate.codemods.constructor.translate import beside_batch_norm
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.models import Models
 from fsdp_migrate.codemods.rule import Import
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import RUNTIME, TORCH
-from fsdp_migrate.facts.program import External
+from fsdp_migrate.facts.program import External, Program
 
 # Where more files than these would have to be searched for a dependence on FSDP1, its model stays on the bridge: one of them
 # has it, and reading them all takes longer than the rest of the run.
@@ -73,8 +72,8 @@ class Decision:
 class Decisions:
     """The decisions of one run, each made once."""
 
-    def __init__(self, models: Models) -> None:
-        self.models = models
+    def __init__(self, program: Program) -> None:
+        self.program = program
         self._made: dict[str, Decision] = {}
         self._contexts: dict[str, Context] = {}
         self._constructions: dict[str, list[Construction]] = {}
@@ -84,12 +83,12 @@ class Decisions:
     @cached_property
     def reach(self) -> Reach:
         """Which files can get a model from which."""
-        return Reach(self.models.program)
+        return Reach(self.program)
 
     @cached_property
     def contents(self) -> Contents:
         """What the models of the run are made of."""
-        return Contents(self.models.program, self.reach)
+        return Contents(self.program, self.reach)
 
     def of(self, context: Context) -> Decision:
         """The decision that holds for a file."""
@@ -118,9 +117,7 @@ class Decisions:
         """The files that mention FSDP, in groups that can share a model: those of each file that wraps one."""
         if self._groups is None:
             self._groups = []
-            files = {
-                str(file.path): self._context(file, context) for file in self.models.program.files
-            }
+            files = {str(file.path): self._context(file, context) for file in self.program.files}
             wrapping = [path for path, each in files.items() if self.constructions(each)]
             # A file alone is its own group.
             if len(files) < 2 or all(any(self._stays(files[path])) for path in wrapping):
@@ -135,13 +132,14 @@ class Decisions:
         return self._groups
 
     def _decided(self, context: Context, paths: list[str]) -> Decision:
-        mentioned = {str(file.path): file for file in self.models.program.files}
+        mentioned = {str(file.path): file for file in self.program.files}
         contexts = [self._context(mentioned[path], context) for path in paths]
         if any(stays for other in contexts for stays in self._stays(other)):
             return Decision(reason="another constructor that may share the model stays there")
         try:
+            found = recorded.origin if self.program.recorded else origin_of
             origins = {
-                each: recorded.origin(each)
+                each: found(each)
                 for other in contexts
                 for each in self.constructions(other)
                 if not self._is_idle(each) and not each.users
@@ -232,7 +230,7 @@ class Decisions:
         parts, origin = parts_of(construction), origins[construction]
         check_outputs(construction, lambda: self.contents.dataclasses_made(origin))
         context, precise = construction.context, parts["mixed_precision"]
-        ran = recorded.facts(construction)
+        ran = construction.ran
         sync, casts = parts["sync_module_states"], precise.above or precise.below
         if precise.shared or precise.root or casts or sync.above or sync.each:
             if may_be_nested(context, origin, origins.values()):
@@ -281,7 +279,7 @@ class Decisions:
         Raises:
             Stays: if it may do so in some runs alone.
         """
-        ran = recorded.facts(construction)
+        ran = construction.ran
         units, precise = parts["auto_wrap_policy"], parts["mixed_precision"]
         if units.norms or not (units.units or units.members):
             return units.norms
@@ -312,14 +310,14 @@ class Decisions:
             Stays: with the first place that depends on FSDP1 in another way.
         """
         needed: dict[str, str] = {}
-        ran = all(recorded.facts(form.construction) is not None for form in forms)
+        ran = all(form.construction.ran is not None for form in forms)
         mentioned = {str(context.file.path) for context in contexts}
         wrapping = {form.construction.context.file: form.construction.context for form in forms}
         paths = {path for context in wrapping.values() for path in self._reached(context)}
         rest = [p for p in sorted(paths - mentioned) if WORDS.search(self.reach.text(p).encode())]
         if len(rest) > MOST_FILES:
             raise Stays(f"{len(rest)} other files may share the model")
-        loaded = [file for path in rest if (file := self.models.program.load(path)) is not None]
+        loaded = [file for path in rest if (file := self.program.load(path)) is not None]
         others = [self._context(file, contexts[0]) for file in loaded]
 
         uses = partial(self.reach.uses, paths)
@@ -351,11 +349,7 @@ class Decisions:
         path = str(file.path)
         if path not in self._contexts:
             self._contexts[path] = Context(
-                file,
-                like.program,
-                like.models,
-                writes=like.writes,
-                target=like.target,
+                file, like.program, writes=like.writes, target=like.target
             )
         return self._contexts[path]
 
@@ -371,9 +365,9 @@ def _calls(contexts: Iterable[Context], name: str) -> Iterator[tuple[File, ast.C
 
 def decisions(context: Context) -> Decisions:
     """The decisions of the run that a file is part of."""
-    return _decisions_of(context.models)
+    return _decisions_of(context.program)
 
 
 @lru_cache(maxsize=1)  # of this run only: they hold on to its files
-def _decisions_of(models: Models) -> Decisions:
-    return Decisions(models)
+def _decisions_of(program: Program) -> Decisions:
+    return Decisions(program)

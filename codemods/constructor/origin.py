@@ -31,6 +31,7 @@ _LOOPS = (
     ast.DictComp,
 )
 _NO_MODULES = {"abc", "enum", "typing", "collections", "dataclasses"}
+HINT = "record it with `fsdp-migrate values`"
 _ELSEWHERE = "the model is made elsewhere, where an optimizer may hold its parameters already"
 
 
@@ -56,9 +57,12 @@ def origin_of(construction: Construction) -> Origin:
         Stays: if that is not known, or its parameters are read before it is wrapped.
     """
     search = _Search(construction.context)
-    search.add_call(construction.context.file, construction.call, construction.module)
-    if not search.origin.factories:
-        raise Stays(_ELSEWHERE)
+    try:
+        search.add_call(construction.context.file, construction.call, construction.module)
+        if not search.origin.factories:
+            raise Stays(_ELSEWHERE)
+    except Stays as stays:
+        raise Stays(f"{stays}; {HINT}") from None
     return search.origin
 
 

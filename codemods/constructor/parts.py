@@ -68,9 +68,8 @@ def _parts(construction: Construction) -> dict[str, Plain]:
             parts.update(plain(construction))
         except Stays as stays:
             parts.update(recorded.parts(construction, names, stays))
-    ran = recorded.facts(construction)
     # On meta, FSDP1 gave it memory also without `param_init_fn`.
-    if ran is not None and recorded_units.was_on_meta(ran):
+    if construction.ran is not None and recorded_units.was_on_meta(construction.ran):
         parts |= recorded.parts(construction, ["param_init_fn"], Stays("its model was on meta"))
     spare = tuple(s for each in construction.fixed for s in _spare(construction, each))
     # The device is current before a mesh is made.

@@ -10,14 +10,14 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fsdp_migrate.codemods.constructor import precision, recorded_units, training
-from fsdp_migrate.codemods.constructor.construction import FREE, Construction
-from fsdp_migrate.codemods.constructor.origin import Origin, origin_of
+from fsdp_migrate.codemods.constructor.construction import FREE, NEEDED, Construction
+from fsdp_migrate.codemods.constructor.origin import HINT, Origin, origin_of
 from fsdp_migrate.codemods.constructor.plain import Plain, Stays, has_torch, is_pure, spent
 from fsdp_migrate.codemods.constructor.recorded_checks import conditions, written
 from fsdp_migrate.codemods.constructor.translate import HYBRID, mesh, translated
@@ -30,10 +30,6 @@ if TYPE_CHECKING:
     from fsdp_migrate.values import Recorded
 
 _WORLD, _CURRENT = "dist.group.WORLD", "torch.cuda.current_device()"
-HINT = "record it with `fsdp-migrate values`"
-# What of a model must be known, and so have been the same in all calls.
-_NEEDED = {"parameters_held", "batch_norm", "buffers", "units"}
-_NEEDED |= {"all_of_classes", "root_is_alike", "other_options", "device_type", "shard_ranks"}
 _LONG = 40
 
 
@@ -50,19 +46,12 @@ def parts(construction: Construction, names: Iterable[str], stays: Stays) -> dic
         if is_open or construction.is_partly_known or "auto_wrap_policy" in names:
             raise Stays(f"{stays}; {HINT}, or write it out")
         raise stays
-    if facts(construction) is None:
-        differs = ", ".join(sorted(_NEEDED & recorded.differs.keys()))
+    if construction.ran is None:
+        differs = ", ".join(sorted(NEEDED & recorded.differs.keys()))
         raise Stays(f"calls or ranks differed in: {differs}")
     by_run = _ByRun(construction, recorded)
     found = {name: by_run.part(name) for name in names}
     return {"**": by_run.keys(), **found} if construction.dictionaries else found
-
-
-def facts(construction: Construction) -> Mapping[str, Any] | None:
-    """What was true of the model whenever the constructor ran; None if it did not run, or that differed."""
-    recorded = construction.context.recorded(construction.call)
-    known = recorded.facts if recorded is not None else {}
-    return known if known.keys() >= _NEEDED else None
 
 
 def origin(construction: Construction) -> Origin:
@@ -71,14 +60,14 @@ def origin(construction: Construction) -> Origin:
     Raises:
         Stays: if something held them, or neither says it.
     """
-    known = facts(construction)
+    known = construction.ran
     if known is not None and known["parameters_held"]:
         raise Stays("an optimizer, or a list, held the model's parameters when it was wrapped")
     try:
         return origin_of(construction)
-    except Stays as stays:
+    except Stays:
         if known is None:
-            raise Stays(f"{stays}; {HINT}") from None
+            raise
         return Origin(calls=[(construction.context.file, construction.call)])
 
 

@@ -9,10 +9,10 @@ from functools import lru_cache
 
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.left.taken import is_for_other_models, is_known_as_whole, taken
-from fsdp_migrate.codemods.models import Models
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.names import CLASS
+from fsdp_migrate.facts.program import Program
 from fsdp_migrate.findings import Action
 
 RULE = Rule(
@@ -59,15 +59,15 @@ def _with_ignored(context: Context) -> Iterator[Found]:
         norm = keyword(call, "norm_type", 2 if of_class else 1)
         if norm is not None and "inf" in ast.unparse(norm):
             continue
-        action = _of_ignored(context.models)
+        action = _of_ignored(context.program)
         if action is not None and (of_class or context.can_be_model(attribute.value)):
             yield Found(RULE, attribute, action, _IGNORED)
 
 
 @lru_cache(maxsize=1)  # of this run only
-def _of_ignored(models: Models) -> Action | None:
+def _of_ignored(program: Program) -> Action | None:
     """By hand if parameters are ignored; not where a file of the program freezes some, or reduces gradients itself."""
-    texts = [file.text for file in models.program.files]
+    texts = [file.text for file in program.files]
     if not any(_IGNORES.search(text) for text in texts):
         return None
     is_cared_for = any("requires_grad" in text or "all_reduce" in text for text in texts)

@@ -69,7 +69,7 @@ def _done_in(
         takes = any(file.enclosing_class(node) is made.node for node in nodes)
         return f"{name} takes norms or means: {NORM}" if takes and not of_model else ""
     if file not in files:
-        files[file] = list(parameters.find(Context(file, context.program, context.models)))
+        files[file] = list(parameters.find(Context(file, context.program)))
     found = next((f for f in files[file] if made.node in file.ancestors(f.node)), None)
     if found is None:
         return ""

@@ -21,7 +21,7 @@ _RENAMED = ("register_state_dict_post_hook", "_register_state_dict_hook")
 def first_is_rank_0(models: Models) -> bool:
     """Whether rank 0 of each model's process group is rank 0 of all ranks, by the constructors of the run."""
     program = models.program
-    contexts = [Context(file, program, models) for file in program.files]
+    contexts = [Context(file, program) for file in program.files]
     every = [each for context in contexts for each in Constructions(context).all]
     if any(map(_may_have_group, every)) or any(map(_may_have_mesh, contexts)):
         return False

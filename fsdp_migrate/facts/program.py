@@ -65,6 +65,7 @@ class Program:
     Attributes:
         paths: the paths of all files, each once.
         recorded: what a run gave to the FSDP1 constructs of a file, by its resolved path.
+        references: what means an FSDP1 name in each file, as far as it was asked.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Program:
         self._loaded: dict[str, File | None] = {str(file.path): file for file in self.files}
         self.paths = list(dict.fromkeys([*self._loaded, *(str(path) for path in paths)]))
         self.recorded: dict[Path, list[Recorded]] = {}
+        self.references: dict[File, dict[ast.expr, str]] = {}
         self._mentioning = frozenset(self._loaded)
         self._data: dict[str, bytes] = {}
         self._aliases: dict[File, set[str]] = {}
