@@ -22,14 +22,7 @@ from fsdp_migrate.checkpoint.place import check_target, staged
 from fsdp_migrate.checkpoint.sources import Checkpoint, Reading, open_checkpoint
 from fsdp_migrate.checkpoint.survey import is_nested, survey
 from fsdp_migrate.checkpoint.trees import Place, leaves, mappings, rebuilt, shown
-from fsdp_migrate.checkpoint.write import (
-    check_dcp,
-    check_full,
-    identity,
-    settled,
-    write_dcp,
-    write_full,
-)
+from fsdp_migrate.checkpoint.write import check, identity, settled, write_dcp, write_full
 
 _FILES = (".pt", ".pth", ".bin", ".ckpt")
 
@@ -71,7 +64,7 @@ def convert(wish: Conversion) -> Done:
     check_target(wish.target, (wish.source, *checkpoint.files), wish.overwrite)
     tree, changes = repaired(checkpoint, wish)
     to_full = (wish.to or ("full" if wish.target.suffix in _FILES else "dcp")) == "full"
-    write, check = (write_full, check_full) if to_full else (write_dcp, check_dcp)
+    write = write_full if to_full else write_dcp
     tensors = [value for _, value in leaves(tree) if is_tensor(value)]
     once = {identity(tensor): tensor for tensor in tensors} if to_full else {}
     size = sum(map(nbytes, once.values() or tensors))

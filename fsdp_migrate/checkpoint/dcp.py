@@ -140,6 +140,5 @@ def _with_lists(tree: Any) -> Any:
     if not isinstance(tree, dict):
         return tree
     values = {key: _with_lists(value) for key, value in tree.items()}
-    if values and all(isinstance(key, int) for key in values):
-        return [values[key] for key in sorted(values)]
-    return values
+    indices = range(len(values))
+    return [values[i] for i in indices] if values and values.keys() == set(indices) else values

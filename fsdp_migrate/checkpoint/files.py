@@ -1,4 +1,4 @@
-"""Files of tensors: those of `torch.save`, as a zip archive and as before torch 1.6, and safetensors.
+"""Files of tensors: the zip archives of `torch.save`, and safetensors.
 
 A file is mapped into memory, its index is read, and tensors are views of the map, whose bytes
 are read when they are used.
@@ -6,7 +6,6 @@ are read when they are used.
 
 from __future__ import annotations
 
-import functools
 import io
 import json
 import math
@@ -24,8 +23,9 @@ import torch
 from fsdp_migrate.checkpoint.errors import Unreadable
 from fsdp_migrate.checkpoint.pickles import checked, read_pickle, view
 
-_MAGIC = 0x1950A86A20F9469CFC6C
-_PICKLED_MAGIC = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"
+_LEGACY = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"
+"""The number that begins a file of `torch.save` before torch 1.6, which had no FSDP."""
+
 _LOCAL_HEADER = struct.Struct("<26xHH")
 _LONGEST_HEADER = 100_000_000
 """Of safetensors, by the format's own limit."""
@@ -42,8 +42,6 @@ def format_of(head: bytes) -> str | None:
     """The format that the first bytes tell, None if none."""
     if head.startswith(b"PK\x03\x04"):
         return "torch zip"
-    if _PICKLED_MAGIC in head[:16]:
-        return "torch legacy"
     length = int.from_bytes(head[:8], "little")
     return "safetensors" if head[8:9] == b"{" and 2 <= length <= _LONGEST_HEADER else None
 
@@ -54,13 +52,14 @@ def read_file(data: memoryview, trust: bool = False) -> tuple[str, Any]:
     Raises:
         Unreadable: it has none of the formats, is damaged, or its pickle asks for more than tensors need.
     """
-    found = format_of(bytes(data[:16]))
-    if found is None:
+    head = bytes(data[:16])
+    if _LEGACY in head:
+        raise Unreadable("has the format of torch before 1.6: load it, and save it again")
+    if (found := format_of(head)) is None:
         raise Unreadable("is no checkpoint: torch.save did not write it, and it is not safetensors")
     if found == "safetensors":
         return found, _read_safetensors(data)
-    read = _read_zip if found == "torch zip" else _read_legacy
-    return found, checked(read(data, trust))
+    return found, checked(_read_zip(data, trust))
 
 
 class _Window(io.RawIOBase):
@@ -129,7 +128,9 @@ def _read_zip(data: memoryview, trust: bool) -> Any:
         return content
 
     order = f"{folder}byteorder"
-    _need_byteorder(bytes(record(order)).decode("latin1") if order in entries else "little")
+    written = bytes(record(order)).decode("latin1") if order in entries else "little"
+    if written != sys.byteorder:
+        raise Unreadable("was written on a machine of the other byte order")
     storages: dict[str, torch.UntypedStorage] = {}
 
     def find(key: str, nbytes: int) -> torch.UntypedStorage:
@@ -138,49 +139,6 @@ def _read_zip(data: memoryview, trust: bool) -> Any:
         return storages[key]
 
     return read_pickle(bytes(record(pickled[0])), find, trust)
-
-
-def _read_legacy(data: memoryview, trust: bool) -> Any:
-    """Four pickles (magic number, version, system, the object), the keys, then each storage with its length."""
-    stream = io.BufferedReader(_Window(data))
-    read = functools.partial(read_pickle, stream, trust=trust)
-    if read() != _MAGIC:
-        raise Unreadable("no file of torch.save")
-    read()
-    system = read()
-    if isinstance(system, dict):
-        _need_byteorder("little" if system.get("little_endian", True) else "big")
-    start = stream.tell()
-    sizes: dict[str, int] = {}
-
-    def measure(key: str, nbytes: int) -> torch.UntypedStorage:
-        sizes.setdefault(key, nbytes)
-        return torch.empty(nbytes, dtype=torch.uint8, device="meta").untyped_storage()
-
-    read(measure)
-    keys = read()
-    at = stream.tell()
-    storages = {}
-    for key in keys if isinstance(keys, list) else []:
-        if key not in sizes:
-            raise Unreadable("is damaged: a storage is not of any tensor")
-        content = data[at + 8 : at + 8 + sizes[key]]
-        if len(content) < sizes[key]:
-            break
-        count = int.from_bytes(data[at : at + 8], "little")
-        if len(content) not in [count * itemsize for itemsize in (1, 2, 4, 8, 16)]:
-            raise Unreadable("is damaged: the size of a storage is not what its tensors need")
-        storages[key] = _storage(content)
-        at += 8 + len(content)
-    if storages.keys() != sizes.keys():
-        raise Unreadable("is damaged or cut off: tensors' bytes are missing")
-    stream.seek(start)  # and again, now that it is known where the storages are
-    return read(lambda key, nbytes: storages[key])
-
-
-def _need_byteorder(order: str) -> None:
-    if order != sys.byteorder:
-        raise Unreadable("was written on a machine of the other byte order")
 
 
 _DTYPES = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import shutil
 import tempfile
@@ -13,9 +12,6 @@ from pathlib import Path
 from fsdp_migrate.checkpoint.dcp import is_part
 from fsdp_migrate.checkpoint.errors import Misplaced
 from fsdp_migrate.checkpoint.files import format_of
-
-_EXCHANGE = 2
-_HERE = -100
 
 
 def check_target(target: Path, sources: Iterable[Path], overwrite: bool) -> None:
@@ -76,22 +72,13 @@ def _move(new: Path, target: Path, aside: Path, overwrite: bool) -> None:
         os.replace(new, target)
     elif not os.path.lexists(target):
         os.rename(new, target)
-    elif not _exchange(new, target):
+    else:  # a folder cannot be replaced in one step
         os.rename(target, aside)
         try:
             os.rename(new, target)
         except OSError:
             os.rename(aside, target)
             raise
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Swap two paths in one step, where the system can (Linux): a folder cannot be replaced otherwise."""
-    try:
-        rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError, TypeError):
-        return False
-    return bool(rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0)
 
 
 def _sync(*paths: Path) -> None:

@@ -1,27 +1,23 @@
-"""Writing a tree with torch's own functions, reading it back with them, and comparing the two bit by bit.
+"""Writing a tree with torch's own functions, reading it back, and comparing the two bit by bit.
 
 Nothing that is written lies in memory: tensors are maps of files, of the source or of a scratch file.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from fsdp_migrate.checkpoint.errors import Misplaced, Refused
-from fsdp_migrate.checkpoint.parts import Parts
+from fsdp_migrate.checkpoint.dcp import read_dcp
+from fsdp_migrate.checkpoint.errors import Misplaced, Refused, Unreadable
+from fsdp_migrate.checkpoint.files import mapped, read_file
+from fsdp_migrate.checkpoint.parts import Parts, is_tensor
 from fsdp_migrate.checkpoint.trees import Place, leaves, rebuilt, shown
 
 
@@ -85,96 +81,34 @@ def write_dcp(tree: Any, folder: Path) -> None:
     Raises:
         Refused: two entries get the same name.
     """
-    with _one_process() as failures:
-        save(tree, checkpoint_id=folder, no_dist=True)
-    for error in failures:
-        if isinstance(error, ValueError):
-            raise Refused(f"cannot be a DCP checkpoint: {error}")
-        raise Misplaced(f"cannot be written: {getattr(error, 'strerror', None) or error}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about one process
+        try:
+            save(tree, checkpoint_id=folder, no_dist=True)
+        except CheckpointException as failures:
+            error = next(failure for failure, _ in failures.failures.values())
+            if isinstance(error, ValueError):
+                raise Refused(f"cannot be a DCP checkpoint: {error}") from None
+            reason = getattr(error, "strerror", None) or error
+            raise Misplaced(f"cannot be written: {reason}") from None
 
 
-def check_full(tree: Any, file: Path, trust: bool) -> None:
-    """Compare with what `torch.load` finds.
+def check(tree: Any, new: Path, trust: bool) -> None:
+    """Read what was written back, a tensor at a time, and compare.
 
     Raises:
         NotTheSame: with the first difference.
     """
     try:
-        found = dict(
-            leaves(torch.load(file, map_location="cpu", mmap=True, weights_only=not trust))
-        )
-    except Exception as error:
-        raise _unreadable(file, error) from None
-    wanted = dict(leaves(tree))
-    for place in wanted.keys() ^ found.keys():
-        raise NotTheSame(shown(place), "is there once only")
-    for place, value in wanted.items():
-        _compare(shown(place), value, found[place])
-
-
-def check_dcp(tree: Any, folder: Path, trust: bool) -> None:
-    """Compare with what `torch.distributed.checkpoint.load` finds.
-
-    Raises:
-        NotTheSame: with the first difference.
-    """
-
-    class Planner(DefaultLoadPlanner):
-        """Compares each item instead of keeping it."""
-
-        def set_up_planner(
-            self, _: Any, metadata: Any = None, is_coordinator: bool = False
-        ) -> None:
-            self.original_state_dict, self.metadata = tree, metadata
-            self.state_dict, self.mappings = flatten_state_dict(tree)
-            self.is_coordinator = is_coordinator
-
-        def create_local_plan(self) -> Any:
-            assert self.metadata is not None
-            entries = self.metadata.state_dict_metadata
-            for name in self.state_dict.keys() ^ entries.keys():
-                raise NotTheSame(name, "is there once only")
-            for name, value in self.state_dict.items():
-                entry = entries[name]
-                if isinstance(entry, TensorStorageMetadata) and isinstance(value, torch.Tensor):
-                    _same_form(name, value, tuple(entry.size), entry.properties.dtype)
-            return super().create_local_plan()
-
-        def load_bytes(self, read_item: Any, value: Any) -> None:
-            name = read_item.dest_index.fqn
-            found = torch.load(value, weights_only=not trust)
-            _compare(name, self.state_dict[name], found)
-
-        def resolve_tensor(self, read_item: Any) -> torch.Tensor:
-            return torch.empty_like(super().resolve_tensor(read_item))
-
-        def commit_tensor(self, read_item: Any, tensor: torch.Tensor) -> None:
-            index: MetadataIndex = read_item.dest_index
-            _compare(index.fqn, super().resolve_tensor(read_item), tensor)
-
-    with _one_process() as failures:
-        load({}, checkpoint_id=folder, planner=Planner(), no_dist=True)
-    for error in failures:
-        raise error if isinstance(error, NotTheSame) else _unreadable(folder, error)
-
-
-@contextlib.contextmanager
-def _one_process() -> Iterator[list[BaseException]]:
-    """What DCP raises, without the exception for many ranks around it; its warnings are of one process."""
-    failures: list[BaseException] = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            yield failures
-        except CheckpointException as error:
-            failures += [failure for failure, _ in error.failures.values()]
-        except Exception as error:
-            failures.append(error)
-
-
-def _unreadable(path: Path, error: BaseException) -> NotTheSame:
-    reason = str(error).partition("\n")[0]
-    return NotTheSame(path.name, f"cannot be read ({type(error).__name__}: {reason})")
+        is_dcp = new.is_dir()
+        read = read_dcp(new, trust)[0] if is_dcp else read_file(mapped(new), trust)[1]
+        found, wanted = dict(leaves(read)), dict(leaves(tree))
+        for place in wanted.keys() ^ found.keys():
+            raise NotTheSame(shown(place), "is there once only")
+        for place, value in wanted.items():
+            _compare(shown(place), value, found[place])
+    except Unreadable as error:
+        raise NotTheSame(new.name, f"cannot be read ({error})") from None
 
 
 def _compare(name: str, wanted: Any, found: Any) -> None:
@@ -183,16 +117,13 @@ def _compare(name: str, wanted: Any, found: Any) -> None:
         if wanted != found and repr(wanted) != repr(found):
             raise NotTheSame(name, "has another value")
         return
-    if not isinstance(found, torch.Tensor):
+    if not is_tensor(found):
         raise NotTheSame(name, "is no tensor")
-    _same_form(name, wanted, tuple(found.shape), found.dtype)
-    if not torch.equal(_bits(wanted), _bits(found)):
+    if (tuple(found.shape), found.dtype) != (tuple(wanted.shape), wanted.dtype):
+        raise NotTheSame(name, f"is {found.dtype} {tuple(found.shape)}")
+    values = found.load() if isinstance(found, Parts) else found
+    if not torch.equal(_bits(wanted), _bits(values)):
         raise NotTheSame(name, "has other values")
-
-
-def _same_form(name: str, wanted: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    if (shape, dtype) != (tuple(wanted.shape), wanted.dtype):
-        raise NotTheSame(name, f"is {dtype} {shape}")
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -6,8 +6,7 @@ from __future__ import annotations
 CASES = (
     ("full-flat.pt", "dcp", "full-flat.pt"),
     ("full-flat.pt", "full", "full-flat.pt"),
-    ("legacy-flat.pt", "full", "full-flat.pt"),
-    ("legacy-orig.pt", "dcp", "full-orig.pt"),
+    ("full-orig.pt", "dcp", "full-orig.pt"),
     ("dcp-flat", "full", "full-flat.pt"),
     ("dcp-orig", "dcp", "full-orig.pt"),
     ("ranks-orig", "dcp", "full-orig.pt"),

@@ -113,8 +113,6 @@ def _save(folder: Path, flavour: str, model: nn.Module, optimizer: torch.optim.O
             "epoch": 3,
         }
         _save_once(folder / f"full-{flavour}.pt", whole)
-        if dist.get_rank() == 0:
-            torch.save(whole, folder / f"legacy-{flavour}.pt", _use_new_zipfile_serialization=False)
     with FSDP.state_dict_type(model, *CONFIGS["sharded"]):
         shards = {
             "model": model.state_dict(),

@@ -35,14 +35,12 @@ def problems(run: Run, path: str, *arguments: str) -> list[str]:
     return [problem["name"] for problem in found["problems"]]
 
 
-@pytest.mark.parametrize("legacy", [False, True])
-def test_a_plain_state_dict_loads_as_it_is(run: Run, legacy: bool) -> None:
-    torch.save(model().state_dict(), "a.pt", _use_new_zipfile_serialization=not legacy)
+def test_a_plain_state_dict_loads_as_it_is(run: Run) -> None:
+    torch.save(model().state_dict(), "a.pt")
     result = run("inspect", "a.pt")
     assert (result.code, result.err) == (0, "")
-    kind = "torch legacy" if legacy else "torch zip"
     assert result.out.splitlines() == [
-        f"a.pt: FULL, whole tensors ({kind})",
+        "a.pt: FULL, whole tensors (torch zip)",
         "  model  9 tensors, 43 parameters, 176 B, float32, int64",
         "  loads as it is: set_model_state_dict with StateDictOptions(full_state_dict=True)",
     ]
@@ -161,14 +159,8 @@ def _cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-500])
 
 
-def _cut_legacy(path: Path) -> None:
+def _legacy(path: Path) -> None:
     torch.save(model().state_dict(), path, _use_new_zipfile_serialization=False)
-    path.write_bytes(path.read_bytes()[:-20])
-
-
-def _half_legacy(path: Path) -> None:
-    torch.save(model().state_dict(), path, _use_new_zipfile_serialization=False)
-    path.write_bytes(path.read_bytes()[:200])
 
 
 def _folder(path: Path) -> None:
@@ -196,8 +188,7 @@ DAMAGE = {
     "pickle": (lambda path: path.write_bytes(pickle.dumps({"a": 1})), "is no checkpoint"),
     "zip": (_zip, "is a zip archive that torch.save did not write"),
     "cut": (_cut, "is damaged or cut off"),
-    "cut-legacy": (_cut_legacy, "is damaged or cut off"),
-    "half-legacy": (_half_legacy, "its pickle is damaged"),
+    "legacy": (_legacy, "has the format of torch before 1.6"),
     "folder": (_folder, "holds no checkpoint"),
     "metadata": (_empty_metadata, "its pickle is damaged"),
     "no-tensor": (lambda path: torch.save({"epoch": 3}, path), "holds no tensor"),
@@ -227,13 +218,11 @@ def test_what_is_no_checkpoint_gets_one_line(run: Run, tmp_path: Path, name: str
 
 def test_every_cut_of_a_file_gets_one_line(run: Run) -> None:
     torch.save(OrderedDict(a=torch.ones(3), b=torch.ones(2)), "a.pt")
-    torch.save(OrderedDict(a=torch.ones(3)), "b.pt", _use_new_zipfile_serialization=False)
-    for name in ("a.pt", "b.pt"):
-        whole = Path(name).read_bytes()
-        for length in range(1, len(whole), 37):
-            Path("cut.bin").write_bytes(whole[:length])
-            result = run("inspect", "cut.bin")
-            assert (result.code, result.err.count("\n")) == (2, 1), (name, length)
+    whole = Path("a.pt").read_bytes()
+    for length in range(1, len(whole), 37):
+        Path("cut.bin").write_bytes(whole[:length])
+        result = run("inspect", "cut.bin")
+        assert (result.code, result.err.count("\n")) == (2, 1), length
 
 
 class Evil:
@@ -252,16 +241,6 @@ def _evil_zip(path: Path, evil: Evil) -> None:
     torch.save({"a": torch.ones(2), "b": evil}, path)
 
 
-def _evil_legacy(path: Path, evil: Evil) -> None:
-    torch.save({"a": torch.ones(2), "b": evil}, path, _use_new_zipfile_serialization=False)
-
-
-def _evil_header(path: Path, evil: Evil) -> None:
-    """In the first pickle of a legacy file, before the object's."""
-    magic = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
-    path.write_bytes(b"\x80\x02" + magic + pickle.dumps(evil))
-
-
 def _evil_metadata(path: Path, evil: Evil) -> None:
     path.mkdir()
     (path / ".metadata").write_bytes(pickle.dumps(evil))
@@ -272,7 +251,7 @@ def _evil_item(path: Path, evil: Evil) -> None:
     dcp.save({"a": torch.ones(2), "b": evil}, checkpoint_id=path)
 
 
-EVIL = {f.__name__: f for f in (_evil_zip, _evil_legacy, _evil_header, _evil_metadata, _evil_item)}
+EVIL = {f.__name__: f for f in (_evil_zip, _evil_metadata, _evil_item)}
 
 
 @pytest.mark.filterwarnings("ignore")

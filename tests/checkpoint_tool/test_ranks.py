@@ -37,8 +37,6 @@ def test_a_shared_step_goes_wrong_if_it_is_not_converted(written: Written) -> No
 KINDS = {
     "full-orig.pt": (0, "full", []),
     "full-flat.pt": (1, "full", ["shared-step"]),
-    "legacy-orig.pt": (0, "full", []),
-    "legacy-flat.pt": (1, "full", ["shared-step"]),
     "dcp-orig": (0, "dcp", []),
     "dcp-flat": (0, "dcp", []),
     "ranks-orig": (1, "shards", ["rank-files"]),
@@ -70,7 +68,7 @@ def test_inspect_says_what_it_is(written: Written, run: Run, name: str) -> None:
 def test_inspect_counts(written: Written, run: Run) -> None:
     whole = torch.load(written.folder / "full-orig.pt", weights_only=True)["model"]
     elements = sum(tensor.numel() for tensor in whole.values())
-    for name in ("full-orig.pt", "dcp-orig", "ranks-orig", "legacy-orig.pt"):
+    for name in ("full-orig.pt", "dcp-orig", "ranks-orig"):
         result = run("inspect", written.folder / name, "--format", "json")
         (found,) = result.document["checkpoints"]
         model, optimizer = found["sections"]
