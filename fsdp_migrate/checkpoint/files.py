@@ -6,6 +6,7 @@ are read when they are used.
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import math
@@ -112,24 +113,9 @@ def _read_zip(data: memoryview, trust: bool) -> Any:
     if any(name.startswith(f"{folder}code/") for name in entries):
         raise Unreadable("is a TorchScript program, not a state dict")
 
-    def record(name: str, least: int = 0) -> memoryview:
-        """Its bytes, where they lie in the file: nothing is decompressed or extracted."""
-        info = entries.get(name)
-        if info is None:
-            raise Unreadable(f"is damaged: its record {name} is missing")
-        header = data[info.header_offset :][: _LOCAL_HEADER.size]
-        if len(header) < _LOCAL_HEADER.size:
-            raise Unreadable("is damaged: an entry lies outside of the file")
-        start = info.header_offset + len(header) + sum(_LOCAL_HEADER.unpack(header))
-        content = data[start : start + info.file_size]
-        is_whole = len(content) == info.file_size >= least
-        if info.compress_type != zipfile.ZIP_STORED or not is_whole:
-            raise Unreadable(f"is damaged: its record {name} is not as torch.save writes it")
-        return content
-
+    record = functools.partial(_record, data, entries)
     order = f"{folder}byteorder"
-    written = bytes(record(order)).decode("latin1") if order in entries else "little"
-    if written != sys.byteorder:
+    if order in entries and bytes(record(order)) != sys.byteorder.encode():
         raise Unreadable("was written on a machine of the other byte order")
     storages: dict[str, torch.UntypedStorage] = {}
 
@@ -139,6 +125,24 @@ def _read_zip(data: memoryview, trust: bool) -> Any:
         return storages[key]
 
     return read_pickle(bytes(record(pickled[0])), find, trust)
+
+
+def _record(
+    data: memoryview, entries: dict[str, zipfile.ZipInfo], name: str, least: int = 0
+) -> memoryview:
+    """Its bytes, where they lie in the file: nothing is decompressed or extracted."""
+    info = entries.get(name)
+    if info is None:
+        raise Unreadable(f"is damaged: its record {name} is missing")
+    header = data[info.header_offset :][: _LOCAL_HEADER.size]
+    if len(header) < _LOCAL_HEADER.size:
+        raise Unreadable("is damaged: an entry lies outside of the file")
+    start = info.header_offset + len(header) + sum(_LOCAL_HEADER.unpack(header))
+    content = data[start : start + info.file_size]
+    is_whole = len(content) == info.file_size >= least
+    if info.compress_type != zipfile.ZIP_STORED or not is_whole:
+        raise Unreadable(f"is damaged: its record {name} is not as torch.save writes it")
+    return content
 
 
 _DTYPES = {
