@@ -1,12 +1,8 @@
 """FSDP1's public interface on FSDP2's engine: what migrated programs import.
 
-``FullyShardedDataParallel`` and everything around it have the names, arguments and defaults of
-``torch.distributed.fsdp``, and FSDP2's own names are here too, so that ``import fsdp_migrate.runtime as fsdp``
-takes the place of ``import torch.distributed.fsdp as fsdp``. The other functions are for programs on
-``fully_shard``.
-
-Needs torch >= 2.8 and the standard library, and nothing of FSDP1, so that a program goes on running
-on a torch without it.
+``import fsdp_migrate.runtime as fsdp`` takes the place of ``import torch.distributed.fsdp as fsdp``: FSDP1's names
+with its arguments and defaults, and FSDP2's own. The other functions are for programs on ``fully_shard``. Nothing of
+FSDP1 is imported, so that a program goes on running on a torch without it.
 """
 
 from typing import Any

@@ -19,18 +19,12 @@ from .torch_private import (
 def no_sync(model: nn.Module) -> Iterator[None]:
     """Skips gradient reduction for the backward passes inside, as FSDP1's ``model.no_sync()`` does.
 
-    The backward after the block must run outside it, else the optimizer has no gradients to use.
-    Units that stay gathered from forward to backward (SHARD_GRAD_OP) stay so after a skipped
-    backward too, which saves an all-gather for each unit and micro-batch (``_runtime_utils.py``,
-    ``_should_free_in_backward``).
+    Units that stay gathered from forward to backward (SHARD_GRAD_OP) stay so after a skipped backward too
+    (``_runtime_utils.py``, ``_should_free_in_backward``). Until gradients are reduced, ``param.grad`` is a
+    placeholder for them: ``zero_grad()`` drops them, as under FSDP1, and an optimizer that meets it raises. They add
+    up in ``param_dtype``; FSDP2 alone would do so in ``reduce_dtype``.
 
-    Accumulated gradients are whole, not sharded, and are kept by FSDP2. ``zero_grad()`` drops them as
-    under FSDP1, say those of micro-batches that are left over at the end of an epoch: until they are
-    reduced, ``param.grad`` is a placeholder for them, and an optimizer that meets it raises. They add
-    up in ``param_dtype``, as under FSDP1; FSDP2 alone would do so in ``reduce_dtype``.
-
-    A module with a ``no_sync`` of its own, such as DistributedDataParallel, gets that one. Raises
-    TypeError for a module that is not sharded.
+    A module with a ``no_sync`` of its own, such as DistributedDataParallel, gets that one.
     """
     units = units_of(model)
     if not units:

@@ -1,8 +1,7 @@
-"""FSDP1's options for models and state dicts, by FSDP1's names and with its defaults.
+"""FSDP1's options for models and state dicts: names, defaults and member order of ``torch/distributed/fsdp/api.py``.
 
-The names, defaults and member order are those of ``torch/distributed/fsdp/api.py``. Nothing is imported from
-FSDP1. torch's own objects are accepted wherever these are: options are read by their attributes and
-enum members by their names, never by their class.
+torch's own objects are accepted wherever these are: options are read by their attributes and enum members by their
+names, never by their class.
 """
 
 from __future__ import annotations
@@ -42,8 +41,7 @@ Member = TypeVar("Member", bound=Enum)
 class NamedOption(Enum):
     """An enum whose members equal those of torch's enum of the same name, and hash like them.
 
-    ``ShardingStrategy(member)`` takes torch's member as well as its value. What is not seen through
-    is the class: torch's members are no instances of this enum, nor ``in`` it.
+    torch's members are no instances of it, nor ``in`` it; ``ShardingStrategy(member)`` takes them.
     """
 
     @classmethod
@@ -77,17 +75,10 @@ def equals_torchs(cls: type[Options]) -> type[Options]:
 class ShardingStrategy(NamedOption):
     """Which training state is sharded, and when parameters are gathered and freed.
 
-    - ``FULL_SHARD`` (ZeRO-3): parameters are freed after forward and gathered again for backward.
-      FSDP1 never frees those of the root after forward (``_runtime_utils.py``,
-      ``_post_forward_reshard``), which is what ``fully_shard`` does when ``reshard_after_forward``
-      is left out (pytorch#154704).
-    - ``SHARD_GRAD_OP`` (ZeRO-2): parameters stay gathered from forward to backward:
-      ``reshard_after_forward=False``.
-    - ``NO_SHARD`` (data parallel): every rank holds everything: a ``(world size, 1)`` mesh
-      ``("replicate", "shard")``.
-    - ``HYBRID_SHARD``: ``FULL_SHARD`` inside a node, replicated across nodes: a two-dimensional
-      mesh.
-    - ``_HYBRID_SHARD_ZERO2``: ``SHARD_GRAD_OP`` inside a node, replicated across nodes.
+    FSDP1's FULL_SHARD never frees the root's parameters after forward (``_runtime_utils.py``,
+    ``_post_forward_reshard``), as ``fully_shard`` where ``reshard_after_forward`` is left out (pytorch#154704).
+    SHARD_GRAD_OP is ``reshard_after_forward=False``, NO_SHARD a ``(world size, 1)`` mesh, and the hybrid strategies
+    are these two inside a node, replicated across nodes.
     """
 
     FULL_SHARD = auto()
@@ -107,13 +98,10 @@ class ShardingStrategy(NamedOption):
 
 
 class BackwardPrefetch(NamedOption):
-    """When backward gathers the parameters of the unit that comes next.
+    """When backward gathers the parameters of the unit that comes next; None in place of a member: not before they are
+    needed.
 
-    - ``BACKWARD_PRE``: before the current unit computes its gradients. This is what FSDP2 does by
-      itself.
-    - ``BACKWARD_POST``: after that. FSDP2 has no such mode; it runs as ``BACKWARD_PRE``, with the
-      same numbers and up to one unit's parameters more at the memory peak.
-    - ``None`` in place of a member: no prefetch, which FSDP2 can do.
+    FSDP2 has no BACKWARD_POST: it runs as BACKWARD_PRE, with up to one unit's parameters more at the memory peak.
     """
 
     BACKWARD_PRE = auto()
@@ -125,19 +113,8 @@ class BackwardPrefetch(NamedOption):
 class MixedPrecision:
     """Dtypes for computation and communication; the sharded parameters keep their own dtype.
 
-    Attributes:
-        param_dtype: dtype of gathered parameters, and so of forward and backward. None: the
-            parameters' own.
-        reduce_dtype: dtype of gradient reduction. None: ``param_dtype``. Under :func:`no_sync`
-            FSDP2 also accumulates in it, where FSDP1 accumulated in ``param_dtype``.
-        buffer_dtype: dtype that floating-point buffers are cast to at the first forward. None: not
-            cast.
-        keep_low_precision_grads: not available: FSDP2 gradients have the dtype of the sharded
-            parameters.
-        cast_forward_inputs: cast the inputs of every unit to ``param_dtype``.
-        cast_root_forward_inputs: cast the inputs of the root, the unit whose forward runs first.
-        _module_classes_to_ignore: classes of modules that run in float32, each a unit of its own,
-            when a wrap policy is given.
+    ``keep_low_precision_grads`` is not available: FSDP2's gradients have the dtype of the sharded parameters. Modules
+    of ``_module_classes_to_ignore`` run in float32, each a unit of its own, when a wrap policy is given.
     """
 
     param_dtype: torch.dtype | None = None
@@ -152,25 +129,14 @@ class MixedPrecision:
 @equals_torchs
 @dataclass
 class CPUOffload:
-    """Where sharded parameters live.
-
-    Attributes:
-        offload_params: keep sharded parameters, their gradients and so the optimizer on the CPU
-            (pinned where there is an accelerator). The model must not be moved to the accelerator
-            after it was sharded.
-    """
+    """Where sharded parameters live, with their gradients and so the optimizer; the model must not be moved afterwards."""
 
     offload_params: bool = False
 
 
 class StateDictType(NamedOption):
-    """How a state dict represents parameters.
-
-    - ``FULL_STATE_DICT``: whole tensors: ``StateDictOptions(full_state_dict=True)``.
-    - ``SHARDED_STATE_DICT``: each rank its own part, as DTensors: ``get_model_state_dict`` without
-      options.
-    - ``LOCAL_STATE_DICT``: FSDP1's flat parameters. FSDP2 has none; save again as another type with
-      FSDP1 first.
+    """How a state dict represents parameters: as whole tensors, as DTensors, or (LOCAL) as the flat parameters that
+    FSDP2 has not.
     """
 
     FULL_STATE_DICT = auto()
@@ -196,10 +162,7 @@ class StateDictConfig:
 @equals_torchs
 @dataclass
 class FullStateDictConfig(StateDictConfig):
-    """``rank0_only``: an empty dict on every rank but 0.
-
-    Both flags together are ``StateDictOptions(full_state_dict=True, cpu_offload=True)``.
-    """
+    """``rank0_only``: an empty dict on every rank but 0."""
 
     rank0_only: bool = False
 

@@ -69,9 +69,8 @@ def _exempt(root: nn.Module, classes: tuple[type[nn.Module], ...]) -> None:
 def check_ties(root: nn.Module, units: Collection[nn.Module], ignored: Ignored) -> None:
     """Raises ValueError for a parameter that belongs to more than one of ``units``, which are not made yet.
 
-    Each unit shards its own parameters, so that the two ends of such a tie would go on as two parameters.
-    ``fully_shard`` says so from torch 2.12 on and cuts the tie in silence before. FSDP1 failed in
-    its first forward, or with ``use_orig_params=False`` cut the tie in silence as well.
+    ``fully_shard`` says so from torch 2.12 on and cuts the tie in silence before. FSDP1 failed in its first forward,
+    or with ``use_orig_params=False`` cut the tie in silence as well.
     """
     names = {module: name for name, module in root.named_modules()}
     boundaries = set(units)
@@ -96,8 +95,8 @@ def _check_frozen(
 ) -> None:
     """Raises ValueError, or with ``use_orig_params`` warns, for units with both frozen and trained parameters.
 
-    With FSDP1's texts (``_wrap_utils.py``, ``_validate_frozen_params``). The memory for gradients that they speak of
-    is that of FSDP1; the refusal keeps a program from depending on which of the two runs it.
+    With FSDP1's texts (``_wrap_utils.py``, ``_validate_frozen_params``), although the memory that they speak of is
+    FSDP1's.
     """
     names = {module: name for name, module in root.named_modules()}
     boundaries = {unit.module for unit in units}

@@ -41,10 +41,9 @@ torch_private.make_data_settable(assign_data)
 
 
 class _BridgeType(type):
-    """Lets ``isinstance(model, FullyShardedDataParallel)`` also see models of torch's FSDP1.
+    """Lets ``isinstance(model, FullyShardedDataParallel)`` also see models that libraries wrap with torch's FSDP1.
 
-    Libraries may still wrap with FSDP1. A model of ``fully_shard`` is not an instance: a program with a branch for each
-    must take the one for FSDP2.
+    A model of ``fully_shard`` is not an instance: a program with a branch for each must take the one for FSDP2.
     """
 
     def __instancecheck__(cls, instance: object) -> bool:
@@ -66,47 +65,19 @@ class _BridgeType(type):
 class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
     """FSDP1's wrapper of a module, a unit of FSDP2.
 
-    ``torch.distributed.fsdp.FullyShardedDataParallel``'s arguments, methods, attributes, errors and
-    warnings, in the same order and with the same defaults; torch's own option objects are accepted as well as
-    those of this package. FSDP2's methods are there too. Must be called by all ranks of the default
-    process group.
+    ``torch.distributed.fsdp.FullyShardedDataParallel``'s arguments, methods, attributes, errors and warnings, in the
+    same order and with the same defaults; torch's own option objects are accepted as well as those of this package.
+    FSDP2's methods are there too.
 
-    What differs from FSDP1: parameters are DTensors with the model's own shapes, and gradients have
-    their dtype. Hybrid sharding over one rank synchronizes gradients, where FSDP1 did not (pytorch#154888). A
-    parameter that is shared inside a unit stays shared when the unit is built from the meta device.
-    Without an accelerator the CPU is used, also without ``device_id``.
+    What differs from FSDP1: parameters are DTensors with the model's own shapes, and gradients have their dtype.
+    Hybrid sharding over one rank synchronizes gradients, where FSDP1 did not (pytorch#154888). A parameter that is
+    shared inside a unit stays shared when the unit is built from the meta device. Without an accelerator the CPU is
+    used, also without ``device_id``. BACKWARD_POST runs as BACKWARD_PRE, and ``limit_all_gathers`` has no effect:
+    FSDP2 bounds memory by other means. ``use_orig_params`` decides only whether optimizers that were made before go
+    on with the parameters.
 
-    Args:
-        module: the model, or a part of it that is called by itself. Parts may be wrapped before the
-            whole.
-        process_group: the ranks to shard over; for the hybrid strategies the pair (shard group,
-            replicate group). None: all ranks.
-        sharding_strategy: a :class:`ShardingStrategy`. None: FULL_SHARD.
-        cpu_offload: a :class:`CPUOffload`. None: parameters stay on the device.
-        auto_wrap_policy: which modules become units (see :func:`plan_units`). None: the whole model
-            is one unit.
-        backward_prefetch: None switches prefetching in backward off; BACKWARD_POST runs as
-            BACKWARD_PRE.
-        mixed_precision: a :class:`MixedPrecision`. Together with a policy it leaves batch norm in
-            float32.
-        ignored_modules: modules whose parameters stay whole, unreduced and where they are.
-        param_init_fn: initializes a module of a unit that is on the meta device. None:
-            ``reset_parameters()``.
-        device_id: the device to train on; it becomes the current one. None: where the model is, or
-            the accelerator, or without one the CPU.
-        sync_module_states: give every rank the parameters and buffers of the first one.
-        forward_prefetch: gather the next unit's parameters earlier in forward, in the order of the
-            first forward.
-        limit_all_gathers: without effect; FSDP2 bounds memory by other means.
-        use_orig_params: optimizers that were made before go on with the parameters. Without effect
-            otherwise: FSDP2 always keeps the parameters apart.
-        ignored_states: parameters or modules, in place of ``ignored_modules``.
-        device_mesh: one dimension, or two (replicate, shard) for the hybrid strategies, in place of
-            ``process_group``.
-
-    Raises:
-        ValueError: an argument has no equivalent in FSDP2, or does not fit another one, or two units
-            share a parameter. The message names it.
+    Raises ValueError where an argument has no equivalent in FSDP2, or does not fit another one, or two units share a
+    parameter.
     """
 
     _fsdp_wrapped_module: nn.Module
@@ -230,10 +201,7 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
         return torch_private.post_forward(self, args, output)
 
     def _prepare(self) -> None:
-        """What FSDP1 does at the first use of a root (``_runtime_utils.py``, ``_lazy_init``).
-
-        Raises ValueError where units below have other options that must be the same.
-        """
+        """What FSDP1 does, and checks, at the first use of a root (``_runtime_utils.py``, ``_lazy_init``)."""
         if self._is_prepared:
             return
         torch_private.initialize(self)
@@ -281,10 +249,7 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Accumulates gradients without reducing them, on all units below.
-
-        Raises RuntimeError for a unit that is not the root.
-        """
+        """Accumulates gradients without reducing them, on all units below."""
         if not self.check_is_root():
             raise RuntimeError(
                 "`no_sync()` on inner FSDP instances is not supported. Please call `no_sync()` on "
@@ -295,9 +260,8 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
             yield
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
-        """Scales all gradients so that their norm over all ranks is at most ``max_norm``.
-
-        Returns the norm that they had. Raises RuntimeError for a unit that is not the root.
+        """Scales all gradients so that their norm over all ranks is at most ``max_norm``; returns the norm that they
+        had.
         """
         if not self.check_is_root():
             raise RuntimeError(

@@ -29,22 +29,15 @@ def clip_grad_norm_(
 ) -> torch.Tensor:
     """Scales gradients so that their norm is at most ``max_norm``; returns the norm that they had.
 
-    FSDP1's ``model.clip_grad_norm_(max_norm, norm_type)`` for a sharded module or its parameters.
-    Beyond what ``torch.nn.utils.clip_grad_norm_`` does with DTensors, the result is a plain tensor
-    with the same value on every rank (with ``norm_type=inf`` torch's is a partial DTensor whose
-    ``item()`` is the rank's own), empty shards are no error, parameters on several meshes and plain
-    ones may be mixed, and gradients on the CPU are reduced on the mesh's device, so that NCCL alone
-    is enough.
+    FSDP1's ``model.clip_grad_norm_(max_norm, norm_type)`` for a sharded module or its parameters. Beyond what
+    ``torch.nn.utils.clip_grad_norm_`` does with DTensors, the result is a plain tensor with the same value on every
+    rank (with ``norm_type=inf`` torch's is a partial DTensor whose ``item()`` is the rank's own), empty shards are no
+    error, parameters on several meshes and plain ones may be mixed, and gradients on the CPU are reduced on the
+    mesh's device, so that NCCL is enough.
 
-    As in FSDP1 the norm is computed in float32, and gradients of plain (ignored) parameters count
-    on their own rank only: if they differ between ranks, so do the norms. Without any DTensor this
-    is ``torch.nn.utils``'s function. Must be called by all ranks.
-
-    Args:
-        parameters: a module, sharded or not, or parameters.
-        max_norm: the largest norm to leave.
-        norm_type: the order of the norm, ``inf`` for the largest absolute value.
-        error_if_nonfinite: raise RuntimeError if the norm is nan or infinite.
+    As in FSDP1 the norm is computed in float32, and gradients of plain (ignored) parameters count on their own rank
+    only: if they differ between ranks, so do the norms. Without any DTensor this is ``torch.nn.utils``'s function.
+    Must be called by all ranks.
     """
     if isinstance(parameters, nn.Module):
         for unit in units_of(parameters):

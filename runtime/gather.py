@@ -10,10 +10,9 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 @torch.no_grad()
 def gather(tensor: DTensor, offload_to_cpu: bool = False) -> torch.Tensor:
-    """The whole tensor; gathered on the mesh's device, as the backend may know no other.
+    """The whole tensor; gathered on the mesh's device, as the backend may know no other, by all ranks of the mesh.
 
-    Must be called by all ranks of the mesh. Where nothing is sharded the result is the memory of
-    ``tensor`` itself, if that is on the mesh's device: see :func:`apart_from`.
+    Where nothing is sharded the result may be the memory of ``tensor`` itself: see :func:`apart_from`.
     """
     mesh, local = tensor.device_mesh, tensor.to_local()
     if local.device.type != mesh.device_type:
@@ -26,10 +25,9 @@ def gather(tensor: DTensor, offload_to_cpu: bool = False) -> torch.Tensor:
 
 @torch.no_grad()
 def shard(whole: torch.Tensor, like: DTensor) -> DTensor:
-    """This rank's part of ``whole``, laid out as ``like`` is; without communication.
+    """This rank's part of ``whole``, laid out as ``like`` is; without communication, and on the mesh's device.
 
-    It has the dtype of ``whole`` and is on the mesh's device. Where nothing is sharded it may be
-    the memory of ``whole``.
+    Where nothing is sharded it may be the memory of ``whole``.
     """
     return distribute_tensor(whole.detach(), like.device_mesh, like.placements, src_data_rank=None)
 
@@ -98,15 +96,12 @@ def assign_data(tensor: DTensor, value: torch.Tensor) -> None:
 
 
 def local_shard(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a sharded parameter or gradient, as a plain tensor that shares its memory.
+    """This rank's part of a sharded parameter or gradient, as a plain tensor that shares its memory; a plain tensor is
+    its own.
 
-    FSDP1's parameters and gradients were such parts, so that norms and counts of them, reduced over
-    ranks by the program itself, came out right. Of a DTensor they are the whole tensor's already,
-    or, read with ``item()``, this rank's. A part has all dimensions but the first whole, where
-    FSDP1's had one dimension; on some ranks it is empty.
-
-    Args:
-        tensor: a parameter, its ``data`` or its gradient; a plain tensor is its own part.
+    FSDP1's parameters and gradients were such parts, so that norms and counts of them, reduced over ranks by the
+    program itself, came out right. Of a DTensor they are the whole tensor's already, or, read with ``item()``, this
+    rank's. A part has all dimensions but the first whole, where FSDP1's had one dimension; on some ranks it is empty.
     """
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 

@@ -27,21 +27,17 @@ _showing: WeakSet[FSDPModule] = WeakSet()
 def reduce_as_fsdp1(unit: FSDPModule) -> None:
     """Makes the backward of ``unit`` give the gradients that FSDP1's gives.
 
-    - FSDP1 reduces the gradient of a whole unit: a parameter that took no part has zeros as soon as
-      another of its unit has a gradient, also if ranks use different parameters. A unit that took no part
-      has none.
-    - A gradient that is not reduced yet (``no_sync``) is in ``p.grad``, and gone where the program sets that to
-      None or to zero. FSDP2 keeps it to itself. A placeholder shows whether that happened.
+    - FSDP1 reduces the gradient of a whole unit: a parameter that took no part has zeros as soon as another of its unit
+      has a gradient, also if ranks use different parameters.
+    - A gradient that is not reduced yet (``no_sync``) is in ``p.grad``, and gone where the program sets that to None or
+      to zero. FSDP2 keeps it to itself: a placeholder shows whether that happened.
     """
     _showing.add(unit)
     around_backward(unit, _drop_what_was_cleared, _reduce)
 
 
 def show_unreduced(unit: FSDPModule) -> None:
-    """Lets ``zero_grad()`` drop gradients of ``unit`` that are not reduced yet, as FSDP1's does.
-
-    For units of ``fully_shard``; those of the bridge do so anyway.
-    """
+    """Lets ``zero_grad()`` drop unreduced gradients of a unit of ``fully_shard``; those of the bridge do so anyway."""
     if unit not in _showing:
         _showing.add(unit)
         around_backward(unit, _drop_what_was_cleared, _show)
@@ -77,11 +73,12 @@ def _reduce(group: Any, reduce: Callable[[], None]) -> None:
 
 
 def fill_unused_gradients(model: Model) -> Model:
-    """From now on unused parameters of units that have gradients get zeros in backward, as under FSDP1.
+    """From now on unused parameters of units that have gradients get zeros in backward, as under FSDP1. Returns
+    ``model``.
 
-    For models of ``fully_shard``, which leaves ``None`` there, so that the optimizer passes them by where
-    FSDP1's applied weight decay and momentum, and whose reduction hangs or mixes gradients up where ranks
-    use different parameters. Call it behind the last ``fully_shard``. Returns ``model``.
+    ``fully_shard`` leaves ``None`` there, so that the optimizer passes them by where FSDP1's applied weight decay and
+    momentum, and its reduction hangs or mixes gradients up where ranks use different parameters. Call it behind the
+    last ``fully_shard``.
     """
     for unit in units_of(model):
         if unit not in _showing:

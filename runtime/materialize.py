@@ -1,6 +1,5 @@
-"""Building the part of a meta-device model that one unit holds, in FSDP1's order.
+"""Building the part of a meta-device model that one unit holds, unit by unit as FSDP1 does.
 
-FSDP1 materializes and shards unit by unit, so that a rank never holds more than one whole unit.
 With the same order and the same full-size tensors the random numbers are the same too
 (``torch/distributed/fsdp/_init_utils.py``, ``_materialize_meta_module``).
 """
@@ -45,15 +44,12 @@ def materialize(
 ) -> None:
     """Gives a unit that is on the meta device memory and its first values; call it just before ``fully_shard(module)``.
 
-    That is every module of ``module`` that is in no unit sharded before. With ``for module in model.modules()`` and the
-    model last, the values are those that FSDP1 draws, as long as no unit is inside another. Nothing is done where nothing
-    is on the meta device.
+    With ``for module in model.modules()`` and the model last, the values are those that FSDP1 draws, as long as no
+    unit is inside another.
 
     Args:
         param_init_fn: initializes one module, not those below it. None: ``reset_parameters()``.
         device: for ``reset_parameters()``. None: the current accelerator, or without one the CPU.
-
-    Raises AttributeError for a module that would need ``reset_parameters`` and has none.
     """
     modules = own_modules(module, ())
     materialize_modules(modules, compute_device((), device), param_init_fn, ())
@@ -67,9 +63,8 @@ def materialize_modules(
 ) -> None:
     """Materializes the modules of one unit if any parameter or buffer of them is on meta.
 
-    Calls ``param_init_fn`` on each module; without it, ``to_empty`` and ``reset_parameters()`` on
-    each that has parameters or buffers of its own. Raises AttributeError if such a module has no
-    ``reset_parameters``: to skip it would leave it with whatever its memory holds.
+    Raises AttributeError for one without ``reset_parameters``: to skip it would leave it with whatever its memory
+    holds.
     """
     if not any(_is_meta(module, ignored_parameters) for module in modules):
         return

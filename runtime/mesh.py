@@ -27,10 +27,8 @@ def compute_device(
 ) -> torch.device:
     """The device to train on, made the current one because ``fully_shard`` uses that.
 
-    As in FSDP1 (``_init_utils.py``, ``_get_compute_device``): ``device_id``, else where the
-    parameters are unless that is the CPU, else the accelerator. Without an accelerator it is the
-    CPU, where FSDP1 refused. Raises ValueError if ``device_id`` is no device of this machine, or
-    not the one that the parameters are on.
+    As in FSDP1 (``_init_utils.py``, ``_get_compute_device``): ``device_id``, else where the parameters are unless
+    that is the CPU, else the accelerator; without one the CPU, where FSDP1 refused.
     """
     placed = next((p.device for p in parameters if p.device.type not in ("cpu", "meta")), None)
     if device_id is not None:
@@ -78,12 +76,10 @@ def build_mesh(
     process_group: ProcessGroups | None = None,
     device_mesh: DeviceMesh | None = None,
 ) -> DeviceMesh:
-    """The mesh on which ``fully_shard`` does what FSDP1 does under ``sharding_strategy``.
+    """The mesh on which ``fully_shard`` does what FSDP1 does under ``sharding_strategy``; called by all ranks.
 
-    One dimension for the strategies that shard over all ranks, two named ones for the hybrid
-    strategies, and ``(ranks, 1)`` for NO_SHARD: nothing is sharded over one rank, and gradients are
-    averaged over the other dimension. Must be called by all ranks. Raises ValueError for what FSDP1
-    cannot do either.
+    For NO_SHARD it is ``(ranks, 1)``: nothing is sharded over one rank, and gradients are averaged over the other
+    dimension. Raises ValueError for what FSDP1 cannot do either.
     """
     strategy = as_sharding_strategy(sharding_strategy)
     if process_group is not None and device_mesh is not None:

@@ -1,7 +1,6 @@
-"""Optimizers and parameter lists that are older than the wrapping of their model.
+"""Optimizers that are older than the wrapping of their model.
 
-With ``use_orig_params=True`` FSDP1 keeps the model's parameter objects, so that an optimizer made
-before trains on. ``fully_shard`` replaces them.
+With ``use_orig_params=True`` FSDP1 keeps the model's parameter objects, which ``fully_shard`` replaces.
 """
 
 from __future__ import annotations
@@ -45,11 +44,9 @@ class _Stale(nn.Parameter):
 
 @torch.no_grad()
 def replace_parameters(successors: Mapping[torch.Tensor, nn.Parameter]) -> None:
-    """Puts the new parameters in the place of the old ones in all optimizers.
+    """Puts the new parameters in the place of the old ones in all optimizers, also those that are made later.
 
-    Their groups, lists and order stay, so that schedulers and closures hold on to them; states are
-    sharded. An optimizer that is made later of the old parameters gets the new ones. Whatever else
-    uses an old one raises :class:`StaleParameter`.
+    Their groups, lists and order stay, so that schedulers and closures hold on to them; states are sharded.
     """
     for optimizer in list(_optimizers):
         for group in optimizer.param_groups:

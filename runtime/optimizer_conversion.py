@@ -27,10 +27,7 @@ def save_states(
     offload: bool,
     keep: bool,
 ) -> StateDict:
-    """``states`` of ``optim`` by names: whole or as DTensors; empty without ``keep``.
-
-    Must be called by all ranks.
-    """
+    """``states`` of ``optim`` by names: whole or as DTensors; empty without ``keep``. Called by all ranks."""
     parameters = [p for group in grouped_parameters(model, optim) for p in group]
     names = names_of(model)
     if not names.keys() >= set(parameters):
@@ -72,10 +69,9 @@ def load_states(
     source: FromRank0 | None = None,
     by_name: bool = False,
 ) -> StateDict:
-    """What an optimizer of ``groups`` loads of ``saved``, keyed by numbers or ``by_name``.
+    """What an optimizer of ``groups`` (None: those of ``saved``) loads of ``saved``, keyed by numbers or ``by_name``.
 
-    Without groups they are those of ``saved``. With ``source`` only its first rank needs ``saved``. For errors see
-    :func:`optim_state_dict_to_load`.
+    With ``source`` only its first rank needs ``saved``.
     """
     if source is not None:
         saved = source.outline(saved)

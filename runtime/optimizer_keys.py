@@ -26,21 +26,10 @@ def rekey_optim_state_dict(
     optim_input: Iterable[Any] | None = None,
     optim: torch.optim.Optimizer | None = None,
 ) -> dict[str, Any]:
-    """``optim_state_dict`` keyed by names, or by numbers as ``torch.optim`` has it.
+    """``optim_state_dict`` keyed by names, or by numbers as ``torch.optim`` has it; itself if it is keyed so already.
 
-    A checkpoint of ``optimizer.state_dict()`` has numbers, which mean something only with the
-    optimizer's order; sharded optimizers are saved and loaded by names.
-
-    Args:
-        optim_state_dict: a state dict of an optimizer with all its groups. It is not changed, and
-            returned itself if it is keyed so already; the states are shared with the result.
-        optim_state_key_type: ``PARAM_NAME`` or ``PARAM_ID``, of this project or torch's.
-        model: gives the names; sharded or not.
-        optim_input: the parameters, or groups of them, that the optimizer was made of.
-        optim: the optimizer. With neither of both it is one of ``model.parameters()``.
-
-    Raises:
-        ValueError: a key that no parameter has.
+    A checkpoint of ``optimizer.state_dict()`` has numbers, which mean something only with the order of the
+    optimizer's parameters: those of ``optim_input`` or ``optim``, else ``model.parameters()``.
     """
     kinds = {type(key) for key in optim_state_dict["state"]}
     if len(kinds) > 1:

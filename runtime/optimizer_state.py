@@ -1,13 +1,8 @@
 """FSDP1's functions for the state dicts of optimizers, on ``fully_shard`` models.
 
-Where a program shows which call is meant, ``torch.distributed.checkpoint.state_dict`` has functions
-for it. These follow the type that is set on the model (:func:`set_state_dict_type`), take each of
-FSDP1's arguments, and load nothing themselves. As FSDP1's, and unlike torch's, they do not step an
-optimizer that has no state yet.
-
-State dicts are keyed by parameter names, those that are to be loaded by the numbers that
-``torch.optim`` gives to parameters. No state dict that is given is changed, and no two tensors of
-a result are the same memory. A model that is FSDP1's still is given to FSDP1's function.
+Unlike the functions of ``torch.distributed.checkpoint.state_dict`` they follow the type that is set on the model
+(:func:`set_state_dict_type`), load nothing themselves, and do not step an optimizer that has no state yet. No state
+dict that is given is changed, and no two tensors of a result are the same memory. All ranks must call them.
 """
 
 from __future__ import annotations
@@ -34,16 +29,9 @@ def optim_state_dict(
     optim_state_dict: StateDict | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> StateDict:
-    """The state of ``optim`` by parameter names, of the type that is set on ``model``.
+    """The state of ``optim``, or ``optim_state_dict``, by parameter names, of the type that is set on ``model``.
 
-    Must be called by all ranks.
-
-    Args:
-        model: the model whose parameters ``optim`` has.
-        optim: the optimizer.
-        optim_state_dict: what is converted. None: ``optim.state_dict()``.
-        group: with ``rank0_only`` the first rank of it has the result, the others an empty dict.
-            None: all ranks.
+    With ``rank0_only`` the first rank of ``group`` has the result, the others an empty dict.
     """
     settings = get_state_dict_type(model) or default_settings()
     return save_states(
@@ -64,10 +52,7 @@ def full_optim_state_dict(
     rank0_only: bool = True,
     group: dist.ProcessGroup | None = None,
 ) -> StateDict:
-    """The whole state of ``optim`` on the CPU, whatever type is set; see :func:`optim_state_dict`.
-
-    ``optim_input`` was FSDP1's way to number parameters; the optimizer says so itself.
-    """
+    """The whole state of ``optim`` on the CPU, whatever type is set; ``optim_input`` is not needed."""
     _warn("full_optim_state_dict", "optim_state_dict", optim_input)
     keep = not rank0_only or dist.get_rank(group) == 0
     return save_states(model, optim, optim.state_dict(), full=True, offload=True, keep=keep)
@@ -91,26 +76,13 @@ def optim_state_dict_to_load(
     load_directly: bool = False,
     group: dist.ProcessGroup | None = None,
 ) -> StateDict:
-    """What ``optim.load_state_dict`` takes, of a state dict by parameter names.
+    """What ``optim.load_state_dict`` takes, of a state dict by parameter names, which may come from FSDP1.
 
-    States may be whole tensors or DTensors; parameters without a state get none, as before their
-    first step. With ``rank0_only`` set on the model for optimizers, only the first rank needs
-    ``optim_state_dict``. Must be called by all ranks. The three objects may come in any order, as
-    FSDP1's own order changed (torch 2.1).
+    States may be whole tensors or DTensors; parameters without a state get none, as before their first step. With
+    ``rank0_only`` set on the model for optimizers, only the first rank of ``group`` needs ``optim_state_dict``. The
+    three objects may come in any order, as FSDP1's own order changed (torch 2.1).
 
-    Args:
-        model: the model whose parameters ``optim`` has.
-        optim: the optimizer that will load the result.
-        optim_state_dict: as :func:`optim_state_dict` and its like give it; the checkpoint may come
-            from FSDP1.
-        is_named_optimizer: the optimizer's own state dict is keyed by names.
-        load_directly: load the result, too.
-        group: with ``rank0_only``, the ranks whose first one has the state dict. None: all ranks.
-
-    Raises:
-        ValueError: a state dict without states, keyed by numbers, with a name that the optimizer
-            has no parameter of, without one of its parameters, with groups other than the
-            optimizer's, or with a state of another shape than its parameter.
+    Raises ValueError for a state dict that does not fit the optimizer: in its keys, groups or shapes.
     """
     model, optim, optim_state_dict = _in_order(model, optim, optim_state_dict)
     source = FromRank0(group) if _rank0_only(model) else None
@@ -130,8 +102,7 @@ def shard_full_optim_state_dict(
 ) -> StateDict:
     """:func:`optim_state_dict_to_load` of a whole state dict that every rank has.
 
-    ``optim_input`` is what the optimizer was made of; with neither it nor ``optim`` that is the
-    model's parameters, in the groups of the state dict.
+    With neither ``optim_input`` nor ``optim`` it is of the model's parameters, in the groups of the state dict.
     """
     _warn("shard_full_optim_state_dict", "optim_state_dict_to_load", optim_input)
     return load_states(model, _groups(model, optim, optim_input), full_optim_state_dict)

@@ -1,8 +1,7 @@
 """Which modules become units, in which order: FSDP1's partition, without wrapping anything.
 
-The partition decides memory, the number of collectives and the last bits of reduced gradients, so a
-migration keeps it. FSDP1's own code for this is ``_auto_wrap``
-(``torch/distributed/fsdp/_wrap_utils.py``) and ``_recursive_wrap`` (``wrap.py``).
+It decides memory, the number of collectives and the last bits of reduced gradients. FSDP1's own code for this is
+``_auto_wrap`` (``torch/distributed/fsdp/_wrap_utils.py``) and ``_recursive_wrap`` (``wrap.py``).
 """
 
 from __future__ import annotations
@@ -17,12 +16,7 @@ from .api import as_mixed_precision
 
 
 class Unit(NamedTuple):
-    """A module that is sharded as one group.
-
-    ``kwargs`` holds what differs from the arguments of the root: what a ``CustomPolicy`` returned
-    for the module, and ``{"mixed_precision": None}`` for a module that mixed precision leaves out,
-    such as batch norm.
-    """
+    """A module that is sharded as one group; ``kwargs`` are the arguments in which it differs from the root."""
 
     name: str
     module: nn.Module
@@ -39,17 +33,10 @@ def plan_units(
 ) -> list[Unit]:
     """The units of ``module`` under ``policy``: children before parents, ``module`` itself last.
 
-    Args:
-        module: the root. It is always a unit, whatever the policy says.
-        policy: an object with ``_run_policy`` or a function (see ``policies.py``), of this package,
-            torch's or the program's own. None: only the root is a unit.
-        ignored_modules: modules that are never units, nor looked into, with all their descendants.
-        ignored_parameters: parameters that a size-based policy does not count.
-        mixed_precision: a ``MixedPrecision``; it makes units of the module classes that it leaves
-            out.
-
-    A module that is used in several places is one unit; so is one without a ``forward``, such as
-    ``ModuleList``. Raises TypeError if ``policy`` is not a policy.
+    ``policy`` is an object with ``_run_policy`` or a function (see ``wrap.py``), of this package, torch's or the
+    program's own. Ignored modules are not looked into, and a size-based policy does not count ignored parameters. The
+    module classes that ``mixed_precision`` leaves out become units, too. A module in several places is one unit; so
+    is one without a ``forward``.
     """
     ignored = set(ignored_modules)
     mixed_precision = as_mixed_precision(mixed_precision)

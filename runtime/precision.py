@@ -15,8 +15,8 @@ from .torch_private import apply_to_tensors
 def run_in_full_precision(module: nn.Module) -> None:
     """Casts the inputs of ``module`` to float32, and its outputs back to the inputs' dtype.
 
-    FSDP1 does this to every module of ``MixedPrecision._module_classes_to_ignore``, batch norm by
-    default (``_common_utils.py``, ``_override_module_mixed_precision``).
+    As FSDP1 for ``MixedPrecision._module_classes_to_ignore`` (``_common_utils.py``,
+    ``_override_module_mixed_precision``).
     """
     cast_from: torch.dtype | None = None
 

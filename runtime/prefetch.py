@@ -12,18 +12,15 @@ from .torch_private import parameter_groups
 
 
 def disable_backward_prefetch(unit: FSDPModule) -> None:
-    """FSDP1's ``backward_prefetch=None``: a list replaces FSDP2's own choice, and a unit has itself
-    already.
-    """
+    """FSDP1's ``backward_prefetch=None``: a list replaces FSDP2's own choice, and a unit has itself already."""
     unit.set_modules_to_backward_prefetch([unit])
 
 
 def prefetch_in_forward_order(root: Any, units: list[Any]) -> None:
-    """FSDP1's ``forward_prefetch=True``: each unit gathers the next one's parameters before its own
-    computation.
+    """FSDP1's ``forward_prefetch=True``: each unit gathers the next one's parameters before its own computation.
 
-    As in FSDP1 the order is that of the first forward, so the model must run its units in the same
-    order every time. ``root`` is in that forward already, but for its wrapped module's.
+    As in FSDP1 the order is that of the first forward. ``root`` is in that forward already, but for its wrapped
+    module's.
     """
     order: list[FSDPModule] = []
 

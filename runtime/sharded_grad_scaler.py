@@ -14,15 +14,10 @@ __all__ = ["ShardedGradScaler"]
 
 
 class ShardedGradScaler(GradScaler):
-    """``torch.amp.GradScaler`` whose ranks agree on whether to skip a step.
+    """``torch.amp.GradScaler`` whose ranks, those of ``process_group``, agree on whether to skip a step.
 
     torch's own does so for DTensors alone, and cannot take them together with the plain gradients of ignored
     parameters.
-
-    Args:
-        device: the kind of device to train on.
-        init_scale, backoff_factor, growth_factor, growth_interval, enabled: as ``GradScaler``'s.
-        process_group: the ranks that agree. None: all.
     """
 
     def __init__(

@@ -1,7 +1,6 @@
 """What a model's own ``state_dict()`` gives, and its ``load_state_dict()`` takes: FSDP1's types.
 
-Units of the bridge have FSDP1's default from the start. Models of ``fully_shard`` give and take DTensors until
-a type is set.
+Units of the bridge have FSDP1's default from the start, models of ``fully_shard`` DTensors until a type is set.
 """
 
 from __future__ import annotations
@@ -77,35 +76,21 @@ def set_state_dict_type(
     state_dict_config: StateDictConfig | None = None,
     optim_state_dict_config: OptimStateDictConfig | None = None,
 ) -> StateDictSettings:
-    """From now on ``state_dict()`` and ``load_state_dict()`` of ``module`` do as FSDP1's did.
+    """From now on ``state_dict()`` and ``load_state_dict()`` of ``module`` do as FSDP1's did; returns the settings until
+    now.
 
-    The units in ``module`` carry the type, so that it also holds for a wrapper around them and for
-    each of them alone. As under FSDP1 the values are copies, except for buffers.
+    The units in ``module`` carry the type, so that it also holds for a wrapper around them and for each of them
+    alone.
 
-    - ``FULL_STATE_DICT``: whole tensors, gathered one by one; all ranks must call. With
-      ``rank0_only`` the first rank of each shard group has them, the others only what no rank shards.
+    - ``FULL_STATE_DICT``: whole tensors, gathered one by one; all ranks must call. With ``rank0_only`` the first rank of
+      each shard group has them, the others only what no rank shards.
     - ``SHARDED_STATE_DICT``: DTensors. Where nothing is sharded (NO_SHARD, one rank) whole tensors.
-    - ``LOCAL_STATE_DICT``, FSDP1's flat parameters: may be set, but ``state_dict()`` and
-      ``load_state_dict()`` raise UnsupportedInFSDP2 under it, unless nothing is sharded.
-    - ``load_state_dict()`` takes whole tensors and DTensors in the others, and ``assign=True``; each rank
-      must have them.
+    - ``LOCAL_STATE_DICT`` may be set, but both raise UnsupportedInFSDP2 under it, unless nothing is sharded.
+    - ``load_state_dict()`` takes whole tensors and DTensors in the others, and ``assign=True``, on every rank.
 
-    The functions of ``torch.distributed.checkpoint.state_dict`` give what their options say, as
-    under FSDP1. A module without units is left as it is; FSDP1's context failed there. A model that
-    is FSDP1's still is given to FSDP1's function.
-
-    Args:
-        module: a model, part of one, or what holds one.
-        state_dict_type: one of the types, this project's or torch's.
-        state_dict_config: the configuration that goes with the type. None: its defaults.
-        optim_state_dict_config: what the optimizer functions follow, such as
-            :func:`optim_state_dict`. None: its defaults, which put states on the CPU.
-
-    Returns:
-        The settings until now; those of FSDP1 at first, ``FULL_STATE_DICT`` with defaults.
-
-    Raises:
-        RuntimeError: for a configuration of another type.
+    As under FSDP1 the values are copies, except for buffers, and the functions of
+    ``torch.distributed.checkpoint.state_dict`` give what their options say. A module without units is left as it is;
+    FSDP1's context failed there.
     """
     warnings.warn(_DEPRECATED, FutureWarning, stacklevel=3)
     found = _settings_of(module)
@@ -124,12 +109,12 @@ def follow_default_type(unit: nn.Module) -> None:
 
 
 def use_full_state_dicts(model: Model) -> Model:
-    """From now on ``state_dict()`` gives whole tensors and ``load_state_dict()`` takes them, as under FSDP1.
+    """From now on ``state_dict()`` gives whole tensors and ``load_state_dict()`` takes them, as under FSDP1. Returns
+    ``model``.
 
-    For models of ``fully_shard``, whose own are of DTensors, so that ``torch.save`` writes one rank's shards. All ranks
-    must call ``state_dict()``. It holds wherever the two are called, also for a module around ``model``. Where it is
-    known that a model is sharded, torch's ``get_model_state_dict`` does without. Call it behind the last
-    ``fully_shard``. Returns ``model``.
+    For models of ``fully_shard``, whose own are of DTensors, so that ``torch.save`` writes one rank's shards. All
+    ranks must call ``state_dict()``. It holds also for a module around ``model``. Call it behind the last
+    ``fully_shard``; code that knows that a model is sharded has torch's ``get_model_state_dict``.
     """
     for unit in units_of(model):
         if _in_force.get(unit) is None:
@@ -154,10 +139,7 @@ def default_settings() -> StateDictSettings:
 
 @or_fsdp1s
 def get_state_dict_type(module: nn.Module) -> StateDictSettings | None:
-    """The settings of the units in ``module``; None where it has no units.
-
-    Raises AssertionError if its units have different ones.
-    """
+    """The settings of the units in ``module``, which must be the same; None where it has no units."""
     found = _settings_of(module)
     for settings in found:
         if settings != found[0]:

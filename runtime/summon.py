@@ -38,26 +38,15 @@ def summon_full_params(
     offload_to_cpu: bool = False,
     with_grads: bool = False,
 ) -> Iterator[None]:
-    """Inside, the parameters of ``module`` are whole and in their own dtype, as under FSDP1.
+    """Inside, the parameters of ``module`` are whole and in their own dtype, as under FSDP1; called by all ranks.
 
-    FSDP2's ``unshard()`` does less: it casts to ``param_dtype``, forgets changes and does not
-    recurse. A module without sharded parts is left as it is. A forward inside uses the whole parameters
-    as they are, with changes, where the unit is the bridge's; of ``fully_shard`` it gathers the sharded ones.
-    Must be called by all ranks.
-
-    Args:
-        module: a model, or a part of one.
-        recurse: also the parameters of the units below ``module``.
-        writeback: keep what is changed inside. Where nothing is sharded (NO_SHARD, one rank),
-            changes stay anyway, as FSDP1's do.
-        rank0_only: only the first rank of each shard group sees whole parameters.
-        offload_to_cpu: whole parameters are on the CPU.
-        with_grads: gradients are whole, too.
+    FSDP2's ``unshard()`` does less: it casts to ``param_dtype``, forgets changes and does not recurse. A module
+    without sharded parts is left as it is. A forward inside uses the whole parameters as they are, with changes,
+    where the unit is the bridge's; of ``fully_shard`` it gathers the sharded ones. Without ``writeback`` changes stay
+    all the same where nothing is sharded.
 
     Raises:
-        NotImplementedError: for what FSDP1 refuses as well (``_unshard_param_utils.py``):
-            ``rank0_only`` with ``writeback``, ``with_grads`` with ``offload_to_cpu`` or without
-            ``use_orig_params``, and on the bridge ``offload_to_cpu`` with NO_SHARD.
+        NotImplementedError: for what FSDP1 refuses as well (``_unshard_param_utils.py``).
         AssertionError: inside a forward, a backward or another context.
     """
     units = [unit for unit in units_of(module) if recurse or id(unit) == id(module)]

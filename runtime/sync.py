@@ -23,21 +23,16 @@ def broadcast_module_states(
     mesh: DeviceMesh | None = None,
     device: torch.device | str | int | None = None,
 ) -> None:
-    """Broadcasts the parameters and buffers of ``module`` from the first rank to the others.
+    """Broadcasts the parameters and buffers of ``module`` from the first rank to the others; called by all of them.
 
-    ``fully_shard`` takes each rank's shard from that rank's own values, so ranks that start from
-    different ones give a mixture without any error (torchtitan#1777). This is FSDP1's
-    ``sync_module_states=True`` for a model, or a unit, that has not been sharded yet; non-persistent
-    buffers are included, and what units below have is not.
+    ``fully_shard`` takes each rank's shard from that rank's own values, so ranks that start from different ones give
+    a mixture without any error (torchtitan#1777). This is FSDP1's ``sync_module_states=True`` for a model, or a unit,
+    that has not been sharded yet; non-persistent buffers are included, and what units below have is not.
 
     Args:
-        module: on the same kind of device on every rank.
         process_group: the ranks; the first of them has the values. None: all ranks.
         mesh: the ranks of several groups, in place of ``process_group``; they communicate on its device.
-        device: where to communicate, for a model on the CPU with a backend that cannot send from
-            there. None: where the tensors are.
-
-    Must be called by all ranks of the group. Raises ValueError for a tensor on the meta device.
+        device: where to communicate, for a model on the CPU with a backend that cannot send from there.
     """
     own = own_modules(module, ())
     parameters = (p for each in own for p in each.parameters(recurse=False))
@@ -51,10 +46,8 @@ def broadcast_module_states(
 def broadcast_over_mesh(
     tensors: Iterable[torch.Tensor], mesh: DeviceMesh, device: torch.device
 ) -> None:
-    """Broadcasts from the first rank of ``mesh``: along its first dimension, then along the next.
-
-    That order gives the first rank of every row the right values before it sends them along its
-    row.
+    """Broadcasts from the first rank of ``mesh``: along its first dimension, then, from each of those ranks, along the
+    next.
     """
     tensors = list(tensors)
     for dim in range(mesh.ndim):

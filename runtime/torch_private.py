@@ -1,7 +1,6 @@
 """Everything of torch that has no public name: what is read here, and what is patched.
 
-Run with torch 2.8, 2.11 and 2.13. The names differ between releases, so an attribute that a release does not
-have is coped with here, and nowhere else.
+Run with torch 2.8, 2.11 and 2.13: what a release does not have is coped with here, and nowhere else.
 """
 
 from __future__ import annotations
@@ -44,10 +43,8 @@ def parameter_groups(unit: FSDPModule) -> list[Any]:
 
 
 class _Plain(nn.Module):
-    """The class of a unit while ``fully_shard`` runs.
-
-    ``fully_shard`` derives a class from FSDPModule and the module's own one, which has no method
-    resolution order where that is an FSDPModule already.
+    """The class of a unit while ``fully_shard`` runs: that derives from FSDPModule and the module's own, which is one
+    already.
     """
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -230,12 +227,12 @@ def around_backward(
     before: Callable[[Any], None],
     after: Callable[[Any, Callable[[], None]], None],
 ) -> None:
-    """Calls ``before(group)`` when the backward of the unit starts, and ``after(group, reduce)``
-    in place of ``reduce()``, which frees its parameters and reduces its gradients.
+    """Calls ``before(group)`` when the backward of the unit starts, and ``after(group, reduce)`` in place of
+    ``reduce()``.
 
-    The modules show what is gathered, as activation checkpointing runs their forward again.
-    Gradients that are not reduced add up in the type that they are computed in, as under FSDP1:
-    FSDP2 would cast them to ``reduce_dtype``.
+    That frees its parameters and reduces its gradients. The modules show what is gathered, as activation
+    checkpointing runs their forward again. Unreduced gradients add up in the type that they are computed in: FSDP2
+    would cast them to ``reduce_dtype``.
     """
     for group in parameter_groups(unit):
         for parameter in group.fsdp_params:
@@ -279,8 +276,7 @@ def drop_unreduced_gradient(parameter: Any) -> None:
 def complete_gradients(group: Any) -> None:
     """Gives zeros to the parameters without a gradient, so that every rank reduces the same ones.
 
-    torch reduces those that a rank has gradients of: ranks that used different ones would add up
-    gradients of different parameters. From 2.13 on it can fill in zeros itself
+    torch would add up gradients of different parameters; from 2.13 on it can fill in zeros
     (``set_reduce_scatter_unused_params``).
     """
     for parameter in group.fsdp_params:

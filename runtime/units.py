@@ -148,10 +148,7 @@ def strategy_over(world_size: int, strategy: ShardingStrategy) -> ShardingStrate
 def shard_unit(
     unit: Any, module: nn.Module, arguments: Arguments, common: Common, mesh: DeviceMesh
 ) -> None:
-    """Materializes, synchronizes and shards what ``unit`` holds of ``module``.
-
-    That is every parameter that is not ignored and in no unit below.
-    """
+    """Materializes, synchronizes and shards what ``unit`` holds of ``module``: what is not ignored and in no unit below."""
     if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
         warnings.warn(
             "FSDP will not all-gather parameters for containers that do not implement forward: "

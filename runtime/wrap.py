@@ -1,9 +1,8 @@
 """Wrap policies, and annotations of modules to wrap: ``torch/distributed/fsdp/wrap.py``.
 
-A policy is either an object with ``_run_policy``, which picks modules by looking at the whole tree,
-or a function that is asked twice about a module: ``recurse=True``: look at its children?
-``recurse=False``: make it a unit, given that ``nonwrapped_numel`` parameter elements of it are not
-in a unit yet? Both kinds, also torch's own, go to ``plan_units``.
+A policy is either an object with ``_run_policy``, which picks modules by looking at the whole tree, or a function
+that is asked twice about a module: ``recurse=True``: look at its children? ``recurse=False``: make it a unit, given
+that ``nonwrapped_numel`` parameter elements of it are not in a unit yet?
 """
 
 from __future__ import annotations
@@ -66,9 +65,7 @@ class ModuleWrapPolicy(_Policy):
 
 
 class CustomPolicy(_Policy):
-    """A function decides: False (no unit), True (a unit like the root) or a dict of arguments that
-    differ for it.
-    """
+    """A function decides: False (no unit), True (a unit like the root) or a dict of arguments that differ for it."""
 
     def __init__(self, lambda_fn: Callable[[nn.Module], bool | dict[str, Any]]) -> None:
         self._lambda_fn = lambda_fn
@@ -147,12 +144,10 @@ def size_based_auto_wrap_policy(
     force_leaf_modules: set[type[nn.Module]] | None = None,
     exclude_wrap_modules: set[type[nn.Module]] | None = None,
 ) -> bool:
-    """A module is a unit once it holds ``min_num_params`` parameter elements that are in no unit
-    yet.
+    """A module is a unit once it holds ``min_num_params`` parameter elements that are in no unit yet.
 
-    ``force_leaf_modules``: classes whose children are never looked at. ``exclude_wrap_modules``:
-    classes that are never units. Their defaults are the attributes of those names of this function,
-    which programs may change.
+    The children of ``force_leaf_modules`` are never looked at, ``exclude_wrap_modules`` are never units. Their
+    defaults are the attributes of those names of this function, which programs may change.
     """
     attributes = vars(size_based_auto_wrap_policy)
     if force_leaf_modules is None:
