@@ -1,7 +1,4 @@
-"""`verify`: runs a program before and after its migration and compares what it trained.
-
-Importable without torch, which the programs need and so do the runs.
-"""
+"""`verify`: runs a program before and after its migration and compares what it trained. Importable without torch."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Why two runs differ, where the records show it; otherwise where to look.
 
-What differs first says in which part of a step to look: a first loss depends on the weights, the
-buffers and the casts only; a first gradient norm with equal losses on the reduction, the
-accumulation and the clipping; a later loss, with all before it equal, on the optimizer and on what
+What differs first says in which part of a step: a first loss depends on the weights, the buffers and the casts only;
+a first gradient norm on the reduction, the accumulation and the clipping; a later loss on the optimizer and on what
 happens between two steps.
 """
 
@@ -24,13 +23,7 @@ _STEPS = 4
 
 @dataclass(frozen=True)
 class Cause:
-    """What makes two runs differ.
-
-    Attributes:
-        name: a word for it that stays the same, as in `initial-weights`; `unknown` if nothing was found.
-        title: what is the case, in one line.
-        advice: where to look and what to write.
-    """
+    """What makes two runs differ; its name is a word that stays the same, `unknown` if nothing was found."""
 
     name: str
     title: str

@@ -35,8 +35,6 @@ class Difference:
         step: the optimizer step, counted from 1; 0 is the start.
         order: within a step: what a program computes first comes first.
         rank: -1 for what all ranks share.
-        what: as in `loss` or `gradient norm`.
-        text: what differs and by how much, in a few words.
         index: of a loss, which one of the rank's it is, counted from 0.
     """
 
@@ -55,14 +53,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What two runs have in common.
-
-    Attributes:
-        differences: at most one a kind and rank, the first; none if the runs are the same.
-        bitwise: whether all losses are the same to the last bit.
-        max_abs_loss: the largest difference of two losses; NaN where only one is a number.
-        max_rel_grad_norm: the largest relative difference of two gradient norms.
-    """
+    """What two runs have in common: at most one difference a kind and rank, the first."""
 
     differences: list[Difference]
     bitwise: bool
@@ -71,11 +62,7 @@ class Comparison:
 
 
 def compare(original: Run, migrated: Run, tolerance: float | None = None) -> Comparison:
-    """Compare two runs of one program.
-
-    Args:
-        tolerance: relative; 0 asks for the same bits, None for what the dtypes can tell.
-    """
+    """Compare two runs of one program; a tolerance of 0 asks for the same bits, None for what the dtypes can tell."""
     losses, norms = (
         tolerance if tolerance is not None else floor(dtype) for dtype in original.dtypes
     )

@@ -8,14 +8,7 @@ class Unverifiable(Exception):
 
 
 class ProgramFailed(Exception):
-    """A program failed or did not end.
-
-    Attributes:
-        which: `original` or `migrated`.
-        reason: one line, as in `rank 1 raised ValueError`.
-        details: the last lines of the rank that failed, or where each rank was.
-        timed_out: whether it did not end in its time.
-    """
+    """A program, `original` or `migrated`, failed or did not end: why in one line, and what its ranks said last."""
 
     timed_out = False
 

@@ -27,12 +27,8 @@ _TERMINATED, _ABORTED = -15, -6
 
 @dataclass(frozen=True)
 class Scene:
-    """What one run left behind.
-
-    Attributes:
-        folder: with `records`, `output` and `logs` of the run.
-        expected: the number of ranks that were started; 0 where the program decides.
-        ranks: the records of those ranks that wrote one.
+    """What one run left behind in a folder with `records`, `output` and `logs`; `expected` is 0 where the program
+    decides.
     """
 
     program: Program
@@ -120,9 +116,8 @@ def _ended_badly(scene: Scene, endings: list[Ending]) -> ProgramFailed:
 
 
 def _only_aborted(scene: Scene) -> bool:
-    """Whether a process aborted when all ranks had done their work, as FSDP1 on gloo may do.
-
-    The recorder keeps it from that, except after an exit status that it could not tell.
+    """Whether a process aborted when all ranks had done their work, as FSDP1 on gloo may do after a status it could not
+    tell.
     """
     codes = {int(code) for _, code in _TORCHRUN.findall(scene.output)}
     return codes == {_ABORTED} and len(scene.ranks) == scene.expected

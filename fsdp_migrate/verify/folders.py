@@ -1,8 +1,7 @@
 """Temporary copies of a program's folder: nothing that a program writes there reaches the user's tree.
 
-A script's folder is copied whole; of a repository what git lists, so that data and results which it
-ignores stay where they are: what a program needs of them is linked. A program that writes to an
-absolute path, or to its home folder and the caches there, writes where it always did.
+A script's folder is copied whole; of a repository what git lists, so that data and results which it ignores stay
+where they are.
 """
 
 from __future__ import annotations
@@ -28,10 +27,9 @@ class Program:
     Attributes:
         name: `original` or `migrated`.
         root: the copy.
-        script: the script in the copy.
         source: the folder that was copied.
-        start: the folder in the copy to run it in; None for the user's working folder if that is
-            in the copy, else the script's.
+        start: the folder in the copy to run it in; None: the user's working folder if that is in the copy, else
+            the script's.
         twin: the folder that the other program was copied from: an installation may lead into it.
     """
 
@@ -64,15 +62,10 @@ def copy(
     root: Path | None = None,
     links: Sequence[Path] = (),
 ) -> Program:
-    """Copy a script with its folder, or a repository.
+    """Copy a script with its folder, or with the folder `root` around it, or a repository, in which `entry` is the
+    script.
 
-    Args:
-        path: a script, or a folder: then `entry` is the script in it.
-        root: the folder that belongs to the program, if more than `path` does.
-        links: what is linked into the copy of a repository although git ignores it.
-
-    Raises:
-        Unverifiable: there is no such script, or a link would lead nowhere.
+    Git ignores what is in `links`, but the copy of a repository leads there.
     """
     if not path.is_dir():
         if entry is not None or links:

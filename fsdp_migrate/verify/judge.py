@@ -46,12 +46,7 @@ def check_migrated(run: Run, sources: Sources) -> list[str]:
 
 
 def judge(original: Run, migrated: Run, tolerance: float | None, recording: Recording) -> Verdict:
-    """Compare first values, training, printed numbers and last values.
-
-    Args:
-        tolerance: relative; 0 asks for the same bits, None for what the dtypes can tell.
-        recording: how both were run.
-    """
+    """Compare first values, training, printed numbers and last values; for the tolerance see `compare`."""
     asked, tolerance = tolerance, floor(original.dtypes[0]) if tolerance is None else tolerance
     first, begun = start.read(original), start.read(migrated)
     odd = [*start.differences(first, begun, set(migrated.aligned), tolerance)]

@@ -115,10 +115,7 @@ def environment(
 ) -> dict[str, str]:
     """The environment of a program: the user's, with the recorder and without what changes a run.
 
-    Args:
-        records: the folder that the recorder writes to.
-        start: an empty folder for the module that starts it.
-        recording: what else the recorder does.
+    `start` is an empty folder, for the module that starts the recorder.
     """
     folder = recorder()
     start.joinpath("sitecustomize.py").write_text(

@@ -35,13 +35,10 @@ _BEGINNINGS = ("first parameters", "first parameters of the ranks", "first buffe
 
 
 def verify(original: Path, migrated: Path | None = None, **options: Any) -> Verdict:
-    """Run a program before and after its migration and compare what they trained.
-
-    Both run on temporary copies of their folders, one after the other, and are not edited for it.
+    """Run a program before and after its migration, on temporary copies, and compare what they trained.
 
     Args:
-        original: the script with FSDP1, or its repository.
-        migrated: the same with FSDP2; if None, the tool migrates a copy of the original's folder.
+        migrated: if None, the tool migrates a copy of the original's folder.
         options: the fields of `Options`.
 
     Raises:

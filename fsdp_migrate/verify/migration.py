@@ -9,12 +9,9 @@ from fsdp_migrate.verify.errors import Unverifiable
 
 
 def migrate(root: Path, form: str = "auto", values: Values | None = None) -> list[str]:
-    """Migrate the Python files below `root`, a copy, in place; returns warnings, a line each.
+    """Migrate the Python files below `root`, a copy, in place, by the project's settings; returns warnings.
 
-    The project's settings hold, as they do for `fsdp-migrate migrate`.
-
-    Raises:
-        Unverifiable: nothing changes, so there is nothing to compare.
+    Raises Unverifiable where nothing changes, so that there is nothing to compare.
     """
     from fsdp_migrate.discover import discover
     from fsdp_migrate.engine import analyse

@@ -1,7 +1,7 @@
-"""A run on several nodes: every node runs `verify`, and puts its records in a shared folder.
+"""A run on several nodes: every node runs `verify`.
 
-A node puts its records there when its part of a program has ended, and waits for the others'. So
-the next program begins on all nodes together, and each of them reads the same records in the end.
+A node puts its records in a shared folder when its part of a program has ended, and waits for the others'. So the
+next program begins on all nodes together, and each of them reads the same records in the end.
 """
 
 from __future__ import annotations
@@ -20,15 +20,7 @@ _FAILURE = "failure"
 
 @dataclass(frozen=True)
 class Nodes:
-    """The nodes of a run, seen from one of them.
-
-    Attributes:
-        count: how many there are.
-        number: this one's, counted from 0.
-        endpoint: `host:port` of torchrun's rendezvous, as all nodes see it.
-        run: a name that this run alone has.
-        folder: the shared folder.
-    """
+    """The nodes of a run, seen from one of them; `run` is a name that this run alone has."""
 
     count: int
     number: int
@@ -65,10 +57,8 @@ class Nodes:
         os.replace(part, place)
 
     def meet(self, program: str, timeout: float) -> list[Path]:
-        """The records of all nodes, as soon as they are there.
-
-        Raises:
-            ProgramFailed: the program failed on another node, or a node does not come.
+        """The records of all nodes, as soon as they are there; raises ProgramFailed if the program failed on another
+        node.
         """
         end = time.monotonic() + timeout
         places = [self._place(program, number) for number in range(self.count)]

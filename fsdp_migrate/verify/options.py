@@ -29,10 +29,8 @@ class Recording:
     """How a program is run and recorded.
 
     Attributes:
-        canonical: sums over ranks, and norms, do not depend on who holds what.
         emulate: the number of CUDA devices to emulate on the CPU; 0 for none.
-        align: whether the migrated program takes over the original's first values.
-        start: the file with those.
+        align: whether the migrated program takes over the original's first values, from the file `start`.
         values: what each FSDP1 construct is given is recorded, too.
     """
 
@@ -47,10 +45,7 @@ class Recording:
 class Options:
     """The options of `verify`, and of `values` where it has them: as `--help` says.
 
-    Attributes:
-        nodes: where every one of several nodes calls this function.
-        recorded: what a run gave to the original's constructs, for the migration of the copy.
-        progress: called with what is being done, in a few words.
+    `recorded` is for the migration of the copy; `progress` is called with what is being done, in a few words.
     """
 
     entry: Path | None = None
@@ -72,11 +67,7 @@ class Options:
     progress: Callable[[str], object] = lambda text: None
 
     def usable(self) -> Options:
-        """The same with the device that `auto` means here.
-
-        Raises:
-            Unverifiable: there is no torch, or there are not enough devices.
-        """
+        """The same with the device that `auto` means here; raises Unverifiable without torch, or enough devices."""
         made = replace(self, device=_device(self.device, self.ranks))
         if made.emulate and made.device != "cpu":
             raise Unverifiable("CUDA is emulated on the CPU: --emulate needs --device cpu")

@@ -10,9 +10,8 @@ from fsdp_migrate.verify.records import Run
 
 
 def differences(original: Run, migrated: Run) -> tuple[dict[str, float], str]:
-    """The largest difference of two elements of each parameter, in the model's order.
-
-    Nothing, with the reason, where it is not known.
+    """The largest difference of two elements of each parameter, in the model's order; nothing, with the reason, if not
+    known.
     """
     wholes: list[dict[str, Any]] = []
     for name, run in (("original", original), ("migrated", migrated)):
@@ -37,12 +36,8 @@ def kept_difference(
 ) -> tuple[Difference | None, str]:
     """The first difference in the last parameters of models that no optimizer trains, and a note.
 
-    A moving average has all its values from what is trained: it is no difference of its own where
-    it is no farther apart.
-
-    Args:
-        tolerance: relative; 0 asks for the same bits.
-        trained: how far the trained parameters are apart.
+    A moving average has all its values from what is trained: it is no difference of its own where it is no farther
+    apart than that.
     """
     (one, lacks), (other, lack) = (_last(run, "kept") for run in (original, migrated))
     if problem := lacks or lack:
@@ -60,8 +55,7 @@ def kept_difference(
 def buffers_difference(original: Run, migrated: Run) -> tuple[float, str, str]:
     """The largest difference of two elements of the last buffers, the buffer's name and rank, and other dtypes.
 
-    Buffers that only one program has are left out: FSDP2 needs none of FSDP1's, and may keep its
-    own.
+    Buffers that only one program has are left out: FSDP2 needs none of FSDP1's, and may keep its own.
     """
     import torch
 
@@ -130,11 +124,8 @@ def apart(one: Any, other: Any) -> float:
 
 
 def beyond(one: Any, other: Any, tolerance: float, trained: float = 0.0) -> float | None:
-    """The largest difference of two elements, if that is more than is allowed.
-
-    Args:
-        tolerance: relative to the largest element; 0 asks for the same bits.
-        trained: what is allowed in any case, unless the tolerance is 0.
+    """The largest difference of two elements, if that is more than the tolerance, relative to the largest element, and
+    than `trained`.
     """
     most = apart(one, other)
     scale = float(one.double().abs().max()) if one.numel() else 0.0

@@ -19,10 +19,10 @@ _LINES, _SHOWN = 100_000, 160
 
 
 def differences(original: Run, migrated: Run, tolerance: float) -> Iterator[Difference]:
-    """The first line of each rank that has other numbers; lines are the same by their words.
+    """The first line of each rank that has other numbers, beyond the tolerance and one in the last digit that was
+    printed.
 
-    A number may differ by the tolerance, or by one in the last digit that was printed. A line that one
-    program prints more often is left out.
+    Lines are the same by their words; one that a program prints more often is left out.
     """
     texts = zip(_texts(original), _texts(migrated), strict=False)
     for rank, (one, other) in enumerate(texts):

@@ -27,13 +27,9 @@ OUTPUT = 256 << 20
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a program ended.
+    """How a program ended: by itself, or because its time was over, or because it `flooded` its output.
 
-    Attributes:
-        status: the launcher's exit status.
-        timed_out: whether it had to be ended.
-        stacks: when it was, for each process its rank, if it had one, and its stack.
-        flooded: whether it was ended because it printed without end.
+    `stacks` are then for each process its rank, if it had one, and its stack.
     """
 
     status: int
@@ -46,11 +42,7 @@ class Outcome:
 def run(
     command: list[str], folder: Path, environment: dict[str, str], output: Path, timeout: float
 ) -> Outcome:
-    """Run a program to its end, or to the end of its time.
-
-    Args:
-        output: the file for what it prints.
-    """
+    """Run a program to its end, or to the end of its time; what it prints goes to the file `output`."""
     records = Path(environment["FSDP_MIGRATE_RECORD"])
     start = time.monotonic()
     process = None
@@ -76,11 +68,7 @@ def run(
 
 
 def _wait(process: subprocess.Popen[bytes], end: float, folder: Path) -> int | None:
-    """The exit status; None if the program prints without end.
-
-    Raises:
-        TimeoutExpired: its time is over.
-    """
+    """The exit status; None if the program prints without end. Raises TimeoutExpired when its time is over."""
     while True:
         try:
             return process.wait(_PAUSE)

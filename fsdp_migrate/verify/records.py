@@ -20,11 +20,9 @@ class Rank:
         loss_steps: for each loss, the optimizer step that it belongs to, counted from 1.
         squares: for each step, this rank's part of the square of the global gradient norm.
         learning_rates: for each step, the rate of each parameter group.
-        parameters: the file with its parts of the last parameters, if it wrote one.
+        parameters, start: the files with its parts of the last parameters and of the first values, if it wrote
+            them.
         problems: what could not be recorded, and why.
-        collective_bytes: for each kind of collective, the bytes that it gathered or reduced.
-        start: the file with its parts of the first values, if it wrote one.
-        start_problem: why it did not.
         aligned: the first values that it took over from the other program.
         constructs: what each FSDP1 construct was given, call by call, if that was asked for.
         output: what it printed, where the launcher parts it from the others.
@@ -65,11 +63,7 @@ class Rank:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a program on all its ranks, in order.
-
-    Attributes:
-        output: what the launcher printed, and under a plain `python` the ranks, too.
-    """
+    """One run of a program on all its ranks, in order; `output` is what the launcher printed, and maybe the ranks, too."""
 
     ranks: list[Rank]
     seconds: float
@@ -116,12 +110,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Ending:
-    """How one process ended, rank or not.
-
-    Attributes:
-        status: the exit status that it asked for.
-        code: the exit status that it certainly had; None where it could not tell.
-        failure: the traceback of the exception that ended it.
+    """How one process ended, rank or not: the exit status that it asked for, and the `code` that it certainly had, or
+    None.
     """
 
     rank: int

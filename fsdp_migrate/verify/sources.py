@@ -11,12 +11,7 @@ from fsdp_migrate.verify.folders import Program
 
 @dataclass(frozen=True)
 class Sources:
-    """How the Python text of both programs differs.
-
-    Attributes:
-        diff: a unified diff of the files that differ.
-        changed: the files of the migrated program that differ or are new, relative to its copy.
-    """
+    """A unified diff of the Python text of both programs, and the files of the migrated one that differ or are new."""
 
     diff: str = ""
     changed: tuple[str, ...] = ()

@@ -19,8 +19,7 @@ class Start:
 
     Attributes:
         parameters: by name, put together from the ranks' parts.
-        buffers: for each rank, by name.
-        random: for each rank, the state of its random numbers.
+        buffers, random: for each rank, by name; the state of its random numbers.
         torn: the parameters of which two ranks should hold the same and do not, with the ranks.
         problem: why nothing is known; empty otherwise.
     """
@@ -71,8 +70,8 @@ def differences(
 ) -> Iterator[Difference]:
     """Where the migrated program starts from other values, without those that were taken over.
 
-    Those are reported where they are drawn from another distribution, or where the ranks disagree and
-    the original's do not: random numbers do not explain that.
+    Those are reported where they are drawn from another distribution, or where its ranks alone disagree: chance
+    explains neither.
     """
     if original.problem or migrated.problem:
         return
@@ -141,11 +140,7 @@ def _odd(one: Any, other: Any, aligned: bool, tolerance: float, copies: int) -> 
 
 
 def _other_distribution(one: Any, other: Any, independent: int) -> str:
-    """How two draws differ in mean or spread, beyond chance.
-
-    Args:
-        independent: how many elements were drawn independently.
-    """
+    """How two draws, of so many independent elements, differ in mean or spread beyond chance."""
     if one.numel() < 2 or not one.is_floating_point():
         return ""
     one, other = one.double(), other.double()

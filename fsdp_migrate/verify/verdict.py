@@ -20,20 +20,13 @@ class Verdict(Comparison):
     """Whether two programs train the same.
 
     Attributes:
-        tolerance: relative; 0 asked for the same bits.
         backend: of the original's process group, as in `gloo`.
-        parameters: the largest difference of two elements of each last parameter, in the model's
-            order; None where it is not known.
-        original, migrated: what was recorded.
-        causes: what makes them differ, as far as it is known.
+        parameters: the largest difference of two elements of each last parameter, in the model's order; None if
+            not known.
         uncompared: what is no part of the verdict.
         notes: what else a reader should know.
-        sources: what both programs say.
         environment: where they ran, as names and values for a reader.
-        max_abs_buffer_diff: the largest difference of two elements of the last buffers.
-        buffer: the name of the buffer and the rank where it is.
-        canonical: whether both programs added up over ranks in one order, in fp64.
-        emulated: whether CUDA was emulated on the CPU.
+        buffer: where `max_abs_buffer_diff` is: a name, and the rank.
         control: the original against itself, if it ran twice.
     """
 

@@ -17,13 +17,7 @@ _LIMIT = 2 << 30
 
 @dataclass(frozen=True)
 class Written:
-    """What the comparison of two folders gave.
-
-    Attributes:
-        compared: how many checkpoints are in both.
-        differences: the first place of each that differs.
-        notes: what could not be compared, and why.
-    """
+    """How many checkpoints are in both folders, the first place of each that differs, and what could not be compared."""
 
     compared: int
     differences: list[Difference]

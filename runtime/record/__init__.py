@@ -1,14 +1,11 @@
 """The recorder that `fsdp-migrate verify` runs programs under.
 
-It is started by a `sitecustomize` module in every interpreter of a program, before the program's
-first line, and installs itself when `import torch` has finished: in torchrun's workers, in the
-children of `mp.spawn` and in a plain `python` alike. The program is not edited. The recorder never
-communicates, so it cannot deadlock a program whose ranks disagree: each process writes what it saw
-into a file of its own, and the comparison adds up.
+A `sitecustomize` module starts it in every interpreter of a program, before the program's first line, and it installs
+itself when `import torch` has finished. It never communicates, so it cannot deadlock a program whose ranks disagree:
+each process writes what it saw into a file of its own, and the comparison adds up.
 
-This package is loaded on its own, under a private name, so that it brings nothing else into the
-program: its modules import each other relatively, and else torch (once the program did) and the
-standard library only.
+This package is loaded under a private name, so that it brings nothing else into the program: its modules import each
+other relatively, and else torch and the standard library only.
 """
 
 from __future__ import annotations

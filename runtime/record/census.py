@@ -1,8 +1,7 @@
 """What this process holds of a program's parameters and buffers, by name, and which ranks hold the same.
 
-Found by one look at all live modules, when a model is first called and when an optimizer first
-steps: that needs no hook into any wrapper, works for every way of wrapping, and costs the program
-some milliseconds once.
+Found by one look at all live modules, which works for every way of wrapping and costs the program some milliseconds
+once.
 """
 
 from __future__ import annotations

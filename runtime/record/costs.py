@@ -32,11 +32,7 @@ _KINDS = {
 
 
 def install(distributed: Any) -> tuple[Counter[str], Counter[str]]:
-    """Count calls of `torch.distributed`'s functions, and bytes; those that do one thing are one kind.
-
-    The bytes of a call are those of its largest argument: of the whole tensor that is gathered or
-    reduced, in which every rank has a part.
-    """
+    """Count calls of `torch.distributed`'s functions, and the bytes of each one's largest argument: of the whole tensor."""
     counts, volume = Counter[str](), Counter[str]()
     inside = threading.local()
 

@@ -1,8 +1,7 @@
-"""What FSDP1 needs to run on the CPU.
+"""What FSDP1 needs to run on the CPU, where it refuses, or gets wrong, a few things.
 
-FSDP1 was written for accelerators and refuses, or gets wrong, a few things where there is none. The
-patches below make the *original* program right on the CPU; they touch nothing that FSDP2 uses,
-except pinned memory. Each does nothing in a release of torch that no longer has what it replaces.
+The patches touch nothing that FSDP2 uses, except pinned memory. Each does nothing in a release of torch that no
+longer has what it replaces.
 """
 
 from __future__ import annotations

@@ -19,12 +19,7 @@ _RECORDER = os.path.dirname(__file__)
 
 
 class Evidence:
-    """Watches for units of FSDP1 and FSDP2.
-
-    Attributes:
-        fsdp1: where torch's FSDP1 was first built, as `file:line`; empty if it was not.
-        sharded: whether a unit of either was built.
-    """
+    """Watches for units of FSDP1 and FSDP2: whether any was built, and where torch's FSDP1 first was, as `file:line`."""
 
     def __init__(self, copies: Copies) -> None:
         self.fsdp1 = ""

@@ -1,11 +1,8 @@
-"""This process's part of the global gradient norm.
+"""This process's part of the global gradient norm: the squares of the gradients that it holds, in fp64.
 
-Each process sums the squares of the gradients that it holds, in fp64, each divided by the number of
-processes that hold the same numbers. The sum over all processes is the square of the global norm,
-whatever the layout: FSDP1's flat shards (padding is zero), FSDP2's DTensors, replicas of
-HYBRID_SHARD and NO_SHARD, and plain parameters, which every process holds. The last
-step is left to the reader of the records: a collective here would hang where the ranks take
-different numbers of steps.
+Each is divided by the number of processes that hold the same numbers, so that the sum over all processes is the
+square of the norm, whatever the layout. The reader of the records adds up: a collective here would hang where ranks
+take different numbers of steps.
 """
 
 from __future__ import annotations

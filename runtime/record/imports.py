@@ -22,11 +22,7 @@ _waiting: dict[str, list[Callback]] = {}
 
 
 class Copies:
-    """The folders that were copied, and their copies.
-
-    Args:
-        pairs: of a folder and its copy; several folders may have one copy.
-    """
+    """The folders that were copied, and their copies, as pairs; several folders may have one copy."""
 
     def __init__(self, pairs: list[list[str]]) -> None:
         # Of nested folders the inner one counts.

@@ -1,8 +1,7 @@
 """The models that a program keeps beside what its optimizers train: moving averages, teachers, references.
 
-Their last values are read when the process ends, and by then the program may have left the function
-that held them. So the models that are alive at a step are held from there on. What the program has
-dropped is let go at the next step that finds another set of models.
+Their last values are read when the process ends, and by then the program may have left the function that held them.
+So the models that are alive at a step are held, until a later step finds another set of models.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from .patch import around
 class Kept:
     """The live models of this process, in the order in which they were made.
 
-    That order is the same on every rank and in both programs: it tells apart models that have the
-    same names, such as two averages.
+    It is the same on every rank and in both programs, and tells apart models that have the same names, such as two
+    averages.
     """
 
     def __init__(self) -> None:

@@ -15,15 +15,10 @@ WRAPPERS = {"_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod"}
 
 @dataclass(frozen=True)
 class Part:
-    """What this process holds of one parameter.
+    """What this process holds of one parameter, and `read`, which returns it as it is now.
 
-    Attributes:
-        name: fully qualified, without the names that wrappers add.
-        shape: of the whole parameter.
-        offsets: where the part begins: an index for each dimension, or one index into the flattened
-            parameter.
-        flat: whether `offsets` is an index into the flattened parameter.
-        read: returns the part as it is now.
+    `offsets` are where it begins: an index for each dimension, or if it is `flat` one index into the flattened
+    parameter.
     """
 
     name: str
@@ -35,13 +30,9 @@ class Part:
 
 @dataclass
 class Holding:
-    """What this process holds of a parameter, or of an FSDP1 unit.
+    """What this process holds of a parameter, or of an FSDP1 unit; not `readable` where the parts cannot be told.
 
-    Attributes:
-        replicas: how many processes hold the same.
-        parts: what that is.
-        first: whether this process is the first that holds it.
-        readable: False where the parts cannot be told.
+    So many `replicas` of it are held by as many processes, of which this is the `first` or not.
     """
 
     replicas: int

@@ -1,13 +1,12 @@
 """How a recorded process leaves.
 
-An FSDP1 program on gloo now and then aborts while the interpreter shuts down, when all of its work
-is done: a C++ thread asks for the interpreter's lock after it is gone, and torchrun reports a
-failure that is none. So a process that ended well leaves before that, from the last of its exit
-handlers. What ended badly takes the usual way out and keeps its exit code.
+An FSDP1 program on gloo now and then aborts while the interpreter shuts down: a C++ thread asks for the interpreter's
+lock after it is gone, and torchrun reports a failure that is none. So a process that ended well leaves before that,
+from the last of its exit handlers. What ended badly takes the usual way out and keeps its exit code.
 
-Python does not tell an exit handler how the program ended. Uncaught exceptions are seen by
-`sys.excepthook`; the others are `SystemExit`, raised by `sys.exit` or by name: both are replaced by
-a subclass that remembers a status that is not zero.
+Python does not tell an exit handler how the program ended. Uncaught exceptions are seen by `sys.excepthook`, the
+others are `SystemExit`, raised by `sys.exit` or by name: both are replaced by a subclass that remembers a status that
+is not zero.
 """
 
 from __future__ import annotations
@@ -33,11 +32,10 @@ class Departure:
     """What is known of the way in which this process ends.
 
     Attributes:
-        failure: the traceback of the exception that ended it; empty if there was none.
         status: the last exit status other than zero that was asked for, 1 for an exception.
         code: the exit status that the process certainly has; None where Python does not tell.
-        before: called when all other exit handlers ran; returns whether the process may leave at
-            once if it ended well.
+        before: called when all other exit handlers ran; returns whether the process may leave at once if it ended
+            well.
     """
 
     def __init__(self) -> None:

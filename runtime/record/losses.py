@@ -16,9 +16,8 @@ _UNSCALED = "_fsdp_migrate_unscaled"
 def install(record: Callable[[torch.Tensor], None]) -> None:
     """Call `record` with each scalar that a backward starts from, before it runs.
 
-    `Tensor.backward` looks `torch.autograd.backward` up when it is called, so one function is
-    enough. A backward inside a backward (reentrant activation checkpointing) starts from no loss.
-    It may run in another thread than the outer one, therefore the flag is not per thread.
+    `Tensor.backward` looks `torch.autograd.backward` up when it is called. A backward inside a backward (reentrant
+    activation checkpointing) starts from no loss; it may run in another thread, therefore the flag is not per thread.
     """
     imports.after("torch.amp.grad_scaler", lambda module: _remember(module.GradScaler))
     for name in ("torch.distributed.fsdp.sharded_grad_scaler", "*.sharded_grad_scaler"):
@@ -50,10 +49,8 @@ def _scalars(tensors: Any) -> Iterator[torch.Tensor]:
 
 
 def _remember(scaler: Any) -> None:
-    """Keep the loss beside its scaled twin.
-
-    FSDP1's scaler gives a loss in fp16 an fp16 twin, which overflows; torch's gives it one in fp32.
-    The gradients are the same.
+    """Keep the loss beside its scaled twin: FSDP1's scaler gives one in fp16 an fp16 twin, which overflows, torch's an
+    fp32 one.
     """
 
     def scale(original: Callable[..., Any], self: Any, outputs: Any) -> Any:

@@ -14,11 +14,7 @@ LIMIT = 1 << 30
 
 
 def write(census: Census, path: str, kept: Census | None = None, **more: Any) -> str:
-    """Write the present values, and `more`, to `path`; returns why that is not possible, or nothing.
-
-    Args:
-        kept: of the models that the program keeps beside those it trains.
-    """
+    """Write the present values, and `more`, to `path`; returns why that is not possible, or nothing."""
     if not census.complete:
         return "not every parameter's name or place is known"
     parts, buffers = list(census.first.values()), census.buffers()

@@ -1,7 +1,6 @@
-"""The same start for both programs: generators that begin at random get a fixed seed.
+"""The same start for both programs: generators that begin at random, Python's, numpy's and torch's, get a fixed seed.
 
-Python's, numpy's and torch's do, in every process. A program that seeds them is not affected. torch's
-is another one on each rank, as it would be by chance: what forgets to synchronise must still show.
+torch's is another one on each rank, as it would be by chance: what forgets to synchronise must still show.
 """
 
 from __future__ import annotations
@@ -34,10 +33,7 @@ def _seed(torch: Any, rank: int) -> None:
 
 
 def _seed_spawned(pid: int) -> None:
-    """Seed what `mp.spawn` starts, too, once it knows which of its parent's children it is.
-
-    A forked child continues its parent's numbers.
-    """
+    """Seed what `mp.spawn` starts, too; a forked child continues its parent's numbers."""
     begin = process.BaseProcess._bootstrap  # type: ignore[attr-defined]
 
     def bootstrap(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -28,11 +28,7 @@ from .start import Start
 
 
 class Session:
-    """What one process has seen so far.
-
-    A process writes a record if it is a rank: if it went backward, stepped or joined a process
-    group.
-    """
+    """What one process has seen so far; it writes a record if it went backward, stepped or joined a process group."""
 
     def __init__(self, folder: str, departure: Departure, copies: Copies) -> None:
         self.folder = folder

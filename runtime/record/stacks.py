@@ -9,10 +9,7 @@ import signal
 
 
 def install(folder: str) -> None:
-    """Name this process and those that it forks in `folder`.
-
-    They write their stacks there on SIGUSR2, unless the program uses that signal itself.
-    """
+    """Name this process and those that it forks in `folder`, where they write their stacks on SIGUSR2, if that is free."""
     _install(folder)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=functools.partial(_install, folder))

@@ -1,7 +1,4 @@
-"""The first values of a program: what its model holds when it is called for the first time.
-
-They are written for the comparison. A migrated program may then take over the original's, if it is asked to.
-"""
+"""The first values of a program, when its model is called for the first time; it may then take over the other program's."""
 
 from __future__ import annotations
 
@@ -21,12 +18,8 @@ _SHARDED = {"FullyShardedDataParallel", "FSDPModule"}
 
 
 class Start:
-    """Waits for the first call of a sharded model.
-
-    Attributes:
-        aligned: the names of the parameters and buffers that were taken over.
-        problem: why the first values are not known; empty if they are.
-        dtype: what the model computes in, as text; empty if it was not called.
+    """Waits for the first call of a sharded model: which values were taken over, why not, and the dtype that it computes
+    in.
     """
 
     def __init__(self, folder: str) -> None:

@@ -19,11 +19,7 @@ _HUGE = 1e150
 
 @dataclass(frozen=True)
 class Curve:
-    """A named row of points.
-
-    Attributes:
-        kind: its class in the style sheet.
-    """
+    """A named row of points; `kind` is its class in the style sheet."""
 
     name: str
     kind: str
@@ -31,11 +27,7 @@ class Curve:
 
 
 class _Axis:
-    """From values to pixels.
-
-    Attributes:
-        ticks: values with their labels.
-    """
+    """From values to pixels, with ticks: values and their labels."""
 
     ticks: list[tuple[float, str]]
 
@@ -70,13 +62,7 @@ class _LogAxis(_Axis):
 
 
 def chart(curves: Sequence[Curve], label: str, mark: float | None = None, log: bool = False) -> str:
-    """Draw curves over the steps.
-
-    Args:
-        label: what the chart shows, for those who cannot see it.
-        mark: a step to point at.
-        log: draw the values, which are not negative, on a logarithmic axis.
-    """
+    """Draw curves over the steps, with a mark at one of them; `label` is for those who cannot see the chart."""
     points = [point for curve in curves for point in curve.points]
     values = [value for _, value in points if _drawable(value)]
     if not points:

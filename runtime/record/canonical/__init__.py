@@ -1,16 +1,9 @@
 """Canonical arithmetic: sums over ranks that do not depend on who holds what.
 
-FSDP1 and FSDP2 lay the same gradients out in different buffers, so a backend adds them up in
-different orders: a sound migration differs in the last bits, and so would many a fault. Here both
-programs add in one defined way, and every difference that remains has another reason.
-
-- Reductions over ranks (`collectives`, `functional`): fp64, in the order of the ranks, rounded once
-  to the tensor's type.
-- Norms of gradients, and clipping by them (`norms`): fp64.
-- The gradient of a tensor that several units read (`inputs`): one use after the other.
-
-What it costs is bandwidth and time, and it is no backend's own result: the report says which
-arithmetic was used.
+FSDP1 and FSDP2 lay the same gradients out in different buffers, so a backend adds them up in different orders. Here
+both programs add in one defined way, and every difference that remains has another reason: reductions over ranks
+(`collectives`, `functional`) in fp64, in the order of the ranks, rounded once; norms of gradients and clipping
+(`norms`) in fp64; the gradient of a tensor that several units read (`inputs`) one use after the other.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Reductions over a process group: an exchange, then one sum on each rank that needs it.
 
 They are replaced in `ProcessGroup`, below every spelling of `torch.distributed` by which FSDP1, FSDP2 and DTensor
-reduce: coalesced and asynchronous calls come here, too. What a program reduces otherwise is the same in both.
+reduce.
 
-An average is the sum, rounded, and then divided by the number of ranks. FSDP1 divides by two
-factors instead, before and after the sum; the first is a power of two, so dividing by it loses
-nothing, and the quotient is rounded once in both: they are the same bits at any number of ranks.
-(With HYBRID_SHARD only where the number of shards is a power of two: FSDP2 averages twice.)
+An average is the sum, rounded, and then divided by the number of ranks. FSDP1 divides by two factors instead, before
+and after the sum; the first is a power of two, so dividing by it loses nothing: they are the same bits at any number
+of ranks. (With HYBRID_SHARD only where the number of shards is a power of two: FSDP2 averages twice.)
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """The gradient of a tensor that several units read: every use is added to it by itself, as in FSDP1.
 
 FSDP2 passes the inputs of each unit through an autograd node (``RegisterPostBackwardFunction``, in
-``torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py``), which first adds up the unit's own uses. With an
-encoder's output that each block of a decoder reads twice, FSDP1 gives ((k2 + v2) + k1) + v1 and FSDP2
-(k2 + v2) + (k1 + v1): in bfloat16 that shows in the third digit. Here the node is put on the unit's
-first input alone. It still runs after the unit's backward: autograd takes later nodes first.
+``torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py``), which first adds up the unit's own uses: in bfloat16
+that shows in the third digit. Here the node is put on the unit's first input alone. It still runs after the unit's
+backward: autograd takes later nodes first.
 """
 
 from __future__ import annotations

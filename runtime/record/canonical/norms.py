@@ -1,9 +1,7 @@
 """Norms of gradients in fp64, and clipping by them.
 
-A norm adds the squares of all elements, each rank those that it holds. In fp64 the order of that
-sum shows in the sixteenth digit; the norm is rounded to the gradients' type afterwards, and only
-once in some hundred million would that show the difference. FSDP1's method, torch's function and
-the runtime's then scale by the same factor.
+There the order of a sum shows in the sixteenth digit, and the norm is rounded to the gradients' type afterwards.
+FSDP1's method, torch's function and the runtime's then scale by the same factor.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""CUDA, emulated on the CPU, for programs that ask for nothing else.
+"""CUDA, emulated on the CPU: the program sees CUDA, torch sees the CPU.
 
-The program sees CUDA, torch sees the CPU: what the program says of devices is taken to mean the
-CPU, NCCL to mean gloo, and what asks for the state of a device gets an answer. torch's own code
-sees the CPU (`device.from_program`), so that it takes the CPU's paths. Nothing is changed outside the
-running process.
+What the program says of devices is taken to mean the CPU, NCCL to mean gloo, and what asks for the state of a device
+gets an answer. torch's own code sees the CPU (`device.from_program`), so that it takes the CPU's paths.
 
-What it cannot hide: `tensor.device` is `cpu`, there is one stream of random numbers instead of two,
-a copy to the device is none, and autocast has the CPU's lists of operations. Both versions of a
-program run under the same emulation, so that a difference between them is theirs.
+What it cannot hide: `tensor.device` is `cpu`, there is one stream of random numbers instead of two, a copy to the
+device is none, and autocast has the CPU's lists of operations.
 """
 
 from __future__ import annotations

@@ -26,10 +26,9 @@ def install() -> None:
 
 
 def _generators() -> None:
-    """One generator, the CPU's.
+    """One generator, the CPU's; seeds for CUDA alone are not taken over.
 
-    Seeds for CUDA alone are not taken over. A program that seeds its devices by rank and its CPU not counts on equal
-    numbers on the CPU, and would lose them.
+    A program that seeds its devices by rank and its CPU not counts on equal numbers on the CPU, and would lose them.
     """
     real = torch.Generator
     torch.Generator = _stand_in(real, lambda device="cpu": real(mapped(device)))  # type: ignore[misc, assignment]
