@@ -23,12 +23,8 @@ __version__ = "0.1.0"
 def migrate_source(text: str, *, form: str = "auto") -> tuple[str, list[Finding]]:
     """Migrates one Python program; returns its code and the findings.
 
-    Args:
-        text: the program. Of what it imports nothing is known, as for `fsdp-migrate -`.
-        form: `auto` makes plain what is provably the same; `bridge` changes imports and nothing else.
-
-    Raises:
-        ValueError: the text is no Python, or cannot be migrated.
+    Of what it imports nothing is known, as for `fsdp-migrate -`. `form` is as for `--form`: auto or bridge. Raises
+    ValueError where the text is no Python, or cannot be migrated.
     """
     from pathlib import Path
 
@@ -54,10 +50,8 @@ def migrate_source(text: str, *, form: str = "auto") -> tuple[str, list[Finding]
 def check(paths: Iterable[str | os.PathLike[str]]) -> Report:
     """What `fsdp-migrate check` finds in files and folders, with their project's settings.
 
-    Files that cannot be read are `errors` of the report; `is_done` tells whether the migration is.
-
-    Raises:
-        ValueError: the settings cannot be used.
+    Files that cannot be read are `errors` of the report; `is_done` tells whether the migration is. Raises ValueError
+    where the settings cannot be used.
     """
     from pathlib import Path
 

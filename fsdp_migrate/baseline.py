@@ -37,10 +37,8 @@ def write_baseline(file: Path, report: Report) -> None:
 
 
 def pass_known(file: Path, report: Report, files: Collection[Path]) -> None:
-    """Takes the findings that are in the baseline out of a report, which counts them.
-
-    Args:
-        files: those that the run looked at; findings of any other file may still be there.
+    """Takes the findings that are in the baseline out of a report, which counts them; of files that were not looked at,
+    all stay.
     """
     known = _read(file)
     new = []

@@ -41,12 +41,8 @@ _LARGE = 1 << 20  # bytes: more is data, not a configuration
 
 @dataclass
 class Discovered:
-    """What the paths of one run mean.
-
-    Attributes:
-        files: each file once and in order, as an absolute path.
-        named: those of them that were named, not found in a folder.
-        problems: the paths that could not be taken.
+    """What the paths of one run mean: files, each once and in order, those that were named, and paths that could not be
+    taken.
     """
 
     files: list[Path] = field(default_factory=list)
@@ -71,12 +67,8 @@ def discover(
     exclude: Sequence[str] = (),
     root: Path | None = None,
 ) -> Discovered:
-    """All files that `paths` mean.
-
-    Args:
-        paths: files and folders.
-        exclude: patterns as in .gitignore, for files below the folders; named files are taken.
-        root: the folder that the patterns are relative to; the current one if None.
+    """All files that `paths` mean, without those below folders that a pattern, relative to `root`, excludes as in
+    .gitignore.
     """
     found = Discovered()
     excluded = _Excluded(exclude, root or Path.cwd())

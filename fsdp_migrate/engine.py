@@ -34,10 +34,7 @@ def analyse(
     files: Discovered | Sequence[Path],
     options: Options | None = None,
 ) -> Report:
-    """Analyses files together and reports every FSDP1 construct in them.
-
-    Nothing is written. A file that cannot be read or parsed is an error of the report, and the others go on.
-    """
+    """Analyses files together and reports every FSDP1 construct in them, and as errors what cannot be read or parsed."""
     started = time.perf_counter()
     paths = files.files if isinstance(files, Discovered) else list(files)
     report = Report(files=len(paths))

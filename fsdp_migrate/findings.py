@@ -1,7 +1,5 @@
-"""What the analysis says about a program: findings, and the errors that kept it from a file.
-
-Every output (diff, written files, text, JSON, pre-commit hook) is a view of one list of findings, so the views cannot
-disagree.
+"""What the analysis says about a program: findings, and the errors that kept it from a file. Every output is a view of
+them.
 """
 
 from __future__ import annotations
@@ -26,8 +24,8 @@ class Finding(NamedTuple):
 
     Attributes:
         path: the file, relative to the current folder where it lies below it, with forward slashes.
-        line, end_line: counted from 1.
-        column, end_column: counted from 1, in characters; `end_column` is one past the last character.
+        line, column: of its start and its end, counted from 1, in characters; `end_column` is one past the last
+            character.
         code: the rule, as in `FSDP002`.
         name: the rule's name, as in `fsdp1-constructor`.
         message: one sentence on what is done with the construct and why.
@@ -47,13 +45,7 @@ class Finding(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """An input that could not be read or a result that was refused: one clear line, and the other files go on.
-
-    Attributes:
-        path: as in `Finding`.
-        line: counted from 1; 0 where no line can be named.
-        message: what is wrong, without path and line.
-    """
+    """An input that could not be read or a result that was refused: one clear line; 0 where none can be named."""
 
     path: str
     line: int

@@ -42,10 +42,10 @@ def commit(folder: str | Path) -> str:
 
 
 def listed_files(folder: str | Path) -> list[str] | None:
-    """Tracked files below `folder`, and untracked ones that are not ignored, relative to it.
+    """Tracked files below `folder`, and untracked ones that are not ignored, relative to it; a nested repository is one
+    entry.
 
-    A nested repository is one entry, its folder. None where there is no git or no
-    repository, or if `folder` itself is ignored: git has no list of it.
+    None where there is no git or no repository, or if `folder` itself is ignored.
     """
     answer = _git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     if answer is None or (not answer and _git(folder, "check-ignore", "-q", ".") is not None):

@@ -16,13 +16,10 @@ ENOUGH = 8  # items for a process: for fewer, it costs more than it saves
 
 
 def in_processes(work: Callable[[Item], Result], items: Sequence[Item], jobs: int) -> list[Result]:
-    """The result for each item, in order.
+    """The result for each item, in order; raises EOFError if a process dies.
 
-    The processes are forks: they share what is in memory, and only results travel. Where the system has no fork, or there
-    is little to do, this process does all the work.
-
-    Raises:
-        EOFError: if a process dies.
+    The processes are forks: they share what is in memory, and only results travel. Where the system has no fork, or
+    there is little to do, this process does all the work.
     """
     jobs = min(jobs, len(items) // ENOUGH)
     if jobs < 2:

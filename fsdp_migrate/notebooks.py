@@ -95,11 +95,7 @@ class Notebook:
         return found
 
     def written(self, program: str) -> str:
-        """The file with another module in its cells; every other character stays.
-
-        Raises:
-            ValueError: the cells cannot be told apart any more.
-        """
+        """The file with another module in its cells; raises ValueError where these cannot be told apart any more."""
         first, *parts = _BEGIN.split(program)
         codes = dict(zip(map(int, parts[::2]), parts[1::2], strict=True))
         cells = [cell for cell in self.cells if cell.code]

@@ -28,15 +28,12 @@ class Report:
     """What one run found and would change.
 
     Attributes:
-        findings: sorted by path, line and column.
         errors: files that were left out, and why.
-        changes: the files that the findings rewrite; `before != after` in each.
-        files: number of Python files looked at.
-        candidates: how many of them mention FSDP at all.
+        candidates: how many files mention FSDP at all.
         on_bridge: whether no file uses torch's FSDP1: every construct found is already the runtime's.
         vendored: the folders with a copy of the runtime that the files import.
-        known, gone: how many findings the baseline left out, and how many of its findings the files no longer have.
-        seconds: wall time of the run.
+        known, gone: how many findings the baseline left out, and how many of its findings the files no longer
+            have.
     """
 
     findings: list[Finding] = field(default_factory=list)

@@ -23,18 +23,10 @@ LINE_LENGTH = 88  # black's and ruff's default
 
 @dataclass(frozen=True)
 class Options:
-    """What the analysis needs to know of a run.
+    """What the analysis needs to know of a run; as the options of the command line are.
 
-    Attributes:
-        form: `auto` makes plain what is provable; `bridge` swaps imports and does nothing else.
-        only_checks: findings are wanted, and no edits.
-        bridge: findings of what is on the bridge already are wanted, too.
-        target_torch: the oldest torch release that the program is for, as in (2, 8).
-        select: report these rule codes only; empty means all.
-        ignore: leave these rule codes out.
-        jobs: how many processes analyse the files.
-        values: what a run gave to the constructs.
-        vendor: the folder that the runtime is copied to, and imported from.
+    With `only_checks` no edits are wanted, with `bridge` also findings of what is on the bridge already. `values` are
+    what a run gave to the constructs.
     """
 
     form: str = "auto"
@@ -54,14 +46,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a project.
-
-    Attributes:
-        root: the folder that `exclude` is relative to: pyproject.toml's, else the current one.
-        exclude: patterns as in .gitignore for files that a folder's walk leaves out.
-        select, ignore: as in `Options`.
-        baseline: the file with the findings that `check` passes over.
-    """
+    """The settings of a project; `root`, pyproject.toml's folder, is what `exclude` is relative to."""
 
     root: Path = field(default_factory=Path.cwd)
     exclude: tuple[str, ...] = ()
@@ -117,11 +102,7 @@ def _upwards(folder: Path) -> list[Path]:
 
 
 def _tables(file: Path) -> dict[str, Any]:
-    """What a pyproject.toml says of tools.
-
-    Raises:
-        OSError, ValueError, RecursionError: if it cannot be read.
-    """
+    """What a pyproject.toml says of tools; raises OSError, ValueError or RecursionError if it cannot be read."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:

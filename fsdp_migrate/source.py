@@ -1,7 +1,6 @@
 """A Python file as bytes and as text, without loss between the two, or in one line why it cannot be used.
 
-Text is decoded as Python decodes it (byte-order mark, coding cookie) and line endings are never
-translated, so that what no rule touches comes back byte by byte.
+Text is decoded as Python decodes it (byte-order mark, coding cookie) and line endings are never translated.
 """
 
 from __future__ import annotations
@@ -28,13 +27,9 @@ TOO_MUCH = "does not parse: nested too deeply, or too large for this machine's m
 
 @dataclass(frozen=True)
 class Source:
-    """One file: of Python, alone or in the cells of a notebook, or a configuration.
+    """One file, `shown` under a name in messages: of Python, alone or in the cells of a notebook, or a configuration.
 
-    Attributes:
-        path: where it lies.
-        shown: its name in findings and messages.
-        data: its bytes.
-        runtime: the package that it will import the runtime from; the one that it does import it from, if None.
+    `runtime` is the package that it will import the runtime from; None: the one that it does import it from.
     """
 
     path: Path
@@ -88,10 +83,8 @@ class Source:
         return self.package.unspelled(self.program)
 
     def encode(self, text: str) -> bytes:
-        """The file with another text: in its encoding, with its byte-order mark and its copy of the runtime.
-
-        Raises:
-            ValueError: the text cannot be written so.
+        """The file with another text, in its encoding and with its copy of the runtime; raises ValueError if that is
+        impossible.
         """
         program = (self.runtime or self.package).spelled(text)
         written = self.notebook.written(program) if self.notebook else program

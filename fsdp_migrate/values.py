@@ -44,7 +44,8 @@ class Recorded:
         line, end_line, end_column: of the call, counted from 1, in bytes; no end on Python 3.10.
         arguments: the Python text of those that were given and the same everywhere.
         differs: what was not the same, with the texts that were seen.
-        names: plain values that the function could name, as `args.strategy`; keys of dictionaries are written as fields.
+        names: plain values that the function could name, as `args.strategy`; keys of dictionaries are written as
+            fields.
         facts: of a constructor, what was true of its model and its units (`runtime/record/constructs.py`).
     """
 
@@ -98,10 +99,8 @@ class Values:
 
 
 def read(paths: Iterable[Path]) -> Values:
-    """The values that several recordings agree on.
-
-    Raises:
-        UnusableValues: if a file is no recording of this version.
+    """The values that several recordings agree on; raises UnusableValues for a file that is no recording of this
+    version.
     """
     runs = [_read(path) for path in paths]
     files: dict[str, str] = {}

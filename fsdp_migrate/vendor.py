@@ -32,12 +32,7 @@ class VendorError(ValueError):
 
 @dataclass(frozen=True)
 class Package:
-    """Where a program imports the runtime from.
-
-    Attributes:
-        name: the dotted name.
-        folder: that of the copy; None if it is the installed package.
-    """
+    """Where a program imports the runtime from: its dotted name, and its folder if it is a copy."""
 
     name: str = RUNTIME
     folder: Path | None = None
@@ -119,13 +114,10 @@ def is_copy(folder: str | Path) -> bool:
 
 
 def package_at(folder: Path, files: Iterable[Path]) -> Package:
-    """The package that a folder is to the files of a run.
+    """The package that a folder is to the files of a run; raises VendorError where it cannot be one.
 
-    It is named from the outermost folder above it that a file of the run is imported from: a script's own, or the one around
-    a package.
-
-    Raises:
-        VendorError: no file of the run could import it, or the folder holds something else.
+    It is named from the outermost folder above it that a file of the run is imported from: a script's own, or the one
+    around a package.
     """
     roots = {next(p for p in file.parents if not (p / "__init__.py").exists()) for file in files}
     above = [root for root in folder.parents if root in roots]
@@ -143,11 +135,7 @@ def package_at(folder: Path, files: Iterable[Path]) -> Package:
 
 
 def copies(folder: Path, programs: Iterable[str]) -> list[Change]:
-    """What brings a copy up to date: the modules that the programs use, and those that it has already.
-
-    Args:
-        programs: the text of each, with `fsdp_migrate.runtime` as the runtime's name.
-    """
+    """What brings a copy up to date: the modules that the programs use, as texts, and those that it has already."""
     source = _runtime()
     homes = _homes(source)
     wanted = {file.stem for file in folder.glob("*.py")} - {"__init__"}

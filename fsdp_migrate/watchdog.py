@@ -12,20 +12,14 @@ BYTES_A_SECOND = 10_000  # the slowest file known takes a fifth of that time
 
 
 class TookTooLong(BaseException):
-    """A file took longer than one of its size should; no `except Exception` on the way may take this for its own.
-
-    What the run was about to remember may be half done: it starts anew for the next file.
-    """
+    """A file took longer than one of its size should; no `except Exception` on the way may take this for its own."""
 
 
 @contextlib.contextmanager
 def limited(size: int) -> Iterator[None]:
-    """Limits the processor time of a block that works on a file of some size.
+    """Limits the processor time of a block that works on a file of some size; raises TookTooLong.
 
     Nothing is limited outside of the main thread, and where the system has no such timer.
-
-    Raises:
-        TookTooLong: when the time is over.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
     if not in_main_thread or not hasattr(signal, "setitimer"):

@@ -165,12 +165,9 @@ def _refuse_if_touched(target: str, change: Change) -> None:
 
 
 class _Staged:
-    """A new content on the disk of its target. It has no name there until it is put in place, where the system allows that.
+    """A new content on the disk of its target, without a name until it is put in place, where the system allows that.
 
-    Args:
-        change: the change, which must still be one of what is there.
-        root: a folder around the target.
-        nameless: whether a handle may be kept open.
+    `root` is a folder around the target; if it is `nameless`, a handle may be kept open.
     """
 
     def __init__(self, change: Change, root: str, *, nameless: bool) -> None:

@@ -51,13 +51,7 @@ class Done:
 
 
 def convert(wish: Conversion) -> Done:
-    """Write the target, read it back, and only then put it in its place.
-
-    Raises:
-        Unreadable: the source cannot be read.
-        Refused: nothing sound can be written from it, or what was written is not the same.
-        Misplaced: the target may not be written.
-    """
+    """Write the target, read it back, and only then put it in its place. Raises each of the errors in `errors.py`."""
     checkpoint = open_checkpoint(wish.source, Reading(wish.trust, wish.only))
     if wish.target.suffix == ".safetensors":
         raise Misplaced("safetensors files are read, not written: end it in .pt, or name a folder")
@@ -81,11 +75,7 @@ def convert(wish: Conversion) -> Done:
 
 
 def repaired(checkpoint: Checkpoint, wish: Conversion) -> tuple[Any, list[str]]:
-    """The tree without what keeps FSDP2 from loading it, and a line for each change.
-
-    Raises:
-        Refused: there is what cannot be repaired.
-    """
+    """The tree without what keeps FSDP2 from loading it, and a line for each change; raises Refused for what stays."""
     found = survey(checkpoint)
     for problem in found.problems:
         if not problem.convertible:

@@ -34,11 +34,7 @@ def is_dcp(folder: Path) -> bool:
 
 
 def read_dcp(folder: Path, trust: bool = False) -> tuple[Any, list[Path]]:
-    """The tree that was saved, and the files that it lies in.
-
-    Raises:
-        Unreadable: a file is missing or cut off, the metadata is damaged, or a pickle asks for more than it may.
-    """
+    """The tree that was saved, and the files that it lies in; raises Unreadable where they do not have all of it."""
     index = folder / METADATA
     if not index.is_file():
         raise Unreadable(

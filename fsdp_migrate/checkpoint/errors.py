@@ -6,10 +6,7 @@ from pathlib import Path
 
 
 class Unreadable(Exception):
-    """The file is damaged, or no checkpoint, or its pickle asks for more than tensors need.
-
-    `path` is the file, where it is not the one that the user named.
-    """
+    """The file (`path`, where it is not the one that the user named) is damaged, no checkpoint, or asks for too much."""
 
     def __init__(self, reason: str, path: Path | None = None) -> None:
         super().__init__(reason)

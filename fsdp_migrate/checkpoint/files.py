@@ -1,7 +1,6 @@
 """Files of tensors: the zip archives of `torch.save`, and safetensors.
 
-A file is mapped into memory, its index is read, and tensors are views of the map, whose bytes
-are read when they are used.
+A file is mapped into memory, and tensors are views of the map, whose bytes are read when they are used.
 """
 
 from __future__ import annotations
@@ -48,11 +47,7 @@ def format_of(head: bytes) -> str | None:
 
 
 def read_file(data: memoryview, trust: bool = False) -> tuple[str, Any]:
-    """The format of a file, and what was saved in it.
-
-    Raises:
-        Unreadable: it has none of the formats, is damaged, or its pickle asks for more than tensors need.
-    """
+    """The format of a file, and what was saved in it; raises Unreadable where it is damaged, or of another format."""
     head = bytes(data[:16])
     if _LEGACY in head:
         raise Unreadable("has the format of torch before 1.6: load it, and save it again")

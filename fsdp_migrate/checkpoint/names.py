@@ -52,10 +52,8 @@ def wrapped(tree: Any) -> dict[str, list[str]]:
 
 
 def strip(tree: Any, keep_module: bool, place: Place = ()) -> Any:
-    """The tree with clean names, as keys and in the optimizer's lists of names.
-
-    Raises:
-        Refused: two names become the same.
+    """The tree with clean names, as keys and in the optimizer's lists of names; raises Refused where two become the
+    same.
     """
     if isinstance(tree, Mapping):
         rename = _renaming(tree, keep_module)

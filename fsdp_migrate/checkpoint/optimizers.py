@@ -64,18 +64,12 @@ def _cloned(value: Any) -> Any:
 
 
 def named(optimizer: Optimizer, parameters: Mapping[str, Shape] | None) -> dict[Any, Any]:
-    """The same with names for numbers.
+    """The same with names for numbers; raises Refused, with the reason, where they cannot be known.
 
-    The param groups have names if the optimizer was built from `named_parameters()` (`param_names`).
-    Otherwise the numbers of one group follow the order of the model's parameters, as `Optimizer(model.parameters())`
-    numbers them, and so does the model's state dict, among buffers and frozen parameters: the names are those that the
-    shapes of the states leave, if there is one way only.
-
-    Args:
-        parameters: names and shapes of the model's state dict, in its order.
-
-    Raises:
-        Refused: the names cannot be known, with the reason.
+    The param groups have names if the optimizer was built from `named_parameters()` (`param_names`). Otherwise the
+    numbers of one group follow the order of the model's parameters, as `Optimizer(model.parameters())` numbers them,
+    and so does the model's state dict (`parameters`: names and shapes), among buffers and frozen parameters: the
+    names are those that the shapes of the states leave, if there is one way only.
     """
     groups: Sequence[Mapping[Any, Any]] = optimizer["param_groups"]
     numbers = [str(number) for group in groups for number in group["params"]]

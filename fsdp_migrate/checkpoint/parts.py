@@ -82,8 +82,7 @@ def covers(shape: Sequence[int], boxes: Iterable[Box]) -> bool:
 def join(trees: Sequence[Any], place: str = "") -> Any:
     """The tree of all ranks' files. Sharded tensors become whole; of all else the first rank's value counts.
 
-    Raises:
-        Refused: shards are missing, or a tensor has no layout.
+    Raises Refused where shards are missing, or a tensor has no layout.
     """
     first = next((tree for tree in trees if tree is not None), None)
     if isinstance(first, Parts):
@@ -123,11 +122,7 @@ def _whole(ranks: Sequence[Parts], place: str) -> Parts:
 
 
 def sharded_tensor(kind: Any, dtype: torch.dtype, shape: tuple[int, ...], state: Any) -> Parts:
-    """What a rank has pickled of a ShardedTensor or DTensor.
-
-    Raises:
-        Unreadable: it is of another kind, or of a form that is not known.
-    """
+    """What a rank has pickled of a ShardedTensor or DTensor; raises Unreadable for any other kind or form."""
     readers = {note("ShardedTensor"): _sharded_tensor, note("DTensor"): _dtensor}
     name = getattr(kind, "__name__", kind)
     if kind not in readers:

@@ -32,10 +32,9 @@ _VISITS = 10
 def read_pickle(
     file: IO[bytes] | bytes, find: FindStorage | None = None, trust: bool = False
 ) -> Any:
-    """The object of the next pickle, with notes for classes of `torch.distributed` and tensors over `find`'s storages.
+    """The object of a pickle, with notes for classes of `torch.distributed` and tensors over `find`'s storages.
 
-    Raises:
-        Unreadable: it is cut off or damaged, or asks for what no checkpoint needs.
+    Raises Unreadable where it is cut off or damaged, or asks for what no checkpoint needs.
     """
     try:
         return _Reader(io.BytesIO(file) if isinstance(file, bytes) else file, find, trust).load()
@@ -49,9 +48,7 @@ def read_pickle(
 def checked(tree: Any) -> Any:
     """The tree itself, if it can be walked and none of its leaves is a class or object of `torch.distributed`.
 
-    Raises:
-        Unreadable: it is not so. A pickle of some hundred bytes can nest one list in itself so often that a walk
-            through it does not end.
+    A pickle of some hundred bytes can nest one list in itself so often that a walk through it does not end.
     """
     containers: set[int] = set()
     visits = 0

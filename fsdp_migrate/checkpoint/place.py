@@ -15,11 +15,7 @@ from fsdp_migrate.checkpoint.files import format_of
 
 
 def check_target(target: Path, sources: Iterable[Path], overwrite: bool) -> None:
-    """Whether `target` may be written: never a source or what holds one, and an old checkpoint only if asked.
-
-    Raises:
-        Misplaced: with the reason.
-    """
+    """Raises Misplaced unless `target` may be written: never a source or what holds one, and a checkpoint only if asked."""
     real = Path(os.path.realpath(target))
     for source in sources:
         origin = Path(os.path.realpath(source))

@@ -28,8 +28,8 @@ class Checkpoint:
     """A checkpoint whose tensors are still on disk.
 
     Attributes:
-        kind: `full` (whole tensors), `dcp` (a DCP folder), `shards` (one `torch.save` a rank, of sharded tensors),
-            `local` (one rank's own numbers, without their layout).
+        kind: `full` (whole tensors), `dcp` (a DCP folder), `shards` (one `torch.save` a rank, of sharded
+            tensors), `local` (one rank's own numbers, without their layout).
         tree: what was saved; with `kind` shards, whole tensors if `refused` is None.
         refused: why the ranks' files make no whole checkpoint.
     """
@@ -51,11 +51,7 @@ class Reading:
     only: tuple[str, ...] = ()
 
     def taken(self, tree: Any) -> Any:
-        """The entries that are asked for.
-
-        Raises:
-            Misplaced: one is not there.
-        """
+        """The entries that are asked for; raises Misplaced if one is not there."""
         if not self.only:
             return tree
         if not isinstance(tree, Mapping) or (missing := set(self.only) - tree.keys()):
@@ -67,9 +63,7 @@ class Reading:
 def open_checkpoint(path: Path, how: Reading = Reading()) -> Checkpoint:
     """The checkpoint at a path; for the file of one rank, with the files of the other ranks beside it.
 
-    Raises:
-        Unreadable: there is nothing that could be read.
-        Misplaced: an entry that is asked for is not there.
+    Raises Unreadable where there is none, and Misplaced for an entry that it has not.
     """
     try:
         if path.is_dir():
@@ -188,8 +182,8 @@ def _shards(path: Path, form: str, files: Sequence[Path], trees: Sequence[Any]) 
 def _is_local(trees: Sequence[Any]) -> bool:
     """Whether these are FSDP1's flattened shards under the parameters' own names.
 
-    All of them have one dimension, and their sizes differ between ranks, or some are empty, or they are the states of
-    numbered parameters.
+    All have one dimension, and their sizes differ between ranks, or some are empty, or they are states of numbered
+    parameters.
     """
     shapes = [
         {place: tuple(value.shape) for place, value in leaves(tree) if isinstance(value, torch.Tensor)}

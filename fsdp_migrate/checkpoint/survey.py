@@ -61,11 +61,7 @@ class Survey:
 
 
 def survey(checkpoint: Checkpoint) -> Survey:
-    """Look at the names, shapes and kinds of all that is in it; no tensor is read.
-
-    Raises:
-        Unreadable: there is neither a tensor nor an optimizer in it.
-    """
+    """Look at the names, shapes and kinds of all that is in it; raises Unreadable where no tensor has a name."""
     tree = checkpoint.tree
     if not any(is_tensor(value) for _, value in leaves(tree)) and not any(optimizers(tree)):
         raise Unreadable("holds no tensor")

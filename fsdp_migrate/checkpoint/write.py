@@ -76,10 +76,8 @@ def write_full(tree: Any, file: Path) -> None:
 
 
 def write_dcp(tree: Any, folder: Path) -> None:
-    """A folder, as `torch.distributed.checkpoint.save` of one rank writes it.
-
-    Raises:
-        Refused: two entries get the same name.
+    """A folder, as `torch.distributed.checkpoint.save` of one rank writes it; raises Refused where two entries get one
+    name.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about one process
@@ -94,11 +92,7 @@ def write_dcp(tree: Any, folder: Path) -> None:
 
 
 def check(tree: Any, new: Path, trust: bool) -> None:
-    """Read what was written back, a tensor at a time, and compare.
-
-    Raises:
-        NotTheSame: with the first difference.
-    """
+    """Read what was written back, a tensor at a time; raises NotTheSame with the first difference."""
     try:
         is_dcp = new.is_dir()
         read = read_dcp(new, trust)[0] if is_dcp else read_file(mapped(new), trust)[1]

@@ -19,11 +19,7 @@ _NAMES = {"true": True, "false": False}
 
 
 class Unreadable(ValueError):
-    """Text that does not parse.
-
-    Attributes:
-        line: where the parser gives up, from 1; 0 if it does not say.
-    """
+    """Text that does not parse; `line` is where the parser gives up, from 1, or 0."""
 
     def __init__(self, message: str, line: int = 0) -> None:
         super().__init__(message)
@@ -31,11 +27,7 @@ class Unreadable(ValueError):
 
 
 def from_yaml(text: str) -> list[Value]:
-    """The documents of a YAML file.
-
-    Raises:
-        Unreadable: if it does not parse.
-    """
+    """The documents of a YAML file; raises Unreadable if it does not parse."""
     import yaml  # only where there is such a file
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -106,10 +98,9 @@ class _Yaml:
 
 
 def from_json(text: str) -> list[Value]:
-    """The one document of a JSON file. JSON reads as a Python expression, whose parser knows places.
+    """The one document of a JSON file, which reads as a Python expression, whose parser knows places.
 
-    Raises:
-        Unreadable: if it does not parse.
+    Raises Unreadable if it does not parse.
     """
     try:
         json.loads(text)

@@ -22,13 +22,10 @@ from fsdp_migrate.configuration.tree import Data, Entry, Mapping, Value, mapping
 
 @dataclass(eq=False)
 class Section:
-    """FSDP1 as one mapping sets it.
+    """FSDP1 as one mapping sets it, for the framework whose rule has the code.
 
-    Attributes:
-        code: the rule that speaks of it, one for each framework.
-        home: the mapping with `fsdp`, `fsdp_config` or `distributed_type`.
-        entry: `fsdp_config` in it.
-        settings: the value of that, or `home` itself where the settings are in no other mapping.
+    `home` is the mapping with `fsdp`, `fsdp_config` or `distributed_type`, `entry` its `fsdp_config`, and `settings`
+    the value of that, or `home` itself where the settings are in no other mapping.
     """
 
     code: str

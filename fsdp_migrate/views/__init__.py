@@ -8,12 +8,7 @@ from fsdp_migrate.report import Report
 
 
 def rendered(report: Report, kind: str, steps: Sequence[tuple[str, str]] = ()) -> str:
-    """The report in a format.
-
-    Args:
-        kind: `json`, `sarif`, `github`, `gitlab`, `markdown` or `html`.
-        steps: what to do next, for those that people read.
-    """
+    """The report in a format; `steps` are what to do next, for those that people read."""
     if kind == "json":
         from fsdp_migrate.views.json import render_json
 

@@ -1,7 +1,6 @@
 """The unified diff that `git apply` takes: bytes in, bytes out.
 
-Inside a repository the names are relative to its root, as in git's own diffs, which holds in every
-folder of the repository; elsewhere they are relative to the current folder.
+Names are relative to the root of the repository, as in git's own diffs; elsewhere to the current folder.
 """
 
 from __future__ import annotations
