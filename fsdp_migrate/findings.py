@@ -45,7 +45,7 @@ class Finding(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """An input that could not be read or a result that was refused: one clear line; 0 where none can be named."""
+    """An input that could not be read or a result that was refused; `line` is 0 where none can be named."""
 
     path: str
     line: int
