@@ -12,17 +12,14 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-from fsdp_migrate.codemods.edit.import_layout import Code, Name, read
 from fsdp_migrate.codemods.edit.import_statement import (
-    Edited,
+    Code,
     ImportChange,
     edited,
-    exact_edits,
     new_statements,
 )
 from fsdp_migrate.codemods.edit.text import (
     comments_between,
-    edited_part,
     indentation,
     is_alone,
     line_start,
@@ -76,12 +73,12 @@ def edit_imports(file: File, changes: Sequence[ImportChange], limit: int) -> lis
 
 def insert_first(file: File, names: Sequence[tuple[str, str]], limit: int) -> list[Edit]:
     """New imports in a file that has none: below its docstring or its first comments."""
-    made: dict[str, list[Name]] = {}
+    made: dict[str, list[str]] = {}
     for module, name in names:
-        made.setdefault(module, []).append(Name(name))
+        made.setdefault(module, []).append(name)
     codes = sorted(new_statements(made, "", limit), key=lambda code: code.key)
     end = newline(file)
-    lines = "".join(f"{code}\n" for code in codes).replace("\n", end)
+    lines = "".join(f"{code.text}\n" for code in codes).replace("\n", end)
     body = file.tree.body
     docstring = body[0] if body and ast.get_docstring(file.tree, clean=False) is not None else None
     if docstring is not None and is_alone(file, docstring):
@@ -182,14 +179,12 @@ class _Run:
     def _line(self, node: ast.stmt) -> Line:
         """A statement as it is."""
         assert isinstance(node, ast.Import | ast.ImportFrom)
-        if isinstance(node, ast.Import):
-            code = Code("", tuple(Name(alias.name) for alias in node.names))
-        else:
-            names = tuple(Name(alias.name) for alias in node.names)
+        names = tuple(alias.name for alias in node.names)
+        code = Code(names[0], ())
+        if isinstance(node, ast.ImportFrom):
             code = Code("." * node.level + (node.module or ""), names)
         text = self.file.text[self._start(node) : self.file.lines(node)[1]]
-        section = _section(self.file.path, code.module or code.names[0].text)
-        return Line(code.key, section, text)
+        return Line(code.key, _section(self.file.path, code.module), text)
 
     def _after(self) -> list[list[Line]]:
         """The statements of each block. In a run that is sorted, what is new goes where its section has it.
@@ -232,13 +227,15 @@ class _Run:
         first, stop = file.lines(node)
         lead, prefix = file.text[self._start(node) : first], file.text[first:begin]
         suffix = file.text[last:stop]
-        result = self._edited(change)
+        result = edited(file, change, self.base, self.limit, apart=self.apart)
         loose = [*result.loose]
         if "#" not in suffix and (directives := [*filter(_DIRECTIVE.match, loose)]):
             suffix = f"  {directives[0]}{end}"
             loose.remove(directives[0])
         comments = "".join(f"{self.base}{comment}{end}" for comment in loose)
         others = [self._new(code, suffix) for code in result.others]
+        if others and result.kept is not None and not change.drop:  # the comments of what moved
+            others[0], comments = replace(others[0], text=comments + others[0].text), ""
         if result.kept is None:
             if others:
                 ending = suffix if "#" in suffix else end
@@ -249,51 +246,24 @@ class _Run:
                 others = [replace(before, text=lead + comments + own)]
             yield from others
             return
-        code = result.kept
-        exact = exact_edits(file, change, code)
-        if exact is None:
-            text = str(code)
-            if not code.block and len(self.base + text) > max(self.limit, last - begin):
-                text, suffix = str(code.exploded(self.base, suffix.strip())), end
-            text = text.replace("\n", end)
-        else:
-            text = edited_part(file, begin, last, exact)
-        line = Line(
-            code.key, _section(file.path, _module(code)), "", code.key[:2] != before.key[:2]
-        )
-        line = replace(line, text=lead + comments + prefix + text + suffix)
+        code, text = result.kept, result.kept.text
+        is_long = len(self.base + text) > max(self.limit, last - begin)
+        if is_long and not result.exact and not NEWLINE.search(text):
+            text, suffix = code.exploded(self.base, suffix.strip()).replace("\n", end), end
+        text = lead + comments + prefix + text + suffix
+        moves = code.key[:2] != before.key[:2]
+        line = Line(code.key, _section(file.path, code.module), text, moves)
         above = [o for o in others if o.key < before.key] if not lead + comments else []
         yield from above
         yield line
         yield from (other for other in others if other not in above)
 
-    def _edited(self, change: ImportChange) -> Edited:
-        node = change.node
-        if isinstance(node, ast.ImportFrom):
-            code = read(self.file, node)
-            return edited(code, change, self.base, self.limit, apart=self.apart)
-        names = tuple(
-            Name(change.move.get(alias.asname or alias.name, (alias.name,))[0])
-            for alias in node.names
-        )
-        made: dict[str, list[Name]] = {}
-        for module, name in dict.fromkeys(change.add):
-            made.setdefault(module, []).append(Name(name))
-        others = new_statements(made, self.base, self.limit)
-        return Edited(None if change.drop else Code("", names), others)
-
     def _new(self, code: Code, beside: str) -> Line:
         """A new statement; what a linter overlooks beside it (an unused name, its place) is overlooked here too."""
-        own = code.names[0].behind if not code.block else ""
-        comment = beside.strip() if _NOQA.match(beside.strip()) else ""
-        text = str(code).replace("\n", newline(self.file))
-        ending = f"  {own or comment}" if own or comment else ""
-        line = self.base + text + ending + newline(self.file)
-        return Line(code.key, _section(self.file.path, _module(code)), line, True)
-
-
-def _module(code: Code) -> str:
-    return code.module or code.names[0].text
+        end = newline(self.file)
+        ending = f"  {beside.strip()}" if _NOQA.match(beside.strip()) else ""
+        line = self.base + code.text.replace("\n", end) + ending + end
+        return Line(code.key, _section(self.file.path, code.module), line, True)
 
 
 def _order_of(blocks: Sequence[Sequence[Line]]) -> Callable[[Line], tuple[object, ...]] | None:
@@ -358,15 +328,13 @@ def _difference(file: File, start: int, end: int, after: str) -> Iterator[Edit]:
 def _among_others(file: File, change: ImportChange, limit: int) -> list[Edit]:
     """A statement that shares its line: statements joined by `;` stay joined, comments go above."""
     start, end = file.span(change.node)
-    run = _Run(file, [change.node], {change.node: change}, limit)
-    result = run._edited(change)
-    exact = exact_edits(file, change, result.kept)
-    kept = [] if result.kept is None else [result.kept.on_one_line()]
-    if exact is not None:
-        kept = [edited_part(file, start, end, exact)]
-    code = "; ".join([*kept, *(other.on_one_line() for other in result.others)]) or "pass"
+    result = edited(file, change, indentation(file, change.node), limit)
+    kept = [] if result.kept is None else [result.kept.on_one_line]
+    if result.kept is not None and result.exact:
+        kept = [result.kept.text]
+    code = "; ".join([*kept, *(other.on_one_line for other in result.others)]) or "pass"
     edits = [Edit(start, end, code)]
-    inside = comments_between(file, start, end) if exact is None else []
+    inside = [] if result.exact else comments_between(file, start, end)
     above = line_start(file, change.node)
     return (
         [Edit(above, above, "".join(each + newline(file) for each in inside)), *edits]

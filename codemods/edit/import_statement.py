@@ -1,20 +1,27 @@
 """One import statement: what is to be changed in it, and its code afterwards.
 
-A statement is read into its names and their comments, and written again in the layout that it had (`import_layout`).
+A statement over several lines is edited where it changes, so that its layout and its other comments stay.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from fsdp_migrate.codemods.edit.import_layout import Code, Name, Order, by_kind, order_of, read
+from fsdp_migrate.codemods.edit.text import ABOVE, comments, drop_items, edited_part, newline
 from fsdp_migrate.codemods.rule import Edit
-from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.file import NEWLINE, File
 from fsdp_migrate.facts.names import is_module
 from fsdp_migrate.facts.scopes import Imported
+
+SortKey = tuple[object, ...]
+_Order = Callable[[str], SortKey]
+_INDENT = "    "
+_HEAD = re.compile(r"from\b.*?\bimport\b", re.S)
+_BEHIND = re.compile(r"[ \t]*(,?)[ \t]*(?:#[^\r\n]*)?")
 
 
 @dataclass(eq=False)
@@ -39,6 +46,38 @@ class ImportChange:
 
 
 @dataclass(frozen=True)
+class Code:
+    """A statement.
+
+    Attributes:
+        module: the module; the first one of `import a, b`.
+        names: as they are written, `a` or `a as b`; none for `import module`.
+        text: the statement in its layout.
+    """
+
+    module: str
+    names: tuple[str, ...]
+    text: str = ""
+
+    @property
+    def key(self) -> tuple[bool, SortKey, SortKey]:
+        """Where isort and ruff put it in its section."""
+        return bool(self.names), natural(self.module), by_kind(self.names[0]) if self.names else ()
+
+    @property
+    def on_one_line(self) -> str:
+        """The code without its layout and its comments."""
+        if not self.names:
+            return f"import {self.module}"
+        return f"from {self.module} import {', '.join(self.names)}"
+
+    def exploded(self, base: str, comment: str = "") -> str:
+        """Each name on its line, with a comment behind the bracket."""
+        lines = "".join(f"{base}{_INDENT}{name},\n" for name in self.names)
+        return f"from {self.module} import ({f'  {comment}' if comment else ''}\n{lines}{base})"
+
+
+@dataclass(frozen=True)
 class Edited:
     """What a statement becomes.
 
@@ -46,157 +85,209 @@ class Edited:
         kept: the statement itself; None if nothing is left of it.
         others: statements for names of other modules.
         loose: the comments of names that went.
+        exact: whether its names are as they were.
     """
 
     kept: Code | None
     others: Sequence[Code]
     loose: Sequence[str] = ()
+    exact: bool = False
 
 
 def edited(
-    code: Code, change: ImportChange, base: str, limit: int, *, apart: bool = False
+    file: File, change: ImportChange, base: str, limit: int, *, apart: bool = False
 ) -> Edited:
-    """`from m import ...` after a change.
+    """A statement after a change.
 
     Args:
         base: the indentation of the statement.
         limit: how long a line may be.
         apart: whether `a as b` has a statement of its own, as isort and ruff have it by default.
     """
-    home = _home(code, change)
-    kept, dropped, made = _parted(code, change, home)
-    added = made.pop("", [])
-    if len(dropped) == len(added) == 1 and not made:
-        # One name for another: what was said of the old one is said of the new one.
-        added = [replace(dropped.pop(), text=added[0].text, row=0)]
-    star = any(name.text == "*" for name in kept)
-    if star or (apart and kept and all(" as " in name.text for name in kept)):
+    node, source = change.node, file.source(change.node)
+    if isinstance(node, ast.Import):
+        return _edited_modules(file, change, base, limit)
+    before, home = tuple(map(_spelled, node.names)), _home(node, change)
+    staying, added, made = _parted(node, change, home)
+    kept = [name for name in staying if name]
+    if "*" in kept or (apart and kept and all(" as " in name for name in kept)):
         made.update({home: added} if added else {})
         added = []
-    order = order_of([name.text for name in code.names])
+    order = _order_of(before)
     others = new_statements(made, base, limit, order)
-    loose = [comment for name in dropped for comment in name.comments]
-    names = _joined(code, kept, added, order)
+    if len(added) == staying.count("") == 1 and not made:
+        # One name for another: what was said of the old one is said of the new one.
+        exchanged = [name or added[0] for name in staying]
+        if order is None or sorted(exchanged, key=order) == exchanged:
+            staying, added = exchanged, []
+    names = _joined(staying, added, order)
     if not names:
-        return Edited(None, others, [*filter(None, [code.head]), *loose, *filter(None, code.tail)])
-    left = replace(code, module=home, names=tuple(names))
-    if len(names) < len(code.names) and code.block and not left.comments:
-        flat = replace(left, block=False)
-        left = flat if len(base + str(flat)) <= limit else left
-    return Edited(left, others, loose)
+        return Edited(None, others, comments(source))
+    code = Code(home, tuple(names))
+    if code.names == before and not added:
+        return Edited(replaced(code, _from(source, home)), others, exact=True)
+    if not any(staying) or not NEWLINE.search(source) or not source.endswith(")"):
+        return Edited(replaced(code, code.on_one_line), others, comments(source))
+    text, loose = _in_place(source, staying, added, order)
+    fits = len(base + code.on_one_line) <= limit
+    if len(names) < len(before) and fits and not comments(text):
+        text = code.on_one_line
+    return Edited(replaced(code, _from(text, home)), others, loose)
+
+
+def replaced(code: Code, text: str) -> Code:
+    """A statement in a layout."""
+    return Code(code.module, code.names, text)
+
+
+def _from(text: str, module: str) -> str:
+    """A statement that imports from another module, if it does."""
+    same = re.sub(r"[\s\\]", "", _HEAD.match(text)[0]) == f"from{module}import"  # type: ignore[index]
+    return text if same else _HEAD.sub(f"from {module} import", text, count=1)
 
 
 def _parted(
-    code: Code, change: ImportChange, home: str
-) -> tuple[list[Name], list[Name], dict[str, list[Name]]]:
-    """The names that stay, those that go, and those of other modules; under "" what is added to the statement."""
-    kept: list[Name] = []
-    dropped: list[Name] = []
-    made: dict[str, list[Name]] = {}
-    for name in code.names:
-        module, new = change.move.get(name.local, (home, ""))
-        moved = replace(name, text=_bound_as(new, name)) if new else name
-        if name.local in change.drop:
-            dropped.append(name)
-        elif module == home:
-            kept.append(moved)
-        else:
-            made.setdefault(module, []).append(replace(moved, row=0))
+    node: ast.ImportFrom, change: ImportChange, home: str
+) -> tuple[list[str], list[str], dict[str, list[str]]]:
+    """What each name becomes, "" where it leaves; the names that come; and those of other modules."""
+    staying: list[str] = []
+    made: dict[str, list[str]] = {}
+    for alias in node.names:
+        module, new = change.move.get(alias.asname or alias.name, (home, ""))
+        name = _bound_as(new, alias) if new else _spelled(alias)
+        stays = module == home and (alias.asname or alias.name) not in change.drop
+        staying.append(name if stays else "")
+        if module != home and (alias.asname or alias.name) not in change.drop:
+            made.setdefault(module, []).append(name)
     for module, new in dict.fromkeys(change.add):
         there = made.setdefault("" if new and module == home else module, [])
-        bound = {name.local for name in (*there, *(kept if module == home else ()))}
+        bound = {
+            name.split()[-1] for name in (*there, *(staying if module == home else ())) if name
+        }
         if not new or new.split()[-1] not in bound:
-            there.append(Name(new))
-    return kept, dropped, {module: names for module, names in made.items() if names}
+            there.append(new)
+    added = sorted(made.pop("", []), key=by_kind)
+    return staying, added, {module: names for module, names in made.items() if names}
 
 
-def _joined(
-    code: Code, kept: Sequence[Name], added: Sequence[Name], order: Order | None
-) -> list[Name]:
+def _joined(staying: Sequence[str], added: Sequence[str], order: _Order | None) -> list[str]:
     """The names of a statement: new ones where its order has them; without one, where the old ones were."""
-    names = [*kept]
-    place = next((i for i, name in enumerate(code.names) if name not in kept), len(kept))
-    for name in sorted(added, key=lambda each: by_kind(each.text)):
-        if order is not None:
-            place = sum(order(each.text) < order(name.text) for each in names)
-        names.insert(place, name)
-        place += 1
+    names = [name for name in staying if name]
+    for number, name in enumerate(added):
+        names.insert(_place(names, name, order, _first_gone(staying) + number), name)
     return names
 
 
-def _home(code: Code, change: ImportChange) -> str:
+def _first_gone(staying: Sequence[str]) -> int:
+    return staying.index("") if "" in staying else len(staying)
+
+
+def _place(names: Sequence[str], name: str, order: _Order | None, otherwise: int) -> int:
+    return otherwise if order is None else sum(order(each) < order(name) for each in names)
+
+
+def _in_place(
+    text: str, staying: Sequence[str], added: Sequence[str], order: _Order | None
+) -> tuple[str, list[str]]:
+    """A statement in brackets with its names changed where they are, and the comments of those that went."""
+    part, spans = _part(text)
+    edits = [Edit(*at, name) for at, name in zip(spans, staying, strict=True) if name]
+    edits = [edit for edit in edits if " ".join(text[edit.start : edit.end].split()) != edit.text]
+    drops = drop_items(text, spans, [i for i, name in enumerate(staying) if not name])
+    loose = [each for drop in drops for each in comments(text[drop.start : drop.end])]
+    text = edited_part(part, 0, len(text), [*edits, *drops])
+    names = [name for name in staying if name]
+    for number, name in enumerate(added):
+        place = _place(names, name, order, _first_gone(staying) + number)
+        text = _inserted(text, name, place)
+        names.insert(place, name)
+    return text, loose
+
+
+def _part(text: str) -> tuple[File, list[tuple[int, int]]]:
+    """A statement by itself, and the places of its names."""
+    part = File(Path("/statement.py"), "", text)
+    return part, [part.span(alias) for alias in part.of(ast.alias)]
+
+
+def _inserted(text: str, name: str, place: int) -> str:
+    """A statement in brackets with one more name, on a line of its own where its neighbour has one."""
+    part, spans = _part(text)
+    start, end = spans[min(place, len(spans) - 1)]
+    above = ABOVE.search(text, 0, start)
+    line = f"{newline(part)}{above[1]}{name}" if above else ""
+    if place < len(spans):
+        edits = [Edit(above.start(), above.start(), f"{line},")] if above else []
+        edits = edits or [Edit(start, start, f"{name}, ")]
+    elif above is None:
+        edits = [Edit(end, end, f", {name}")]
+    else:
+        behind = _BEHIND.match(text, end)
+        assert behind is not None
+        comma = "" if behind[1] else ","
+        edits = [Edit(end, behind.end(), f"{comma}{behind[0]}{line}{behind[1]}")]
+    return edited_part(part, 0, len(text), edits)
+
+
+def _home(node: ast.ImportFrom, change: ImportChange) -> str:
     """The module of what stays: if all names that stay move to the same one, the statement moves with its layout."""
-    staying = [name.local for name in code.names if name.local not in change.drop]
+    own = "." * node.level + (node.module or "")
+    staying = change.locals - change.drop
     modules = {change.move[local][0] if local in change.move else "" for local in staying}
-    moves = len(modules) == 1 and not any(module == code.module for module, _ in change.add)
-    return modules.pop() or code.module if moves else code.module
+    moves = len(modules) == 1 and not any(module == own for module, _ in change.add)
+    return modules.pop() or own if moves else own
 
 
-def _bound_as(new: str, name: Name) -> str:
+def _spelled(alias: ast.alias) -> str:
+    return f"{alias.name} as {alias.asname}" if alias.asname else alias.name
+
+
+def _bound_as(new: str, alias: ast.alias) -> str:
     """Another name bound as before; `a as a` says that `a` is meant for others."""
-    reexported = name.text.split()[0] == name.local and " as " in name.text
-    return new if new == name.local and not reexported else f"{new} as {name.local}"
+    local = alias.asname or alias.name
+    reexported = alias.name == alias.asname
+    return new if new == local and not reexported else f"{new} as {local}"
 
 
 def new_statements(
-    names: Mapping[str, Sequence[Name]], base: str, limit: int, order: Order | None = None
+    names: Mapping[str, Sequence[str]], base: str, limit: int, order: _Order | None = None
 ) -> list[Code]:
     """Statements that import names, by module; a star and a module itself, the empty name, are alone in theirs."""
     statements = []
     for module, given in names.items():
-        alone = [[name] for name in given if name.text in ("", "*")]
-        others = [name for name in given if name.text not in ("", "*")]
-        groups = [*alone, others] if others else alone
-        statements += [_new_statement(module, group, base, limit, order) for group in groups]
+        alone = [[name] for name in given if name in ("", "*")]
+        others = sorted((name for name in given if name not in ("", "*")), key=order or by_kind)
+        for group in [*alone, others] if others else alone:
+            code = Code(module, tuple(filter(None, group)))
+            fits = len(group) == 1 or len(base + code.on_one_line) <= limit
+            statements.append(replaced(code, code.on_one_line if fits else code.exploded(base)))
     return statements
 
 
-def _new_statement(
-    module: str, names: Sequence[Name], base: str, limit: int, order: Order | None
-) -> Code:
-    if names[0].text == "":
-        return Code("", (Name(module),))
-    key = order or by_kind
-    code = Code(module, tuple(sorted(names, key=lambda name: key(name.text))))
-    fits = len(base + code.on_one_line()) <= limit
-    one = len(names) == 1 and not names[0].above
-    return code if one or (fits and not code.comments) else code.exploded(base)
-
-
-def exact_edits(file: File, change: ImportChange, kept: Code | None) -> list[Edit] | None:
-    """The edits of a statement in which nothing or a path is all that changes; None if more does."""
-    node = change.node
-    if isinstance(node, ast.Import):
-        return None if change.drop else list(_modules(file, change))
-    if kept == read(file, node):
-        return []
-    if node.level:
-        return None
-    names = {alias.asname or alias.name: alias.name for alias in node.names}
-    modules = {module for module, _ in change.move.values()}
-    same = {local: name for local, (_, name) in change.move.items()} == names
-    if not same or len(modules) != 1 or change.drop or change.add:
-        return None
-    return [_path(file, node, node.module or "", modules.pop())]
+def _edited_modules(file: File, change: ImportChange, base: str, limit: int) -> Edited:
+    """`import a.b as c, d` after a change."""
+    made: dict[str, list[str]] = {}
+    for module, name in dict.fromkeys(change.add):
+        made.setdefault(module, []).append(name)
+    others = new_statements(made, base, limit)
+    if change.drop:
+        return Edited(None, others, comments(file.source(change.node)))
+    text = edited_part(file, *file.span(change.node), list(_modules(file, change)))
+    first = change.node.names[0]
+    module, _ = change.move.get(first.asname or first.name, (first.name, ""))
+    return Edited(Code(module, (), text), others, exact=True)
 
 
 def _modules(file: File, change: ImportChange) -> Iterator[Edit]:
+    """The edits of the paths that move, however they are spaced."""
     for alias in change.node.names:
         moved = change.move.get(alias.asname or alias.name)
         if moved is not None:
-            new = moved[0]
-            if alias.asname is None and not _binds_torch_elsewhere(file, change.node):
-                new = f"torch.distributed, {new}"
-            yield _path(file, alias, alias.name, new)
-
-
-def _path(file: File, node: ast.AST, old: str, new: str) -> Edit:
-    """The edit of a dotted path, however it is spaced."""
-    dotted = r"[\s\\]*\.[\s\\]*".join(map(re.escape, old.split(".")))
-    path = re.compile(rf"\b{dotted}\b")
-    written = path.search(file.text, file.span(node)[0])
-    assert written is not None
-    return Edit(*written.span(), new)
+            binds_torch = alias.asname is None and not _binds_torch_elsewhere(file, change.node)
+            dotted = r"[\s\\]*\.[\s\\]*".join(map(re.escape, alias.name.split(".")))
+            written = re.compile(rf"\b{dotted}\b").search(file.text, file.span(alias)[0])
+            assert written is not None
+            yield Edit(*written.span(), f"{'torch.distributed, ' if binds_torch else ''}{moved[0]}")
 
 
 def _binds_torch_elsewhere(file: File, node: ast.stmt) -> bool:
@@ -206,4 +297,23 @@ def _binds_torch_elsewhere(file: File, node: ast.stmt) -> bool:
     return any(
         isinstance(b, Imported) and not is_module(b.alias.name) and b.alias.lineno <= used
         for b in bindings
+    )
+
+
+def by_kind(name: str) -> SortKey:
+    """isort's and ruff's default: CONSTANTS, Classes, functions; each without regard to case, `a2` before `a10`."""
+    constant = name.split()[0].isupper() and len(name) > 1
+    return (0 if constant else 1 if name[:1].isupper() else 2, natural(name), name)
+
+
+def _order_of(names: Sequence[str]) -> _Order | None:
+    """The order that names are in: one of those that isort knows, or None."""
+    keys: tuple[_Order, ...] = (by_kind, lambda name: (natural(name), name), lambda name: (name,))
+    return next((key for key in keys if sorted(names, key=key) == [*names]), None)
+
+
+def natural(name: str) -> SortKey:
+    """In any case, `layer2` before `layer10`."""
+    return tuple(
+        (int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", name.lower())
     )

@@ -14,7 +14,7 @@ from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.facts.file import NEWLINE, File, parsed
 
 # Around an item with lines of its own: comments and blank lines above it, its comma and the comment at its end.
-_ABOVE = re.compile(r"(?:\r?\n[ \t]*(?:#[^\r\n]*)?)*\r?\n[ \t]*\Z")
+ABOVE = re.compile(r"(?<![\\\r])(?:\r?\n[ \t]*(?:#[^\r\n]*)?)*\r?\n([ \t]*)\Z")
 _BEHIND = re.compile(r"[ \t]*,[ \t]*(?:#[^\r\n]*)?(?=\r?\n)")
 
 
@@ -149,17 +149,16 @@ def remove_statement(file: File, statement: ast.stmt) -> Edit:
 def drop_items(text: str, spans: Sequence[tuple[int, int]], dropped: Sequence[int]) -> list[Edit]:
     """Removes some of the items between commas, in order and never all; an item on lines of its own takes its lines along."""
     edits: list[Edit] = []
-    for index in dropped:
-        start, end = spans[index]
-        before, after = _ABOVE.search(text, 0, start), _BEHIND.match(text, end)
+    for first in (index for index in dropped if index - 1 not in dropped):
+        last = next(index for index in dropped if index >= first and index + 1 not in dropped)
+        start, end = spans[first][0], spans[last][1]
+        before, after = ABOVE.search(text, 0, start), _BEHIND.match(text, end)
         if before and after:
             start, end = before.start(), after.end()
-        elif all(first in dropped for first in range(index)):
-            end = spans[index + 1][0]
+        elif first == 0:
+            end = spans[last + 1][0]
         else:
-            start = spans[index - 1][1]
-        if edits and start < edits[-1].end:
-            start = edits.pop().start
+            start = spans[first - 1][1]
         edits.append(Edit(start, end, ""))
     return edits
 

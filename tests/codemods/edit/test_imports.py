@@ -189,12 +189,7 @@ CASES = {
     "a moved name takes its comments along": Case(
         "from m import (\n    a,\n    # why\n    b,  # two\n)\n",
         move(b=("n", "b")),
-        "from m import a\nfrom n import (\n    # why\n    b,  # two\n)\n",
-    ),
-    "a single comment moves to the end of the new line": Case(
-        "from m import (\n    a,\n    b,  # two\n)\n",
-        move(b=("n", "b")),
-        "from m import a\nfrom n import b  # two\n",
+        "from m import a\n# why\n# two\nfrom n import b\n",
     ),
     "in the place of the old statement": Case(
         "# above\n\nfrom m import a  # noqa\nx = 1\n",
