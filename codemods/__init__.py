@@ -10,6 +10,5 @@ What they share:
     rule            what a rule is, and what it finds
     registry        all rules by code
     context         one file as a rule sees it: its facts, and how to edit it
-    versions        branches that the target release of torch never takes
     edit/           edits of text, call arguments and imports that keep every comment
 """

@@ -108,19 +108,6 @@ class Context:
         return line_length(self.file.path.absolute().parent)
 
     @cached_property
-    def dead(self) -> set[ast.AST]:
-        """The statements that the target release never runs: `if version.parse(torch.__version__) < ...` and the like."""
-        if "__version__" not in self.file.text and "is_torch_version" not in self.file.text:
-            return set()
-        from fsdp_migrate.codemods.versions import dead_code
-
-        return dead_code(self)
-
-    def is_dead(self, node: ast.AST) -> bool:
-        """Whether a node is in code that the target release never runs."""
-        return bool(self.dead) and any(n in self.dead for n in (node, *self.file.ancestors(node)))
-
-    @cached_property
     def references(self) -> dict[ast.expr, str]:
         """The outermost names and dotted names of the file that mean an FSDP1 name, with the name.
 
@@ -139,7 +126,7 @@ class Context:
         loads = (node for each in names for node in file.loads.get(each, ()))
         for node in (*members, *loads):
             name = self.fsdp1(node)
-            if name is not None and not self.is_dead(node):
+            if name is not None:
                 found[node] = name
         return dict(sorted(found.items(), key=lambda item: (item[0].lineno, item[0].col_offset)))
 
@@ -160,7 +147,7 @@ class Context:
             isinstance(each.value, str) and each.value == name and self._is_in_all(each)
             for each in self.file.of(ast.Constant)
         )
-        return self.file.is_package or exported or self.models.readers.is_read(self.file, name)
+        return self.file.is_package or exported or self.program.reach.is_read(self.file, name)
 
     def _is_in_all(self, constant: ast.Constant) -> bool:
         return any(

@@ -13,7 +13,6 @@ from functools import cached_property, lru_cache
 from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition, Program
-from fsdp_migrate.facts.readers import Readers
 from fsdp_migrate.facts.scopes import Assigned, Imported, Opaque, Parameter
 from fsdp_migrate.facts.values import element, reaches, reaching, within
 
@@ -37,11 +36,6 @@ class Models:
         self._given: dict[str, list[tuple[File, ast.expr]]] = {}
         self._texts: dict[Imported, bytes] = {}  # of the files that define the imported classes
         self._classes: dict[ast.Call, list[str]] = {}
-
-    @cached_property
-    def readers(self) -> Readers:
-        """Which files have a name from another one."""
-        return Readers(self.program)
 
     def constructors(self, file: File) -> list[ast.Call]:
         """The calls in a file that wrap a model: of FSDP1's class, of a subclass of it, of a `partial` of it."""

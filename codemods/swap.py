@@ -116,7 +116,7 @@ def _statements(context: Context, gone: Collection[ast.AST]) -> Iterator[ImportC
     left = {node.id for node in gone if isinstance(node, ast.Name) and may_go(context, node)}
     imports: list[ast.Import | ast.ImportFrom] = [*file.of(ast.Import), *file.of(ast.ImportFrom)]
     for node in sorted(imports, key=lambda each: each.lineno):
-        if not context.is_dead(node) and any(
+        if any(
             _binds_fsdp(node, alias, context) or (alias.asname or alias.name) in left
             for alias in node.names
         ):
@@ -164,9 +164,7 @@ def _leads_to_fsdp1(context: Context, node: ast.AST, local: str, gone: Collectio
     roots = (root_of(each) for each in context.references if each not in gone)
     if any(r is not None and r.id == name and sees(context, r, scope, name) for r in roots):
         return True
-    return scope is context.file.scope and bool(
-        context.models.readers.importing(context.file, name)
-    )
+    return scope is context.file.scope and context.program.reach.is_read(context.file, name)
 
 
 def _target(context: Context, module: str, name: str) -> tuple[str, str] | None:

@@ -95,7 +95,6 @@ class _File:
 
     def run(self, *, edit: bool) -> _Result:
         found = [each for codemod in asked(self.context) for each in codemod.find(self.context)]
-        found = [each for each in found if not self.context.is_dead(each.node)]
         edits: list[Edit] = []
         if edit:
             found, edits = _settled(found, self.is_on)

@@ -6,7 +6,7 @@
   stays on the bridge. `leaves` is for a value that a branch chooses, `translate` has the tables.
 - `recorded`, `recorded_units` and `recorded_checks`: the same by what a run gave. `parts` asks the files first, then a run.
 - `decision`: whether all constructors that may share a model become plain. It asks where a model comes from (`origin`), what it
-  contains (`contents`), what FSDP2 refuses (`refused`), which files it reaches (`reach`), and what depends on FSDP1 in them
+  contains (`contents`), what FSDP2 refuses (`refused`), and what depends on FSDP1 in the files that it reaches
   (`dependence`, with `before`, `guards` and `parameter_names`).
 - `form` and `layout`: the plain form as code. `findings`: what is reported of each call and argument.
 """

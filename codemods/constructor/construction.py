@@ -212,7 +212,7 @@ class Constructions:
         found = [
             Construction(self.context, call, kind)
             for call in self.context.file.of(ast.Call)
-            if (kind := self.kind(call)) is not None and not self.context.is_dead(call)
+            if (kind := self.kind(call)) is not None
         ]
         if any(each.kind in (PARTIAL, ENABLE_WRAP) for each in found):
             find_makers(self.context, found)

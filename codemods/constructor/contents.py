@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Iterator
 
 from fsdp_migrate.codemods.constructor.origin import Origin, is_module
-from fsdp_migrate.codemods.constructor.reach import Reach
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.program import UNKNOWN, Definition, External, Inner, Program
@@ -30,9 +29,9 @@ _TRANSFORMERS = re.compile(
 class Contents:
     """What the models of a program may contain."""
 
-    def __init__(self, program: Program, reach: Reach) -> None:
+    def __init__(self, program: Program) -> None:
         self.program = program
-        self.reach = reach
+        self.reach = program.reach
 
     def may_hold(self, origin: Origin, words: Iterable[str]) -> bool:
         """Whether the model may have a part of a kind.

@@ -8,6 +8,7 @@ nothing depends on what was seen.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache, partial
@@ -34,7 +35,6 @@ from fsdp_migrate.codemods.constructor.origin import (
 )
 from fsdp_migrate.codemods.constructor.parts import parts_of, why_not
 from fsdp_migrate.codemods.constructor.plain import Plain, Stays, merged, reads
-from fsdp_migrate.codemods.constructor.reach import Reach, may_use
 from fsdp_migrate.codemods.constructor.recorded_units import check_outputs
 from fsdp_migrate.codemods.constructor.translate import beside_batch_norm
 from fsdp_migrate.codemods.context import Context
@@ -46,6 +46,8 @@ from fsdp_migrate.facts.program import External, Program
 # Where more files than these would have to be searched for a dependence on FSDP1, its model stays on the bridge: one of them
 # has it, and reading them all takes longer than the rest of the run.
 MOST_FILES = 200
+# What a file has where a rewrite for plain models can change it.
+_USES = re.compile(r"FullyShardedDataParallel|no_sync|clip_grad_norm_|\.module\b|fsdp(?<!\wfsdp)\b")
 
 
 class _Needs(Stays):
@@ -81,14 +83,9 @@ class Decisions:
         self._functions: dict[File, dict[str, str]] = {}
 
     @cached_property
-    def reach(self) -> Reach:
-        """Which files can get a model from which."""
-        return Reach(self.program)
-
-    @cached_property
     def contents(self) -> Contents:
         """What the models of the run are made of."""
-        return Contents(self.program, self.reach)
+        return Contents(self.program)
 
     def of(self, context: Context) -> Decision:
         """The decision that holds for a file."""
@@ -122,7 +119,7 @@ class Decisions:
             # A file alone is its own group.
             if len(files) < 2 or all(any(self._stays(files[path])) for path in wrapping):
                 return self._groups
-            using = {each for each in files if may_use(files[each].file.text)}
+            using = {path for path in files if _USES.search(files[path].file.text)}
             for path in wrapping:
                 group = using & {path, *self._reached(files[path])}
                 for other in [each for each in self._groups if each & group]:
@@ -180,7 +177,7 @@ class Decisions:
         """The files that can get a model from one, or have its class."""
         path = context.file.path
         alone = all(map(self._is_local, self.constructions(context)))
-        return [str(path)] if alone else self.reach.of(path)
+        return [str(path)] if alone else self.program.reach.of(path)
 
     def _is_local(self, construction: Construction) -> bool:
         """Whether a model of another package is used in the function that wraps it, and nowhere else."""
@@ -214,7 +211,7 @@ class Decisions:
             return False
         cls = context.file.enclosing_class(function) if function.name == "__init__" else None
         handed_on = context.file.loads.get(function.name if cls is None else cls.name)
-        return not handed_on and self.reach.is_start(str(context.file.path))
+        return not handed_on and self.program.reach.is_start(str(context.file.path))
 
     def _form(
         self, construction: Construction, origins: dict[Construction, Origin], *, whole_states: bool
@@ -314,13 +311,17 @@ class Decisions:
         mentioned = {str(context.file.path) for context in contexts}
         wrapping = {form.construction.context.file: form.construction.context for form in forms}
         paths = {path for context in wrapping.values() for path in self._reached(context)}
-        rest = [p for p in sorted(paths - mentioned) if WORDS.search(self.reach.text(p).encode())]
+        rest = [
+            p
+            for p in sorted(paths - mentioned)
+            if WORDS.search(self.program.reach.text(p).encode())
+        ]
         if len(rest) > MOST_FILES:
             raise Stays(f"{len(rest)} other files may share the model")
         loaded = [file for path in rest if (file := self.program.load(path)) is not None]
         others = [self._context(file, contexts[0]) for file in loaded]
 
-        uses = partial(self.reach.uses, paths)
+        uses = partial(self.program.reach.uses, paths)
         if not all(runs_under(each.construction, uses, self._contexts.values()) for each in forms):
             raise Stays("wrap may also be called where enable_wrap is not around it")
         every = (*contexts, *others)

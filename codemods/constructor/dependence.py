@@ -143,7 +143,7 @@ class _Search:
     def references(self) -> Iterator[Dependence]:
         named = (*self.context.references.items(), *self.context.quoted.items())
         for node, name in named:
-            if name == CLASS and node not in self.handled and not self.context.is_dead(node):
+            if name == CLASS and node not in self.handled:
                 if not self._is_static(node) and not self._is_alias(node):
                     yield node, "uses FSDP1's class"
         for scope in self.file.scopes:
@@ -166,9 +166,7 @@ class _Search:
             return False  # it may be something else
         loads = self.file.loads.get(name, ())
         handled = all(each in self.handled or self._is_static(each) for each in loads)
-        return (
-            bool(loads) and handled and not self.context.models.readers.importing(self.file, name)
-        )
+        return bool(loads) and handled and not self.context.program.reach.is_read(self.file, name)
 
     def interface(self) -> Iterator[Dependence]:
         for node in self.attributes(*_INTERFACE):

@@ -86,7 +86,7 @@ def _imports(context: Context) -> Iterator[tuple[str, Imported, str]]:
     for scope in context.file.scopes:
         for local, bindings in scope.bindings.items():
             for binding in bindings:
-                if isinstance(binding, Imported) and not context.is_dead(binding.statement):
+                if isinstance(binding, Imported):
                     member = f".{binding.member}" if binding.member else ""
                     yield local, binding, f"{binding.module}{member}"
 

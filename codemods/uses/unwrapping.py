@@ -80,14 +80,14 @@ def _was_wrapped(context: Context, attribute: ast.Attribute) -> bool:
     """Whether a run has read `.module` of wrappers here, and no file that can share the model has anything else with one."""
     if not was_wrapper(context, attribute):
         return False
-    reach = decisions(context).reach
+    reach = context.program.reach
     paths = reach.of(context.file.path)
     return not any(_OTHERS.search(reach.text(path)) or _has_own(context, path) for path in paths)
 
 
 def _has_own(context: Context, path: str) -> bool:
     """Whether a file has a class of modules with a `module` of their own."""
-    program, reach = context.program, decisions(context).reach
+    program, reach = context.program, context.program.reach
     file = program.load(path) if "module" in reach.text(path) else None
     return file is not None and any(
         "module" in given_names(cls) and may_be_module(program, Definition(file, cls))

@@ -189,21 +189,6 @@ def test_with_the_bridge_alone_only_imports_change(form: str, tmp_path: Path) ->
     assert (Action.MANUAL in actions) == kept
 
 
-def test_private_names_in_branches_that_the_target_never_takes_are_left_alone(
-    tmp_path: Path,
-) -> None:
-    program = """\
-    import torch
-    from packaging import version
-
-    if version.parse(torch.__version__) < version.parse("2.3"):
-        from torch.distributed.fsdp._runtime_utils import _lazy_init
-
-        _lazy_init(model, model)
-    """
-    assert analysed(tmp_path, program).findings == []
-
-
 @pytest.mark.parametrize(
     "line",
     [

@@ -27,19 +27,5 @@ if isinstance(model, FSDP):
     ),
 }
 
-QUIET = {
-    "FSDP001": (
-        Example(
-            "code for a release that is older than FSDP2",
-            """\
-import torch
-from packaging import version
 
-if version.parse(torch.__version__) < version.parse("2.1"):
-    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-else:
-    from modern import FSDP
-""",
-        ),
-    ),
-}
+QUIET: dict[str, tuple[Example, ...]] = {}

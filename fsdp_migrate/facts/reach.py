@@ -12,18 +12,18 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fsdp_migrate.facts.file import File, module_name
-from fsdp_migrate.facts.program import Program
+
+if TYPE_CHECKING:
+    from fsdp_migrate.facts.program import Program
 
 _IMPORT = re.compile(r"import(?<!\wimport)\b[ \t]*(\([^)]*\)|[^\n]*)")
 _FROM = re.compile(r"[ \t]*(?:from[ \t]+([.\w]+)[ \t]+)?")
 _DYNAMIC = ("import_module(", "__import__(")
 _TEST = re.compile(r"(^|/)(tests?/|test_[^/]*\.py$|conftest\.py$)")
 _WORD = re.compile(r"[.\w]+")
-# What a file has where a rewrite for plain models can change it; each begins with a text, which is found sooner.
-_WORDS_OF_USES = ("FullyShardedDataParallel", "no_sync", "clip_grad_norm_")
-_USES = (re.compile(r"\.module\b"), re.compile(r"fsdp(?<!\wfsdp)\b"))
 
 
 class Reach:
@@ -34,6 +34,7 @@ class Reach:
         self._texts: dict[str, str] = {}
         self._imports: dict[str, tuple[str, ...]] = {}
         self._starts: dict[str, bool] = {}
+        self._holders: dict[str, set[str]] = {}
 
     def of(self, path: Path) -> list[str]:
         """The files that can get a model from one, itself included. Tests count only where a test wraps the model."""
@@ -66,6 +67,22 @@ class Reach:
             if file is not None:
                 for use in (*file.loads.get(name, ()), *file.attributes.get(name, ())):
                     yield file, use
+
+    def is_read(self, file: File, name: str) -> bool:
+        """Whether another file of the run may read a name of a file: one that imports it, and has the name or a star."""
+        own, module = str(file.path), file.name.rpartition(".")[2]
+        having = self._holding(name)
+        if having <= {own}:
+            return False
+        readers = self._holding(module) & (having | self._holding("import *")) - {own}
+        return any(own in self.imports(path) for path in readers)
+
+    def _holding(self, word: str) -> set[str]:
+        """The files of the run with a word in their text."""
+        if word not in self._holders:
+            wanted, data = word.encode(), self.program.data
+            self._holders[word] = {path for path in self.program.paths if wanted in data(path)}
+        return self._holders[word]
 
     def text(self, path: str) -> str:
         """The source of a file; "" if it cannot be read."""
@@ -124,9 +141,3 @@ class Reach:
                 located = self.program.locate(each.strip("."), folder)
                 if located is not None:
                     yield located
-
-
-def may_use(text: str) -> bool:
-    """Whether a rewrite for plain models can change a file."""
-    named = any(word in text for word in _WORDS_OF_USES)
-    return named or any(pattern.search(text) for pattern in _USES)
