@@ -16,14 +16,9 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from . import api
 from .api import (
-    FullOptimStateDictConfig,
-    FullStateDictConfig,
-    LocalOptimStateDictConfig,
-    LocalStateDictConfig,
     OptimStateDictConfig,
-    ShardedOptimStateDictConfig,
-    ShardedStateDictConfig,
     ShardingStrategy,
     StateDictConfig,
     StateDictSettings,
@@ -133,7 +128,7 @@ def _follow(module: nn.Module, settings: StateDictSettings) -> None:
 def default_settings() -> StateDictSettings:
     """What holds where no type was set."""
     return StateDictSettings(
-        StateDictType.FULL_STATE_DICT, FullStateDictConfig(), FullOptimStateDictConfig()
+        StateDictType.FULL_STATE_DICT, api.FullStateDictConfig(), api.FullOptimStateDictConfig()
     )
 
 
@@ -157,11 +152,11 @@ def _settings_of(module: nn.Module) -> list[StateDictSettings]:
 def _settings(kind: Any, config: Any, optim_config: Any) -> StateDictSettings:
     """The settings that arguments ask for, of this project's classes or torch's."""
     if kind == StateDictType.FULL_STATE_DICT:
-        defaults: tuple[Any, Any] = FullStateDictConfig(), FullOptimStateDictConfig()
+        defaults: tuple[Any, Any] = api.FullStateDictConfig(), api.FullOptimStateDictConfig()
     elif kind == StateDictType.LOCAL_STATE_DICT:
-        defaults = LocalStateDictConfig(), LocalOptimStateDictConfig()
+        defaults = api.LocalStateDictConfig(), api.LocalOptimStateDictConfig()
     elif kind == StateDictType.SHARDED_STATE_DICT:
-        defaults = ShardedStateDictConfig(), ShardedOptimStateDictConfig()
+        defaults = api.ShardedStateDictConfig(), api.ShardedOptimStateDictConfig()
     else:
         raise ValueError(
             f"state_dict_type={kind!r} is not a state dict type: pass "

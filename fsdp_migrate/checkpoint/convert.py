@@ -7,16 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fsdp_migrate.checkpoint import optimizers
 from fsdp_migrate.checkpoint.errors import Misplaced, Refused
 from fsdp_migrate.checkpoint.names import strip
-from fsdp_migrate.checkpoint.optimizers import (
-    Shape,
-    is_numbered,
-    is_optimizer,
-    named,
-    optimizers,
-    unshared,
-)
 from fsdp_migrate.checkpoint.parts import Parts, is_tensor, nbytes
 from fsdp_migrate.checkpoint.place import check_target, staged
 from fsdp_migrate.checkpoint.sources import Checkpoint, Reading, open_checkpoint
@@ -94,27 +87,27 @@ def repaired(checkpoint: Checkpoint, wish: Conversion) -> tuple[Any, list[str]]:
     tree = strip(checkpoint.tree, wish.keep_module)
 
     def repair(place: Place, node: Any) -> Any:
-        if not is_optimizer(node):
+        if not optimizers.is_optimizer(node):
             return node
-        if is_numbered(node):
+        if optimizers.is_numbered(node):
             try:
-                node = named(node, _parameters(tree, wish))
+                node = optimizers.named(node, _parameters(tree, wish))
             except Refused as error:
                 raise Refused(f"{shown(place) or 'optimizer'}: {error}") from None
             changes.append(f"named the parameters of {shown(place) or 'the optimizer'}")
-        return unshared(node)
+        return optimizers.unshared(node)
 
     return rebuilt(tree, repair), changes
 
 
-def _parameters(tree: Any, wish: Conversion) -> Mapping[str, Shape] | None:
+def _parameters(tree: Any, wish: Conversion) -> Mapping[str, optimizers.Shape] | None:
     """Names and shapes of the one model that is there, in order; None where there is not one."""
     if wish.names_from is not None:
         other = open_checkpoint(wish.names_from, Reading(wish.trust))
         if other.kind == "local" or other.refused is not None:
             raise Refused(f"--names-from {wish.names_from}: it does not have whole tensors")
         tree = strip(other.tree, wish.keep_module)
-    optimizer_places = [place for place, _ in optimizers(tree)]
+    optimizer_places = [place for place, _ in optimizers.optimizers(tree)]
     models = [
         {str(name): tuple(value.shape) for name, value in m.items() if is_tensor(value)}
         for place, m in mappings(tree)

@@ -9,17 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fsdp_migrate.configuration.table import (
-    FLAGS,
-    LOCAL,
-    REMOVED,
-    SIZES,
-    STRATEGY,
-    UNSHARDED,
-    VERL,
-    options_of,
-    strategy_of,
-)
+from fsdp_migrate.configuration import table
 
 _WORD = re.compile(r"[fF][sS][dD][pP]")
 _END = re.compile(r"\n(?<!\\\n)(?<!\\\r\n)")  # no backslash before it
@@ -59,12 +49,12 @@ def launches(text: str, is_script: bool = True) -> Iterator[Line]:
                     continue
                 if pattern is _STRATEGY and OF_VERL.search(text):
                     said = f"selects FSDP1 in verl: write {found[1]}=fsdp2"
-                    yield Line(VERL, found.start(), found.end(), said)
+                    yield Line(table.VERL, found.start(), found.end(), said)
                 elif pattern is _FLAG and not _is_second(text, start, end, is_script):
                     said = _said(found)
                     last = found.end("flag") if found["flag"] == "use_fsdp" else found.end()
                     if said:
-                        yield Line(FLAGS, found.start(), last, said)
+                        yield Line(table.FLAGS, found.start(), last, said)
 
 
 def _is_second(text: str, start: int, end: int, is_script: bool) -> bool:
@@ -90,20 +80,20 @@ def _said(found: re.Match[str]) -> str:
     name = (found["flag"] or found["variable"].removeprefix("ACCELERATE_")).lower()
     value = (found["value"] or found["set"] or "").strip("\"'")
     name = name.removeprefix("fsdp_")
-    if name in REMOVED:
-        return f"leave it out: {REMOVED[name]}"
+    if name in table.REMOVED:
+        return f"leave it out: {table.REMOVED[name]}"
     if name == "use_fsdp":
         return "" if value.lower() in ("false", "0") else _BY_DEFAULT
     if name == "version":
         return "write 2" if value == "1" else ""
     if name == "state_dict_type":
-        return LOCAL if value.upper() in ("LOCAL_STATE_DICT", "2") else ""
-    words = options_of(value) if name == "fsdp" else [value] if name in _STRATEGIES else []
-    strategies = [strategy for word in words if (strategy := strategy_of(word))]
+        return table.LOCAL if value.upper() in ("LOCAL_STATE_DICT", "2") else ""
+    words = table.options_of(value) if name == "fsdp" else [value] if name in _STRATEGIES else []
+    strategies = [strategy for word in words if (strategy := table.strategy_of(word))]
     if "NO_SHARD" in strategies:
-        return UNSHARDED
-    said = f"{STRATEGY}, in fsdp_config" if name == "fsdp" else STRATEGY
+        return table.UNSHARDED
+    said = f"{table.STRATEGY}, in fsdp_config" if name == "fsdp" else table.STRATEGY
     said += ", with cpu_offload" if "offload" in words else ""
     if any(strategy.startswith("HYBRID") for strategy in strategies):
-        said += f", and a parallelism_config: {SIZES}"
+        said += f", and a parallelism_config: {table.SIZES}"
     return said if strategies or (words and name == "fsdp") else ""

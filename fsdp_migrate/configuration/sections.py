@@ -5,18 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fsdp_migrate.configuration.table import (
-    ACCELERATE,
-    AXOLOTL,
-    FOREIGN,
-    KEPT,
-    RECIPE,
-    REMOVED,
-    TRANSFORMERS,
-    is_on,
-    options_of,
-    strategy_of,
-)
+from fsdp_migrate.configuration import table
 from fsdp_migrate.configuration.tree import Data, Entry, Mapping, Value, mappings
 
 
@@ -57,23 +46,25 @@ def section_of(home: Mapping) -> Section | None:
     names = {each.name for each in settings.all()} if settings else set()
     kind, fsdp = home.data("distributed_type"), home.data("fsdp")
     if kind is not None:
-        return Section(ACCELERATE, home, entry, settings) if str(kind) == "FSDP" else None
-    words = options_of(fsdp)
+        return Section(table.ACCELERATE, home, entry, settings) if str(kind) == "FSDP" else None
+    words = table.options_of(fsdp)
     if not (entry or home.style == "call" or {"auto_wrap", "offload"} & {*words}):
-        words = words if _has(home, RECIPE) else []  # `{"fsdp": "full_shard"}` may be any table
-    if not words and (fsdp or not names & (KEPT | REMOVED.keys())):
+        # `{"fsdp": "full_shard"}` may be any table.
+        words = words if _has(home, table.RECIPE) else []
+    if not words and (fsdp or not names & (table.KEPT | table.REMOVED.keys())):
         return None
     if home.get("base_model"):
-        return Section(AXOLOTL, home, entry, settings)
+        return Section(table.AXOLOTL, home, entry, settings)
     if words:
-        return Section(TRANSFORMERS, home, entry, settings)
+        return Section(table.TRANSFORMERS, home, entry, settings)
     is_prefixed = (
         any(each.key.startswith("fsdp_") for each in settings.all()) if settings else False
     )
     if home.get("fsdp") or not (is_prefixed or version):  # it is off, or another's, as Composer's
         return None
     is_accelerates = names & {"sharding_strategy", "offload_params"}
-    return Section(ACCELERATE if is_accelerates else TRANSFORMERS, home, entry, settings)
+    code = table.ACCELERATE if is_accelerates else table.TRANSFORMERS
+    return Section(code, home, entry, settings)
 
 
 def _has(home: Mapping, keys: frozenset[str]) -> bool:
@@ -85,16 +76,16 @@ def flat_section(settings: Mapping) -> Section | None:
     names = {entry.name for entry in settings.entries}
     own = {"transformer_layer_cls_to_wrap", "min_num_params", "sharding_strategy"} & names
     strategy = settings.get("sharding_strategy")
-    is_one = own and names <= KEPT | REMOVED.keys() and is_first(settings)
-    is_one = is_one and (strategy is None or strategy_of(strategy.data) is not None)
-    return Section(TRANSFORMERS, settings, None, settings) if is_one else None
+    is_one = own and names <= table.KEPT | table.REMOVED.keys() and is_first(settings)
+    is_one = is_one and (strategy is None or table.strategy_of(strategy.data) is not None)
+    return Section(table.TRANSFORMERS, settings, None, settings) if is_one else None
 
 
 def is_first(settings: Mapping) -> bool:
     """Whether settings can be those of FSDP1: not version 2, nor what a run decides, nor another framework's."""
-    if is_on(settings.data("xla")) or is_on(settings.data("xla_fsdp_v2")):
+    if table.is_on(settings.data("xla")) or table.is_on(settings.data("xla_fsdp_v2")):
         return False
-    return _is_first(settings.data("version")) and not _has(settings, FOREIGN)
+    return _is_first(settings.data("version")) and not _has(settings, table.FOREIGN)
 
 
 def _is_first(version: Data) -> bool:

@@ -5,26 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from fsdp_migrate.configuration import table
 from fsdp_migrate.configuration.sections import Section
-from fsdp_migrate.configuration.table import (
-    ACCELERATE,
-    AXOLOTL,
-    LOCAL,
-    MESHES,
-    PLUGIN,
-    POLICY,
-    PRECISION,
-    REMOVED,
-    SIZES,
-    STRATEGY,
-    TRANSFORMERS,
-    UNSHARDED,
-    CPUOffload,
-    is_on,
-    options_of,
-    reshards,
-    strategy_of,
-)
 from fsdp_migrate.configuration.tree import (
     UNKNOWN,
     Add,
@@ -71,16 +53,16 @@ class _Translation:
     def __init__(self, section: Section) -> None:
         self.section, self.code, self.home = section, section.code, section.home
         self.settings = section.settings or Mapping("flow", (0, 0))
-        self.words = options_of(self.home.data("fsdp"))
+        self.words = table.options_of(self.home.data("fsdp"))
         self.said: list[Said] = []
         self.added: dict[str, Data] = {}
         keys = [entry.key for entry in self.settings.all() if entry.name != "version"]
         prefixed = any(key.startswith("fsdp_") for key in keys) or not (keys or self.words)
-        self.prefix = "fsdp_" if prefixed and self.code != PLUGIN else ""
+        self.prefix = "fsdp_" if prefixed and self.code != table.PLUGIN else ""
 
     def run(self) -> list[Said]:
         if self.settings.is_open:
-            raise Stays(None, f"** may set more: {STRATEGY}")
+            raise Stays(None, f"** may set more: {table.STRATEGY}")
         strategy = self.strategy()
         if strategy == "NO_SHARD":
             self.unsharded()
@@ -90,10 +72,10 @@ class _Translation:
             self.mesh()
         self.state_dicts()
         for entry in self.settings.all():
-            if entry.name in REMOVED:
-                self.say(Remove(entry), f"is removed: {REMOVED[entry.name]}")
+            if entry.name in table.REMOVED:
+                self.say(Remove(entry), f"is removed: {table.REMOVED[entry.name]}")
         self.reshard(strategy)
-        if self.code == PLUGIN:
+        if self.code == table.PLUGIN:
             self.objects()
         if self.section.settings is not self.home:
             self.switch()
@@ -111,46 +93,48 @@ class _Translation:
     def strategy(self) -> str | None:
         """The strategy that is set, by name; None if none is."""
         entry, data = self.strategy_entry, None
-        found = {name for word in self.words if (name := strategy_of(word))}
+        found = {name for word in self.words if (name := table.strategy_of(word))}
         if entry is not None and str(data := entry.data).lower() not in ("true", "false"):
-            name = strategy_of(data)
+            name = table.strategy_of(data)
             if name is None:
-                raise Stays(entry, f"the strategy is known only when the program runs: {STRATEGY}")
+                raise Stays(
+                    entry, f"the strategy is known only when the program runs: {table.STRATEGY}"
+                )
             found.add(name)
         if len(found) > 1:
-            raise Stays(entry, f"fsdp and the strategy contradict each other: {STRATEGY}")
+            raise Stays(entry, f"fsdp and the strategy contradict each other: {table.STRATEGY}")
         return next(iter(found), None)
 
     def version(self) -> None:
         entry = self.settings.get("version") or self.home.key("fsdp_version")
         if entry is not None:
             self.say(Replace(entry, entry.key, 2), "becomes version 2")
-        elif self.code == AXOLOTL:
+        elif self.code == table.AXOLOTL:
             before = self.section.entry or self.home.get("fsdp")
             self.say(Add(self.home, {"fsdp_version": 2}, before), "becomes fsdp_version 2")
         else:
-            self.added["fsdp_version" if self.code == PLUGIN else f"{self.prefix}version"] = 2
+            self.added["fsdp_version" if self.code == table.PLUGIN else f"{self.prefix}version"] = 2
 
     def mesh(self) -> None:
         """HYBRID_SHARD: a mesh of nodes and the devices of a node; one node has no other to replicate on."""
         machines: Any = self.home.data("num_machines")
         processes: Any = self.home.data("num_processes")
-        is_free = self.code == ACCELERATE and not self.home.get("parallelism_config")
+        is_free = self.code == table.ACCELERATE and not self.home.get("parallelism_config")
         known = isinstance(machines, int) and isinstance(processes, int)
         if not is_free or not known or machines < 1 or processes % machines:
-            raise Stays(self.strategy_entry or self.home.get("fsdp"), MESHES[self.code])
+            raise Stays(self.strategy_entry or self.home.get("fsdp"), table.MESHES[self.code])
         if machines > 1:
             sizes = {"dp_replicate_size": machines, "dp_shard_size": processes // machines}
             mesh = {f"parallelism_config_{name}": size for name, size in sizes.items()}
             change = Add(self.home, {"parallelism_config": mesh}, self.section.entry)
-            self.say(change, f"HYBRID_SHARD is a parallelism_config: {SIZES}")
+            self.say(change, f"HYBRID_SHARD is a parallelism_config: {table.SIZES}")
 
     def state_dicts(self) -> None:
         entry = self.settings.get("state_dict_type")
-        if entry is None and self.code in (ACCELERATE, PLUGIN):
+        if entry is None and self.code in (table.ACCELERATE, table.PLUGIN):
             self.added[f"{self.prefix}state_dict_type"] = "FULL_STATE_DICT"
         elif entry is not None and str(entry.data).upper() in ("LOCAL_STATE_DICT", "2"):
-            raise Stays(entry, LOCAL)
+            raise Stays(entry, table.LOCAL)
 
     def reshard(self, strategy: str | None) -> None:
         """The other half of a strategy: whether parameters are freed after the forward."""
@@ -158,9 +142,9 @@ class _Translation:
         other = self.settings.get("reshard_after_forward")
         if entry is None:
             if self.words:
-                self.added[key] = reshards(strategy or "FULL_SHARD")
+                self.added[key] = table.reshards(strategy or "FULL_SHARD")
         elif strategy is not None:
-            value = reshards(strategy)
+            value = table.reshards(strategy)
             self.say(Replace(entry, key, value), f"becomes {key} {str(value).lower()}")
             if other is not None and other is not entry:
                 self.say(Remove(other), "is removed: Accelerate takes the strategy instead")
@@ -172,11 +156,11 @@ class _Translation:
             self.settings.get("mixed_precision_policy"),
         )
         if policy is not None and not isinstance(policy.data, str | None):
-            raise Stays(policy, POLICY)
+            raise Stays(policy, table.POLICY)
         if precision is not None and not isinstance(precision.data, str | None):
-            raise Stays(precision, PRECISION)
+            raise Stays(precision, table.PRECISION)
         entry = self.settings.get("cpu_offload")
-        if entry is not None and isinstance(entry.data, CPUOffload):
+        if entry is not None and isinstance(entry.data, table.CPUOffload):
             self.say(
                 Replace(entry, entry.key, entry.data.offload_params), "becomes a flag under FSDP2"
             )
@@ -186,18 +170,20 @@ class _Translation:
         entry, path = self.home.get("fsdp"), self.home.data("fsdp_config")
         is_path = isinstance(path, str) and bool(path)
         if is_path and {"offload", "shard_grad_op"} & {*self.words}:
-            message = f"write fsdp True, and into the file of fsdp_config: {STRATEGY}, cpu_offload"
+            message = (
+                f"write fsdp True, and into the file of fsdp_config: {table.STRATEGY}, cpu_offload"
+            )
             raise Stays(entry, message)
         if is_path:
             self.added.clear()
         if "offload" in self.words and not self.settings.get("cpu_offload", "offload_params"):
-            name = "offload_params" if self.code == AXOLOTL else "cpu_offload"
+            name = "offload_params" if self.code == table.AXOLOTL else "cpu_offload"
             self.added[f"{self.prefix}{name}"] = True
-        if entry is not None and self.words and self.code == AXOLOTL:
+        if entry is not None and self.words and self.code == table.AXOLOTL:
             self.say(Remove(entry), "is removed: axolotl takes all of it from fsdp_config")
         elif entry is not None and self.words:
             self.say(Replace(entry, "fsdp", True), "only turns FSDP on; fsdp_config says how")
-        for name in _MOVED if self.code == TRANSFORMERS else ():
+        for name in _MOVED if self.code == table.TRANSFORMERS else ():
             moved = self.home.key(name)
             if moved is not None:
                 if moved.data is UNKNOWN or is_path:
@@ -212,11 +198,11 @@ class _Translation:
             self.settings.get(name)
             for name in ("offload_params", "cpu_offload", "activation_checkpointing")
         ]
-        on = next((entry for entry in extra if entry and is_on(entry.data)), None)
+        on = next((entry for entry in extra if entry and table.is_on(entry.data)), None)
         # Of a plugin or a file of its own nothing would be left, and FSDP is switched on elsewhere.
         is_all = self.section.settings is self.home
         if on or is_all or "offload" in self.words:
-            raise Stays(on or self.strategy_entry, UNSHARDED)
+            raise Stays(on or self.strategy_entry, table.UNSHARDED)
         entries = [self.section.entry, *map(self.home.key, ("fsdp", "fsdp_version", *_MOVED))]
         for entry in entries:
             if entry is not None:

@@ -141,23 +141,11 @@ def single(name: str, parameter: torch.Tensor, processes: int, rank: int) -> Hol
         if placement.is_replicate():
             copies *= mesh.size(dimension)
             first = first and coordinate[dimension] == 0
-    holding = Holding(copies, first=first)
-    offsets = _offsets(tensor)
-    holding.readable = offsets is not None
-    if offsets is not None and tensor._local_tensor.numel():
-        part = Part(
-            name, tuple(tensor.shape), offsets, False, lambda: tensor._local_tensor.detach()
-        )
-        holding.parts.append(part)
-    return holding
+    if not tensor._local_tensor.numel():
+        return Holding(copies, first=first)
+    from torch.distributed.tensor import _utils
 
-
-def _offsets(tensor: Any) -> tuple[int, ...] | None:
-    try:
-        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-    except ImportError:
-        return None
-    layout = compute_local_shape_and_global_offset(
-        tensor.shape, tensor.device_mesh, tensor.placements
-    )
-    return tuple(layout[1])
+    shape = tensor.shape
+    _, offsets = _utils.compute_local_shape_and_global_offset(shape, mesh, tensor.placements)
+    part = Part(name, tuple(shape), tuple(offsets), False, lambda: tensor._local_tensor.detach())
+    return Holding(copies, [part], first=first)

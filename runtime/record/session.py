@@ -22,7 +22,6 @@ from .imports import Copies
 from .kept import Kept
 from .leaving import Departure
 from .ranks import grouped, identity
-from .series import Series
 from .settings import SETTINGS
 from .start import Start
 
@@ -43,8 +42,9 @@ class Session:
     def reset(self) -> None:
         """Begin anew, as a forked child does."""
         self.rank, self.world, self.backend = -1, 0, ""
-        self.losses, self.loss_steps = Series(), list[int]()
-        self.squares, self.learning_rates = Series(), list[list[float]]()
+        # As tensors, which are read at the end: recording does not wait for the device.
+        self.losses, self.loss_steps = list[torch.Tensor](), list[int]()
+        self.squares, self.learning_rates = list[torch.Tensor](), list[list[float]]()
         self.step_times: list[float] = []
         self.options: options.Options = {}
         self.lost = 0
@@ -72,7 +72,7 @@ class Session:
     def loss(self, loss: torch.Tensor) -> None:
         """A backward begins."""
         self._stepping = None
-        self.losses.append(loss)
+        self.losses.append(loss.clone())
         self.loss_dtype = str(loss.dtype)
         self.loss_steps.append(len(self.squares) + 1)
         if self.rank < 0:
@@ -124,9 +124,9 @@ class Session:
             "rank": self.rank,
             "backend": self.backend,
             "ended": time.time(),
-            "losses": self.losses.numbers(),
+            "losses": [float(loss) for loss in self.losses],
             "loss_steps": self.loss_steps,
-            "squares": self.squares.numbers(),
+            "squares": [float(square) for square in self.squares],
             "learning_rates": self.learning_rates,
             "step_times": self.step_times,
             "collectives": dict(sorted(self.counts.items())),
