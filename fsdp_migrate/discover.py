@@ -1,7 +1,7 @@
 """From paths on the command line to the files that they mean: Python, and configurations that set FSDP.
 
 Git's own list is taken where there is a repository, so that .gitignore holds exactly; elsewhere the
-folder is walked and its .gitignore files are read. Files that are named are always taken.
+folder is walked. Files that are named are always taken.
 """
 
 from __future__ import annotations
@@ -9,18 +9,14 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
 
 from fsdp_migrate import git
 from fsdp_migrate.findings import Problem
 from fsdp_migrate.source import CONFIGURATIONS, shown_path
-
-if TYPE_CHECKING:
-    from pathspec import GitIgnoreSpec
 
 # Other people's code, wherever it is.
 _FOREIGN = frozenset({".venv", "node_modules", "site-packages", "__pycache__"})
@@ -35,7 +31,6 @@ _SETTING = re.compile(
     rb"(?:strategy|type|class_path|_target_)['\"]?[ \t]*[:=].*fsdp",
     re.IGNORECASE,
 )
-_ENDLESS = re.compile(r"(?:\*+[^*/]+){4}")
 _LARGE = 1 << 20  # bytes: more is data, not a configuration
 
 
@@ -93,8 +88,11 @@ class _Excluded:
     """Whether the user's patterns leave a file out."""
 
     def __init__(self, patterns: Sequence[str], root: Path) -> None:
-        self._spec = _patterns(patterns) if patterns else None
-        self._root = os.path.abspath(root)
+        self._spec, self._root = None, os.path.abspath(root)
+        if patterns:
+            import pathspec  # takes longer to import than many a tree to list
+
+            self._spec = pathspec.GitIgnoreSpec.from_lines(patterns)
 
     def __call__(self, file: str) -> bool:
         if self._spec is None:
@@ -110,12 +108,6 @@ def _sets_fsdp(file: str) -> bool:
     except OSError:
         return False
     return len(data) < _LARGE and mentions_fsdp(data, file)
-
-
-def _patterns(lines: Iterable[str]) -> GitIgnoreSpec:
-    import pathspec  # takes longer to import than many a tree to list
-
-    return pathspec.GitIgnoreSpec.from_lines(lines)
 
 
 def _add(seen: dict[str, str], file: str, real: str) -> None:
@@ -173,54 +165,20 @@ def _from_git(folder: str, listed: list[str], problems: list[Problem]) -> Iterat
 
 
 def _walk(folder: str, problems: list[Problem]) -> Iterator[str]:
-    """Files below `folder`, relative to it, without those that its .gitignore files name."""
-    rules: dict[str, GitIgnoreSpec] = {}
+    """Files below `folder`, relative to it, where git has no list of them."""
 
     def unreadable(error: OSError) -> None:
         shown = shown_path(Path(error.filename))
         problems.append(Problem(shown, 0, f"cannot be read: {error.strerror}"))
 
     for current, folders, files in os.walk(folder, onerror=unreadable):
-        relative = os.path.relpath(current, folder)
-        here = "" if relative == os.curdir else relative
-        if ".gitignore" in files and (lines := _ignore_lines(os.path.join(current, ".gitignore"))):
-            rules[here] = _patterns(lines)
         folders[:] = sorted(
             name
             for name in folders
             if not name.startswith(".")
             and name not in _FOREIGN | _BUILT
             and not os.path.exists(os.path.join(current, name, "pyvenv.cfg"))
-            and not _ignored(rules, os.path.join(here, name), is_folder=True)
         )
         for name in sorted(files):
-            if name.endswith(_KINDS) and not _ignored(rules, os.path.join(here, name)):
-                yield os.path.join(here, name)
-
-
-def _ignore_lines(file: str) -> list[str]:
-    """The patterns of a .gitignore; none if it cannot be read, or is no file that ends.
-
-    One with many stars in a row of text takes a regular expression forever, and is left out.
-    """
-    if not os.path.isfile(file):
-        return []
-    try:
-        lines = Path(file).read_text("utf-8", "replace").splitlines()
-    except OSError:
-        return []
-    return [line for line in lines if not _ENDLESS.search(line)]
-
-
-def _ignored(rules: dict[str, GitIgnoreSpec], name: str, is_folder: bool = False) -> bool:
-    """What the nearest .gitignore with a word on `name` says, as git does."""
-    if not rules:
-        return False
-    for parent in PurePath(name).parents:
-        spec = rules.get("" if str(parent) == os.curdir else str(parent))
-        if spec is None:
-            continue
-        verdict = spec.check_file(PurePath(name).relative_to(parent).as_posix() + "/" * is_folder)
-        if verdict.include is not None:
-            return verdict.include
-    return False
+            if name.endswith(_KINDS):
+                yield os.path.relpath(os.path.join(current, name), folder)

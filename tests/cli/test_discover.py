@@ -45,21 +45,6 @@ def test_walk_skips_a_virtual_environment_of_any_name(folder: Path) -> None:
     assert names(folder, ".") == ["keep.py"]
 
 
-def test_walk_reads_every_gitignore(folder: Path) -> None:
-    write(
-        folder,
-        "gen_a.py",
-        "keep.py",
-        "out/x.py",
-        "sub/gen_b.py",
-        "sub/gen_keep.py",
-        "sub/deep/t.py",
-    )
-    (folder / ".gitignore").write_text("gen_*.py\nout/\n")
-    (folder / "sub/.gitignore").write_text("!gen_keep.py\n/deep/\n")
-    assert names(folder, ".") == ["keep.py", "sub/gen_keep.py"]
-
-
 def test_git_decides_where_there_is_a_repository(folder: Path, repository: Any) -> None:
     write(folder, "tracked.py", "new.py", "ignored.py", "build/source.py", "tracked_ignored.py")
     repository.git("add", "tracked.py", "tracked_ignored.py")
