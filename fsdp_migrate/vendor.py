@@ -221,18 +221,18 @@ def _closure(source: Path, modules: set[str]) -> set[str]:
 
 def _entrance(text: str, modules: set[str]) -> str:
     """The runtime's `__init__.py` with the names of some of its modules."""
-    lines = text.splitlines(keepends=True)
-    kept: set[str] = set()
-    tree = ast.parse(text)
+    lines, tree = text.splitlines(keepends=True), ast.parse(text)
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.level]
+    kept = {a.name for node in imports for a in node.names if (node.module or a.name) in modules}
     for node in reversed(tree.body):
         where = slice(node.lineno - 1, node.end_lineno)
-        if isinstance(node, ast.ImportFrom) and node.level:
-            names = [alias.name for alias in node.names if (node.module or alias.name) in modules]
-            kept.update(names)
-            if not node.module and names:
-                lines[where] = [f"from . import {', '.join(names)}\n"]
-            elif not names:
+        if isinstance(node, ast.Assign):
+            public = [f'    "{name}",\n' for name in ast.literal_eval(node.value) if name in kept]
+            lines[where] = ["__all__ = [\n", *public, "]\n"]
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            names = [alias.name for alias in node.names if alias.name in kept]
+            if not names:
                 lines[where] = []
-    public = next(node for node in tree.body if isinstance(node, ast.Assign))
-    gone = {name for name in ast.literal_eval(public.value) if name not in kept}
-    return "".join(line for line in lines if line.strip(' ",\n') not in gone)
+            elif not node.module:
+                lines[where] = [f"from . import {', '.join(names)}\n"]
+    return "".join(lines)

@@ -18,15 +18,10 @@ from typing import Any
 from torch import nn
 
 __all__ = [
-    "CustomPolicy",
-    "ModuleWrapPolicy",
-    "always_wrap_policy",
-    "enable_wrap",
-    "lambda_auto_wrap_policy",
-    "size_based_auto_wrap_policy",
-    "transformer_auto_wrap_policy",
+    "CustomPolicy", "ModuleWrapPolicy", "always_wrap_policy", "enable_wrap",
+    "lambda_auto_wrap_policy", "size_based_auto_wrap_policy", "transformer_auto_wrap_policy",
     "wrap",
-]
+]  # fmt: skip
 
 UnitKwargs = dict[nn.Module, dict[str, Any]]
 

@@ -21,14 +21,9 @@ from fsdp_migrate.verify.folders import Program
 from fsdp_migrate.verify.options import Launcher, Options, Recording
 
 _RANK_VARIABLES = (
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "MASTER_ADDR",
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR",
     "MASTER_PORT",
-)
+)  # fmt: skip
 
 _PLAIN = Recording()
 
