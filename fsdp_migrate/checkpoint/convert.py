@@ -75,7 +75,6 @@ def repaired(checkpoint: Checkpoint, wish: Conversion) -> tuple[Any, list[str]]:
             raise Refused(f"{problem.message}. {problem.advice[0].upper()}{problem.advice[1:]}")
     done = {
         "rank-files": f"joined the shards of {checkpoint.ranks} ranks",
-        "several-files": f"joined {len(checkpoint.files)} files",
         "wrapper-names": "removed from names what wrappers put into them",
         "ddp-names": "removed `module.` from names",
         "shared-step": "gave each parameter a `step` of its own",

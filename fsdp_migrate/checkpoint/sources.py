@@ -19,7 +19,7 @@ from fsdp_migrate.checkpoint.parts import Parts, is_tensor, join
 from fsdp_migrate.checkpoint.trees import leaves, like
 
 Kind = Literal["full", "dcp", "shards", "local"]
-_OF = re.compile(r"-of-(\d+)\b")
+_OF = re.compile(r"-of-\d+\b")
 SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".tar")
 
 
@@ -88,20 +88,21 @@ def _folder(folder: Path, how: Reading) -> Checkpoint:
     files = sorted(f for f in folder.iterdir() if f.suffix in SUFFIXES and f.is_file())
     if not files:
         raise Unreadable("holds no checkpoint: neither DCP's .metadata nor a file of torch.save")
-    group = _siblings(files[0])
-    if len(group) < len(files):
-        other = next(file for file in files if file not in group)
-        raise Unreadable(f"holds several checkpoints: name one, as {files[0].name} or {other.name}")
-    return _file(files[0], how, pieces=True)
+    checkpoint = _file(files[0], how)
+    known = checkpoint.files if checkpoint.kind == "full" else _siblings(files[0])
+    if others := [file.name for file in files if file not in known]:
+        raise Unreadable(f"holds several checkpoints: name one, as {files[0].name} or {others[0]}")
+    return checkpoint
 
 
-def _file(path: Path, how: Reading, pieces: bool = False) -> Checkpoint:
+def _file(path: Path, how: Reading) -> Checkpoint:
+    if _OF.search(path.name):
+        raise Unreadable("is one of several files of a model: what wrote them loads them together")
     form, tree = _read(path, how)
     tensors = [value for _, value in leaves(tree) if is_tensor(value)]
     sharded = any(isinstance(tensor, Parts) for tensor in tensors)
-    pieces = pieces or _OF.search(path.name) is not None
     # Files beside it matter only if it may be a part of something.
-    alone = not sharded and not pieces and any(len(tensor.shape) > 1 for tensor in tensors)
+    alone = not sharded and any(len(tensor.shape) > 1 for tensor in tensors)
     group = [path] if alone else _siblings(path)
     trees = [tree if file == path else _read_sibling(file, how) for file in group]
     if sharded:
@@ -110,8 +111,6 @@ def _file(path: Path, how: Reading, pieces: bool = False) -> Checkpoint:
         readable = [found for found in trees if not isinstance(found, Unreadable)]
         if _is_local(readable):
             return Checkpoint(path, "local", form, tree, tuple(group), len(group))
-    if pieces and (len(group) > 1 or _OF.search(path.name)):
-        return _pieces(path, form, group, trees)
     kind: Kind = "local" if _is_local([tree]) else "full"
     return Checkpoint(path, kind, form, tree, (path,))
 
@@ -197,21 +196,3 @@ def _is_local(trees: Sequence[Any]) -> bool:
         return any(len(shape) == 1 for shape in shapes[0].values())
     common = set(shapes[0]).intersection(*shapes[1:])
     return any(found[place] != shapes[0][place] for found in shapes for place in common)
-
-
-def _pieces(path: Path, form: str, files: Sequence[Path], trees: Sequence[Any]) -> Checkpoint:
-    """Whole tensors, spread over files that share no name."""
-    whole: dict[Any, Any] = {}
-    if (of := _OF.search(path.name)) and int(of[1]) != len(files):
-        raise Unreadable(f"is one of {int(of[1])} files, and only {len(files)} of them found", path)
-    for file, tree in zip(files, trees, strict=True):
-        if isinstance(tree, Unreadable):
-            raise Unreadable(str(tree), file)
-        if not isinstance(tree, dict) or whole.keys() & tree.keys():
-            raise Unreadable(
-                f"is not one checkpoint: its files hold the same names. Name one, as {file.name}; parts of "
-                "a model-parallel program have a layout that is in no file",
-                path.parent,
-            )
-        whole.update(tree)
-    return Checkpoint(path.parent, "full", form, whole, tuple(files))

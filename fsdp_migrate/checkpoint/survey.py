@@ -126,9 +126,6 @@ def _problems(checkpoint: Checkpoint) -> Iterator[Problem]:
     elif checkpoint.kind == "shards":
         message = f"sharded tensors in a file for each of {ranks} ranks"
         yield Problem("rank-files", message, "convert joins them")
-    elif checkpoint.kind == "full" and len(checkpoint.files) > 1:
-        message = f"whole tensors, spread over {len(checkpoint.files)} files"
-        yield Problem("several-files", message, "convert joins them")
     yield from _name_problems(tree)
     yield from _optimizer_problems(tree, checkpoint)
 
