@@ -141,6 +141,12 @@ fsdp_config:
         says="offloading and FSDP's activation checkpointing have no counterpart",
     ),
     Shape(
+        "NO_SHARD with offloading in JSON",
+        '{"distributed_type": "FSDP",\n "fsdp_config": {"fsdp_sharding_strategy": 3, "fsdp_offload_params": true}}\n',
+        says="NO_SHARD is DistributedDataParallel",
+        ending="json",
+    ),
+    Shape(
         "the strategy under its newer name",
         _with_strategy("FULL_SHARD").replace("sharding_strategy", "reshard_after_forward"),
         _resharding("true"),
@@ -409,6 +415,18 @@ output_dir: out
         "hybrid sharding in transformers",
         "learning_rate: 1.0\nfsdp: hybrid_shard auto_wrap\n",
         says="ParallelismConfig",
+    ),
+    Shape(
+        "hybrid sharding in axolotl",
+        "base_model: m\nfsdp: [hybrid_shard, auto_wrap]\n",
+        says="needs fsdp_version 2 and its mesh",
+    ),
+    Shape(
+        "hybrid sharding of a plugin",
+        "from accelerate import FullyShardedDataParallelPlugin\n\n"
+        "plugin = FullyShardedDataParallelPlugin(sharding_strategy='HYBRID_SHARD')\n",
+        says="Accelerator(parallelism_config=ParallelismConfig(...))",
+        ending="py",
     ),
     Shape(
         "no sharding in transformers",

@@ -35,6 +35,7 @@ def said(text: str, name: str = "run.sh") -> list[str]:
             ["set version 2", f"a parallelism_config: {MESH}", "leave it out"],
         ),
         ("accelerate launch --fsdp_version 1 train.py", ["write 2"]),
+        ("accelerate launch --fsdp_reshard_after_forward SHARD_GRAD_OP a.py", ["false for SHARD_GRAD_OP"]),
         ("accelerate launch --fsdp_state_dict_type LOCAL_STATE_DICT a.py", ["SHARDED_STATE_DICT or"]),
         ("accelerate launch --use_fsdp --fsdp_sharding_strategy no_shard a.py", ["set", "DistributedDataParallel"]),
         ('torchrun train.py --fsdp "shard_grad_op auto_wrap offload"', ["in fsdp_config, with cpu_offload"]),
@@ -64,6 +65,12 @@ def test_a_command_is_answered_with_what_to_write(command: str, expected: list[s
 )
 def test_what_is_no_fsdp1_is_passed_over(text: str) -> None:
     assert said(text) == []
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_command_ends_with_its_line(end: str) -> None:
+    text = "accelerate launch --use_fsdp \\\n  a.py\naccelerate launch --use_fsdp \\\n  --fsdp_version 2 b.py\n"
+    assert len(said(text.replace("\n", end))) == 1
 
 
 def test_a_workflow_holds_commands_too() -> None:

@@ -85,11 +85,40 @@ def test_a_setting_that_fsdp2_does_not_have_is_removed(key: str) -> None:
     assert any(REMOVED[key] in finding.message for finding in report.findings)
 
 
+STAYING = (
+    "activation_checkpointing activation_checkpointing_offload auto_wrap_policy cpu_offload cpu_offload_pin_memory"
+    " cpu_ram_efficient_loading final_state_dict_type ignored_modules min_num_params mixed_precision_policy offload_params"
+    " reshard_after_forward sharding_strategy state_dict_type transformer_layer_cls_to_wrap"
+)
+
+
+@pytest.mark.parametrize("key", STAYING.split())
+def test_a_file_of_transformers_may_have_any_setting_that_stays(key: str) -> None:
+    sign = next(each for each in ("transformer_layer_cls_to_wrap", "min_num_params") if each != key)
+    text = f'{{"{sign}": 1, "{key}": "FULL_SHARD", "use_orig_params": true}}'
+    other = text.replace(key, "unheard_of")
+    assert '"version": 2' in analysed(text, "json")[1]
+    assert analysed(other, "json")[1] == other
+
+
+BESIDE = (
+    "base_model fsdp_transformer_layer_cls_to_wrap gradient_accumulation_steps learning_rate max_steps num_train_epochs"
+    " output_dir per_device_train_batch_size"
+)
+
+
+@pytest.mark.parametrize("key", BESIDE.split())
+def test_fsdp_is_a_trainers_beside_any_setting_of_one(key: str) -> None:
+    text = f"fsdp: full_shard\n{key}: 1\n"
+    assert "version: 2" in analysed(text, "yaml")[1]
+    assert analysed(text.replace(key, "title"), "yaml")[1] == text.replace(key, "title")
+
+
 def test_a_setting_has_one_meaning() -> None:
     assert set(GONE) == set(REMOVED)
     assert not KEPT & REMOVED.keys()
     assert not FOREIGN & (KEPT | REMOVED.keys())
-    assert {"sharding_strategy", "reshard_after_forward", "version", "offload_params"} <= KEPT
+    assert {*STAYING.split(), "version"} == KEPT
 
 
 @pytest.mark.parametrize(
