@@ -54,11 +54,10 @@ def shape_of(construction: Construction, parts: Plain) -> Shape:
     source = _enclosed(context.source(model))
     if construction.maker is not None:
         return _shape_by(construction, construction.maker, source, parts)
-    several = bool(parts.units or parts.members or parts.above or parts.below or parts.checks)
-    several |= bool(parts.first or parts.norms or parts.each)
+    several = bool(parts.below) or not only_calls(parts)
     if several and isinstance(context.file.scope_of(call).node, ast.ClassDef):
         raise Stays("a loop in a class body would add attributes to the class")
-    if parts.units and any(context.file.scope_of(call).lookup(name) for name in _BUILTINS):
+    if several and any(context.file.scope_of(call).lookup(name) for name in _BUILTINS):
         raise Stays("a loop needs Python's own reversed, list, isinstance and dict")
     statement = context.file.parents[call]
     target = _target(context, statement)
@@ -90,30 +89,30 @@ def _shape_by(construction: Construction, maker: Construction, source: str, part
     if isinstance(statement, ast.Assign):
         name = ast.unparse(statement.targets[0])
         return Shape(statement, "return", _parameter(maker, parts), function=name)
-    if not only_calls(replace(parts, first=(), checks=())):  # those are at its maker
+    if not only_calls(replace(parts, checks=())):  # those are at its maker
         raise Stays("the call is inside an expression, where a loop cannot go")
-    for node in ast.walk(ast.parse(f"f(x{_arguments({**parts.root, **parts.shared})})")):
-        there = file.variable(node, maker.call) if isinstance(node, ast.Name) else None
-        if isinstance(node, ast.Name) and there is not None:
-            if there != file.variable(node, construction.call) or len(there.bindings) > 1:
-                raise Stays(f"{node.id} may mean something else where wrap is called")
+    for node in _names(f"f(x{_arguments({**parts.root, **parts.shared})})"):
+        there, here = (file.variable(node, each.call) for each in (maker, construction))
+        if there is not None and (there != here or len(there.bindings) > 1):
+            raise Stays(f"{node.id} may mean something else where wrap is called")
     return Shape(None, "", source)
 
 
 def _parameter(construction: Construction, parts: Plain) -> str:
     """What a function that shards a model calls it: not what its code calls another one."""
-    given = (*parts.shared.values(), *parts.child.values(), *parts.root.values())
-    lines = (*parts.first, *parts.checks, *parts.above, *parts.below, parts.units, *given)
-    taken = re.search(r"(?<!\{)\bmodel\b", "\n".join(lines))
+    code = "\n".join(_lines(construction, parts, Shape(None, "", ""), skip_root=False))
+    taken = re.search(r"(?<!\.)\bmodel\b", code)
     return construction.context.free("model", construction.call) if taken else "model"
 
 
+def _names(code: str) -> list[ast.Name]:
+    return [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)]
+
+
 def only_calls(parts: Plain) -> bool:
-    """Whether the plain form is a call of `fully_shard`, or calls around it."""
-    several = (parts.units, parts.members, parts.norms, parts.above, parts.checks, parts.first)
-    return not any((*several, parts.each)) and all(
-        line.endswith("({model})") for line in parts.below
-    )
+    """Whether the plain form is a call of `fully_shard`, or calls around it: buffers are cast below only beside `each`."""
+    several = (parts.units, parts.members, parts.norms, parts.above, parts.checks, parts.each)
+    return not any(several)
 
 
 def _place(context: Context, call: ast.Call) -> ast.stmt:
@@ -207,8 +206,8 @@ def definition(construction: Construction, parts: Plain, shape: Shape, *, skip_r
     context, call = construction.context, construction.call
     lines = "\n".join(_lines(construction, parts, shape, skip_root))
     assert shape.statement is not None
-    for node in ast.walk(ast.parse(f"def f({shape.model}):\n{indent(lines, '    ')}")):
-        if isinstance(node, ast.Name) and node.id != shape.model:
+    for node in _names(lines):
+        if node.id != shape.model:
             here = context.file.variable(node, call)
             there = context.file.variable(node, shape.statement)
             if here is not None and (there is None or here.scope is not there.scope):
@@ -224,7 +223,7 @@ def _defined_above(context: Context, statement: ast.stmt, code: str) -> Edit:
     wanted = 1 + isinstance(file.parents[statement], ast.Module)
     above = file.text[: edit.start].replace("\r\n", "\n")
     there = len(above) - len(above.rstrip("\n")) - 1
-    missing = 0 if file.block(statement)[0] is statement else max(0, wanted - there)
+    missing = 0 if file.block(statement)[0] is statement else wanted - there
     text = newline(file) * missing + edit.text + newline(file) * wanted
     return edit._replace(text=text)
 

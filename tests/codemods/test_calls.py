@@ -10,7 +10,7 @@ HEAD = """\
 import functools
 import torch.nn as nn
 from model import Block, Net
-from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel as FSDP, ShardingStrategy
+from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel as FSDP, MixedPrecision, ShardingStrategy
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy, enable_wrap, wrap
 
 
@@ -119,6 +119,75 @@ def shard(model):
 if True: net = shard(net)
 """,
     ),
+    "a model without a name, which is returned": (
+        f"def build(model):\n    return FSDP(Net(model), {BY_BLOCK})\n\n\nbuild(1)\n",
+        """\
+def build(model):
+    model_ = Net(model)
+    for module in reversed(list(model_.modules())):
+        if module is not model_ and isinstance(module, Block):
+            fully_shard(module)
+    return fully_shard(model_)
+
+
+build(1)
+""",
+    ),
+    "a call whose result nothing keeps": (
+        f"FSDP(Net(), {BY_BLOCK})\n",
+        """\
+model = Net()
+for module in reversed(list(model.modules())):
+    if module is not model and isinstance(module, Block):
+        fully_shard(module)
+fully_shard(model)
+""",
+    ),
+    "one of two models": (
+        f"a, b = Net(), Net()\nnet = FSDP(a if first else b, {BY_BLOCK})\n",
+        """\
+a, b = Net(), Net()
+net = a if first else b
+for module in reversed(list(net.modules())):
+    if module is not net and isinstance(module, Block):
+        fully_shard(module)
+fully_shard(net)
+""",
+    ),
+    "a function beside a module called model": (
+        "from nets import model\nnets = [FSDP(Net(), auto_wrap_policy=ModuleWrapPolicy({model.Block}))]\n",
+        """\
+def shard(model_):
+    for module in reversed(list(model_.modules())):
+        if module is not model_ and isinstance(module, model.Block):
+            fully_shard(module)
+    return fully_shard(model_)
+
+
+nets = [shard(Net())]
+""",
+    ),
+    "an attribute called model": (
+        "import nets\nboth = [FSDP(Net(), auto_wrap_policy=ModuleWrapPolicy({nets.model.Block}))]\n",
+        """\
+def shard(model):
+    for module in reversed(list(model.modules())):
+        if module is not model and isinstance(module, nets.model.Block):
+            fully_shard(module)
+    return fully_shard(model)
+
+
+both = [shard(Net())]
+""",
+    ),
+    "no loop, where list is another": (
+        "list = [1]\nnet = FSDP(Net())\n",
+        "list = [1]\nnet = fully_shard(Net())\n",
+    ),
+    "no loop in a class body": (
+        f"class Holder:\n    net = FSDP(Net(), {ZERO2})\n",
+        "class Holder:\n    net = fully_shard(Net(), reshard_after_forward=False)\n",
+    ),
     "one call takes one expression": (
         f"models = {{n: FSDP(Net(), {ZERO2}) for n in 'ab'}}\n",
         "models = {n: fully_shard(Net(), reshard_after_forward=False) for n in 'ab'}\n",
@@ -146,6 +215,10 @@ build()
     "a unit around a unit is none": (
         WITH + "    net = Net()\n    net.head = wrap(wrap(net.head))\n    net = wrap(net)\n",
         "net = Net()\nnet.head = fully_shard(net.head)\nnet = fully_shard(net)\n",
+    ),
+    "a name that is the same where wrap is called": (
+        "low = read()\nwith enable_wrap(wrapper_cls=FSDP, cpu_offload=CPUOffload(low)):\n    net = wrap(Net())\n",
+        "low = read()\nnet = fully_shard(Net(), offload_policy=CPUOffloadPolicy() if low else OffloadPolicy())\n",
     ),
     "an argument of wrap comes first": (
         f"with enable_wrap(wrapper_cls=FSDP, {ZERO2}):\n    net = Net()\n"
@@ -186,6 +259,11 @@ STAYS = {
     "another name that is handed on": "A = FSDP\nnet = A(Net())\nclasses = [A]\n",
     "a name of the comprehension": "models = [FSDP(Net(), auto_wrap_policy=ModuleWrapPolicy({b})) for b in blocks]\n",
     "a condition of elif": f"if False:\n    pass\nelif FSDP(Net(), {BY_BLOCK}):\n    pass\n",
+    "a function on one line": f"def build(): return 1, FSDP(Net(), {BY_BLOCK})\n\n\nbuild()\n",
+    **{
+        f"a decorator of {head}": f"@log(FSDP(Net(), {BY_BLOCK}))\n{head}:\n    pass\n"
+        for head in ("def show()", "async def show()", "class Shown")
+    },
     "a comment in the call": f"models = [FSDP(Net(),  # this one\n    {BY_BLOCK})]\n",
     "a class body": f"class Holder:\n    models = [FSDP(Net(), {BY_BLOCK})]\n",
     "a partial that is handed on": PARTIAL + "models = map(shard, [Net()])\nnet = shard(Net())\n",
@@ -204,6 +282,14 @@ STAYS = {
     ),
     "a name that changes under enable_wrap": (
         "low = True\nwith enable_wrap(wrapper_cls=FSDP, cpu_offload=CPUOffload(low)):\n    low = False\n    net = wrap(Net())\n"
+    ),
+    "a type that changes under enable_wrap": (
+        "low = read()\n"
+        "with enable_wrap(wrapper_cls=FSDP, mixed_precision=MixedPrecision(low)):\n    low = None\n    net = wrap(Net())\n"
+    ),
+    "a name of the comprehension under enable_wrap": (
+        "low = read()\nwith enable_wrap(wrapper_cls=FSDP, cpu_offload=CPUOffload(low)):\n"
+        "    nets = [wrap(Net(low)) for low in (True, False)]\n"
     ),
     "wrap in a function": "def build():\n    return wrap(Net())\n\n\n"
     + WITH

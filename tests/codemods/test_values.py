@@ -540,3 +540,66 @@ def test_ignored_modules_give_their_parameters_where_they_do_nothing_else(
         "ignored_params = {p for module in [model.blocks[1]] for p in module.parameters()}" in text
     )
     assert "fsdp_kwargs = dict(reshard_after_forward=False, ignored_params=ignored_params)" in text
+
+
+def test_a_model_that_a_call_gives_is_asked_for_once(program: Path) -> None:
+    text = TRAIN.replace("        model,\n", "        cfg.parts(model).net,\n")
+    (program / "train.py").write_text(text)
+    made = after(program, recorded(program))
+    assert "    model = cfg.parts(model).net\n" in made
+    assert made.count("cfg.parts(") == 1
+    assert "(model.modules())" in made
+
+
+def test_a_model_in_what_is_unpacked_stays(program: Path) -> None:
+    text = TRAIN.replace("        model,\n", "        **cfg.more,\n")
+    (program / "train.py").write_text(text)
+    arguments = {"module": "Net()", **ARGUMENTS}
+    assert "the model comes from an unpacked" in reason(
+        program, recorded(program, arguments=arguments)
+    )
+
+
+FULL = "ShardingStrategy.FULL_SHARD"
+# What each alone takes: a function of several statements.
+ALONE: dict[str, tuple[str, dict[str, Any], list[str]]] = {
+    "a check": (
+        "sharding_strategy=cfg.strategy",
+        {"arguments": {"sharding_strategy": FULL}, "names": {"cfg.strategy": FULL}},
+        ['assert cfg.strategy.name == "FULL_SHARD"'],
+    ),
+    "units by name": (
+        "auto_wrap_policy=make_policy(cfg)",
+        {"arguments": {"auto_wrap_policy": "<function>"}, "names": {}, "all_of_classes": False},
+        ["for module in model.blocks:", "    fully_shard(module)"],
+    ),
+    "norms": (
+        "mixed_precision=MixedPrecision(torch.bfloat16), auto_wrap_policy=make_policy(cfg)",
+        {
+            "arguments": {"auto_wrap_policy": "<function>", "mixed_precision": "MixedPrecision(param_dtype=torch.bfloat16)"},
+            "names": {}, "units": {"torch.nn.BatchNorm1d": ["bn"]}, "batch_norm": ["bn"], "other_options": ["bn"],
+        },
+        ["for module in reversed(list(model.modules())):", "    if isinstance(module, _BatchNorm):"],
+    ),
+    "memory for each unit": (
+        "param_init_fn=init",
+        {"arguments": {"param_init_fn": "<function init>"}, "names": {}, "units": {}, "meta": True},
+        ["materialize(model, init)"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_call_on_the_line_of_its_if_becomes_one_of_a_function(name: str, program: Path) -> None:
+    given, changes, expected = ALONE[name]
+    text = re.sub(
+        r"model = FSDP\((?=\n)(.|\n)*?\n    \)", f"if cfg: model = FSDP(model, {given})", TRAIN
+    )
+    text = text.replace("as FSDP", "as FSDP, MixedPrecision").replace(
+        "import Net", "import Net, init"
+    )
+    (program / "train.py").write_text(text)
+    made = after(program, recorded(program, **changes))
+    assert made.endswith("    if cfg: model = shard(model)\n")
+    for line in expected:
+        assert f"        {line}\n" in made.partition("    def shard(model):\n")[2]
