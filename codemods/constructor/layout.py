@@ -122,14 +122,13 @@ def _place(context: Context, call: ast.Call) -> ast.stmt:
         Stays: if there is none where the function sees the names that the call sees.
     """
     statement = context.file.statement(call)
-    while not context.is_alone(statement):
+    while not context.is_alone(statement) or context.source(statement).startswith("elif"):
         above = context.file.parents[statement]
         if not isinstance(above, ast.If | ast.For | ast.While | ast.With | ast.Try):
             break
         statement = above
     definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    is_elif = context.source(statement).startswith("elif")
-    if isinstance(statement, definitions) or is_elif or not context.is_alone(statement):
+    if isinstance(statement, definitions) or not context.is_alone(statement):
         raise Stays("the call is inside an expression, where a loop cannot go")
     return statement
 
@@ -165,12 +164,12 @@ def edits(construction: Construction, parts: Plain, shape: Shape, *, skip_root: 
         return [*made, *_by_partial(construction, parts, shape, skip_root=skip_root)]
     if maker is not None:
         made += _dedented(maker, parts)
-    if shape.function and shape.statement is not None:
+    if shape.statement is None:
+        return [*made, *_around_model(construction, *_calls_around(construction, parts))]
+    if shape.function:
         code = definition(construction, parts, shape, skip_root=skip_root)
         made.append(_defined_above(context, shape.statement, code))
         return [*made, *_around_model(construction, f"{shape.function}(", ")")]
-    if shape.statement is None:
-        return [*made, *_around_model(construction, *_calls_around(construction, parts))]
     functions = [each for each in parts.above if each.startswith("def ")]
     made += [_defined_above(context, shape.statement, each) for each in functions]
     parts = replace(parts, above=tuple(each for each in parts.above if each not in functions))

@@ -188,6 +188,41 @@ both = [shard(Net())]
         f"class Holder:\n    net = FSDP(Net(), {ZERO2})\n",
         "class Holder:\n    net = fully_shard(Net(), reshard_after_forward=False)\n",
     ),
+    "a condition of elif": (
+        f"x = 1\nif False:\n    pass\nelif x and FSDP(Net(), {BY_BLOCK}):\n    pass\n",
+        """\
+x = 1
+
+
+def shard(model):
+    for module in reversed(list(model.modules())):
+        if module is not model and isinstance(module, Block):
+            fully_shard(module)
+    return fully_shard(model)
+
+
+if False:
+    pass
+elif x and shard(Net()):
+    pass
+""",
+    ),
+    **{
+        f"a result for {targets}": (
+            f"{targets} = FSDP(nn.Sequential(Net(), Net()), {BY_BLOCK})\n",
+            f"""\
+def shard(model):
+    for module in reversed(list(model.modules())):
+        if module is not model and isinstance(module, Block):
+            fully_shard(module)
+    return fully_shard(model)
+
+
+{targets} = shard(nn.Sequential(Net(), Net()))
+""",
+        )
+        for targets in ("a = b", "a, b", "nets[pick()]")
+    },
     "one call takes one expression": (
         f"models = {{n: FSDP(Net(), {ZERO2}) for n in 'ab'}}\n",
         "models = {n: fully_shard(Net(), reshard_after_forward=False) for n in 'ab'}\n",
@@ -206,6 +241,18 @@ def build():
 
 
 build()
+""",
+    ),
+    "a partial with a policy that has a name": (
+        "policy = ModuleWrapPolicy({Block})\nshard = functools.partial(FSDP, auto_wrap_policy=policy)\nnet = shard(Net())\n",
+        """\
+def shard(model):
+    for module in reversed(list(model.modules())):
+        if module is not model and isinstance(module, Block):
+            fully_shard(module)
+    return fully_shard(model)
+
+net = shard(Net())
 """,
     ),
     "a partial with nothing to say": (
@@ -258,7 +305,6 @@ STAYS = {
     "another name that may be another class": "A = FSDP\nif x:\n    A = Other\nnet = A(Net())\n",
     "another name that is handed on": "A = FSDP\nnet = A(Net())\nclasses = [A]\n",
     "a name of the comprehension": "models = [FSDP(Net(), auto_wrap_policy=ModuleWrapPolicy({b})) for b in blocks]\n",
-    "a condition of elif": f"if False:\n    pass\nelif FSDP(Net(), {BY_BLOCK}):\n    pass\n",
     "a function on one line": f"def build(): return 1, FSDP(Net(), {BY_BLOCK})\n\n\nbuild()\n",
     **{
         f"a decorator of {head}": f"@log(FSDP(Net(), {BY_BLOCK}))\n{head}:\n    pass\n"
