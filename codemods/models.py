@@ -253,7 +253,10 @@ class Models:
         cls = file.enclosing_class(attribute)
         own = getattr(attribute.value, "id", "") == "self"
         for store in file.attributes.get(attribute.attr, ()):
-            statement = file.parents.get(store)
+            path: tuple[int, ...] = ()
+            statement = around = file.parents.get(store)
+            if isinstance(around, ast.Tuple):  # `self.model, self.optimizer = build()`
+                statement, path = file.parents[around], (around.elts.index(store),)
             if not isinstance(store.ctx, ast.Store) or not isinstance(
                 statement, ast.Assign | ast.AnnAssign
             ):
@@ -262,7 +265,7 @@ class Models:
                 continue
             if statement.value is None or not reaches(file, store, attribute):
                 continue
-            if self.can_hold(statement.value, file):
+            if self._bound(Assigned(store, statement.value, path), file):
                 return True
         return not own and self._is_held_field(attribute.attr)
 

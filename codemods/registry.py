@@ -32,7 +32,7 @@ CODEMODS: dict[str, tuple[str, ...]] = {
     "left.hooks": ("register_", "_apply_optimizer_in_backward"),
     "left.dtensors": (
         *("_like(", "normal_", "bernoulli_", "exponential_", "random_", "uniform_"),
-        *("Adafactor", "Rprop", "fused"),
+        *("Adafactor", "LBFGS", "Rprop", "fused"),
     ),
     "left.clip_local_norm": ("clip_grad_norm_",),
     "left.parameters": _OF_PARAMETERS,

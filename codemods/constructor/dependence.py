@@ -64,13 +64,15 @@ _OWN = (
     "compute_device",
     "sharding_strategy",
     "training_state",
+    "register_forward_hook",
+    "register_forward_pre_hook",  # those of a unit see inputs that FSDP2 has cast and moved
 )
 # Words by which a byte search finds the files that have to be looked at.
 WORDS = re.compile(
     rb"|".join(re.escape(name.encode()) for name in _INTERFACE)
     + rb"|clip_grad_norm_|\.module\b|state_dict|named_|__class__|type\(|deepcopy|\.forward\(|\.apply\("
     + rb"|\.data\b|\.children\(|_modules\b|\.save\(|\.dumps?\(|meta|empty_weights|getattr|isinstance"
-    + rb"|channels_last|inplace|\.parameters\(|\.buffers\("
+    + rb"|channels_last|inplace|register_forward|\.parameters\(|\.buffers\("
 )
 _NO_MODEL = re.compile(
     r"optim|opt$|sched|scaler|loader|sampler|metric|callback|tokenizer|dataset|iterator|meter|ampl?$"

@@ -216,8 +216,19 @@ def _laid_out(file: File, statement: ast.stmt, code: str, line_length: int | Non
     """Generated statements, indented as a statement is, and formatted by black unless `line_length` is None."""
     indent = indentation(file, statement)
     made = code if line_length is None else formatted(code, max(line_length - len(indent), 40))
-    lines = [indent + line if line else line for line in made.rstrip("\n").split("\n")]
+    made = in_steps(file, made.rstrip("\n"))
+    lines = [indent + line if line else line for line in made.split("\n")]
     return newline(file).join(lines) + newline(file)
+
+
+def in_steps(file: File, code: str) -> str:
+    """Generated code, indented in the file's own steps: by tabs, or by two spaces."""
+    blocks = (getattr(node, "body", [])[:1] for node in file.tree.body)
+    steps = (indentation(file, each) for block in blocks for each in block if is_alone(file, each))
+    step = next(steps, "    ")
+    if '"""' in code or "'''" in code:  # text of the user's, perhaps
+        return code
+    return re.sub(r"(?m)^(?: {4})+", lambda found: step * (len(found[0]) // 4), code)
 
 
 def formatted(code: str, line_length: int) -> str:

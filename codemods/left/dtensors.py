@@ -15,7 +15,7 @@ OPTIMIZER = Rule("FSDP521", "failing-optimizer", "some optimizers of torch fail 
 RANDOM = Rule("FSDP522", "random-parameters", "random numbers for sharded parameters are others")
 RULES = (OPTIMIZER, RANDOM)
 
-_FAILING = frozenset({"Adafactor", "Rprop"})
+_FAILING = frozenset({"Adafactor", "LBFGS", "Rprop"})
 _DRAWN = frozenset(
     {"bernoulli_", "exponential_", "normal_", "random_", "trunc_normal_", "uniform_"}
 )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from fsdp_migrate.codemods.context import Context, shortened
-from fsdp_migrate.codemods.left import parameters
+from fsdp_migrate.codemods.left import clip_local_norm, parameters
 from fsdp_migrate.codemods.left.parameters import NORM, RULE, SHAPE, decides
 from fsdp_migrate.codemods.left.taken import holds, taken
 from fsdp_migrate.codemods.rule import Found, Rule
@@ -22,7 +22,9 @@ RULES: tuple[Rule, ...] = ()  # the rule is that of `parameters`
 _GROUPING = re.compile(r"optim|param|group|decay")
 # A function of such a name may come from any file; one of another name from a file with such words.
 _LIKELY = re.compile(r"optim|param|group|decay|[Nn]orm|[Gg]rad|[Cc]lip")
-_ASKS = re.compile(rb"\.(?:norm|sum|mean|max|min|n?dim|numel|named_parameters)\b|all_reduce")
+_ASKS = re.compile(
+    rb"\.(?:norm|sum|mean|max|min|n?dim|numel|named_parameters)\b|all_reduce|clip_grad_norm_"
+)
 _DEFINED = re.compile(rb"^([ \t]*)(?:async )?(?:def|class) (\w+)", re.ASCII | re.MULTILINE)
 _DIMENSIONS = re.compile(rb"\.n?dim\b")
 
@@ -33,9 +35,9 @@ def find(context: Context) -> Iterator[Found]:
         yield Found(RULE, call, Action.MANUAL, f"in {last_name(call.func)}: {SHAPE}")
     files: dict[File, list[Found]] = {}
     for call, made, of_model in _calls(context):
-        message = _done_in(context, call, made, files, of_model=of_model)
+        rule, message = _done_in(context, call, made, files, of_model=of_model)
         if message:
-            yield Found(RULE, call, Action.MANUAL, message)
+            yield Found(rule, call, Action.MANUAL, message)
 
 
 def _calls(context: Context) -> Iterator[tuple[ast.Call, Definition, bool]]:
@@ -61,19 +63,21 @@ def _done_in(
     files: dict[File, list[Found]],
     *,
     of_model: bool,
-) -> str:
-    """What a function, or an optimizer's class, does with what it is given; "" for nothing."""
+) -> tuple[Rule, str]:
+    """What a function, or an optimizer's class, does with what it is given, by its rule; "" for nothing."""
     name, file = last_name(call.func), made.file
-    if isinstance(made.node, ast.ClassDef):
+    if isinstance(made.node, ast.ClassDef) and not of_model:
         nodes = (node for each in ("norm", "mean", "sum") for node in file.attributes.get(each, ()))
         takes = any(file.enclosing_class(node) is made.node for node in nodes)
-        return f"{name} takes norms or means: {NORM}" if takes and not of_model else ""
+        return RULE, f"{name} takes norms or means: {NORM}" if takes else ""
     if file not in files:
-        files[file] = list(parameters.find(Context(file, context.program)))
+        there = Context(file, context.program)
+        files[file] = [*parameters.find(there), *clip_local_norm.find(there)]
     found = next((f for f in files[file] if made.node in file.ancestors(f.node)), None)
     if found is None:
-        return ""
-    return f"in {name}, {found.construct or shortened(file.source(found.node))}: {found.message}"
+        return RULE, ""
+    construct = found.construct or shortened(file.source(found.node))
+    return found.rule, f"in {name}, {construct}: {found.message}"
 
 
 def _methods(context: Context) -> Iterator[ast.Call]:

@@ -41,6 +41,8 @@ def plain(context: Context, forms: Sequence[PlainForm]) -> Iterator[Found]:
             continue
         if not context.means("FSDPModule", reference, f"{TORCH}.FSDPModule"):
             continue
+        if _is_tested(context, reference) and _tells_both_apart(context):
+            continue
         yield Found(
             RULE,
             reference,
@@ -50,6 +52,16 @@ def plain(context: Context, forms: Sequence[PlainForm]) -> Iterator[Found]:
             imports=(Import(TORCH, "FSDPModule", reference),),
             removed=(reference,),
         )
+
+
+def _tells_both_apart(context: Context) -> bool:
+    """Whether the program tests for FSDP2's class as well: its branches for FSDP1 and FSDP2 stay two."""
+    return any(
+        "FSDPModule" in file.source(call.args[1])
+        for file in context.program.files
+        for call in file.of(ast.Call)
+        if getattr(call.func, "id", "") == "isinstance" and len(call.args) == 2
+    )
 
 
 def _is_tested(context: Context, reference: ast.expr) -> bool:

@@ -11,6 +11,7 @@ from fsdp_migrate.codemods.edit.text import (
     comments_between,
     edited_part,
     formatted,
+    in_steps,
     indentation,
     newline,
 )
@@ -101,7 +102,7 @@ def _in_statement(
         indent = indentation(file, statement)
         indent = indent[: len(indent) + shift]
         code = edited_part(file, first, last, _within(edits, first, last))
-        made = formatted(code, _limit(context, len(indent))).rstrip("\n")
+        made = in_steps(file, formatted(code, _limit(context, len(indent))).rstrip("\n"))
         yield Edit(first, last, made.replace("\n", newline(file) + indent))
         return
     for each in calls:
@@ -135,7 +136,7 @@ def _exploded(context: Context, replacement: Replacement, shift: int) -> str:
     line = file.text[start : file.span(replacement.call)[0]]
     indent = line[: len(line) - len(line.lstrip())]
     indent = indent[: len(indent) + shift]
-    inner, end = f"{indent}    ", newline(file)
+    inner, end = indent + in_steps(file, "    "), newline(file)
     arguments = f"{inner}{', '.join(replacement.arguments)}{end}"
     if len(arguments) > context.line_length:
         arguments = "".join(f"{inner}{argument},{end}" for argument in replacement.arguments)

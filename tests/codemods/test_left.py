@@ -325,6 +325,26 @@ def grad_norms(model):
 
 def checked(module):
     return sum(p.detach().sum().item() for p in module.parameters())
+
+
+class Trainer:
+    def __init__(self, model, steps):
+        self.model, self.steps = model, steps
+
+    def fit(self):
+        return [p.grad.norm() for p in self.model.parameters()]
+
+
+class Loop:
+    def __init__(self, model):
+        self.model = model
+
+    def fit(self):
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+
+
+def train_epoch(model):
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 """
 
 
@@ -341,6 +361,8 @@ def checked(module):
         ("True", "done = Lamb(model.parameters())", "", True),
         ("True", "done = Lamb(critic.parameters())", "", False),
         ("True", "done = checked(model)", "", True),
+        ("True", "done = Trainer(model, 1)", "", True),
+        ("True", "done = Trainer(critic, 1)", "", False),
         ("True", "raw = raw if wanted else model.module\ndone = grad_norms(raw)", "", True),
         ("True", "raw = critic if wanted else raw\ndone = grad_norms(raw)", "", False),
     ],
@@ -353,11 +375,50 @@ def test_a_function_of_a_file_without_fsdp_is_looked_at(
     head = (
         "import parts\n"
         if module
-        else "from parts import Lamb, checked, grad_norms, optimizer_of\n"
+        else "from parts import Lamb, Trainer, checked, grad_norms, optimizer_of\n"
     )
     called = line.replace("done = ", f"done = {module}")
     program = f"{HEAD}{head}model = FSDP(Net(), {options})\n{called}\noptimizer.step()\n"
     assert ("FSDP507" in codes(tmp_path, program, "done")) is reported
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("train_epoch(model)", {"FSDP302"}),
+        ("Loop(model)", {"FSDP302"}),
+        ("train_epoch(critic)", set()),
+        ("Loop(critic)", set()),
+    ],
+)
+def test_clipping_in_a_file_without_fsdp_is_found(
+    call: str, expected: set[str], tmp_path: Path
+) -> None:
+    (tmp_path / "parts.py").write_text(ELSEWHERE.replace("TEST", "True"))
+    program = f"{SHARDED}from parts import Loop, train_epoch\noptimizer = {call}\n"
+    assert codes(tmp_path, program, "optimizer =") == expected
+
+
+def test_a_model_is_known_where_names_are_bound_together(tmp_path: Path) -> None:
+    program = f"""{HEAD}
+def build():
+    model = FSDP(Net())
+    return model, torch.optim.SGD(model.parameters())
+
+
+class Trainer:
+    def __init__(self, critic):
+        self.model, self.optimizer = build()
+        self.critic, self.other = critic, FSDP(Net())
+
+    def clip(self):
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(self.other.parameters(), 2.0)
+        torch.nn.utils.clip_grad_norm_(self.critic.parameters(), 3.0)
+"""
+    found = analysed(tmp_path, program)
+    expected = [{"FSDP302"}, {"FSDP302"}, set[str]()]
+    assert [found.codes(norm) for norm in ("1.0", "2.0", "3.0")] == expected
 
 
 @pytest.mark.parametrize(

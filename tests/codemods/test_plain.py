@@ -71,6 +71,10 @@ DEPENDENT = {
         "def f(model, shadow):\n    for n, p in model.named_parameters():\n"
         "        shadow[n.removeprefix('_fsdp_wrapped_module.')].copy_(p)"
     ),
+    "a hook that sees what the model is given": "model = FSDP(Net())\nmodel.register_forward_pre_hook(show)",
+    "a test for each of both versions": (
+        "def f(m):\n    return 1 if isinstance(m, FSDP) else 2 if isinstance(m, FSDPModule) else 0"
+    ),
     "a method by its name": 'def f(model):\n    return getattr(model, "no_sync")()',
     "a prefix in names": 'def f(names):\n    return [n for n in names if n.startswith("_fsdp_wrapped_module")]',
     "a name by position": (
@@ -511,6 +515,16 @@ def test_an_optimizer_may_be_older(tmp_path: Path, origin: str) -> None:
     head = TRAIN[: TRAIN.index("def main")]
     after, _ = migrated(tmp_path, {"train.py": head + ORIGINS[origin], "model.py": MODEL})
     assert not is_plain(after["train.py"])
+
+
+@pytest.mark.parametrize("step", ["  ", "\t"])
+def test_what_is_new_is_indented_as_the_file_is(step: str, tmp_path: Path) -> None:
+    text = TRAIN.replace("FSDP(model)", "FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Net}))")
+    head = "from torch.distributed.fsdp.wrap import ModuleWrapPolicy\n"
+    files = {"train.py": head + text.replace("    ", step), "model.py": MODEL}
+    after, _ = migrated(tmp_path, files)
+    loop = after["train.py"].partition("for module")[2].splitlines()
+    assert [line[: -len(line.lstrip())] for line in loop[1:3]] == [2 * step, 3 * step]
 
 
 def test_a_helper_whose_callers_are_known(tmp_path: Path) -> None:
