@@ -301,7 +301,7 @@ def copy_package(folder: Path) -> Path:
     package = folder / "fsdp_migrate"
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "fsdp_migrate", package, ignore=ignore)
-    for name in ("codemods", "runtime"):
+    for name in ("codemods", "runtime", "docs/rules"):
         shutil.copytree(ROOT / name, package / name, ignore=ignore)
     return package
 

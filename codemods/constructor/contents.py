@@ -186,13 +186,20 @@ class Contents:
     def _parts(self, cls: Definition) -> Iterator[str]:
         """The attributes that a class gives itself by calls of torch.nn or of the program's classes."""
         for node in ast.walk(cls.node):
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-                target = node.targets[0]
-                if isinstance(target, ast.Attribute) and getattr(target.value, "id", "") == "self":
-                    for made in self.program.meanings(node.value.func, cls.file):
-                        of_program = isinstance(getattr(made, "node", None), ast.ClassDef)
-                        if of_program or getattr(made, "dotted", "").startswith("torch.nn."):
-                            yield target.attr
+            if isinstance(node, ast.Assign | ast.AnnAssign) and self._makes_part(node.value, cls):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                for each in (each for target in targets for each in ast.walk(target)):
+                    if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store):
+                        yield each.attr
+
+    def _makes_part(self, value: ast.expr | None, cls: Definition) -> bool:
+        calls = (each for each in ast.walk(value or ast.Pass()) if isinstance(each, ast.Call))
+        return any(
+            isinstance(getattr(made, "node", None), ast.ClassDef)
+            or getattr(made, "dotted", "").startswith("torch.nn.")
+            for call in calls
+            for made in self.program.meanings(call.func, cls.file)
+        )
 
     def _reached(self, definition: Definition) -> Iterator[Definition]:
         """A class or function, and those that it names, directly or through others."""

@@ -202,17 +202,20 @@ def definition(construction: Construction, parts: Plain, shape: Shape, *, skip_r
     Raises:
         Stays: if it reads a name that only the expression around the call has.
     """
-    context, call = construction.context, construction.call
-    lines = "\n".join(_lines(construction, parts, shape, skip_root))
+    file, lines = (
+        construction.context.file,
+        "\n".join(_lines(construction, parts, shape, skip_root)),
+    )
     assert shape.statement is not None
     for node in _names(lines):
-        if node.id != shape.model:
-            here = context.file.variable(node, call)
-            there = context.file.variable(node, shape.statement)
-            if here is not None and (there is None or here.scope is not there.scope):
-                raise Stays("the call is inside an expression, where a loop cannot go")
-            if here is not None and construction.maker is not None and len(here.bindings) > 1:
-                raise Stays(f"{node.id} may change before the partial is called")
+        here, there = (file.variable(node, at) for at in (construction.call, shape.statement))
+        if here is None or node.id == shape.model:
+            continue
+        by = (getattr(binding, "node", None) for binding in here.bindings)
+        if here != there or any(isinstance(each, ast.comprehension) for each in by):
+            raise Stays("the call is inside an expression, where a loop cannot go")
+        if construction.maker is not None and len(here.bindings) > 1:
+            raise Stays(f"{node.id} may change before the partial is called")
     return f"def {shape.function}({shape.model}):\n{indent(lines, '    ')}"
 
 

@@ -20,6 +20,18 @@ ZERO2 = "sharding_strategy=ShardingStrategy.SHARD_GRAD_OP"
 PARTIAL = f"shard = functools.partial(FSDP, {ZERO2})\n"
 WITH = "with enable_wrap(wrapper_cls=FSDP, use_orig_params=True):\n"
 
+PART = """\
+class Part(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.unused = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.used(x)
+
+
+"""
+
 # Programs with what they become, behind their imports.
 BECOMES = {
     "a dictionary that is only unpacked": (
@@ -255,6 +267,64 @@ def shard(model):
 net = shard(Net())
 """,
     ),
+    "a partial, and a blank line": (
+        f"shard = functools.partial(FSDP, {BY_BLOCK})\n\nnet = shard(Net())\n",
+        """\
+def shard(model):
+    for module in reversed(list(model.modules())):
+        if module is not model and isinstance(module, Block):
+            fully_shard(module)
+    return fully_shard(model)
+
+net = shard(Net())
+""",
+    ),
+    "a partial, and a comment": (
+        f"shard = functools.partial(FSDP, {BY_BLOCK})  # by block\nnet = shard(Net())\n",
+        """\
+def shard(model):
+    for module in reversed(list(model.modules())):
+        if module is not model and isinstance(module, Block):
+            fully_shard(module)
+    return fully_shard(model)  # by block
+net = shard(Net())
+""",
+    ),
+    "a partial for a model that leaves parameters unused": (
+        PART + "shard = functools.partial(FSDP)\nnet = shard(Part())\n",
+        PART
+        + """\
+def shard(model):
+    fully_shard(model)
+    fill_unused_gradients(model)
+    return model
+
+net = shard(Part())
+""",
+    ),
+    "calls around a call": (
+        PART + "net = [FSDP(Part())][0]\nsave(net.state_dict())\n",
+        PART
+        + "net = [use_full_state_dicts(fill_unused_gradients(fully_shard(Part())))][0]\nsave(net.state_dict())\n",
+    ),
+    "a function in a function, behind a blank line": (
+        f"def build():\n    x = 1\n\n    return [FSDP(Net(), {BY_BLOCK}), x]\n\n\nbuild()\n",
+        """\
+def build():
+    x = 1
+
+    def shard(model):
+        for module in reversed(list(model.modules())):
+            if module is not model and isinstance(module, Block):
+                fully_shard(module)
+        return fully_shard(model)
+
+    return [shard(Net()), x]
+
+
+build()
+""",
+    ),
     "a partial with nothing to say": (
         "shard = functools.partial(FSDP, use_orig_params=True)\nnet = shard(Net())\n",
         "shard = fully_shard\nnet = shard(Net())\n",
@@ -304,7 +374,13 @@ STAYS = {
     ),
     "another name that may be another class": "A = FSDP\nif x:\n    A = Other\nnet = A(Net())\n",
     "another name that is handed on": "A = FSDP\nnet = A(Net())\nclasses = [A]\n",
-    "a name of the comprehension": "models = [FSDP(Net(), auto_wrap_policy=ModuleWrapPolicy({b})) for b in blocks]\n",
+    "a name of the comprehension": f"models = [FSDP(Net(), {BY_BLOCK}, cpu_offload=CPUOffload(low)) for low in lows]\n",
+    "a name of the comprehension, and of the file": (
+        f"low = True\nmodels = [FSDP(Net(), {BY_BLOCK}, cpu_offload=CPUOffload(low)) for low in lows]\n"
+    ),
+    "a name of the lambda": (
+        f"low = True\nmake = lambda low: FSDP(Net(), {BY_BLOCK}, cpu_offload=CPUOffload(low))\nmake(1)\n"
+    ),
     "a function on one line": f"def build(): return 1, FSDP(Net(), {BY_BLOCK})\n\n\nbuild()\n",
     **{
         f"a decorator of {head}": f"@log(FSDP(Net(), {BY_BLOCK}))\n{head}:\n    pass\n"
