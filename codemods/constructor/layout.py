@@ -91,7 +91,7 @@ def _shape_by(construction: Construction, maker: Construction, source: str, part
         return Shape(statement, "return", _parameter(maker, parts), function=name)
     if not only_calls(replace(parts, checks=())):  # those are at its maker
         raise Stays("the call is inside an expression, where a loop cannot go")
-    for node in _names(f"f(x{_arguments({**parts.root, **parts.shared})})"):
+    for node in _names(f"f(x{_arguments(parts.shared)})"):
         there, here = (file.variable(node, each.call) for each in (maker, construction))
         if there is not None and (there != here or len(there.bindings) > 1):
             raise Stays(f"{node.id} may mean something else where wrap is called")

@@ -48,9 +48,7 @@ class Rewritten:
 
 def leaves_of(context: Context, value: ast.expr) -> Iterator[ast.expr]:
     """The expressions in this file that an argument can get its value from."""
-    inner = branches(value)
-    if not inner and isinstance(value, ast.Name):
-        inner = [each.value for each in _assigned(context, value)]
+    inner = branches(value) or [each.value for each in _assigned(context, value)]
     if not inner:
         yield value
     for each in inner:
@@ -74,7 +72,7 @@ def rewritten(
     text = _text(context, value, table)
     if text is not None:
         return Rewritten(text, tuple(leaves_of(context, value)))
-    assigned = _assigned(context, value) if isinstance(value, ast.Name) else []
+    assigned = _assigned(context, value)
     texts = [_text(context, each.value, table) for each in assigned]
     if not assigned or None in texts or not _is_only_use(context, value, assigned):
         return _constant(context, value, table)
@@ -131,7 +129,7 @@ def _text(context: Context, value: ast.expr, table: Table) -> str | None:
     return text
 
 
-def _assigned(context: Context, name: ast.Name) -> list[Assigned]:
+def _assigned(context: Context, name: ast.expr) -> list[Assigned]:
     """The assignments that can give a name its value; none if it may have another value."""
     bindings = context.file.bindings(name)
     known = [each for each in bindings if isinstance(each, Assigned) and not each.path]

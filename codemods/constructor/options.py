@@ -35,7 +35,7 @@ def fixed(context: Context, dictionary: ast.expr, at: ast.AST) -> Fixed | None:
         return None
     found = file.variable(dictionary)
     binding = found.bindings[0] if found and len(found.bindings) == 1 else None
-    if found is None or not isinstance(binding, Assigned) or binding.path:
+    if found is None or not isinstance(binding, Assigned):
         return None
     keywords = [file.parents[read] for read in file.reads(dictionary)]
     if not all(isinstance(each, ast.keyword) and each.arg is None for each in keywords):

@@ -302,6 +302,10 @@ def shard(model):
 net = shard(Part())
 """,
     ),
+    "a model that leaves parameters unused": (
+        PART + "net = FSDP(Part())\n",
+        PART + "net = Part()\nfully_shard(net)\nfill_unused_gradients(net)\n",
+    ),
     "calls around a call": (
         PART + "net = [FSDP(Part())][0]\nsave(net.state_dict())\n",
         PART
@@ -367,8 +371,33 @@ STAYS = {
     "a dictionary that is handed on": (
         "options = dict(use_orig_params=True)\nupdate(options)\nnet = FSDP(Net(), **options)\n"
     ),
+    "a dictionary that is an argument": (
+        "options = dict(use_orig_params=True)\nupdate(given=options)\nnet = FSDP(Net(), **options)\n"
+    ),
+    "a dictionary of two values": (
+        "options = dict(use_orig_params=True)\nif low:\n    options = dict(cpu_offload=CPUOffload(True))\n"
+        "net = FSDP(Net(), **options)\n"
+    ),
+    "a dictionary of two names": "options = more = dict(use_orig_params=True)\nnet = FSDP(Net(), **options)\n",
+    "a dictionary that a function makes": "options = read(use_orig_params=True)\nnet = FSDP(Net(), **options)\n",
     "a dictionary that shares its line": "options = dict(use_orig_params=True); x = 1\nnet = FSDP(Net(), **options)\n",
     "a dictionary with another in it": "options = dict(more, use_orig_params=True)\nnet = FSDP(Net(), **options)\n",
+    "a dictionary with more in it": "options = dict(use_orig_params=True, **more)\nnet = FSDP(Net(), **options)\n",
+    "a dictionary of a name that is another there": (
+        "low = True\noptions = dict(cpu_offload=CPUOffload(low))\n\n\ndef build(low):\n"
+        "    return FSDP(Net(), **options)\n\n\nbuild(1)\n"
+    ),
+    **{
+        f"a dictionary of two imports, {one} and {other}": (
+            f"if first:\n    {one}\nelse:\n    {other}\noptions = dict(cpu_offload=CPUOffload(low))\n"
+            "net = FSDP(Net(), **options)\n"
+        )
+        for one, other in (
+            ("from one import low", "from other import low"),
+            ("from one import a as low", "from one import b as low"),
+            ("import one as low", "import other as low"),
+        )
+    },
     "a dictionary of a name that changes": (
         "low = True\noptions = dict(cpu_offload=CPUOffload(low))\nlow = False\nnet = FSDP(Net(), **options)\n"
     ),

@@ -73,6 +73,9 @@ STAYS = {
     "a name of another module": (
         "from settings import strategy\nmodel = FSDP(nn.Linear(2, 2), sharding_strategy=strategy)"
     ),
+    "a name of FSDP1 in what a value is made of": (
+        "model = FSDP(nn.Linear(2, 2), cpu_offload=CPUOffload(kind is ShardingStrategy.NO_SHARD))"
+    ),
     "a part of what is unpacked": (
         "strategy, other = ShardingStrategy.NO_SHARD, 1\n"
         "model = FSDP(nn.Linear(2, 2), sharding_strategy=strategy)"

@@ -194,6 +194,21 @@ model = FSDP(nn.Linear(2, 2), **options)
     assert program.codes('"limit_all_gathers"')
 
 
+def test_a_dict_of_the_same_name_elsewhere_is_another(migrate: Migrate) -> None:
+    program = migrate(f"""{HEAD}
+def show():
+    options = {{"use_orig_params": True}}
+    print(options)
+
+
+def build(options):
+    options["limit_all_gathers"] = True
+    return FSDP(nn.Linear(2, 2), **options)
+""")
+    assert not program.codes('"use_orig_params"')
+    assert program.codes('"limit_all_gathers"')
+
+
 @pytest.mark.parametrize(
     "use",
     [
