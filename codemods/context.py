@@ -203,10 +203,6 @@ class Context:
         """The edit that puts statements above a statement."""
         return text.insert_above(self.file, statement, code, self._layout)
 
-    def insert_below(self, statement: ast.stmt, code: str) -> Edit:
-        """The edit that puts statements below a statement."""
-        return text.insert_below(self.file, statement, code, self._layout)
-
     def dedent(self, statement: ast.With) -> list[Edit]:
         """The edits that put the body of a `with` in its place."""
         return text.dedent_body(self.file, statement)

@@ -82,13 +82,12 @@ def swap(
         if not name and is_module(local)
     }
     spelled: dict[ast.expr, str] = {}
-    needs: dict[tuple[str, str], Import] = {}
+    needs: dict[str, Import] = {}
     for node, target in sorted(written_out, key=lambda each: _runs_late(context, each[0])):
         name = _last(node) if node in context.references or node in context.quoted else ""
-        local = _at_hand(context, statements, node, name, target) if name else ""
-        spelled[node] = local or f"{target}.{name}".rstrip(".")
-        if local == name or not (local or _covered(target, imported)):
-            needs.setdefault((target, local), Import(target, local, node))
+        spelled[node] = f"{target}.{name}".rstrip(".")
+        if not _covered(target, imported):
+            needs.setdefault(target, Import(target, "", node))
     insert = hand_out(context, statements, [*needed, *needs.values()])
     found = [each for statement in statements for each in _say(statement, joined)]
     found += [
@@ -244,29 +243,6 @@ def _is_other_package(binding: Binding) -> bool:
         return False
     member = f".{binding.member}" if binding.member else ""
     return TORCH.startswith(f"{binding.module}{member}.")
-
-
-def _at_hand(
-    context: Context,
-    statements: Sequence[ImportChange],
-    node: ast.expr,
-    name: str,
-    target: str,
-) -> str:
-    """The name for what is written out, where the top of the file imports it, or others from the same module."""
-    scope, head = context.file.scope_of(node), list(leading(context))
-    above = [
-        s
-        for s in statements
-        if s.node in head and s.node.lineno < node.lineno and "*" not in s.locals
-    ]
-    new = [(local, *moved) for s in above for local, moved in s.move.items()]
-    for local, module, of in new:
-        found = scope.lookup(local)
-        if (module, of) == (target, name) and found and found.scope is context.file.scope:
-            return local
-    beside = any(module == target and of for _, module, of in new)
-    return name if beside and scope.lookup(name) is None else ""
 
 
 def _covered(target: str, imported: Collection[str]) -> bool:

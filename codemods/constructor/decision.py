@@ -14,17 +14,15 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache, partial
 
 from fsdp_migrate.codemods.constructor import precision, recorded, wrapping
-from fsdp_migrate.codemods.constructor.before import Before
+from fsdp_migrate.codemods.constructor.before import Before, are_held
 from fsdp_migrate.codemods.constructor.construction import (
     Construction,
     Constructions,
 )
 from fsdp_migrate.codemods.constructor.contents import BATCH_NORM, BUFFERS, Contents
 from fsdp_migrate.codemods.constructor.dependence import GATHERED, WHOLE, WORDS, dependences
-from fsdp_migrate.codemods.constructor.form import PlainForm, handled_by
-from fsdp_migrate.codemods.constructor.guards import are_held
+from fsdp_migrate.codemods.constructor.form import PlainForm, handled_by, parts_of, why_not
 from fsdp_migrate.codemods.constructor.layout import definition, shape_of
-from fsdp_migrate.codemods.constructor.leaves import leaves_of
 from fsdp_migrate.codemods.constructor.makers import runs_under
 from fsdp_migrate.codemods.constructor.origin import (
     Origin,
@@ -33,8 +31,7 @@ from fsdp_migrate.codemods.constructor.origin import (
     origin_of,
     stays_inside,
 )
-from fsdp_migrate.codemods.constructor.parts import parts_of, why_not
-from fsdp_migrate.codemods.constructor.plain import Plain, Stays, merged, reads
+from fsdp_migrate.codemods.constructor.plain import Plain, Stays, leaves_of, merged, reads
 from fsdp_migrate.codemods.constructor.recorded_units import check_outputs
 from fsdp_migrate.codemods.constructor.translate import beside_batch_norm
 from fsdp_migrate.codemods.context import Context

@@ -11,9 +11,13 @@ import ast
 import re
 from collections.abc import Collection, Iterator
 
-from fsdp_migrate.codemods.constructor.before import Before, subject_of
-from fsdp_migrate.codemods.constructor.guards import asks_first, is_wrapped, was_wrapper
-from fsdp_migrate.codemods.constructor.leaves import leaves_of
+from fsdp_migrate.codemods.constructor.before import (
+    Before,
+    asks_first,
+    is_wrapped,
+    subject_of,
+    was_wrapper,
+)
 from fsdp_migrate.codemods.constructor.origin import is_looked_at, may_be_module
 from fsdp_migrate.codemods.constructor.parameter_names import (
     NAMED,
@@ -21,6 +25,7 @@ from fsdp_migrate.codemods.constructor.parameter_names import (
     is_safe,
     is_summoned,
 )
+from fsdp_migrate.codemods.constructor.plain import leaves_of
 from fsdp_migrate.codemods.constructor.refused import refused
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import last_name

@@ -7,17 +7,21 @@ from collections.abc import Callable, Iterator
 
 from fsdp_migrate.codemods.constructor import precision, sharding, training, wrapping
 from fsdp_migrate.codemods.constructor.construction import (
+    CONSTRUCTOR,
     DIRECT,
+    ENABLE_WRAP,
+    PARTIAL,
     SUBCLASS,
+    UNKNOWN,
+    UNPACKED,
+    WRAP,
     Argument,
     Construction,
 )
 from fsdp_migrate.codemods.constructor.decision import Decision, decisions
-from fsdp_migrate.codemods.constructor.form import PlainForm
-from fsdp_migrate.codemods.constructor.makers import ENABLE_WRAP, PARTIAL, WRAP, with_of
-from fsdp_migrate.codemods.constructor.parts import why_not
+from fsdp_migrate.codemods.constructor.form import PlainForm, why_not
+from fsdp_migrate.codemods.constructor.makers import with_of
 from fsdp_migrate.codemods.constructor.plain import Said
-from fsdp_migrate.codemods.constructor.rules import CONSTRUCTOR, UNKNOWN, UNPACKED
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.findings import Action

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from textwrap import indent
 from tokenize import COMMENT
 
-from fsdp_migrate.codemods.constructor.construction import FREE, Construction
-from fsdp_migrate.codemods.constructor.makers import PARTIAL, with_of
+from fsdp_migrate.codemods.constructor.construction import FREE, PARTIAL, Construction
+from fsdp_migrate.codemods.constructor.makers import with_of
 from fsdp_migrate.codemods.constructor.plain import Plain, Stays
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import comments, comments_between, newline, tokens

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
-from fsdp_migrate.codemods.constructor.rules import CONSTRUCTOR
+from fsdp_migrate.codemods.constructor.construction import (
+    CONSTRUCTOR,
+    ENABLE_WRAP,
+    PARTIAL,
+    WRAP,
+    Construction,
+)
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.scopes import Assigned
 
-if TYPE_CHECKING:
-    from fsdp_migrate.codemods.constructor.construction import Construction
-
 # What may run later than the statement that it is in.
 _LATER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.GeneratorExp, ast.ClassDef)
 # Where the files that share a model name something.
 Uses = Callable[[str], Iterable[tuple[File, ast.expr]]]
-
-PARTIAL, ENABLE_WRAP, WRAP = "partial", "enable_wrap", "wrap"
 
 
 def find_makers(context: Context, constructions: Sequence[Construction]) -> None:

@@ -11,8 +11,7 @@ import ast
 from dataclasses import replace
 
 from fsdp_migrate.codemods.constructor.construction import Argument, Construction
-from fsdp_migrate.codemods.constructor.leaves import rewritten
-from fsdp_migrate.codemods.constructor.plain import Plain, Said, Stays, is_given
+from fsdp_migrate.codemods.constructor.plain import Plain, Said, Stays, is_given, rewritten
 from fsdp_migrate.codemods.constructor.translate import casts, mp_policy, translated
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit import text

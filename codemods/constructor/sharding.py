@@ -10,15 +10,16 @@ import ast
 from dataclasses import replace
 
 from fsdp_migrate.codemods.constructor.construction import Argument, Construction
-from fsdp_migrate.codemods.constructor.leaves import Rewritten, rewritten
 from fsdp_migrate.codemods.constructor.plain import (
     Plain,
+    Rewritten,
     Said,
     Stays,
     bound,
     device_type,
     is_given,
     is_pure,
+    rewritten,
 )
 from fsdp_migrate.codemods.constructor.translate import HYBRID, reshard_after_forward
 from fsdp_migrate.codemods.rule import Import, Rule

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 from fsdp_migrate.codemods.constructor import sharding
 from fsdp_migrate.codemods.constructor.construction import Argument, Construction
-from fsdp_migrate.codemods.constructor.leaves import rewritten
 from fsdp_migrate.codemods.constructor.plain import (
     Plain,
     Said,
@@ -19,6 +18,7 @@ from fsdp_migrate.codemods.constructor.plain import (
     has_torch,
     is_given,
     is_pure,
+    rewritten,
 )
 from fsdp_migrate.codemods.constructor.translate import offload_policy
 from fsdp_migrate.codemods.context import Context

@@ -119,13 +119,6 @@ def insert_above(file: File, statement: ast.stmt, code: str, line_length: int | 
     return Edit(start, start, _laid_out(file, statement, code, line_length))
 
 
-def insert_below(file: File, statement: ast.stmt, code: str, line_length: int | None = 88) -> Edit:
-    """New statements on lines of their own, below a statement that has its lines to itself."""
-    _, end = file.lines(statement)
-    prefix = "" if file.text[:end].endswith(("\n", "\r")) else newline(file)
-    return Edit(end, end, prefix + _laid_out(file, statement, code, line_length))
-
-
 def replace_statement(
     file: File, statement: ast.stmt, code: str, line_length: int | None = 88
 ) -> Edit:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from fsdp_migrate.codemods.context import Context, keyword
-from fsdp_migrate.codemods.left.taken import is_for_other_models, is_known_as_whole, taken
+from fsdp_migrate.codemods.left.taken import is_known_as_whole, taken
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.names import CLASS
@@ -77,7 +77,7 @@ def _of_ignored(program: Program) -> Action | None:
 def _are_sharded(context: Context, given: ast.expr) -> bool:
     from_models, file = taken(context), context.file
     sharded = from_models.are_parameters(given, file) or from_models.is_parameter(given, file)
-    return sharded and not (is_known_as_whole(file, given) or is_for_other_models(context, given))
+    return sharded and not is_known_as_whole(file, given)
 
 
 def _is_for_others(context: Context, call: ast.Call) -> bool:

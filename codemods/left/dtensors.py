@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context, keyword
-from fsdp_migrate.codemods.left.taken import is_for_other_models, is_known_as_whole, taken
+from fsdp_migrate.codemods.left.taken import is_sharded, taken
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.findings import Action
@@ -29,7 +29,7 @@ def find(context: Context) -> Iterator[Found]:
         name = last_name(call.func)
         if name in _DRAWN:
             drawn = [*call.args[:1], getattr(call.func, "value", call)]
-            if any(_is_sharded(context, each) for each in drawn):
+            if any(is_sharded(context, each) for each in drawn):
                 yield Found(RANDOM, call, Action.MANUAL, _OTHERS, f"{name}(...)")
         fused = name == "SGD" and getattr(keyword(call, "fused"), "value", None) is True
         if (fused or name in _FAILING) and f"torch.optim.{name}" in context.dotted(call.func):
@@ -38,9 +38,3 @@ def find(context: Context) -> Iterator[Found]:
                 way = "leave fused out" if fused else "take another optimizer"
                 message = f"fails on FSDP2's DTensors: {way}"
                 yield Found(OPTIMIZER, call, Action.MANUAL, message, f"{name}(...)")
-
-
-def _is_sharded(context: Context, node: ast.expr) -> bool:
-    return taken(context).is_parameter(node, context.file) and not (
-        is_known_as_whole(context.file, node) or is_for_other_models(context, node)
-    )

@@ -11,13 +11,12 @@ import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
-from fsdp_migrate.codemods.constructor.options import given_keys
+from fsdp_migrate.codemods.constructor.construction import given_keys
 from fsdp_migrate.codemods.context import Context, shortened
-from fsdp_migrate.codemods.left.measured import is_measured, measuring, reduces_over_ranks
 from fsdp_migrate.codemods.left.taken import (
     PARTS,
-    is_for_other_models,
     is_known_as_whole,
+    is_sharded,
     taken,
 )
 from fsdp_migrate.codemods.rule import Found, Rule
@@ -63,7 +62,7 @@ def find(context: Context) -> Iterator[Found]:
     for attribute in _used(context, _is_called, *_FAILING):
         yield Found(RULE, attribute, Action.MANUAL, _FAILING[attribute.attr])
     for node in (*_measured(context), *_asked_for_none(context)):
-        if _is_sharded(context, node):
+        if is_sharded(context, node):
             yield Found(RULE, node, Action.MANUAL, NORM, shortened(_use(context, node)))
     yield from _vectors(context)
 
@@ -81,7 +80,7 @@ def _tested_by_name(context: Context) -> Iterator[ast.Call]:
     file = context.file
     for call in _name_tests(file):
         if taken(context).are_parameters(call, file, (1,)) and _were_flat(context):
-            if not (is_known_as_whole(file, call) or is_for_other_models(context, call)):
+            if not is_known_as_whole(file, call):
                 yield call
 
 
@@ -129,14 +128,8 @@ def _used(
     """The uses of some attributes on sharded parameters that satisfy `asked`."""
     for name in names:
         for attribute in context.file.attributes.get(name, ()):
-            if asked(context, attribute) and _is_sharded(context, attribute.value):
+            if asked(context, attribute) and is_sharded(context, attribute.value):
                 yield attribute
-
-
-def _is_sharded(context: Context, node: ast.expr) -> bool:
-    return taken(context).is_parameter(node, context.file) and not (
-        is_known_as_whole(context.file, node) or is_for_other_models(context, node)
-    )
 
 
 def _is_called(context: Context, attribute: ast.Attribute) -> bool:
@@ -178,3 +171,73 @@ def _asked_for_none(context: Context) -> Iterator[ast.expr]:
 def _use(context: Context, node: ast.expr) -> str:
     around = context.file.parents[node]
     return context.source(around if isinstance(around, ast.Attribute) else node)
+
+
+_REDUCING = frozenset(
+    {"amax", "amin", "max", "mean", "min", "norm", "std", "sum", "var", "vector_norm"}
+)
+# Done to every element, between a gradient and its norm.
+_ELEMENTWISE = frozenset(
+    {"abs", "bfloat16", "clone", "contiguous", "cpu", "cuda", "detach", "double", "float", "pow"}
+    | {"square", "to"}
+)
+_FLATTENING = frozenset({"flatten", "ravel", "reshape", "view"})
+_KEEPING = _ELEMENTWISE | _FLATTENING | {""}
+_JOINING = frozenset({"cat", "concat", "concatenate", "hstack"})
+
+
+def measuring(file: File) -> Iterator[ast.AST]:
+    """The calls of a file by which something can be measured."""
+    for name in _REDUCING | _JOINING | {"all_reduce"}:
+        for node in (*file.attributes.get(name, ()), *file.loads.get(name, ())):
+            yield file.parents[node]
+
+
+def is_measured(context: Context, node: ast.expr) -> bool:
+    """Whether a norm, a sum or a mean is taken of a tensor, it is flattened into one vector, or reduced over ranks."""
+    child: ast.AST = node
+    flat = False
+    for parent in context.file.ancestors(node):
+        name = _done_to(child, parent)
+        if name is None:
+            return False
+        if name in _REDUCING and isinstance(parent, ast.Attribute):
+            return isinstance(context.file.parents[parent], ast.Call)
+        if name in _REDUCING or (flat and name in _JOINING) or name == "all_reduce":
+            return isinstance(parent, ast.Call) and _is_torchs(context, parent)
+        flat = flat or name in _FLATTENING
+        listed = isinstance(parent, ast.ListComp | ast.GeneratorExp | ast.List | ast.Tuple)
+        if not (flat if listed else name in _KEEPING):
+            return False
+        child = parent
+    return False
+
+
+def _done_to(child: ast.AST, parent: ast.AST) -> str | None:
+    """The name of the operation applied to a tensor one step up, empty for a step of syntax; None if it is no operation."""
+    if isinstance(parent, ast.Attribute):
+        return parent.attr
+    if isinstance(parent, ast.Call) and child is not parent.func:
+        return (last_name(parent.func) or None) if child in parent.args[:1] else None
+    if isinstance(parent, ast.BinOp):
+        return "" if isinstance(parent.op, ast.Pow) and child is parent.left else None
+    of_syntax = ast.Call | ast.ListComp | ast.GeneratorExp | ast.List | ast.Tuple
+    return "" if isinstance(parent, of_syntax) else None
+
+
+def _is_torchs(context: Context, call: ast.Call) -> bool:
+    return any(path.startswith("torch.") for path in context.dotted(call.func))
+
+
+def reduces_over_ranks(context: Context, node: ast.AST) -> bool:
+    """Whether the function around a node adds something up over ranks, or multiplies the node by their number."""
+    function = context.file.function(node)
+    for around in context.file.ancestors(node):
+        if isinstance(around, ast.BinOp) and "world_size" in context.source(around):
+            return True
+    return any(
+        "reduce" in last_name(call.func)
+        and context.file.function(call) is function
+        and _is_torchs(context, call)
+        for call in context.file.of(ast.Call)
+    )

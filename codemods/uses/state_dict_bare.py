@@ -6,11 +6,11 @@ import ast
 from collections.abc import Iterator
 from functools import partial
 
-from fsdp_migrate.codemods.constructor.guards import last_value
+from fsdp_migrate.codemods.constructor.before import last_value
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.codemods.uses.state_dict_edits import Replacement, are_editable, call_edits
-from fsdp_migrate.codemods.uses.state_dict_run import has_other_names, is_set
+from fsdp_migrate.codemods.uses.state_dict_settings import has_other_names, is_set
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.findings import Action
 

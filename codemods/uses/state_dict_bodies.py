@@ -11,7 +11,6 @@ import builtins
 from dataclasses import dataclass, field
 
 from fsdp_migrate.codemods.context import Context, shortened
-from fsdp_migrate.codemods.uses.optimizer_states import is_of_class
 from fsdp_migrate.codemods.uses.state_dict_settings import MODULE
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition, External
@@ -140,8 +139,7 @@ class _Reader:
         self.known.add(call)
         if isinstance(call.func, ast.Name) and call.func.id in _ASK:
             return True
-        if is_of_class(self.context, call):
-            assert isinstance(call.func, ast.Attribute)
+        if isinstance(call.func, ast.Attribute) and self.context.fsdp1(call.func.value) == CLASS:
             if call.func.attr == "optim_state_dict_to_load":
                 self.body.to_load.append(call)
             elif call.func.attr == "optim_state_dict":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fsdp_migrate.codemods.context import Context
@@ -92,52 +92,34 @@ def call_edits(context: Context, replacements: Sequence[Replacement], shift: int
 
 def _in_statement(
     context: Context, statement: ast.stmt, calls: Sequence[Replacement], shift: int
-) -> Iterator[Edit]:
+) -> list[Edit]:
     file = context.file
     edits = sorted(Edit(*file.span(each.call), each.code) for each in calls)
-    long = [each for each in calls if _width(context, each.call, edits) > _limit(context, shift)]
     first, last = file.span(statement)
+    indent = indentation(file, statement)
+    indent = indent[: len(indent) + shift]
+    limit = max(context.line_length - len(indent), 40)
+    code = edited_part(file, first, last, [e for e in edits if first <= e.start and e.end <= last])
     on_one_line = "\n" not in file.text[first:last] and context.is_alone(statement)
-    if long and on_one_line and isinstance(statement, _SIMPLE):
-        indent = indentation(file, statement)
-        indent = indent[: len(indent) + shift]
-        code = edited_part(file, first, last, _within(edits, first, last))
-        made = in_steps(file, formatted(code, _limit(context, len(indent))).rstrip("\n"))
-        yield Edit(first, last, made.replace("\n", newline(file) + indent))
-        return
-    for each in calls:
-        code = _exploded(context, each, shift) if each in long else each.code
-        yield Edit(*file.span(each.call), code)
+    if not on_one_line or not isinstance(statement, _SIMPLE):
+        return [Edit(*file.span(each.call), _laid_out(context, each, shift)) for each in calls]
+    if len(code) <= limit:
+        return edits
+    made = in_steps(file, formatted(code, limit).rstrip("\n"))
+    return [Edit(first, last, made.replace("\n", newline(file) + indent))]
 
 
 _SIMPLE = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return
 
 
-def _limit(context: Context, taken: int) -> int:
-    return max(context.line_length - taken, 40)
-
-
-def _width(context: Context, call: ast.Call, edits: Sequence[Edit]) -> int:
-    """The length of the longest line of a call after edits."""
-    file = context.file
-    start, end = file.lines(call)
-    lines = edited_part(file, start, end, _within(edits, start, end))
-    return max(map(len, NEWLINE.split(lines)))
-
-
-def _within(edits: Sequence[Edit], start: int, end: int) -> list[Edit]:
-    return [edit for edit in edits if start <= edit.start and edit.end <= end]
-
-
-def _exploded(context: Context, replacement: Replacement, shift: int) -> str:
-    """A call over several lines: its arguments on one, or on one each."""
-    file = context.file
-    start = file.line_starts[replacement.call.lineno - 1]
-    line = file.text[start : file.span(replacement.call)[0]]
-    indent = line[: len(line) - len(line.lstrip())]
-    indent = indent[: len(indent) + shift]
-    inner, end = indent + in_steps(file, "    "), newline(file)
-    arguments = f"{inner}{', '.join(replacement.arguments)}{end}"
-    if len(arguments) > context.line_length:
-        arguments = "".join(f"{inner}{argument},{end}" for argument in replacement.arguments)
-    return f"{replacement.function}({end}{arguments}{indent})"
+def _laid_out(context: Context, replacement: Replacement, shift: int) -> str:
+    """A call as source, over several lines if its line would be too long."""
+    file, call = context.file, replacement.call
+    start, stop = file.span(call)
+    line = file.text[file.line_starts[call.lineno - 1] : start]
+    behind = NEWLINE.split(file.text[stop : file.lines(call)[1]])[0]
+    if len(line) + shift + len(replacement.code) + len(behind) <= context.line_length:
+        return replacement.code
+    end = newline(file) + line[: len(line) - len(line.lstrip()) + shift]
+    inner = end + in_steps(file, "    ")
+    return f"{replacement.function}({inner}{', '.join(replacement.arguments)}{end})"

@@ -9,18 +9,20 @@ from functools import partial
 
 from fsdp_migrate.codemods.context import Context, keyword, shortened
 from fsdp_migrate.codemods.rule import Edit, Found, Rule
-from fsdp_migrate.codemods.uses import optimizer_states, state_dict_bare
+from fsdp_migrate.codemods.uses import state_dict_bare
 from fsdp_migrate.codemods.uses.state_dict_bodies import Body, body_of
 from fsdp_migrate.codemods.uses.state_dict_edits import Replacement, are_editable, unwrapped
-from fsdp_migrate.codemods.uses.state_dict_run import first_is_rank_0, has_other_names, is_set
 from fsdp_migrate.codemods.uses.state_dict_settings import (
     ON_RANK_0,
     Settings,
     Unknown,
+    first_is_rank_0,
+    has_other_names,
+    is_set,
     kind_of,
     settings,
 )
-from fsdp_migrate.facts.names import CLASS, STATE_DICTS
+from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES, STATE_DICTS
 from fsdp_migrate.facts.scopes import Assigned
 from fsdp_migrate.findings import Action
 
@@ -33,10 +35,20 @@ LOCAL = Rule(
     "local-state-dict",
     "LOCAL_STATE_DICT is a rank's flat shard, which FSDP2 does not have",
 )
+OPTIMIZER = Rule(
+    "FSDP335", "optimizer-state-dict", "the runtime has FSDP1's functions for optimizer states"
+)
+RULES = (CONTEXT, SET_TYPE, state_dict_bare.BARE, LOCAL, OPTIMIZER)
 
 _TYPED = ("state_dict_type", "set_state_dict_type")
 _LEGACY = "torch.distributed._shard.checkpoint"
-RULES = (CONTEXT, SET_TYPE, state_dict_bare.BARE, LOCAL, *optimizer_states.RULES)
+# What the runtime's functions for optimizers do; the others return what `optimizer.load_state_dict` takes.
+_OF_OPTIMIZERS = {
+    "optim_state_dict": "the runtime follows the state-dict type currently set",
+    "rekey_optim_state_dict": "the runtime turns parameter numbers into names, or names into numbers",
+    "full_optim_state_dict": "the runtime gives each rank what FSDP1 gave it",
+    "sharded_optim_state_dict": "the runtime gives each rank what FSDP1 gave it",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +94,7 @@ def find(context: Context) -> Iterator[Found]:
     for attribute in _attributes(context, "get_state_dict_type"):
         yield Found(SET_TYPE, attribute, Action.RUNTIME, "the runtime returns what FSDP1 did")
     yield from _local_types(context)
-    yield from optimizer_states.find(context)
+    yield from _of_optimizers(context)
     yield from state_dict_bare.find(context)
 
 
@@ -297,3 +309,14 @@ def _local_types(context: Context) -> Iterator[Found]:
         if context.fsdp1(member.value) == "StateDictType" and not is_asked:
             if isinstance(place, ast.Assign | ast.AnnAssign | ast.arguments | ast.keyword):
                 yield _raises(member)
+
+
+def _of_optimizers(context: Context) -> Iterator[Found]:
+    """FSDP1's functions for optimizer states, by the class or by a model."""
+    otherwise = "the runtime returns what optimizer.load_state_dict takes"
+    for name in OPTIMIZER_STATES:
+        for attribute in context.file.attributes.get(name, ()):
+            owner = attribute.value
+            if context.fsdp1(owner) == CLASS or context.can_be_model(owner):
+                message = _OF_OPTIMIZERS.get(name, otherwise)
+                yield Found(OPTIMIZER, attribute, Action.RUNTIME, message)

@@ -18,7 +18,7 @@ from fsdp_migrate.codemods.constructor.construction import FREE
 from fsdp_migrate.codemods.constructor.plain import Plain, Stays
 from fsdp_migrate.codemods.constructor.training import ARGUMENTS
 from fsdp_migrate.codemods.rule import Import
-from fsdp_migrate.codemods.uses import optimizer_states, scaler, state_dict_bodies
+from fsdp_migrate.codemods.uses import scaler, state_dict_bodies, state_dicts
 from fsdp_migrate.facts.names import (
     CLASS,
     FSDP2_NAMES,
@@ -212,7 +212,7 @@ def test_harmless_methods_and_functions_of_optimizers_exist() -> None:
     theirs = getattr(THEIRS[""], CLASS)
     listed = {n for n in vars(theirs) if "optim_state_dict" in n and not n.startswith("_")}
     assert set(OPTIMIZER_STATES) == listed
-    assert set(optimizer_states._STAYS) <= listed
+    assert set(state_dicts._OF_OPTIMIZERS) <= listed
     assert listed > state_dict_bodies._ANY_TYPE
 
 
