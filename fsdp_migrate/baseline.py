@@ -11,17 +11,12 @@ from collections import Counter
 from collections.abc import Collection
 from pathlib import Path, PurePath
 
-import click
-
+from fsdp_migrate.exit_codes import Unusable
 from fsdp_migrate.findings import Finding
 from fsdp_migrate.report import Report
 
 VERSION = 1
 Known = Counter[tuple[str, str]]  # by path, and by code and construct
-
-
-class BaselineError(click.ClickException):
-    """A baseline that cannot be used: the message names the file."""
 
 
 def write_baseline(file: Path, report: Report) -> None:
@@ -33,7 +28,7 @@ def write_baseline(file: Path, report: Report) -> None:
     try:
         file.write_text(text + "\n", "utf-8", "surrogateescape")
     except OSError as error:
-        raise BaselineError(f"{file}: cannot be written: {error.strerror}") from None
+        raise Unusable(f"{file}: cannot be written: {error.strerror}") from None
 
 
 def pass_known(file: Path, report: Report, files: Collection[Path]) -> None:
@@ -61,13 +56,13 @@ def _read(file: Path) -> Known:
     try:
         document = json.loads(file.read_text("utf-8", "surrogateescape"))
         if document["version"] != VERSION:
-            raise BaselineError(f"{file}: is of version {document['version']}, not {VERSION}")
+            raise Unusable(f"{file}: is of version {document['version']}, not {VERSION}")
         found = document["findings"].items()
         return Counter({(path, what): int(n) for path, each in found for what, n in each.items()})
     except OSError as error:
-        raise BaselineError(f"{file}: cannot be read: {error.strerror}") from None
+        raise Unusable(f"{file}: cannot be read: {error.strerror}") from None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise BaselineError(f"{file}: is no baseline of fsdp-migrate: {error}") from None
+        raise Unusable(f"{file}: is no baseline of fsdp-migrate: {error}") from None
 
 
 def _count(findings: Collection[Finding], folder: Path) -> Known:

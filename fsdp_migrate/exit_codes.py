@@ -5,3 +5,7 @@ FINDINGS = 1
 USAGE = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+
+
+class Unusable(ValueError):
+    """What the user gave cannot be used, as settings or a recording: the message says why, and the code is `USAGE`."""

@@ -13,9 +13,8 @@ from fsdp_migrate.discover import Discovered, discover, mentions_fsdp
 from fsdp_migrate.exit_codes import DONE, FINDINGS, USAGE
 from fsdp_migrate.findings import Problem
 from fsdp_migrate.report import Report
-from fsdp_migrate.settings import Options, Settings, SettingsError, load_settings, split_codes
+from fsdp_migrate.settings import Options, Settings, load_settings, split_codes
 from fsdp_migrate.source import Source, parse_problem, read_source, source_from_bytes
-from fsdp_migrate.vendor import VendorError
 from fsdp_migrate.views import rendered, text
 from fsdp_migrate.views.terminal import Stream, wants_colour, write_bytes, write_text
 
@@ -70,14 +69,8 @@ def run(request: Request) -> int:
         raise click.UsageError("`-` is standard input, one source: it takes no other paths")
     if request.vendor and request.from_stdin:
         raise click.UsageError("--vendor needs the files that will import the copy, not `-`")
-    try:
-        return _run(request)
-    except VendorError as error:
-        raise click.UsageError(f"--vendor {error}") from None
-
-
-def _run(request: Request) -> int:
-    settings = _settings(request)
+    paths = [] if request.from_stdin else [Path(path) for path in request.paths]
+    settings = load_settings(paths)
     options = Options(
         form=request.form,
         only_checks=request.only_checks,
@@ -105,22 +98,12 @@ def _run(request: Request) -> int:
     return FINDINGS if request.check and not report.is_done else DONE
 
 
-def _settings(request: Request) -> Settings:
-    try:
-        return load_settings([] if request.from_stdin else [Path(path) for path in request.paths])
-    except SettingsError as error:
-        raise click.ClickException(str(error)) from None
-
-
 def _values(request: Request) -> Values | None:
     if not request.values:
         return None
-    from fsdp_migrate.values import UnusableValues, read
+    from fsdp_migrate.values import read
 
-    try:
-        return read(request.values)
-    except UnusableValues as error:
-        raise click.ClickException(str(error)) from None
+    return read(request.values)
 
 
 def _known_codes(codes: frozenset[str]) -> frozenset[str]:

@@ -10,6 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fsdp_migrate.exit_codes import Unusable
+
 if TYPE_CHECKING:
     from fsdp_migrate.values import Values
 
@@ -53,10 +55,6 @@ class Settings:
     select: frozenset[str] = frozenset()
     ignore: frozenset[str] = frozenset()
     baseline: Path | None = None
-
-
-class SettingsError(ValueError):
-    """Settings that cannot be used: the message names the file and the key."""
 
 
 def load_settings(paths: Sequence[Path]) -> Settings:
@@ -115,16 +113,16 @@ def _read_table(file: Path) -> dict[str, object] | None:
     try:
         tables = _tables(file)
     except (OSError, ValueError, RecursionError) as error:
-        raise SettingsError(f"{file}: cannot be read: {error}") from None
+        raise Unusable(f"{file}: cannot be read: {error}") from None
     from difflib import SequenceMatcher
 
     for name in tables:
         alike = SequenceMatcher(None, "fsdp-migrate", name.lower()).ratio()
         if name != "fsdp-migrate" and alike > _ALIKE:
-            raise SettingsError(f"{file}: [tool.{name}] is not read: the table is {TABLE}")
+            raise Unusable(f"{file}: [tool.{name}] is not read: the table is {TABLE}")
     table = tables.get("fsdp-migrate")
     if table is not None and not isinstance(table, dict):
-        raise SettingsError(f"{file}: {TABLE} must be a table")
+        raise Unusable(f"{file}: {TABLE} must be a table")
     return table
 
 
@@ -132,16 +130,16 @@ def _checked(file: Path, table: dict[str, object]) -> Settings:
     unknown = sorted(set(table) - set(KEYS))
     if unknown:
         names = ", ".join(unknown)
-        raise SettingsError(f"{file}: unknown key in {TABLE}: {names} (known: {', '.join(KEYS)})")
+        raise Unusable(f"{file}: unknown key in {TABLE}: {names} (known: {', '.join(KEYS)})")
     lists: dict[str, list[str]] = {}
     for key in LISTS:
         value = table.get(key, [])
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise SettingsError(f"{file}: {key} in {TABLE} must be a list of strings")
+            raise Unusable(f"{file}: {key} in {TABLE} must be a list of strings")
         lists[key] = value
     baseline = table.get("baseline")
     if not isinstance(baseline, str | None):
-        raise SettingsError(f"{file}: baseline in {TABLE} must be a string")
+        raise Unusable(f"{file}: baseline in {TABLE} must be a string")
     return Settings(
         root=file.parent,
         exclude=tuple(lists["exclude"]),

@@ -18,6 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from fsdp_migrate.exit_codes import Unusable
 from fsdp_migrate.findings import Problem
 from fsdp_migrate.source import shown_path
 
@@ -29,10 +30,6 @@ _OTHER = ("arguments", "differs", "names", "times")
 _MOST_SEEN = 4
 
 Entry = dict[str, Any]
-
-
-class UnusableValues(ValueError):
-    """A file that is no recording; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +96,7 @@ class Values:
 
 
 def read(paths: Iterable[Path]) -> Values:
-    """The values that several recordings agree on; raises UnusableValues for a file that is no recording of this
+    """The values that several recordings agree on; raises Unusable for a file that is no recording of this
     version.
     """
     runs = [_read(path) for path in paths]
@@ -107,7 +104,7 @@ def read(paths: Iterable[Path]) -> Values:
     for path, run in zip(paths, runs, strict=True):
         for name, digest in run["files"].items():
             if files.setdefault(name, digest) != digest:
-                raise UnusableValues(f"{path}: {name} is not the file that the others recorded")
+                raise Unusable(f"{path}: {name} is not the file that the others recorded")
     return Values(tuple(merged(entry for run in runs for entry in run["constructs"])), files)
 
 
@@ -116,9 +113,9 @@ def _read(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
         version = data["version"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UnusableValues(f"{path}: no recording of `fsdp-migrate values`: {error}") from None
+        raise Unusable(f"{path}: no recording of `fsdp-migrate values`: {error}") from None
     if version != VERSION:
-        raise UnusableValues(f"{path}: version {version}; this release reads version {VERSION}")
+        raise Unusable(f"{path}: version {version}; this release reads version {VERSION}")
     return dict(data)
 
 

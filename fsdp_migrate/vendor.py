@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from fsdp_migrate import __version__
+from fsdp_migrate.exit_codes import Unusable
 from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.report import Change
 
@@ -24,10 +25,6 @@ _HEADER = (
     "# Do not edit: `fsdp-migrate PATH --vendor DIR` brings it up to date.\n"
 )
 _IMPORTED = re.compile(r"^\s*(?:from|import)\s+(\w[\w.]*)(?:\s+import\s+(\w+))?")
-
-
-class VendorError(ValueError):
-    """A folder that the runtime cannot be copied to: the message says why."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +111,7 @@ def is_copy(folder: str | Path) -> bool:
 
 
 def package_at(folder: Path, files: Iterable[Path]) -> Package:
-    """The package that a folder is to the files of a run; raises VendorError where it cannot be one.
+    """The package that a folder is to the files of a run; raises Unusable where it cannot be one.
 
     It is named from the outermost folder above it that a file of the run is imported from: a script's own, or the one
     around a package.
@@ -123,20 +120,22 @@ def package_at(folder: Path, files: Iterable[Path]) -> Package:
     above = [root for root in folder.parents if root in roots]
     if roots and not above:
         places = ", ".join(sorted(map(str, roots)))
-        raise VendorError(
-            f"{folder}: no program of this run could import it; choose one in {places}"
+        raise Unusable(
+            f"--vendor {folder}: no program of this run could import it; choose one in {places}"
         )
     parts = folder.relative_to(above[-1]).parts if above else (folder.name,)
     if not all(part.isidentifier() for part in parts):
-        raise VendorError(f"{folder}: {'.'.join(parts)} is no name that can be imported")
+        raise Unusable(f"--vendor {folder}: {'.'.join(parts)} is no name that can be imported")
     if folder.exists() and not is_copy(folder) and (folder.is_file() or any(folder.iterdir())):
-        raise VendorError(f"{folder}: exists and holds something else than a copy of the runtime")
+        raise Unusable(
+            f"--vendor {folder}: exists and holds something else than a copy of the runtime"
+        )
     return Package(".".join(parts), folder)
 
 
 def copies(folder: Path, programs: Iterable[str]) -> list[Change]:
     """What brings a copy up to date: the modules that the programs use, as texts, and those that it has already."""
-    source = _runtime()
+    source = runtime_folder()
     homes = _homes(source)
     wanted = {file.stem for file in folder.glob("*.py")} - {"__init__"}
     for text in programs:
@@ -158,8 +157,8 @@ def _change(path: Path, text: str) -> Change | None:
     return Change(path, before, after) if before != after else None
 
 
-def _runtime() -> Path:
-    # The package is looked up, not imported: it needs torch.
+def runtime_folder() -> Path:
+    """Where the installed runtime is; it is looked up, not imported, since it needs torch."""
     from importlib import util
 
     spec = util.find_spec(RUNTIME)

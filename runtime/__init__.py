@@ -8,7 +8,6 @@ FSDP1 is imported, so that a program goes on running on a torch without it.
 from typing import Any
 
 from . import api, fully_sharded_data_parallel, sharded_grad_scaler, wrap
-from .accumulate import no_sync
 from .api import (
     BackwardPrefetch,
     CPUOffload,
@@ -30,7 +29,7 @@ from .api import (
 from .bridge import FullyShardedDataParallel
 from .clip import clip_grad_norm_
 from .gather import local_shard
-from .gradients import fill_unused_gradients
+from .gradients import fill_unused_gradients, no_sync
 from .materialize import materialize
 from .mesh import build_mesh
 from .older_optimizers import StaleParameter

@@ -14,7 +14,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 
 from . import optimizer_keys, optimizer_state, state_dict_types, torch_private
-from .accumulate import no_sync
 from .api import (
     BackwardPrefetch,
     CPUOffload,
@@ -25,17 +24,24 @@ from .api import (
 from .auto_wrap import wrap_children
 from .clip import clip_grad_norm_
 from .gather import assign_data
+from .gradients import no_sync
 from .ignored import resolve_ignored
 from .materialize import own_modules
 from .mesh import compute_device
 from .precision import cast_own_buffers
-from .prefetch import prefetch_in_forward_order
 from .refusals import PRIVATE_PARTS, comm_hook, private_part
 from .state_dict_types import PREFIX, WRAPPED, leave_out_of_state_dicts
 from .still_fsdp1 import is_fsdp1, or_fsdp1s
 from .summon import is_summoned, summon_full_params, whole_parameters
 from .torch_private import units_of
-from .units import Arguments, Common, groups_of, shard_unit, strategy_over
+from .units import (
+    Arguments,
+    Common,
+    groups_of,
+    prefetch_in_forward_order,
+    shard_unit,
+    strategy_over,
+)
 
 torch_private.make_data_settable(assign_data)
 

@@ -1,8 +1,9 @@
-"""What FSDP1 leaves in ``p.grad`` after backward: zeros for unused parameters, and unreduced gradients."""
+"""What FSDP1 leaves in ``p.grad`` after backward: zeros for unused parameters, and unreduced gradients (``no_sync``)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -15,7 +16,9 @@ from .torch_private import (
     complete_gradients,
     drop_unreduced_gradient,
     has_unreduced_gradient,
+    keeps_unsharded_after_forward,
     show_sharded,
+    syncs_gradients,
     units_of,
 )
 
@@ -41,6 +44,43 @@ def show_unreduced(unit: FSDPModule) -> None:
     if unit not in _showing:
         _showing.add(unit)
         around_backward(unit, _drop_what_was_cleared, _show)
+
+
+@contextlib.contextmanager
+def no_sync(model: nn.Module) -> Iterator[None]:
+    """Skips gradient reduction for the backward passes inside, as FSDP1's ``model.no_sync()`` does.
+
+    Units that stay gathered from forward to backward (SHARD_GRAD_OP) stay so after a skipped backward too
+    (``_runtime_utils.py``, ``_should_free_in_backward``). Until gradients are reduced, ``param.grad`` is a
+    placeholder for them: ``zero_grad()`` drops them, as under FSDP1, and an optimizer that meets it raises. They add
+    up in ``param_dtype``; FSDP2 alone would do so in ``reduce_dtype``.
+
+    A module with a ``no_sync`` of its own, such as DistributedDataParallel, gets that one.
+    """
+    units = units_of(model)
+    if not units:
+        own = getattr(model, "no_sync", None)
+        if own is None:
+            raise TypeError(
+                f"no_sync() expects a sharded module but got {type(model).__name__}: shard it "
+                "first, with FullyShardedDataParallel or fully_shard"
+            )
+        with own():
+            yield
+        return
+    before = [(unit, syncs_gradients(unit), keeps_unsharded_after_forward(unit)) for unit in units]
+    try:
+        for unit, _, keep_unsharded in before:
+            show_unreduced(unit)
+            unit.set_requires_gradient_sync(False, recurse=False)
+            if keep_unsharded:
+                unit.set_reshard_after_backward(False, recurse=False)
+        yield
+    finally:
+        for unit, synced, keep_unsharded in before:
+            unit.set_requires_gradient_sync(synced, recurse=False)
+            if keep_unsharded:
+                unit.set_reshard_after_backward(synced, recurse=False)
 
 
 def _show(group: Any, reduce: Callable[[], None]) -> None:

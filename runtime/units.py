@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -30,9 +31,8 @@ from .ignored import Ignored
 from .materialize import materialize_modules, own_modules
 from .mesh import ProcessGroups, build_mesh
 from .older_optimizers import replace_parameters
-from .prefetch import disable_backward_prefetch
 from .sync import broadcast_over_mesh
-from .torch_private import shard
+from .torch_private import parameter_groups, shard
 
 _SYNCED = "_fsdp_synced"
 
@@ -191,7 +191,8 @@ def shard_unit(
         # Some releases' gloo sums where it is asked to average (pytorch#162338).
         unit.set_force_sum_reduction_for_comms(True)
     if arguments.prefetch is None:
-        disable_backward_prefetch(unit)
+        # A list replaces FSDP2's own choice, and a unit has itself already.
+        unit.set_modules_to_backward_prefetch([unit])
     if arguments.use_orig_params:
         now = {p: m._parameters[name] for (m, name), p in places.items()}
         replace_parameters({p: new for p, new in now.items() if new is not None and new is not p})
@@ -234,3 +235,28 @@ def _check_parameters(
 def is_unit(module: nn.Module) -> bool:
     """Whether ``module`` is sharded, by the bridge or by ``fully_shard``."""
     return isinstance(module, FSDPModule)
+
+
+def prefetch_in_forward_order(root: Any, units: list[Any]) -> None:
+    """FSDP1's ``forward_prefetch=True``: each unit gathers the next one's parameters before its own computation.
+
+    As in FSDP1 the order is that of the first forward. ``root`` is in that forward already, but for its wrapped
+    module's.
+    """
+    order: list[FSDPModule] = []
+
+    def record(unit: FSDPModule) -> None:
+        if unit not in order and parameter_groups(unit):
+            order.append(unit)
+
+    def finish(module: nn.Module, args: Any, output: Any) -> None:
+        for handle in handles:
+            handle.remove()
+        for unit, following in pairwise(order):
+            unit.set_modules_to_forward_prefetch([following])
+
+    handles = [
+        unit.module.register_forward_pre_hook(lambda module, args, unit=unit: record(unit))
+        for unit in units
+    ]
+    handles.append(root.module.register_forward_hook(finish))

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
-from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
+from fsdp_migrate.exit_codes import Unusable
+from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.main import verify
 from fsdp_migrate.verify.nodes import Nodes
 from fsdp_migrate.verify.options import TIMEOUT, Launcher
@@ -186,7 +187,7 @@ def verify_command(
                 run = {key: options[key] for key in _RUN_OPTIONS}
                 options["recorded"] = record(script, values, **run)
             verdict = verify(script, migrated, nodes=nodes, progress=_tell, **options)
-    except Unverifiable as error:
+    except Unusable as error:
         write_text(f"fsdp-migrate verify: {error}", "stderr")
         context.exit(2)
     except Interrupted as interrupt:
@@ -258,7 +259,7 @@ def values_command(context: click.Context, /, script: Path, output: Path, **opti
     """
     try:
         found = record(script, output, **options)
-    except Unverifiable as error:
+    except Unusable as error:
         click.echo(f"fsdp-migrate values: {error}", err=True)
         context.exit(2)
     except ProgramFailed as failure:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from fsdp_migrate.exit_codes import Unusable
 
-class Unverifiable(Exception):
+
+class Unverifiable(Unusable):
     """The request cannot be met: a missing file, no torch, no such device. One clear line."""
 
 

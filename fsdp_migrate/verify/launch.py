@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
 import os
 import platform
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from fsdp_migrate import __version__, git
 from fsdp_migrate.facts.file import parsed
+from fsdp_migrate.vendor import runtime_folder
 from fsdp_migrate.verify.folders import Program
 from fsdp_migrate.verify.options import Launcher, Options, Recording
 
@@ -112,7 +112,7 @@ def environment(
 
     `start` is an empty folder, for the module that starts the recorder.
     """
-    folder = recorder()
+    folder = runtime_folder() / "record"
     start.joinpath("sitecustomize.py").write_text(
         _SITECUSTOMIZE.replace("{folder!r}", repr(str(folder))), encoding="utf-8"
     )
@@ -142,15 +142,6 @@ def environment(
     return values
 
 
-def recorder() -> Path:
-    """The folder of the recorder, which `sitecustomize` starts."""
-    # The package's parent is looked up, not imported: it imports torch.
-    spec = importlib.util.find_spec("fsdp_migrate.runtime")
-    assert spec is not None
-    assert spec.submodule_search_locations
-    return Path(next(iter(spec.submodule_search_locations))).resolve() / "record"
-
-
 def _users_paths() -> list[str]:
     """The user's PYTHONPATH, whose relative paths start in the user's working folder."""
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -173,7 +164,7 @@ def describe(how: Options, program: Program) -> dict[str, str]:
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "commit": git.commit(program.source) or "none",
         "fsdp-migrate": __version__,
-        "torch": _version("torch"),
+        "torch": metadata.version("torch"),
         "Python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "device": how.device,
@@ -182,10 +173,3 @@ def describe(how: Options, program: Program) -> dict[str, str]:
         "threads of a rank": os.environ.get("OMP_NUM_THREADS", "1"),
         "arguments": shlex.join(how.arguments) or "none",
     }
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "none"

@@ -16,12 +16,9 @@ def migrate(root: Path, form: str = "auto", values: Values | None = None) -> lis
     from fsdp_migrate.discover import discover
     from fsdp_migrate.engine import analyse
     from fsdp_migrate.findings import Action
-    from fsdp_migrate.settings import Options, SettingsError, load_settings
+    from fsdp_migrate.settings import Options, load_settings
 
-    try:
-        settings = load_settings([root])
-    except SettingsError as error:
-        raise Unverifiable(str(error)) from None
+    settings = load_settings([root])
     options = Options(form=form, select=settings.select, ignore=settings.ignore, values=values)
     report = analyse(discover([root], settings.exclude, settings.root), options)
     for change in report.changes:

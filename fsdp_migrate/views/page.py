@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from html import escape
@@ -40,8 +40,8 @@ class _Row:
     said: list[Finding] = field(default_factory=list)
 
 
-def render_html(report: Report, steps: Sequence[tuple[str, str]]) -> str:
-    """The whole page; it loads and runs nothing."""
+def document(title: str, style: str, body: Iterable[str]) -> str:
+    """A page under its title; it loads and runs nothing, whatever is in its text."""
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     return "\n".join(
         [
@@ -49,13 +49,21 @@ def render_html(report: Report, steps: Sequence[tuple[str, str]]) -> str:
             '<html lang="en"><head><meta charset="utf-8">',
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>FSDP1 to FSDP2</title><style>{_STYLE}</style></head><body>",
-            f"<h1>FSDP1 to FSDP2</h1><p>{escape(summary(report))}</p>",
-            *_steps(report, steps),
-            *(line for path in _paths(report) for line in _section(path, report)),
+            f"<title>{escape(title)}</title><style>\n{style}</style></head><body>",
+            f"<h1>{escape(title)}</h1>",
+            *body,
             "</body></html>",
         ]
     )
+
+
+def render_html(report: Report, steps: Sequence[tuple[str, str]]) -> str:
+    """The whole page."""
+    changed = (shown_path(change.path) for change in report.rewritten)
+    paths = sorted({*changed, *(finding.path for finding in report.findings)})
+    lines = [line for path in paths for line in _section(path, report)]
+    head = f"<p>{escape(summary(report))}</p>"
+    return document("FSDP1 to FSDP2", _STYLE, [head, *_steps(report, steps), *lines])
 
 
 def _steps(report: Report, steps: Sequence[tuple[str, str]]) -> Iterator[str]:
@@ -65,11 +73,6 @@ def _steps(report: Report, steps: Sequence[tuple[str, str]]) -> Iterator[str]:
     for what, command in steps:
         yield f"<li>Next: {escape(what)}: <code>{escape(printable(command))}</code></li>"
     yield "</ul>"
-
-
-def _paths(report: Report) -> list[str]:
-    changed = (shown_path(change.path) for change in report.rewritten)
-    return sorted({*changed, *(finding.path for finding in report.findings)})
 
 
 def _section(path: str, report: Report) -> Iterator[str]:

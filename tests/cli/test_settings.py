@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fsdp_migrate.settings import SettingsError, load_settings, split_codes
+from fsdp_migrate.exit_codes import Unusable
+from fsdp_migrate.settings import load_settings, split_codes
 
 TABLE = "[tool.fsdp-migrate]\n"
 
@@ -46,7 +47,7 @@ def test_no_table(folder: Path, text: str) -> None:
     ],
 )
 def test_what_cannot_be_used_is_refused_in_one_line(folder: Path, text: str, words: str) -> None:
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(Unusable) as caught:
         load(folder, text)
     message = str(caught.value)
     assert words in message

@@ -14,9 +14,10 @@ import pytest
 from fsdp_migrate.cli import exit_code
 from fsdp_migrate.discover import discover
 from fsdp_migrate.engine import analyse
+from fsdp_migrate.exit_codes import Unusable
 from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options
-from fsdp_migrate.values import UnusableValues, read
+from fsdp_migrate.values import read
 
 MODEL = """\
 import torch.nn as nn
@@ -241,7 +242,7 @@ def test_a_file_that_changed_since_is_refused(name: str, program: Path) -> None:
 def test_what_is_no_recording_is_a_wrong_usage(text: str, program: Path) -> None:
     file = program / "run.json"
     file.write_text(text)
-    with pytest.raises(UnusableValues, match=r"run\.json: "):
+    with pytest.raises(Unusable, match=r"run\.json: "):
         read([file])
     assert exit_code([str(program), "--diff", "--values", str(file)]) == 2
 

@@ -10,6 +10,7 @@ from fsdp_migrate.verify.page import tables
 from fsdp_migrate.verify.page.plot import Curve, chart
 from fsdp_migrate.verify.page.style import STYLE
 from fsdp_migrate.verify.verdict import Verdict
+from fsdp_migrate.views.page import document
 
 _DIFF_LINES = 3000
 """A longer diff is cut: the reader has the files."""
@@ -17,29 +18,9 @@ _DIFF_LINES = 3000
 
 def render(verdict: Verdict, name: str) -> str:
     """The whole page; `name` is the program's."""
-    title = escape(f"{name}: FSDP1 and FSDP2")
-    return "\n".join(
-        [
-            "<!doctype html>",
-            '<html lang="en">',
-            '<meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            # The page loads nothing, whatever is in the program's text.
-            '<meta http-equiv="Content-Security-Policy"'
-            " content=\"default-src 'none'; style-src 'unsafe-inline'\">",
-            f"<title>{title}</title>",
-            f"<style>\n{STYLE}</style>",
-            "<body>",
-            f"<h1>{title}</h1>",
-            *_verdict(verdict),
-            *_charts(verdict),
-            *tables.sections(verdict),
-            *_diff(verdict.sources.diff),
-            "</body>",
-            "</html>",
-            "",
-        ]
-    )
+    diff = _diff(verdict.sources.diff)
+    body = [*_verdict(verdict), *_charts(verdict), *tables.sections(verdict), *diff]
+    return document(f"{name}: FSDP1 and FSDP2", STYLE, body)
 
 
 def _verdict(verdict: Verdict) -> Iterator[str]:

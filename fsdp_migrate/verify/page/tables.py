@@ -31,10 +31,6 @@ def sections(verdict: Verdict) -> Iterator[str]:
     yield _table(_RANKS, _ranks(verdict), off=5)
     yield "<h2>Time and memory</h2>"
     yield _table(("", "original", "migrated"), _costs(*runs))
-    yield "<h2>Collectives of the first rank</h2>"
-    counts = list(_collectives(*runs))
-    header = ("", "original", "migrated", "MiB, original", "migrated")
-    yield _table(header, counts) if counts else _empty("None was recorded.")
     yield "<h2>Parameters after the last step</h2>"
     yield _parameters(verdict)
     yield "<h2>Environment</h2>"
@@ -103,21 +99,6 @@ def _costs(*runs: Run) -> Iterator[Sequence[str]]:
         "peak memory of a rank, MiB",
         *(f"{peak / 2**20:.0f}" if peak else "-" for peak in peaks),
     )
-
-
-def _collectives(*runs: Run) -> Iterator[Sequence[str]]:
-    counts = [run.ranks[0].collectives if run.ranks else {} for run in runs]
-    sizes = [run.ranks[0].collective_bytes if run.ranks else {} for run in runs]
-    for kind in sorted(set().union(*counts)):
-        yield (
-            kind,
-            *(str(count.get(kind, 0)) for count in counts),
-            *(_size(b, kind) for b in sizes),
-        )
-
-
-def _size(sizes: dict[str, int], kind: str) -> str:
-    return f"{sizes[kind] / 2**20:.2f}" if kind in sizes else "-"
 
 
 def _parameters(verdict: Verdict) -> str:
