@@ -22,7 +22,8 @@ from fsdp_migrate.engine import analyse
 from fsdp_migrate.findings import Action
 from fsdp_migrate.settings import Options
 from fsdp_migrate.values import Values, read
-from fsdp_migrate.verify import launch, processes
+from fsdp_migrate.vendor import runtime_folder
+from fsdp_migrate.verify import processes
 from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.main import verify
@@ -144,7 +145,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="these programs alone")
     given = parser.parse_args()
     given.folder.mkdir(exist_ok=True)
-    server, end = ForkServer(launch.recorder()), time.monotonic() + given.seconds
+    server, end = ForkServer(runtime_folder() / "record"), time.monotonic() + given.seconds
     processes.run = server.run
     print("| program | constructors | plain by files | plain by a run | trains |")
     print("|---|---:|---:|---:|---|")

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from fsdp_migrate.verify import launch, processes
+from fsdp_migrate.vendor import runtime_folder
+from fsdp_migrate.verify import processes
 
 from .forkserver import ForkServer
 
@@ -65,7 +66,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 @pytest.fixture(scope="session")
 def fork_server() -> Iterator[ForkServer]:
     """A process that has imported torch, and forks the programs that `verify` runs."""
-    server = ForkServer(launch.recorder())
+    server = ForkServer(runtime_folder() / "record")
     yield server
     server.close()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from fsdp_migrate.exit_codes import Unusable
 from fsdp_migrate.verify import Unverifiable, folders, migration
 from fsdp_migrate.verify.command import verify_command
 from fsdp_migrate.verify.main import verify
@@ -127,7 +128,7 @@ def test_the_projects_settings_hold(repository: Path) -> None:
     with pytest.raises(Unverifiable, match="the migration changes nothing"):
         migration.migrate(repository)
     (repository / "pyproject.toml").write_text("[tool.fsdp-migrate]\nexclude = 1\n")
-    with pytest.raises(Unverifiable, match="exclude in"):
+    with pytest.raises(Unusable, match="exclude in"):
         migration.migrate(repository)
 
 
