@@ -100,7 +100,7 @@ def _analyse(
             report.errors += problems
 
         def together() -> Program:
-            program = Program([file for file, _ in files], paths, _parse)
+            program = Program([file for file, _ in files], paths, parse_file)
             program.recorded = recorded
             return program
 
@@ -174,8 +174,8 @@ def _files(sources: Sequence[Source], report: Report) -> Iterator[tuple[File, So
             report.errors.append(parse_problem(source) or Problem(source.shown, 0, TOO_MUCH))
 
 
-def _parse(path: Path) -> File | None:
-    """A file that a name leads into."""
+def parse_file(path: Path) -> File | None:
+    """A file that a name leads into; None if it cannot be read or parsed."""
     source = read_source(path)
     return _file(source) if isinstance(source, Source) else None
 

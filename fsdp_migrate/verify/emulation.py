@@ -50,11 +50,8 @@ def explain(failure: ProgramFailed, emulated: bool) -> ProgramFailed:
         reason = f"{failure.reason} (CUDA was emulated: a tensor's device is the CPU)"
     elif not emulated and _NO_CUDA.search(failure.reason):
         reason = f"{failure.reason} (there is no CUDA here: --emulate runs it on the CPU)"
-    if not reason:
-        return failure
-    told = ProgramFailed(failure.which, reason, failure.details)
-    told.timed_out = failure.timed_out
-    return told
+    failure.reason = reason or failure.reason
+    return failure
 
 
 def _texts(root: Path) -> Iterator[bytes]:

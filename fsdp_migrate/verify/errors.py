@@ -15,7 +15,10 @@ class ProgramFailed(Exception):
     timed_out = False
 
     def __init__(self, which: str, reason: str, details: str) -> None:
-        super().__init__(f"the {which} program failed: {reason}")
+        super().__init__(which, reason, details)
         self.which = which
         self.reason = reason
         self.details = details
+
+    def __str__(self) -> str:
+        return f"the {self.which} program failed: {self.reason}"

@@ -15,9 +15,10 @@ from importlib import metadata
 from pathlib import Path
 
 from fsdp_migrate import __version__, git
-from fsdp_migrate.facts.file import parsed
+from fsdp_migrate.engine import parse_file
+from fsdp_migrate.facts.program import Program
 from fsdp_migrate.vendor import runtime_folder
-from fsdp_migrate.verify.folders import Program
+from fsdp_migrate.verify import folders
 from fsdp_migrate.verify.options import Launcher, Options, Recording
 
 _RANK_VARIABLES = (
@@ -25,6 +26,7 @@ _RANK_VARIABLES = (
     "MASTER_PORT",
 )  # fmt: skip
 
+_STARTERS = ("multiprocessing.spawn", "multiprocessing.Process")
 _PLAIN = Recording()
 
 _SITECUSTOMIZE = '''\
@@ -72,29 +74,15 @@ def choose(launcher: Launcher, script: Path) -> Launcher:
 
 def _spawns(script: Path) -> bool:
     """Whether a script starts its own ranks: calls `spawn` or `Process` of multiprocessing."""
-    try:
-        tree = parsed(script.read_bytes())
-    except (SyntaxError, ValueError):
+    file = parse_file(script)
+    if file is None:
         return False
-    modules, names = set(), set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.name.endswith("multiprocessing"):
-                    modules.add(alias.asname or alias.name)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            for alias in node.names:
-                if alias.name == "multiprocessing":
-                    modules.add(alias.asname or alias.name)
-                elif node.module.endswith("multiprocessing"):
-                    names.add(alias.asname or alias.name)
-    started = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    starters = {f"{module}.{name}" for module in modules for name in ("spawn", "Process")}
-    starters |= {"torch.multiprocessing.spawn"} | (names & {"spawn", "Process"})
-    return not starters.isdisjoint(started)
+    program = Program([file], [script], parse_file)
+    names = (name for call in file.of(ast.Call) for name in program.dotted(call.func, file))
+    return any(name.endswith(_STARTERS) for name in names)
 
 
-def command(program: Program, how: Options, launcher: Launcher, logs: Path) -> list[str]:
+def command(program: folders.Program, how: Options, launcher: Launcher, logs: Path) -> list[str]:
     """The command line of a program; under torchrun each rank prints to a file below `logs`."""
     line = [sys.executable]
     if launcher is Launcher.TORCHRUN:
@@ -106,7 +94,7 @@ def command(program: Program, how: Options, launcher: Launcher, logs: Path) -> l
 
 
 def environment(
-    program: Program, device: str, records: Path, start: Path, recording: Recording = _PLAIN
+    program: folders.Program, device: str, records: Path, start: Path, recording: Recording = _PLAIN
 ) -> dict[str, str]:
     """The environment of a program: the user's, with the recorder and without what changes a run.
 
@@ -157,7 +145,7 @@ def _own_path(recorder: Path) -> list[str]:
     return [str(folder)]
 
 
-def describe(how: Options, program: Program) -> dict[str, str]:
+def describe(how: Options, program: folders.Program) -> dict[str, str]:
     """Names and values; the programs run under this interpreter, so its packages are theirs."""
     return {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),

@@ -15,7 +15,6 @@ def migrate(root: Path, form: str = "auto", values: Values | None = None) -> lis
     """
     from fsdp_migrate.discover import discover
     from fsdp_migrate.engine import analyse
-    from fsdp_migrate.findings import Action
     from fsdp_migrate.settings import Options, load_settings
 
     settings = load_settings([root])
@@ -24,13 +23,9 @@ def migrate(root: Path, form: str = "auto", values: Values | None = None) -> lis
     for change in report.changes:
         change.path.write_bytes(change.after)
     warnings = [f"{problem.path}: {problem.message}" for problem in report.errors]
-    manual = [finding for finding in report.findings if finding.action is Action.MANUAL]
-    if manual:
-        first = manual[0]
-        where = f"{Path(first.path).name}:{first.line}"
-        few = "1 finding is" if len(manual) == 1 else f"{len(manual)} findings are"
-        also = "" if len(manual) == 1 else "the first is "
-        warnings.append(f"{few} left to do by hand: {also}{first.code} at {where}")
+    if manual := report.manual:
+        first = f"{manual[0].code} at {Path(manual[0].path).name}:{manual[0].line}"
+        warnings.append(f"{len(manual)} left to do by hand, the first is {first}")
     if not report.changes:
         raise Unverifiable("; ".join(["the migration changes nothing", *warnings]))
     return warnings
