@@ -32,9 +32,7 @@ def write_baseline(file: Path, report: Report) -> None:
 
 
 def pass_known(file: Path, report: Report, files: Collection[Path]) -> None:
-    """Takes the findings that are in the baseline out of a report, which counts them; of files that were not looked at,
-    all stay.
-    """
+    """Takes what is in the baseline out of a report, and counts it; findings of files that were not looked at stay."""
     known = _read(file)
     new = []
     for finding in sorted(report.findings):

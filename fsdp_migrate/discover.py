@@ -36,9 +36,7 @@ _LARGE = 1 << 20  # bytes: more is data, not a configuration
 
 @dataclass
 class Discovered:
-    """What the paths of one run mean: files, each once and in order, those that were named, and paths that could not be
-    taken.
-    """
+    """What the paths of one run mean: files, each once and in order, those that were named, and problems."""
 
     files: list[Path] = field(default_factory=list)
     named: list[Path] = field(default_factory=list)
@@ -62,9 +60,7 @@ def discover(
     exclude: Sequence[str] = (),
     root: Path | None = None,
 ) -> Discovered:
-    """All files that `paths` mean, without those below folders that a pattern, relative to `root`, excludes as in
-    .gitignore.
-    """
+    """All files that `paths` mean, but those in folders that a pattern, relative to `root`, excludes."""
     found = Discovered()
     excluded = _Excluded(exclude, root or Path.cwd())
     seen: dict[str, str] = {}

@@ -1,6 +1,4 @@
-"""What the analysis says about a program: findings, and the errors that kept it from a file. Every output is a view of
-them.
-"""
+"""What the analysis says about a program: findings, and errors that kept it from a file. Outputs are views of them."""
 
 from __future__ import annotations
 

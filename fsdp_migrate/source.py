@@ -83,9 +83,7 @@ class Source:
         return self.package.unspelled(self.program)
 
     def encode(self, text: str) -> bytes:
-        """The file with another text, in its encoding and with its copy of the runtime; raises ValueError if that is
-        impossible.
-        """
+        """The file with another text, in its encoding, with its copy of the runtime; ValueError if that is impossible."""
         program = (self.runtime or self.package).spelled(text)
         written = self.notebook.written(program) if self.notebook else program
         return written.encode(self.encoding)

@@ -96,9 +96,7 @@ class Values:
 
 
 def read(paths: Iterable[Path]) -> Values:
-    """The values that several recordings agree on; raises Unusable for a file that is no recording of this
-    version.
-    """
+    """The values that several recordings agree on; raises Unusable for a file that is no recording."""
     runs = [_read(path) for path in paths]
     files: dict[str, str] = {}
     for path, run in zip(paths, runs, strict=True):

@@ -123,9 +123,7 @@ class CPUOffload:
 
 
 class StateDictType(NamedOption):
-    """How a state dict represents parameters: as whole tensors, as DTensors, or (LOCAL) as the flat parameters that
-    FSDP2 has not.
-    """
+    """How a state dict represents parameters: as whole tensors, as DTensors, or (LOCAL) as FSDP1's flat parameters."""
 
     FULL_STATE_DICT = auto()
     LOCAL_STATE_DICT = auto()

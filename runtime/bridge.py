@@ -266,9 +266,7 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
             yield
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
-        """Scales all gradients so that their norm over all ranks is at most ``max_norm``; returns the norm that they
-        had.
-        """
+        """Scales gradients so that their norm over all ranks is at most ``max_norm``; returns the norm before."""
         if not self.check_is_root():
             raise RuntimeError(
                 "`clip_grad_norm_()` should only be called on the root FSDP instance"

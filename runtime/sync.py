@@ -46,9 +46,7 @@ def broadcast_module_states(
 def broadcast_over_mesh(
     tensors: Iterable[torch.Tensor], mesh: DeviceMesh, device: torch.device
 ) -> None:
-    """Broadcasts from the first rank of ``mesh``: along its first dimension, then, from each of those ranks, along the
-    next.
-    """
+    """Broadcasts from the first rank of ``mesh`` along its first dimension, then from those ranks along the next."""
     tensors = list(tensors)
     for dim in range(mesh.ndim):
         if mesh.size(dim) > 1:

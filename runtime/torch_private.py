@@ -43,9 +43,7 @@ def parameter_groups(unit: FSDPModule) -> list[Any]:
 
 
 class _Plain(nn.Module):
-    """The class of a unit while ``fully_shard`` runs: that derives from FSDPModule and the module's own, which is one
-    already.
-    """
+    """The class of a unit while ``fully_shard`` runs, which derives one from it and FSDPModule: it must not be one yet."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError

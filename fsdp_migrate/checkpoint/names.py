@@ -52,9 +52,7 @@ def wrapped(tree: Any) -> dict[str, list[str]]:
 
 
 def strip(tree: Any, keep_module: bool, place: Place = ()) -> Any:
-    """The tree with clean names, as keys and in the optimizer's lists of names; raises Refused where two become the
-    same.
-    """
+    """The tree with clean names, as keys and in lists of names; raises Refused where two become the same."""
     if isinstance(tree, Mapping):
         rename = _renaming(tree, keep_module)
         renamed: dict[Any, Any] = {}

@@ -76,9 +76,7 @@ def write_full(tree: Any, file: Path) -> None:
 
 
 def write_dcp(tree: Any, folder: Path) -> None:
-    """A folder, as `torch.distributed.checkpoint.save` of one rank writes it; raises Refused where two entries get one
-    name.
-    """
+    """A folder, as `torch.distributed.checkpoint.save` of one rank writes it; raises Refused where names clash."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about one process
         try:

@@ -27,9 +27,7 @@ _TERMINATED, _ABORTED = -15, -6
 
 @dataclass(frozen=True)
 class Scene:
-    """What one run left behind in a folder with `records`, `output` and `logs`; `expected` is 0 where the program
-    decides.
-    """
+    """What one run left in a folder: `records`, `output` and `logs`; `expected` is 0 where the program decides."""
 
     program: Program
     outcome: Outcome
@@ -116,9 +114,7 @@ def _ended_badly(scene: Scene, endings: list[Ending]) -> ProgramFailed:
 
 
 def _only_aborted(scene: Scene) -> bool:
-    """Whether a process aborted when all ranks had done their work, as FSDP1 on gloo may do after a status it could not
-    tell.
-    """
+    """Whether a process aborted when all ranks had done their work, as FSDP1 on gloo may do."""
     codes = {int(code) for _, code in _TORCHRUN.findall(scene.output)}
     return codes == {_ABORTED} and len(scene.ranks) == scene.expected
 

@@ -57,9 +57,7 @@ class Nodes:
         os.replace(part, place)
 
     def meet(self, program: str, timeout: float) -> list[Path]:
-        """The records of all nodes, as soon as they are there; raises ProgramFailed if the program failed on another
-        node.
-        """
+        """The records of all nodes, as soon as they are there; raises ProgramFailed if it failed on another node."""
         end = time.monotonic() + timeout
         places = [self._place(program, number) for number in range(self.count)]
         while missing := [place for place in places if not place.exists()]:

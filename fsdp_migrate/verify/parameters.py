@@ -10,9 +10,7 @@ from fsdp_migrate.verify.records import Run
 
 
 def differences(original: Run, migrated: Run) -> tuple[dict[str, float], str]:
-    """The largest difference of two elements of each parameter, in the model's order; nothing, with the reason, if not
-    known.
-    """
+    """How far each parameter is apart, in the model's order; nothing, with the reason, if that is not known."""
     wholes: list[dict[str, Any]] = []
     for name, run in (("original", original), ("migrated", migrated)):
         values, problem = _last(run)
@@ -124,9 +122,7 @@ def apart(one: Any, other: Any) -> float:
 
 
 def beyond(one: Any, other: Any, tolerance: float, trained: float = 0.0) -> float | None:
-    """The largest difference of two elements, if that is more than the tolerance, relative to the largest element, and
-    than `trained`.
-    """
+    """How far two tensors are apart, if that is more than `trained` and the tolerance, relative to the largest element."""
     most = apart(one, other)
     scale = float(one.double().abs().max()) if one.numel() else 0.0
     return None if most <= max(tolerance * scale, trained if tolerance else 0.0) else most

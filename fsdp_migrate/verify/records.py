@@ -110,9 +110,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Ending:
-    """How one process ended, rank or not: the exit status that it asked for, and the `code` that it certainly had, or
-    None.
-    """
+    """How one process ended, rank or not: the exit status that it asked for, and the `code` that it surely had."""
 
     rank: int
     status: int

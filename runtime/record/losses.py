@@ -49,9 +49,7 @@ def _scalars(tensors: Any) -> Iterator[torch.Tensor]:
 
 
 def _remember(scaler: Any) -> None:
-    """Keep the loss beside its scaled twin: FSDP1's scaler gives one in fp16 an fp16 twin, which overflows, torch's an
-    fp32 one.
-    """
+    """Keep the loss beside its scaled twin, which is fp16 where FSDP1's scaler made it of an fp16 loss, and overflows."""
 
     def scale(original: Callable[..., Any], self: Any, outputs: Any) -> Any:
         scaled = original(self, outputs)

@@ -18,8 +18,8 @@ _SHARDED = {"FullyShardedDataParallel", "FSDPModule"}
 
 
 class Start:
-    """Waits for the first call of a sharded model: which values were taken over, why not, and the dtype that it computes
-    in.
+    """Waits for the first call of a sharded model; `problem` is why its values are not known, `aligned` what it took
+    over.
     """
 
     def __init__(self, folder: str) -> None:
