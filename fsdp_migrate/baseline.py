@@ -53,14 +53,15 @@ def pass_known(file: Path, report: Report, files: Collection[Path]) -> None:
 def _read(file: Path) -> Known:
     try:
         document = json.loads(file.read_text("utf-8", "surrogateescape"))
-        if document["version"] != VERSION:
-            raise Unusable(f"{file}: is of version {document['version']}, not {VERSION}")
-        found = document["findings"].items()
-        return Counter({(path, what): int(n) for path, each in found for what, n in each.items()})
+        version, found = document["version"], document["findings"].items()
+        known = Counter({(path, what): int(n) for path, each in found for what, n in each.items()})
     except OSError as error:
         raise Unusable(f"{file}: cannot be read: {error.strerror}") from None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise Unusable(f"{file}: is no baseline of fsdp-migrate: {error}") from None
+    if version != VERSION:
+        raise Unusable(f"{file}: is of version {version}, not {VERSION}")
+    return known
 
 
 def _count(findings: Collection[Finding], folder: Path) -> Known:

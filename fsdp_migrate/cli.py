@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import click
 
 from fsdp_migrate import __version__
-from fsdp_migrate.exit_codes import BROKEN_PIPE, DONE, INTERRUPTED, USAGE, Unusable
+from fsdp_migrate.exit_codes import BROKEN_PIPE, DONE, INTERRUPTED, USAGE
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -252,9 +252,6 @@ def exit_code(arguments: Sequence[str]) -> int:
         return end.exit_code
     except click.ClickException as error:
         error.show()
-        return USAGE
-    except Unusable as error:
-        click.echo(f"Error: {error}", err=True)
         return USAGE
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)

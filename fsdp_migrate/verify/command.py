@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import click
 
-from fsdp_migrate.exit_codes import Unusable
 from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.main import verify
 from fsdp_migrate.verify.nodes import Nodes
@@ -187,9 +186,6 @@ def verify_command(
                 run = {key: options[key] for key in _RUN_OPTIONS}
                 options["recorded"] = record(script, values, **run)
             verdict = verify(script, migrated, nodes=nodes, progress=_tell, **options)
-    except Unusable as error:
-        write_text(f"fsdp-migrate verify: {error}", "stderr")
-        context.exit(2)
     except Interrupted as interrupt:
         write_text(f"fsdp-migrate verify: {interrupt}; nothing is left running", "stderr")
         context.exit(interrupt.status)
@@ -259,9 +255,6 @@ def values_command(context: click.Context, /, script: Path, output: Path, **opti
     """
     try:
         found = record(script, output, **options)
-    except Unusable as error:
-        click.echo(f"fsdp-migrate values: {error}", err=True)
-        context.exit(2)
     except ProgramFailed as failure:
         click.echo(f"{failure.details}\nfsdp-migrate values: {failure}", err=True)
         context.exit(3)
