@@ -20,24 +20,16 @@ _SHARDS = (
     "the parameters are DTensors: p.to_local() is this rank's shard, p.full_tensor() the whole"
 )
 _GATHER = "unshard() and reshard() gather and free one unit"
+_HOOKS = "FSDP2 has no communication hooks"
 PRIVATE_PARTS = {
-    "_flat_param": _SHARDS,
-    "_handle": _SHARDS,
-    "_handles": _SHARDS,
-    "_all_handles": _SHARDS,
-    "_fully_sharded_module_to_handle": _SHARDS,
-    "_has_params": _SHARDS,
-    "params": _SHARDS,
-    "_unshard": _GATHER,
-    "_unshard_stream": _GATHER,
-    "_unshard_event": _GATHER,
-    "_pre_unshard_stream": _GATHER,
+    **dict.fromkeys(("_flat_param", "_handle", "_handles", "_all_handles", "params"), _SHARDS),
+    **dict.fromkeys(("_fully_sharded_module_to_handle", "_has_params"), _SHARDS),
+    **dict.fromkeys(("_unshard", "_unshard_stream", "_unshard_event"), _GATHER),
+    **dict.fromkeys(("_pre_unshard_stream", "_free_event_queue", "_exec_order_data"), _GATHER),
     "_wait_unshard_streams_on_current_stream": _GATHER,
-    "_free_event_queue": _GATHER,
-    "_exec_order_data": _GATHER,
     "_all_fsdp_states": "FullyShardedDataParallel.fsdp_modules(model) lists the units",
-    "_comm_hook": "FSDP2 has no communication hooks",
-    "_comm_hook_state": "FSDP2 has no communication hooks",
+    "_comm_hook": _HOOKS,
+    "_comm_hook_state": _HOOKS,
     "_fsdp_extension": "pass a device_mesh for tensor parallelism",
     "_sync_gradients": "set_requires_gradient_sync() says whether backward reduces gradients",
 }

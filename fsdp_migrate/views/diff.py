@@ -15,16 +15,8 @@ from fsdp_migrate import git
 from fsdp_migrate.report import Change
 
 _ESCAPES = {
-    "\a": "a",
-    "\b": "b",
-    "\t": "t",
-    "\n": "n",
-    "\v": "v",
-    "\f": "f",
-    "\r": "r",
-    '"': '"',
-    "\\": "\\",
-}
+    "\a": "a", "\b": "b", "\t": "t", "\n": "n", "\v": "v", "\f": "f", "\r": "r", '"': '"', "\\": "\\",
+}  # fmt: skip
 _COLOURS = {b"+": b"\x1b[32m", b"-": b"\x1b[31m", b"@": b"\x1b[36m"}
 
 
