@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from fsdp_migrate.codemods.edit import text
 from fsdp_migrate.codemods.rule import Edit, Rule
 from fsdp_migrate.facts.file import NEWLINE, File, last_name
-from fsdp_migrate.facts.names import CLASS
+from fsdp_migrate.facts.names import CLASS, fsdp1_name
 from fsdp_migrate.facts.program import Program
-from fsdp_migrate.facts.scopes import Scope
+from fsdp_migrate.facts.scopes import Imported, Scope
 from fsdp_migrate.facts.values import Value, value_of
 from fsdp_migrate.settings import line_length
 
@@ -224,10 +224,17 @@ class Context:
         return any(self.file.scope_of(load).lookup(name) is None for load in loads)
 
     def means(self, name: str, at: ast.AST, dotted: str) -> bool:
-        """Whether a name can be written at a place for an import of `dotted`: it is free there, or means just that."""
+        """Whether a name can be written at a place for an import of `dotted`: it is free there, or means just that.
+
+        An import of FSDP1's name will be one of the runtime's.
+        """
         found = self.file.scope_of(at).lookup(name)
         if found is None:
             return True
+        if fsdp1_name(dotted) is not None:
+            imported = [b for b in found.bindings if isinstance(b, Imported)]
+            known = {fsdp1_name(f"{b.module}.{b.member}") for b in imported}
+            return len(imported) == len(found.bindings) and known == {name}
         return self.dotted_at(name, found.scope) == frozenset({dotted})
 
     def dotted_at(self, name: str, scope: Scope) -> frozenset[str]:

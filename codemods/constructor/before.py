@@ -17,12 +17,13 @@ from fsdp_migrate.codemods.models import given
 from fsdp_migrate.facts.file import File, last_name, root_of
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
 from fsdp_migrate.facts.program import Definition
-from fsdp_migrate.facts.scopes import Assigned, Parameter
+from fsdp_migrate.facts.scopes import Assigned, Opaque, Parameter
 from fsdp_migrate.facts.values import reaching
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _EVALUATION = re.compile(r"(^|_)(eval|valid|test|sanity|infer|generat|sampl)")
 _DATA = re.compile(r"load|data|sampler|split|config|metric|transform")
+_PARTS = ("modules", "named_modules", "children", "named_children")
 # The calls of a name in the files that can share a model.
 Calls = Callable[[str], Iterable[tuple[File, ast.Call]]]
 
@@ -50,6 +51,7 @@ class Before:
         self.nested = nested
         self._first: dict[ast.AST | None, int] = {}
         self._wrapped: set[str] = set()
+        self._names: dict[ast.AST | None, set[str]] = {}
         self._constructors = {each.call for each in constructions}
         for each in constructions:
             file = each.context.file
@@ -60,7 +62,10 @@ class Before:
             statement = file.statement(each.call)
             targets = statement.targets if isinstance(statement, ast.Assign) else []
             roots = [root_of(target) for target in (each.module, *targets) if target is not None]
-            self._wrapped |= {root.id for root in roots if root is not None}
+            names = {root.id for root in roots if root is not None}
+            self._names.setdefault(function, set()).update(names)
+            if file is context.file:
+                self._wrapped |= names
 
     def covers(self, node: ast.AST) -> bool:
         """Whether a node is above the wrapping of the model that it is about, or in `__init__` of a module."""
@@ -103,6 +108,11 @@ class Before:
         found, function = file.variable(name), file.function(name)
         if found is None or function is None or found.scope.node is not function:
             return False
+        if name.id in self._names.get(function, ()) and name.lineno < self._first[function]:
+            return True
+        whole = [_whole(each.node) for each in found.bindings if isinstance(each, Opaque)]
+        if whole and len(whole) == len(found.bindings):  # a loop over the modules of a model
+            return all(each is not None and self._is_unwrapped(file, each, seen) for each in whole)
         assigned = found.assigned
         parameters = [each for each in found.bindings if isinstance(each, Parameter)]
         if parameters and len(found.bindings) == 1 and function not in seen:
@@ -183,6 +193,15 @@ class Before:
         """Whether a call is one of the model, or gets it as an argument."""
         every = [call.func, *call.args, *(keyword.value for keyword in call.keywords)]
         return any(isinstance(each, ast.Name) and each.id in self._wrapped for each in every)
+
+
+def _whole(loop: ast.AST) -> ast.Name | None:
+    """The model of `for module in model.modules()`."""
+    call = loop.iter if isinstance(loop, ast.For) else None
+    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+        if call.func.attr in _PARTS and isinstance(call.func.value, ast.Name):
+            return call.func.value
+    return None
 
 
 def subject_of(node: ast.AST) -> ast.expr | None:

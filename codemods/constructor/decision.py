@@ -227,7 +227,7 @@ class Decisions:
         ran = construction.ran
         sync, casts = parts["sync_module_states"], precise.above or precise.below
         if precise.shared or precise.root or casts or sync.above or sync.each:
-            if may_be_nested(context, origin, origins.values()):
+            if self._may_be_nested(construction, origins):
                 raise Stays("another constructor may wrap the model or a part of it")
         norms = self._has_norms(construction, parts, origin)
         if casts and not (ran["buffers"] if ran else self.contents.may_hold(origin, BUFFERS)):
@@ -255,6 +255,15 @@ class Decisions:
             free = context.free(f"shard_{len(named) + 1}" if named else "shard", construction.call)
             shape = replace(shape, function=named.setdefault(code, free))
         return PlainForm(construction, parts, whole, shape, skip_root=skip)
+
+    def _may_be_nested(
+        self, construction: Construction, origins: dict[Construction, Origin]
+    ) -> bool:
+        """Whether one constructor may wrap a part of what another wraps: by what a run has seen, else by the files."""
+        seen = [None if each.ran is None else each.ran.get("has_units") for each in origins]
+        if None not in seen:
+            return any(seen)
+        return may_be_nested(construction.context, origins[construction], origins.values())
 
     def _behind(self, construction: Construction, origin: Origin, *, whole_states: bool) -> Plain:
         """The calls behind the sharding, for what FSDP1's models do by themselves."""
@@ -333,9 +342,11 @@ class Decisions:
             spare = [statement for form in own for statement in form.whole.statements]
             if any(reads(context.file, each, statement) for each in idle for statement in spare):
                 raise Stays("a constructor that nothing calls has the same policy")
-            made = [form.construction for form in own]
+            made = [form.construction for form in forms]
             before = Before(context, made, partial(_calls, every), factories, nested=nested)
             for node, text in dependences(context, handled, before, has_memory=ran):
+                if ran and self.reach.is_unused(context.file.function(node)):
+                    continue
                 reason = f"{context.file.shown}:{getattr(node, 'lineno', 1)} {text}"
                 if text not in (GATHERED, WHOLE):
                     raise Stays(reason)

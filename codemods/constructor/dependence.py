@@ -81,6 +81,7 @@ WORDS = re.compile(
 )
 _NO_MODEL = re.compile(
     r"optim|opt$|sched|scaler|loader|sampler|metric|callback|tokenizer|dataset|iterator|meter|ampl?$"
+    r"|conf(ig)?s?$|cfg$|args$|options$|settings$|batch$|error$|exception$|^(e|err|exc)$"
 )
 _MODEL = re.compile(
     r"model|net$|module|fsdp|ema|actor|critic|encoder|decoder|teacher|student|backbone|unet|transformer"
@@ -303,8 +304,10 @@ class _Search:
         return not loops and self.context.can_be_model(model)
 
     def _tells_no_module(self, node: ast.expr) -> bool:
-        """Whether a class is only shown, or compared with one that no module has."""
-        parent = self.file.parents[node]
+        """Whether a class is only shown, or compared with one that no module has, or is not a module's."""
+        parent, subject = self.file.parents[node], subject_of(node)
+        if subject is not None and _NO_MODEL.search(last_name(subject).lower()):
+            return True
         if isinstance(parent, ast.Attribute) and parent.attr in {"__name__", "__qualname__"}:
             return any(
                 isinstance(each, ast.FormattedValue | ast.Raise)

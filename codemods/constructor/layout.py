@@ -6,17 +6,18 @@ import ast
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
-from textwrap import indent
+from textwrap import indent, wrap
 from tokenize import COMMENT
 
 from fsdp_migrate.codemods.constructor.construction import FREE, PARTIAL, Construction
 from fsdp_migrate.codemods.constructor.makers import with_of
-from fsdp_migrate.codemods.constructor.plain import Plain, Stays
+from fsdp_migrate.codemods.constructor.plain import Plain, Stays, bracketed
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import comments, comments_between, newline, tokens
 from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.facts.file import parsed
 
+_COMMENT = 88  # columns
 _BUILTINS = ("reversed", "list", "isinstance", "dict")
 # Arguments that FSDP2 has no place for: a comment at one of them would be taken for the next line's.
 _WITHOUT_PLACE = (*FREE, "device_id")
@@ -75,7 +76,7 @@ def shape_of(construction: Construction, parts: Plain) -> Shape:
         return Shape(statement, target, source)
     name = target if target not in ("", "return") else context.free("model", call)
     returned = "return" if target == "return" else ""
-    return Shape(statement, returned, name, f"{name} = {source}")
+    return Shape(statement, returned, name, f"{name} = {bracketed(source)}")
 
 
 def _shape_by(construction: Construction, maker: Construction, source: str, parts: Plain) -> Shape:
@@ -252,7 +253,8 @@ def _dedented(maker: Construction, parts: Plain) -> list[Edit]:
 
 
 def _checks(parts: Plain) -> list[str]:
-    lines = [*parts.first, *([f"# As a run recorded: {parts.fixed}"] if parts.fixed else [])]
+    fixed = wrap(f"As a run recorded: {parts.fixed}", _COMMENT) if parts.fixed else []
+    lines = [*parts.first, *(f"# {line}" for line in fixed)]
     return [*lines, *(f"assert {check}" for check in parts.checks)]
 
 

@@ -182,7 +182,12 @@ def bound(construction: Construction, name: str, text: str) -> tuple[str, tuple[
     if not name or text.isidentifier() or not is_given(construction, "auto_wrap_policy"):
         return text, ()
     free = construction.context.free(name, construction.call)
-    return free, (f"{free} = {text}",)
+    return free, (f"{free} = {bracketed(text)}",)
+
+
+def bracketed(text: str) -> str:
+    """An expression that may go over several lines, for a statement of its own; Black drops spare brackets."""
+    return f"({text})" if "\n" in text else text
 
 
 def device_type(construction: Construction) -> str:

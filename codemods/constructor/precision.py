@@ -11,7 +11,14 @@ import ast
 from dataclasses import replace
 
 from fsdp_migrate.codemods.constructor.construction import Argument, Construction
-from fsdp_migrate.codemods.constructor.plain import Plain, Said, Stays, is_given, rewritten
+from fsdp_migrate.codemods.constructor.plain import (
+    Plain,
+    Said,
+    Stays,
+    bracketed,
+    is_given,
+    rewritten,
+)
 from fsdp_migrate.codemods.constructor.translate import casts, mp_policy, translated
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit import text
@@ -107,7 +114,7 @@ def plain(construction: Construction) -> dict[str, Plain]:
         return {"mixed_precision": replace(given, shared={"mp_policy": made.text})}
     name = made.name or context.free("mp_policy", construction.call)
     if not made.name:
-        above = (*above, f"{name} = {made.text}")
+        above = (*above, f"{name} = {bracketed(made.text)}")
     child = name
     if below != root and is_given(construction, "auto_wrap_policy"):
         child = f"replace({name}, cast_forward_inputs={below})"

@@ -19,8 +19,9 @@ from fsdp_migrate.codemods.constructor import precision, recorded_units, trainin
 from fsdp_migrate.codemods.constructor.construction import FREE, NEEDED, Construction
 from fsdp_migrate.codemods.constructor.origin import HINT, Origin, origin_of
 from fsdp_migrate.codemods.constructor.plain import Plain, Stays, has_torch, is_pure, spent
-from fsdp_migrate.codemods.constructor.recorded_checks import conditions, written
+from fsdp_migrate.codemods.constructor.recorded_checks import OPTIONS, conditions, written
 from fsdp_migrate.codemods.constructor.translate import HYBRID, mesh, translated
+from fsdp_migrate.codemods.constructor.wrapping import named_classes
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Import
 from fsdp_migrate.facts.names import RUNTIME
@@ -82,7 +83,7 @@ class _ByRun:
 
     def part(self, name: str) -> Plain:
         """One argument, with its check."""
-        if name == "param_init_fn":  # other ranks may have another one
+        if name == "param_init_fn" and not self._has_values:
             from fsdp_migrate.values import NOT_GIVEN
 
             if NOT_GIVEN in self.recorded.differs.get(name, ()):
@@ -104,6 +105,8 @@ class _ByRun:
         spare = spent(self.context, given) if given is not None else None
         if spare and given is not None and not _writes(value, checks):
             made = replace(made, statements=spare, removed=(given.node,))
+        if name == "auto_wrap_policy" and named_classes(self.construction):
+            return made  # whatever classes the program chooses
         units = "by class" if made.units else "by name" if made.members else "none"
         short = f"={text.removeprefix('ShardingStrategy.')}" if len(text) < _LONG else ""
         fixed = f"{name}{short}" if checks else ""
@@ -114,12 +117,30 @@ class _ByRun:
             else "; not checked when the program runs: with other units it trains the same"
         )
         message = "; ".join(filter(None, (f"as recorded: {text}{unsaid}", made.message)))
-        return replace(made, message=message, fixed=fixed, checks=checks)
+        needs = tuple(
+            Import(RUNTIME, option.rstrip("("), self.construction.call.func)
+            for option in OPTIONS
+            if any(option in check for check in checks)
+        )
+        return replace(
+            made, message=message, fixed=fixed, checks=checks, imports=(*made.imports, *needs)
+        )
+
+    @property
+    def _has_values(self) -> bool:
+        """Whether the model had its values on all ranks, and no function was given to make them."""
+        given = self.recorded.arguments.get("param_init_fn", "None")
+        differs = "param_init_fn" in self.recorded.differs
+        return (
+            given == "None" and not differs and not recorded_units.was_on_meta(self.recorded.facts)
+        )
 
     def _is_free(self, name: str, text: str, value: ast.expr) -> bool:
         """Whether an argument can have no other value, or none that makes a difference."""
         if name in FREE or text == _CURRENT or _is_written(self.context, value):
             return True
+        if name == "auto_wrap_policy":
+            return bool(named_classes(self.construction))
         return name == "device_id" and training.is_set_before(self.construction, value)
 
     def _checks(self, name: str, text: str, value: ast.expr) -> tuple[str, ...]:
@@ -129,7 +150,9 @@ class _ByRun:
             Stays: if there is none.
         """
         found = tuple(
-            map(self._named, filter(None, conditions(self.context, self.recorded, value, text)))
+            map(
+                self._named, filter(None, conditions(self.construction, self.recorded, value, text))
+            )
         )
         if not found and name != "auto_wrap_policy":
             raise Stays(f"{name} was {text}, and nothing that its function can name says so")

@@ -7,35 +7,58 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.facts.names import RUNTIME
+from fsdp_migrate.facts.scopes import Assigned, Binding, Defined, Imported
 from fsdp_migrate.facts.values import element
 
 if TYPE_CHECKING:
     from fsdp_migrate.values import Recorded
 
 _MOST = 6
+# The text of a value of these has the name of its class.
+OPTIONS = ("MixedPrecision(", "CPUOffload(")
 
 
-def conditions(context: Context, recorded: Recorded, value: ast.expr, text: str) -> list[str]:
+def conditions(
+    construction: Construction, recorded: Recorded, value: ast.expr, text: str
+) -> list[str]:
     """What must hold for an argument to have its recorded value; none if nothing in the function's reach says it.
 
     A path such as `cfg.strategy` is compared itself. Of any other expression the paths are that it is computed from, also
-    through local names and inside of a function of the program that a configuration is passed to.
+    through local names. Where these may not say all, as inside of a function of the program that a configuration is
+    passed to, the value itself is compared, if there is a text for it.
     """
-    if _key(value) or isinstance(value, ast.Subscript):
-        own = _equal(written(value), text)
-        if own:
-            return [own]
-    found = dict.fromkeys(_Computed(context, recorded).of(value, set()))
-    return list(found)[:_MOST]
+    context, is_option = construction.context, text.startswith(OPTIONS)
+    is_path = bool(_key(value)) or isinstance(value, ast.Subscript)
+    source = written(value) if is_path or isinstance(value, ast.Call) else f"({written(value)})"
+    own = "" if is_option and not _can_write(context, value, text) else _equal(source, text)
+    if own and is_path and not is_option:
+        return [own]
+    computed = _Computed(construction, recorded)
+    found = [*dict.fromkeys(computed.of(value, set()))][:_MOST]
+    return found if found and (computed.say_all or not own) else [own] * bool(own)
+
+
+def _can_write(context: Context, at: ast.expr, text: str) -> bool:
+    """Whether FSDP1's class of an option can be named at a place."""
+    name = text.partition("(")[0]
+    return context.means(name, at, f"{RUNTIME}.{name}")
 
 
 class _Computed:
-    """The paths that a value is computed from, with what they held."""
+    """The paths that a value is computed from, with what they held.
 
-    def __init__(self, context: Context, recorded: Recorded) -> None:
-        self.context = context
+    Attributes:
+        say_all: whether it depends on nothing else, as far as seen.
+    """
+
+    def __init__(self, construction: Construction, recorded: Recorded) -> None:
+        self.context = construction.context
+        self.model = getattr(construction.module, "id", "")
         self.names = recorded.names
+        self.say_all = True
 
     def of(self, value: ast.AST, seen: set[ast.AST]) -> Iterator[str]:
         """The conditions on the paths in an expression."""
@@ -43,7 +66,8 @@ class _Computed:
         if key in self.names:
             yield _equal(written(value), self.names[key])
         elif isinstance(value, ast.Name):
-            yield from self._behind(value, seen)
+            if value.id != self.model:  # what it was made from says nothing of its units
+                yield from self._behind(value, seen)
         elif isinstance(value, ast.Call):
             yield from self._inside(value)
             for given in (*value.args, *(keyword.value for keyword in value.keywords)):
@@ -56,8 +80,11 @@ class _Computed:
         """The paths behind a local name: of all its values, and of the tests that choose between them."""
         file = self.context.file
         found = file.variable(name)
-        local = found is not None and found.scope is not file.scope
-        for binding in found.assigned if found and local else ():
+        if found is None:
+            return
+        if found.scope is file.scope or len(found.assigned) < len(found.bindings):
+            self.say_all &= not any(map(_varies, found.bindings))
+        for binding in found.assigned if found.scope is not file.scope else ():
             if binding.target not in seen:
                 seen.add(binding.target)
                 for parent in file.ancestors(binding.target):
@@ -70,6 +97,7 @@ class _Computed:
         made = self.context.program.definition(call.func, self.context.file)
         if made is None or isinstance(made.node, ast.ClassDef):
             return
+        self.say_all = False
         names = [argument.arg for argument in made.node.args.args]
         is_method = isinstance(made.file.parents[made.node], ast.ClassDef)
         own = [call.func.value] if is_method and isinstance(call.func, ast.Attribute) else []
@@ -82,6 +110,13 @@ class _Computed:
                 if key in self.names:
                     field = written(node).removeprefix(root)
                     yield _equal(written(given[root]) + field, self.names[key])
+
+
+def _varies(binding: Binding) -> bool:
+    """Whether a name may get another value when the program starts otherwise: it is no import, definition or constant."""
+    if isinstance(binding, Assigned):
+        return not isinstance(binding.value, ast.Constant)
+    return not isinstance(binding, Imported | Defined)
 
 
 def written(node: ast.AST) -> str:
@@ -115,4 +150,6 @@ def _equal(source: str, text: str) -> str:
         return f"{source}.type == {written(value.args[0])}"
     if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name):
         return f'{source}.name == "{value.attr}"'  # of torch's enum as of the runtime's
+    if isinstance(value, ast.Call) and text.startswith(OPTIONS):
+        return f"{source} == {text}"
     return ""

@@ -12,8 +12,10 @@ from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.plain import Plain, Stays, has_torch
 from fsdp_migrate.codemods.constructor.recorded_checks import written
 from fsdp_migrate.codemods.constructor.translate import translated
+from fsdp_migrate.codemods.constructor.wrapping import named_classes
 from fsdp_migrate.codemods.rule import Import
 from fsdp_migrate.facts.names import RUNTIME
+from fsdp_migrate.facts.scopes import Imported
 
 if TYPE_CHECKING:
     from fsdp_migrate.values import Recorded
@@ -38,6 +40,9 @@ def units(construction: Construction, recorded: Recorded) -> Plain:
     if not made:
         return Plain(norms=bool(norms))
     known = [_class(construction, dotted) for dotted in made]
+    if facts["all_of_classes"] and (own := named_classes(construction)):
+        texts = [construction.context.source(cls) for cls in own]
+        return replace(translated("auto_wrap_policy", texts), norms=bool(norms))
     if facts["all_of_classes"] and all(text for text, _ in known):
         part = translated("auto_wrap_policy", [text for text, _ in known])
         needs = tuple(need for _, need in known if need is not None)
@@ -61,6 +66,8 @@ def _class(construction: Construction, dotted: str) -> tuple[str, Import | None]
     if found is None:
         is_script = not owner or context.file.name == owner
         return ("", None) if is_script else (name, Import(owner, name))
+    if all(isinstance(b, Imported) and f"{b.module}.{b.member}" == dotted for b in found.bindings):
+        return name, None
     load = next(iter(context.file.loads.get(name, ())), None)
     made = context.program.definition(load, context.file) if load is not None else None
     is_it = made is not None and made.file.name.rpartition(".")[2] == owner.rpartition(".")[2]

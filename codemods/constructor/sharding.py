@@ -16,6 +16,7 @@ from fsdp_migrate.codemods.constructor.plain import (
     Said,
     Stays,
     bound,
+    bracketed,
     device_type,
     is_given,
     is_pure,
@@ -203,7 +204,9 @@ def _mesh(construction: Construction, mesh: ast.expr, *, hybrid: list[bool]) -> 
     )
     if several and not isinstance(mesh, ast.Name):
         name = construction.context.free("mesh", construction.call)
-        above = (f"{name} = {source}",)  # each call of init_device_mesh makes process groups
+        above = (
+            f"{name} = {bracketed(source)}",
+        )  # each call of init_device_mesh makes process groups
         return Plain("becomes the argument mesh", shared={"mesh": name}, above=above)
     return Plain("becomes the argument mesh", shared={"mesh": source})
 

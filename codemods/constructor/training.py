@@ -14,6 +14,7 @@ from fsdp_migrate.codemods.constructor.plain import (
     Said,
     Stays,
     bound,
+    bracketed,
     device_type,
     has_torch,
     is_given,
@@ -238,7 +239,7 @@ def _sync(construction: Construction) -> Plain:
         where = f", device={_copied(construction, device)}"
     line = f"broadcast_module_states({{model}}{where})"
     if not sure:
-        line = f"if {_copied(construction, value)}:\n    {line}"
+        line = f"if {bracketed(_copied(construction, value))}:\n    {line}"
     return Plain(
         "parameters and buffers are broadcast from rank 0 before the model is sharded",
         above=(line,),

@@ -28,7 +28,7 @@ _RESHARD = {
 HYBRID = frozenset({"HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"})
 MESH_DIM_NAMES = ("replicate", "shard")
 _TYPES = ("param_dtype", "reduce_dtype")
-_ONLY_OFF = frozenset({"ignored_modules", "ignored_states"})
+_ONLY_OFF = frozenset({"ignored_modules", "ignored_states", "param_init_fn"})
 
 
 def translated(name: str, value: object) -> Plain:

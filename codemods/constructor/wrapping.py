@@ -90,6 +90,18 @@ def classes_of(construction: Construction) -> list[ast.expr] | None:
     return None if value is None else _units(construction, value).classes or None
 
 
+def named_classes(construction: Construction) -> list[ast.expr]:
+    """The classes of a policy that have a name at the constructor, whatever that holds; empty for any other policy."""
+    value, context = construction.value("auto_wrap_policy"), construction.context
+    made = context.value(value) if value is not None else None
+    if made is None or made.file is not context.file or not isinstance(made.node, ast.Call):
+        return []
+    given = _collection(context, made)
+    elements = list(given.elts) if isinstance(given, ast.Set | ast.List | ast.Tuple) else []
+    known = all(_same_at(context, cls, construction.call) for cls in elements)
+    return elements if known else []
+
+
 def listed(construction: Construction) -> str:
     """The list of the model's whose modules are units: `layers` of `m in list(model.layers)`; "" for any other policy."""
     value = construction.value("auto_wrap_policy")
@@ -146,8 +158,9 @@ def _lambda(context: Context, made: Value) -> ast.Lambda | None:
     """The function of `partial(lambda_auto_wrap_policy, lambda_fn=lambda m: m in model.blocks)`, if it is a condition as
     this: which modules fulfil it does not change while others are sharded."""
     call = made.node
-    assert isinstance(call, ast.Call)
-    policy = context.program.fsdp1(call.args[0], made.file) if len(call.args) == 1 else None
+    if not isinstance(call, ast.Call) or len(call.args) != 1:
+        return None
+    policy = context.program.fsdp1(call.args[0], made.file)
     if policy != "lambda_auto_wrap_policy" or len(call.keywords) != 1:
         return None
     if "functools.partial" not in context.program.dotted(call.func, made.file):

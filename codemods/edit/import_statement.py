@@ -234,8 +234,7 @@ def _home(node: ast.ImportFrom, change: ImportChange) -> str:
     own = "." * node.level + (node.module or "")
     staying = change.locals - change.drop
     modules = {change.move[local][0] if local in change.move else "" for local in staying}
-    moves = len(modules) == 1 and not any(module == own for module, _ in change.add)
-    return modules.pop() or own if moves else own
+    return modules.pop() or own if len(modules) == 1 else own
 
 
 def _spelled(alias: ast.alias) -> str:

@@ -84,6 +84,21 @@ class Reach:
             self._holders[word] = {path for path in self.program.paths if wanted in data(path)}
         return self._holders[word]
 
+    def is_unused(self, function: ast.AST | None) -> bool:
+        """Whether nothing in the tree names a function that takes arguments, so that no installed command can be it."""
+        if not isinstance(function, ast.FunctionDef) or function.decorator_list:
+            return False
+        takes = len(function.args.args) > len(function.args.defaults)
+        if (
+            not takes
+            or function.name.startswith(("__", "test"))
+            or function.args.args[0].arg in ("self", "cls")
+        ):
+            return False
+        having = self._holding(function.name)
+        named = (re.findall(rf"\b{function.name}\b", self.text(path)) for path in having)
+        return len(having) == 1 and len(next(named)) == 1
+
     def text(self, path: str) -> str:
         """The source of a file; "" if it cannot be read."""
         if path not in self._texts:

@@ -11,7 +11,7 @@ import inspect
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from types import FrameType, ModuleType
 from typing import Any
@@ -166,10 +166,14 @@ def _fields(value: Any) -> list[tuple[str, Any]]:
     """The fields of a configuration: of a dictionary, or of an object that is no part of a model."""
     from torch import Tensor, nn
 
+    if isinstance(value, Mapping):  # a dictionary, or omegaconf's
+        try:
+            return [(key, value[key]) for key in [*value] if isinstance(key, str)]
+        except Exception:  # what it says is that a value is missing, or refers to one that is
+            return []
     if isinstance(value, ModuleType | type | Tensor | nn.Module) or callable(value):
         return []
-    inner = value if isinstance(value, dict) else getattr(value, "__dict__", {})
-    return [(key, each) for key, each in [*inner.items()] if isinstance(key, str)]
+    return [*getattr(value, "__dict__", {}).items()]
 
 
 class _Model:
@@ -192,6 +196,7 @@ class _Model:
             "batch_norm": [name for name, m in own.items() if isinstance(m, kept)],
             "buffers": any(b.is_floating_point() for b in module.buffers()),
             "ignored_are_used": _are_used(given.get("ignored_modules")),
+            "has_units": bool(units),
             "parameters_held": _are_held(parameters, [m._parameters for m in own.values()]),
         }
 

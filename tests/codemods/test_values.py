@@ -248,7 +248,7 @@ def test_what_is_no_recording_is_a_wrong_usage(text: str, program: Path) -> None
 
 
 def test_a_configuration_of_the_object_is_checked_through_it(program: Path) -> None:
-    """In a class, and inside of the function that the configuration is passed to."""
+    """In a class: what a function of the program makes of it may depend on more, so it is asked again."""
     text = """\
 from model import Net
 from options import choose
@@ -266,13 +266,14 @@ class Trainer:
     )
     names = {"self.cfg.fsdp.kind": "'zero2'", "self.cfg.fsdp.steps": "3"}
     changed = analysed(program, recorded(program, names=names, units={})).changes
-    assert '        assert self.cfg["fsdp"].kind == "zero2"\n' in changed[0].after.decode()
+    check = '        assert choose(self.cfg["fsdp"]).name == "SHARD_GRAD_OP"\n'
+    assert check in changed[0].after.decode()
 
     # Its class is all that calls the method.
     started = f'{text}\n\nif __name__ == "__main__":\n    Trainer(load())\n'
     (program / "train.py").write_text(started)
     changed = analysed(program, recorded(program, names=names, units={})).changes
-    assert '        assert self.cfg["fsdp"].kind == "zero2"\n' in changed[0].after.decode()
+    assert check in changed[0].after.decode()
 
 
 def test_what_is_unpacked_is_checked_by_its_key(program: Path) -> None:
@@ -365,7 +366,7 @@ def test_batch_norm_is_a_unit_in_full_precision(program: Path) -> None:
     names = {**NAMES, "cfg.kind": "'bf16'"}
     found = after(program, recorded(program, names=names, **by_name))
     assert found.partition("model.blocks[0]")[0].endswith(
-        '    assert cfg.kind == "bf16"\n'
+        "    assert choose(cfg.kind) == MixedPrecision(param_dtype=torch.bfloat16)\n"
         "    # As under FSDP1, the root alone casts its inputs\n"
         "    for module in reversed(list(model.modules())):\n"
         "        if isinstance(module, _BatchNorm):\n"
@@ -380,6 +381,7 @@ def test_batch_norm_is_a_unit_in_full_precision(program: Path) -> None:
 def test_a_method_that_ran_on_a_model_was_one_of_a_model(program: Path) -> None:
     text = TRAIN + (
         "\n\ndef step(engine):\n    for part in engine.parts:\n        part.clip_grad_norm_(1.0)\n"
+        "\n\nsteps = [step]\n"
     )
     (program / "train.py").write_text(text)
     one = recorded(program)
@@ -410,7 +412,7 @@ class Own({}):
     ("more", "is_plain"),
     [
         ("", True),
-        ("\n\ndef other(model):\n    return model.module\n", False),
+        ("\n\ndef other(model):\n    return model.module\n\n\nothers = [other]\n", False),
         ("\nfrom torch.nn.parallel import DistributedDataParallel\n", False),
         (_OWN.format("torch.nn.Module"), False),
         (_OWN.format("object"), True),
@@ -420,7 +422,8 @@ class Own({}):
 def test_module_goes_where_a_run_read_it_of_the_wrapper(
     more: str, is_plain: bool, program: Path
 ) -> None:
-    text = TRAIN + "\n\ndef depth(model):\n    return len(model.module.blocks)\n" + more
+    text = TRAIN + "\n\ndef depth(model):\n    return len(model.module.blocks)\n"
+    text += f"\n\ndepths = [depth]\n{more}"
     (program / "train.py").write_text(text)
     one = recorded(program)
     assert "reads .module" in reason(program, one)
@@ -604,3 +607,131 @@ def test_a_call_on_the_line_of_its_if_becomes_one_of_a_function(name: str, progr
     assert made.endswith("    if cfg: model = shard(model)\n")
     for line in expected:
         assert f"        {line}\n" in made.partition("    def shard(model):\n")[2]
+
+
+PRECISE = {"mixed_precision": "MixedPrecision(param_dtype=torch.bfloat16)"}
+IS_PRECISE = "MixedPrecision(param_dtype=torch.bfloat16)"
+
+
+@pytest.mark.parametrize(
+    ("value", "check"),
+    [
+        ("policies(cfg)", f"policies(cfg) == {IS_PRECISE}"),
+        ("precise if cfg.wrap else None", f"(precise if cfg.wrap else None) == {IS_PRECISE}"),
+        ("cfg.precision", f"cfg.precision == {IS_PRECISE}"),
+        ("policies[cfg.dtype]", 'cfg.dtype == "bfloat16"'),
+    ],
+    ids=["a function of the program", "a local name", "a field", "what it is computed from"],
+)
+def test_an_option_is_compared_where_its_sources_may_not_say_all(
+    value: str, check: str, program: Path
+) -> None:
+    text = TRAIN.replace("model = Net()", "precise = policies(cfg)\n    model = Net()")
+    text = text.replace("        auto", f"        mixed_precision={value},\n        auto")
+    text = f"from options import policies\n{text}"
+    (program / "train.py").write_text(text)
+    with (program / "options.py").open("a") as file:
+        file.write("\n\ndef policies(cfg):\n    return TABLE[cfg.dtype] if supported() else None\n")
+    names = {**NAMES, "cfg.dtype": "'bfloat16'"}
+    found = recorded(program, arguments={**ARGUMENTS, **PRECISE}, names=names)
+    assert f"    assert {check}\n" in after(program, found)
+    report = analysed(program, found)
+    changed = next(c.after.decode() for c in report.changes if c.path.name == "train.py")
+    assert ("import MixedPrecision\n" in changed) is (IS_PRECISE in check)
+
+
+def test_an_option_that_has_no_name_in_the_file_stays_on_the_bridge(program: Path) -> None:
+    text = TRAIN.replace("        auto", "        mixed_precision=cfg.precision,\n        auto")
+    (program / "train.py").write_text(f"{text}\n\nclass MixedPrecision:\n    pass\n")
+    found = recorded(program, arguments={**ARGUMENTS, **PRECISE})
+    assert "mixed_precision was" in reason(program, found)
+
+
+NAMED_CLASS = """\
+import functools
+
+import torch
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+
+
+def class_named(model, name):
+    for module in model.modules():
+        if module.__class__.__name__ == name:
+            return module.__class__
+
+
+def main(cfg, network):
+    block = class_named(network, cfg.block)
+    policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={block})
+    model = Net()
+    model = FSDP(network, auto_wrap_policy=policy, sharding_strategy=cfg.strategy)
+    optimizer = torch.optim.AdamW(model.parameters())
+    return optimizer
+"""
+
+
+def test_a_class_that_the_program_looks_up_stays_looked_up(program: Path) -> None:
+    """Before it wraps the model, where the names of classes are their own."""
+    (program / "train.py").write_text(NAMED_CLASS)
+    text = after(program, recorded(program))
+    assert "        if isinstance(module, block):\n" in text
+    assert "units" not in text
+    later = NAMED_CLASS.replace(
+        "    return optimizer", "    return optimizer, class_named(model, 1)"
+    )
+    (program / "train.py").write_text(later)
+    assert "compares or names a class" in reason(program, recorded(program))
+
+
+def test_a_model_with_values_needs_no_function_that_makes_them(program: Path) -> None:
+    function = "init if cfg.wrap == 'size' and cfg.rank else None"
+    more = f"model,\n        param_init_fn={function},\n"
+    (program / "train.py").write_text(TRAIN.replace("model,\n", more))
+    arguments = {**ARGUMENTS, "param_init_fn": "None"}
+    text = after(program, recorded(program, arguments=arguments))
+    assert "materialize" not in text
+    assert '    assert cfg.wrap == "size"\n' in text
+    text = after(program, recorded(program, arguments=arguments, meta=True))
+    assert "materialize(module, param_init_fn)\n" in text
+
+
+NESTED = """\
+import torch
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
+
+
+def main(load, shard):
+    precise = MixedPrecision(param_dtype=torch.bfloat16)
+    model = Net()
+    model = FSDP(load(model), mixed_precision=precise)
+    shard(load, model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    return Net(model)
+"""
+
+
+@pytest.mark.parametrize(
+    ("has_units", "is_plain"),
+    [({}, False), ({"has_units": True}, False), ({"has_units": False}, True)],
+)
+def test_a_run_shows_that_no_constructor_wraps_a_part_of_another(
+    has_units: dict[str, bool], is_plain: bool, program: Path
+) -> None:
+    (program / "train.py").write_text(NESTED)
+    found = recorded(program, arguments=PRECISE, units={}, **has_units)
+    assert ("another constructor may wrap the model" in reason(program, found)) is not is_plain
+
+
+def test_a_function_that_nothing_calls_depends_on_nothing(program: Path) -> None:
+    unused = (
+        "\n\ndef shapes(model):\n    return {n: p.shape for n, p in model.named_parameters()}\n"
+    )
+    text = TRAIN.replace("model = Net()", "torch.manual_seed(0)\n    model = Net()") + unused
+    (program / "train.py").write_text(text)
+    assert "becomes fully_shard" in reason(program, recorded(program))
+    for used in ("shown = shapes\n", 'hook = "shapes"\n'):
+        (program / "options.py").write_text(OPTIONS + used)
+        assert "named_parameters gives other names" in reason(program, recorded(program))
