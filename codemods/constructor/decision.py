@@ -345,7 +345,7 @@ class Decisions:
             made = [form.construction for form in forms]
             before = Before(context, made, partial(_calls, every), factories, nested=nested)
             for node, text in dependences(context, handled, before, has_memory=ran):
-                if ran and self.reach.is_unused(context.file.function(node)):
+                if ran and self.program.reach.is_unused(context.file.function(node)):
                     continue
                 reason = f"{context.file.shown}:{getattr(node, 'lineno', 1)} {text}"
                 if text not in (GATHERED, WHOLE):

@@ -118,8 +118,8 @@ class _ByRun:
         )
         message = "; ".join(filter(None, (f"as recorded: {text}{unsaid}", made.message)))
         needs = tuple(
-            Import(RUNTIME, option.rstrip("("), self.construction.call.func)
-            for option in OPTIONS
+            need._replace(at=self.construction.call.func)
+            for option, need in OPTIONS.items()
             if any(option in check for check in checks)
         )
         return replace(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.rule import Import
 from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.facts.scopes import Assigned, Binding, Defined, Imported
 from fsdp_migrate.facts.values import element
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
 
 _MOST = 6
 # The text of a value of these has the name of its class.
-OPTIONS = ("MixedPrecision(", "CPUOffload(")
+OPTIONS = {
+    "MixedPrecision(": Import(RUNTIME, "MixedPrecision"),
+    "CPUOffload(": Import(RUNTIME, "CPUOffload"),
+}
 
 
 def conditions(
@@ -30,7 +34,7 @@ def conditions(
     through local names. Where these may not say all, as inside of a function of the program that a configuration is
     passed to, the value itself is compared, if there is a text for it.
     """
-    context, is_option = construction.context, text.startswith(OPTIONS)
+    context, is_option = construction.context, text.startswith(tuple(OPTIONS))
     is_path = bool(_key(value)) or isinstance(value, ast.Subscript)
     source = written(value) if is_path or isinstance(value, ast.Call) else f"({written(value)})"
     own = "" if is_option and not _can_write(context, value, text) else _equal(source, text)
@@ -150,6 +154,6 @@ def _equal(source: str, text: str) -> str:
         return f"{source}.type == {written(value.args[0])}"
     if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name):
         return f'{source}.name == "{value.attr}"'  # of torch's enum as of the runtime's
-    if isinstance(value, ast.Call) and text.startswith(OPTIONS):
+    if isinstance(value, ast.Call) and text.startswith(tuple(OPTIONS)):
         return f"{source} == {text}"
     return ""

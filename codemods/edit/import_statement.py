@@ -107,7 +107,10 @@ def edited(
     node, source = change.node, file.source(change.node)
     if isinstance(node, ast.Import):
         return _edited_modules(file, change, base, limit)
-    before, home = tuple(map(_spelled, node.names)), _home(node, change)
+    before, home = (
+        tuple(map(_spelled, node.names)),
+        _home(node, change, commented=bool(comments(source))),
+    )
     staying, added, made = _parted(node, change, home)
     kept = [name for name in staying if name]
     if "*" in kept or (apart and kept and all(" as " in name for name in kept)):
@@ -229,12 +232,16 @@ def _inserted(text: str, name: str, place: int) -> str:
     return edited_part(part, 0, len(text), edits)
 
 
-def _home(node: ast.ImportFrom, change: ImportChange) -> str:
-    """The module of what stays: if all names that stay move to the same one, the statement moves with its layout."""
+def _home(node: ast.ImportFrom, change: ImportChange, *, commented: bool) -> str:
+    """The module of what stays: if all names that stay move to the same one, the statement moves with its layout.
+
+    Where another name comes from its own module, it does so only for its comments.
+    """
     own = "." * node.level + (node.module or "")
     staying = change.locals - change.drop
     modules = {change.move[local][0] if local in change.move else "" for local in staying}
-    return modules.pop() or own if len(modules) == 1 else own
+    moves = len(modules) == 1 and not any(module == own for module, _ in change.add)
+    return modules.pop() or own if moves or (len(modules) == 1 and commented) else own
 
 
 def _spelled(alias: ast.alias) -> str:

@@ -18,6 +18,8 @@ REASONS = {
     "broadcast_module_states": "torch's _sync_params_and_buffers is private, and set_model_state_dict with "
     "broadcast_from_rank0 passes over buffers that no state dict has",
     "build_mesh": "init_device_mesh takes a shape, and FSDP1's strategies follow groups and the ranks of a node",
+    "CPUOffload": "a check compares the program's own value, which is of this class, with the recorded one",
+    "MixedPrecision": "a check compares the program's own value, which is of this class, with the recorded one",
     "cast_buffers": "MixedPrecisionPolicy casts no buffers, as MixedPrecision(buffer_dtype=...) did",
     "clip_grad_norm_": "torch.nn.utils.clip_grad_norm_ returns a DTensor, and fails on offloaded gradients; it is "
     "used where the result is not",

@@ -600,3 +600,59 @@ def test_a_run_keeps_nothing_of_those_before(tmp_path: Path) -> None:
         gc.collect()
         kept.append(sum(isinstance(each, Program) for each in gc.get_objects()))
     assert kept[0] == kept[1] == kept[2]
+
+
+LONG = """\
+import torch
+from model import Net
+from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+
+def main(args, offload):
+    model = FSDP(
+        Net()
+        .eval()
+        .train(),
+        auto_wrap_policy=ModuleWrapPolicy({torch.nn.Linear}),
+        cpu_offload=(
+            CPUOffload(offload_params=True)
+            if offload
+            else None
+        ),
+        sync_module_states=(
+            args.low_memory
+            and not offload
+        ),
+        use_orig_params=True,
+    )
+    return torch.optim.AdamW(model.parameters())
+"""
+
+
+def test_arguments_over_several_lines_become_statements_in_brackets(tmp_path: Path) -> None:
+    after, report = migrated(tmp_path, {"train.py": LONG, "model.py": MODEL})
+    assert [f.action.value for f in report.findings if f.code == "FSDP002"] == ["rewrite"]
+    assert "    model = Net().eval().train()\n" in after["train.py"]
+    assert (
+        "    offload_policy = CPUOffloadPolicy() if offload else OffloadPolicy()\n"
+        in after["train.py"]
+    )
+    assert "    if args.low_memory and not offload:\n" in after["train.py"]
+
+
+def test_a_helper_that_looks_at_the_model_before_it_is_wrapped(tmp_path: Path) -> None:
+    helper = """\
+def named(model, name):
+    for module in model.modules():
+        if module.__class__.__name__ == name:
+            return module
+"""
+    text = TRAIN.replace("    model = FSDP", '    named(model, "Linear").eval()\n    model = FSDP')
+    text = f"from helper import named\n{text}"
+    files = {"train.py": text, "model.py": MODEL, "helper.py": helper}
+    after, _ = migrated(tmp_path, files)
+    assert "    fully_shard(model)\n" in after["train.py"]
+    files["train.py"] = f"{text}    named(model, 1)\n"
+    after, _ = migrated(tmp_path, files)
+    assert "fully_shard" not in after["train.py"]

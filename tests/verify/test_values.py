@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections import UserDict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fsdp_migrate.runtime.record import constructs
 from fsdp_migrate.values import merged
 from fsdp_migrate.verify import ProgramFailed, migration
 from fsdp_migrate.verify.folders import copy_program
@@ -43,6 +46,26 @@ def test_what_differs_between_calls_is_said_and_not_known() -> None:
     assert again["times"] == 3
 
 
+class Settings(UserDict[str, Any]):
+    """A configuration as omegaconf's: a mapping whose values may be missing, and whose own fields say nothing."""
+
+    def __getitem__(self, key: str) -> Any:
+        if self.data[key] == "???":
+            raise ValueError(f"{key} is missing")
+        return self.data[key]
+
+
+def test_names_of_a_mapping_are_its_keys() -> None:
+    settings = Settings(fsdp=Settings(strategy="hybrid"), steps=3)
+    unset = Settings(steps="???")
+    assert settings["steps"] == 3
+    with pytest.raises(ValueError, match="missing"):
+        unset["steps"]
+    names = constructs._names(sys._getframe())
+    names = {name: text for name, text in names.items() if name.startswith(("settings", "unset"))}
+    assert names == {"settings.fsdp.strategy": "'hybrid'", "settings.steps": "3"}
+
+
 @pytest.mark.ranks
 @pytest.mark.usefixtures("forked")
 def test_a_configuration_is_recorded_made_plain_and_checked(tmp_path: Path) -> None:
@@ -60,6 +83,7 @@ def test_a_configuration_is_recorded_made_plain_and_checked(tmp_path: Path) -> N
     assert entry["names"]["args.strategy"] == "'SHARD_GRAD_OP'"
     assert entry["units"] == {"torch.nn.Linear": ["blocks.0.inner", "blocks.1.inner"]}
     assert (entry["all_of_classes"], entry["parameters_held"], entry["times"]) == (False, False, 2)
+    assert entry["has_units"] is False
 
     verdict = verify(SCRIPT, device="cpu", tolerance=0, recorded=recorded)
     assert verdict.equal, verdict.line()

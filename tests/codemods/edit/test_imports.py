@@ -80,6 +80,15 @@ CASES = {
         SWAP,
         f"from {FSDP} import (\n    CPUOffload,\n    # wraps\n    fully_shard,  # root\n)\n",
     ),
+    "all names move, and one comes from where they were: their comments go with them": Case(
+        f"from {FSDP} import (\n    StateDictType,  # full\n    MixedPrecision,  # half\n)\n",
+        Change(
+            move={name: (RUNTIME, name) for name in ("StateDictType", "MixedPrecision")},
+            add=((FSDP, "fully_shard"),),
+        ),
+        f"from {RUNTIME} import (\n    StateDictType,  # full\n    MixedPrecision,  # half\n)\n"
+        f"from {FSDP} import fully_shard\n",
+    ),
     "sorted names stay sorted as isort does": Case(
         f"from {FSDP} import FullyShardedDataParallel as FSDP, MixedPrecision, wrap\n",
         SWAP,
