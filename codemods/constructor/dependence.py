@@ -40,9 +40,7 @@ WHOLE = "may save or load the model by its own state_dict, whose tensors are who
 # After an evaluation FSDP2's root stays gathered, unless it is told to free its parameters. FSDP1's does, too, but it shows its
 # shards, and evaluates by the gathered values again even if the shards have changed since: no plain model does that.
 GATHERED = "may give an optimizer parameters that are gathered after an evaluation"
-_CHANGED = (
-    "may read or change parameters after an evaluation, when FSDP1's root keeps gathered values"
-)
+_CHANGED = "may read or change parameters after an evaluation, whose gathered values FSDP1 keeps"
 
 # Static functions of the runtime's class that take a plain model as well.
 _STATIC = (
