@@ -305,6 +305,57 @@ def build():
 build()
 """,
     ),
+    "a partial whose result has the name that its function gives a model": (
+        f"shard = functools.partial(FSDP, {BY_BLOCK})\n\nmodel = shard(Net())\nmodel = shard(Net())\n",
+        """\
+def shard(model):
+    for module in reversed(list(model.modules())):
+        if module is not model and isinstance(module, Block):
+            fully_shard(module)
+    return fully_shard(model)
+
+model = shard(Net())
+model = shard(Net())
+""",
+    ),
+    **{
+        f"an optimizer behind an evaluation, by {before}": (
+            f"{before}\nnet(1)\noptimizer = torch.optim.SGD(net.parameters(), 0.1)\n",
+            f"{after}\nnet(1)\noptimizer = torch.optim.SGD(net.parameters(), 0.1)\n",
+        )
+        for before, after in (
+            (
+                "shard = functools.partial(FSDP)\nnet = shard(Net())",
+                "shard = functools.partial(fully_shard, reshard_after_forward=True)\nnet = shard(Net())",
+            ),
+            (
+                "net = other = FSDP(Net())",
+                "net = other = fully_shard(Net(), reshard_after_forward=True)",
+            ),
+        )
+    },
+    "a name with two values, which the call reads": (
+        f"low = True\nif x:\n    low = False\nnets = [FSDP(Net(low), {BY_BLOCK}, cpu_offload=CPUOffload(low))]\n",
+        """\
+low = True
+if x:
+    low = False
+
+
+def shard(model):
+    for module in reversed(list(model.modules())):
+        if module is not model and isinstance(module, Block):
+            fully_shard(
+                module, offload_policy=CPUOffloadPolicy() if low else OffloadPolicy()
+            )
+    return fully_shard(
+        model, offload_policy=CPUOffloadPolicy() if low else OffloadPolicy()
+    )
+
+
+nets = [shard(Net(low))]
+""",
+    ),
     "a partial with nothing to say": (
         "shard = functools.partial(FSDP, use_orig_params=True)\nnet = shard(Net())\n",
         "shard = fully_shard\nnet = shard(Net())\n",
@@ -433,3 +484,8 @@ def test_it_stays_on_the_bridge(name: str) -> None:
     report, after = analyse(HEAD + STAYS[name])
     assert behind_imports(after) == STAYS[name]
     assert {f.action.value for f in report.findings if f.code == "FSDP002"} == {"runtime"}
+
+
+def test_a_comment_that_has_no_place_is_the_reason() -> None:
+    report, _ = analyse(HEAD + STAYS["a comment in the call"])
+    assert any("comments in the call would be lost" in each.message for each in report.findings)

@@ -374,6 +374,23 @@ def test_batch_norm_is_a_unit_in_full_precision(program: Path) -> None:
         "            fully_shard(module, reshard_after_forward=False)\n"
         "    fully_shard(\n        "
     )
+    types = "param_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16, cast_forward_inputs=True"
+    cast = {
+        **by_name,
+        "buffers": True,
+        "arguments": {**precise, "mixed_precision": f"MixedPrecision({types})"},
+    }
+    found = after(program, recorded(program, names=names, **cast))
+    assert found.partition('cfg.kind == "bf16"\n')[2] == (
+        "    cast_buffers(model, torch.bfloat16, keep_classes=[_BatchNorm])\n"
+        "    mp_policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)\n"
+        "    for module in reversed(list(model.modules())):\n"
+        "        if isinstance(module, _BatchNorm):\n"
+        "            run_in_full_precision(module)\n"
+        "            fully_shard(module, reshard_after_forward=False)\n"
+        "    fully_shard(\n        model.blocks[0].linear, mp_policy=mp_policy, reshard_after_forward=False\n    )\n"
+        "    fully_shard(model, mp_policy=mp_policy, reshard_after_forward=False)\n"
+    )
     by_name["other_options"] = ["bn", "blocks.0.linear"]
     assert "options of its own" in reason(program, recorded(program, names=names, **by_name))
 
