@@ -387,7 +387,7 @@ def _comments(construction: Construction) -> list[tuple[int, str]]:
 def _argument_at(construction: Construction, line: int) -> str:
     """The argument without a counterpart that a comment on a line is about, as source; "" for any other."""
     ending = [a for a in construction.arguments if getattr(a.node, "end_lineno", 0) == line]
-    below = [a for a in construction.arguments if getattr(a.node, "lineno", 0) > line]
+    below = [a for a in construction.arguments if getattr(a.node, "lineno", 0) >= line]
     about = ending[-1] if ending else (below[0] if below else None)
     if about is None or about.name not in _WITHOUT_PLACE:
         return ""

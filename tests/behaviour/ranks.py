@@ -30,6 +30,7 @@ from torch.distributed.fsdp import (
     _optim_utils,
     fully_sharded_data_parallel,
 )
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime.record import cpu
@@ -89,6 +90,7 @@ def run_tasks(ranks: int, folder: Path, tasks: list[Task]) -> None:
             with contextlib.suppress(PeerLost):  # the next task has a group of its own
                 record(folder, name, task)
             dist.destroy_process_group()
+            _clear_sharding_prop_cache()  # it keeps meshes, whose groups are gone and names taken again
 
     while tasks:
         met = fork_ranks(ranks, run)

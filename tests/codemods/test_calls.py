@@ -356,6 +356,17 @@ def shard(model):
 nets = [shard(Net(low))]
 """,
     ),
+    "two arguments of every unit": (
+        f"net = FSDP(Net(), {BY_BLOCK}, {ZERO2}, cpu_offload=CPUOffload(True))\n",
+        """\
+net = Net()
+fsdp_kwargs = dict(reshard_after_forward=False, offload_policy=CPUOffloadPolicy())
+for module in reversed(list(net.modules())):
+    if module is not net and isinstance(module, Block):
+        fully_shard(module, **fsdp_kwargs)
+fully_shard(net, **fsdp_kwargs)
+""",
+    ),
     "a partial with nothing to say": (
         "shard = functools.partial(FSDP, use_orig_params=True)\nnet = shard(Net())\n",
         "shard = fully_shard\nnet = shard(Net())\n",

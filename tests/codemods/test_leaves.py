@@ -109,3 +109,64 @@ def test_a_value_that_stays(name: str, tmp_path: Path) -> None:
 def test_a_comment_of_an_argument_that_has_no_place(argument: str, tmp_path: Path) -> None:
     text = f"{HEAD}model = FSDP(\n    nn.Linear(2, 2),\n    {argument},  # why\n)\n"
     assert f"\n# FSDP1's {argument}:\n# why\n" in analysed(tmp_path, text).after["train.py"]
+
+
+COMMENTS = {
+    "above an argument, and behind it": (
+        "# above\n    use_orig_params=True,  # behind\n    cpu_offload=None,  # other",
+        "# FSDP1's use_orig_params=True:\n# above\n# behind\n# other\nmodel = fully_shard(nn.Linear(2, 2))\n",
+    ),
+    "on the first line of an argument": (
+        "device_id=torch.cuda.current_device(  # which\n    ),\n    use_orig_params=True,",
+        "# FSDP1's device_id=torch.cuda.current_device():\n# which\nmodel = fully_shard(nn.Linear(2, 2))\n",
+    ),
+    "below the last argument": (
+        "use_orig_params=True,\n    # end",
+        "# end\nmodel = fully_shard(nn.Linear(2, 2))\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMMENTS)
+def test_a_comment_in_the_call(name: str, tmp_path: Path) -> None:
+    given, expected = COMMENTS[name]
+    text = f"{HEAD}model = FSDP(\n    nn.Linear(2, 2),\n    {given}\n)\n"
+    assert analysed(tmp_path, text).after["train.py"].endswith(f"\n\n{expected}")
+
+
+def test_a_comment_that_stays_in_the_model_is_not_written_twice(tmp_path: Path) -> None:
+    text = "model = FSDP(\n    nn.Linear(\n        2,  # same\n        2,\n    ),\n    cpu_offload=None,  # same\n)\n"
+    after = analysed(tmp_path, HEAD + text).after["train.py"]
+    assert after.count("# same") == 2
+    assert "\n# same\nmodel = fully_shard(" in after
+
+
+BOTH = """\
+def build():
+    zero2 = ShardingStrategy.SHARD_GRAD_OP
+    return FSDP(nn.Linear(2, 2), sharding_strategy=zero2)
+
+
+def more():
+    options = dict(cpu_offload=CPUOffload(True))
+    return FSDP(nn.Linear(2, 2), **options)
+
+
+models = build(), more()
+"""
+
+
+def test_what_is_local_goes_whatever_others_import(tmp_path: Path) -> None:
+    others = "from train import build, more, options, zero2\n"
+    after = analysed(tmp_path, {"train.py": HEAD + BOTH, "other.py": others}).after["train.py"]
+    assert "zero2" not in after
+    assert "options" not in after
+    assert after.count("return fully_shard(") == 2
+
+
+@pytest.mark.parametrize("imported", ["zero2", "options"])
+def test_what_others_import_stays(imported: str, tmp_path: Path) -> None:
+    text = "zero2 = ShardingStrategy.SHARD_GRAD_OP\noptions = dict(cpu_offload=CPUOffload(True))\n"
+    text += "model = FSDP(nn.Linear(2, 2), sharding_strategy=zero2, **options)\n"
+    files = {"train.py": HEAD + text, "other.py": f"from train import {imported}\n"}
+    assert f"{imported} = " in analysed(tmp_path, files).after["train.py"]

@@ -147,7 +147,13 @@ TRANSLATED: list[tuple[str, Any, Plain]] = [
     ),
     *((name, None, Plain()) for name in FREE),
     *((name, True, Plain()) for name in FREE if name != "forward_prefetch"),
-    *((name, None, Plain()) for name in sorted(translate._ONLY_OFF)),
+    ("ignored_modules", None, Plain()),
+    ("ignored_states", None, Plain()),
+    (
+        "forward_prefetch",
+        True,
+        Plain("the numbers are the same; set_modules_to_forward_prefetch asks for it"),
+    ),
 ]
 
 
@@ -162,7 +168,8 @@ def test_a_value_is_translated(name: str, value: Any, expected: Plain) -> None:
         ("mixed_precision", {"keep_low_precision_grads": True}),
         ("mixed_precision", {"_module_classes_to_ignore": "()"}),
         ("process_group", None),
-        *((name, True) for name in sorted(translate._ONLY_OFF)),
+        ("ignored_modules", True),
+        ("ignored_states", True),
     ],
 )
 def test_a_value_stays_on_the_bridge(name: str, value: Any) -> None:
