@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -22,12 +25,15 @@ from fsdp_migrate.source import (
     source_from_bytes,
 )
 from fsdp_migrate.vendor import MARK, copies, forget, package_at
-from fsdp_migrate.watchdog import TookTooLong, limited
 
 if TYPE_CHECKING:
     from fsdp_migrate.facts.file import File
     from fsdp_migrate.migration import Outcome
     from fsdp_migrate.values import Recorded
+
+# How long one file may take.
+SECONDS = 60.0
+BYTES_A_SECOND = 10_000  # the slowest file known takes a fifth of that time
 
 
 def analyse(
@@ -187,3 +193,32 @@ def _file(source: Source) -> File | None:
         return File(source.path, source.shown, source.text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+
+
+class TookTooLong(BaseException):
+    """A file took longer than one of its size should; no `except Exception` on the way may take this for its own."""
+
+
+@contextlib.contextmanager
+def limited(size: int) -> Iterator[None]:
+    """Limits the processor time of a block that works on a file of some size; raises TookTooLong.
+
+    Nothing is limited outside of the main thread, and where the system has no such timer.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    seconds = SECONDS + size / BYTES_A_SECOND
+
+    def stop(*_: object) -> None:
+        raise TookTooLong(f"not done after {seconds:.0f} s, please report it")
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)

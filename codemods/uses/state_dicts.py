@@ -7,11 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from fsdp_migrate.codemods.constructor.before import last_value
 from fsdp_migrate.codemods.context import Context, keyword, shortened
 from fsdp_migrate.codemods.rule import Edit, Found, Rule
-from fsdp_migrate.codemods.uses import state_dict_bare
 from fsdp_migrate.codemods.uses.state_dict_bodies import Body, body_of
-from fsdp_migrate.codemods.uses.state_dict_edits import Replacement, are_editable, unwrapped
+from fsdp_migrate.codemods.uses.state_dict_edits import (
+    Replacement,
+    are_editable,
+    call_edits,
+    unwrapped,
+)
 from fsdp_migrate.codemods.uses.state_dict_settings import (
     ON_RANK_0,
     Settings,
@@ -38,7 +43,12 @@ LOCAL = Rule(
 OPTIMIZER = Rule(
     "FSDP335", "optimizer-state-dict", "the runtime has FSDP1's functions for optimizer states"
 )
-RULES = (CONTEXT, SET_TYPE, state_dict_bare.BARE, LOCAL, OPTIMIZER)
+BARE = Rule(
+    "FSDP333",
+    "bare-state-dict",
+    "model.state_dict() of an FSDP1 model becomes get_model_state_dict",
+)
+RULES = (CONTEXT, SET_TYPE, BARE, LOCAL, OPTIMIZER)
 
 _TYPED = ("state_dict_type", "set_state_dict_type")
 _LEGACY = "torch.distributed._shard.checkpoint"
@@ -95,7 +105,7 @@ def find(context: Context) -> Iterator[Found]:
         yield Found(SET_TYPE, attribute, Action.RUNTIME, "the runtime returns what FSDP1 did")
     yield from _local_types(context)
     yield from _of_optimizers(context)
-    yield from state_dict_bare.find(context)
+    yield from _bare(context) if context.plain else ()
 
 
 def _attributes(context: Context, name: str) -> Iterator[ast.Attribute]:
@@ -320,3 +330,46 @@ def _of_optimizers(context: Context) -> Iterator[Found]:
             if context.fsdp1(owner) == CLASS or context.can_be_model(owner):
                 message = _OF_OPTIMIZERS.get(name, otherwise)
                 yield Found(OPTIMIZER, attribute, Action.RUNTIME, message)
+
+
+def _bare(context: Context) -> Iterator[Found]:
+    """`model.state_dict()` outside of any context, of a model that the same function made by FSDP1's constructor."""
+    for attribute in context.file.attributes.get("state_dict", ()):
+        call, model = context.file.parents[attribute], attribute.value
+        if not isinstance(call, ast.Call) or call.func is not attribute or call.args:
+            continue
+        constructor = _constructor(context, call, model) if not call.keywords else None
+        if constructor is None or _may_have_type(context, call) or has_other_names(context.models):
+            continue
+        made = Replacement(
+            call,
+            "get_model_state_dict",
+            [context.source(model), "options=StateDictOptions(full_state_dict=True)"],
+        )
+        if are_editable(context, [made]):
+            yield Found(
+                BARE,
+                call,
+                Action.REWRITE,
+                "becomes get_model_state_dict, which gathers as FSDP1's state_dict() did",
+                edits=partial(call_edits, context, [made]),
+                imports=tuple(made.imports(constructor.func)),
+                removed=(attribute,),
+            )
+
+
+def _constructor(context: Context, call: ast.Call, model: ast.expr) -> ast.Call | None:
+    """FSDP1's constructor, if it gave a name its last value and certainly runs before a call."""
+    made = last_value(context.file, model, call)
+    return made if isinstance(made, ast.Call) and context.fsdp1(made.func) == CLASS else None
+
+
+def _may_have_type(context: Context, call: ast.Call) -> bool:
+    """Whether a type other than the default may be in force at a call, or parameters be whole."""
+    items = [i for n in context.file.ancestors(call) if isinstance(n, ast.With) for i in n.items]
+    scoped = any(
+        getattr(getattr(i.context_expr, "func", None), "attr", "")
+        in ("state_dict_type", "summon_full_params")
+        for i in items
+    )
+    return scoped or is_set(context.models)

@@ -95,26 +95,13 @@ class _Search:
         if isinstance(expression, ast.Attribute):
             owners = self.program.meanings(expression.value, file)
             if len(owners) == 1 and isinstance(owners[0], Inner):
-                return self.origin(owners[0].file, expression.attr)
+                return owners[0].file, expression.attr
             return None
         bindings = file.bindings(expression)
         binding = bindings[0] if len(bindings) == 1 else None
         if isinstance(binding, Imported) and binding.member is not None:
             inner = self.program.find(binding.module, file)
-            return None if inner is None else self.origin(inner, binding.member)
-        return None
-
-    def origin(self, file: File, name: str) -> tuple[File, str] | None:
-        """Follows re-exports of a top-level name."""
-        for _ in range(10):  # a chain of re-exports longer than this is a circle
-            bindings = file.scope.bindings.get(name, [])
-            binding = bindings[0] if len(bindings) == 1 else None
-            if not isinstance(binding, Imported) or binding.member is None:
-                return file, name
-            inner = self.program.find(binding.module, file)
-            if inner is None:
-                return None
-            file, name = inner, binding.member
+            return None if inner is None else (inner, binding.member)
         return None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fsdp_migrate import migration, watchdog
+from fsdp_migrate import engine, migration
 from fsdp_migrate.cli import exit_code
 
 PROGRAM = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(m)\n"
@@ -28,7 +28,7 @@ def endless_in(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return swap(context, *given)
 
     monkeypatch.setattr(migration, "swap", endless)
-    monkeypatch.setattr(watchdog, "SECONDS", 0.1)
+    monkeypatch.setattr(engine, "SECONDS", 0.1)
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
@@ -58,7 +58,7 @@ def test_a_file_that_never_ends_is_named_and_the_others_follow(
 
 
 def test_the_limit_ends_with_its_block() -> None:
-    with watchdog.limited(0):
-        assert 0 < signal.getitimer(signal.ITIMER_VIRTUAL)[0] < watchdog.SECONDS + 1
+    with engine.limited(0):
+        assert 0 < signal.getitimer(signal.ITIMER_VIRTUAL)[0] < engine.SECONDS + 1
     assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
     assert signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL
