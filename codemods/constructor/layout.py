@@ -303,8 +303,8 @@ def _lines(construction: Construction, parts: Plain, shape: Shape, skip_root: bo
 
 def _loop(parts: Plain, model: str, unit: str, shared: str, skip_root: bool) -> list[str]:
     """The loops that shard the units below a model."""
-    sharded = f"fully_shard({unit}{_arguments(parts.child)}{shared})"
-    call = "\n".join([*_each(parts, unit), sharded])
+    options = f"{_arguments(parts.child)}{shared})"
+    call = "\n".join([*_each(parts, unit), f"fully_shard({unit}{options}"])
     every = f"{model}.modules()" if parts.each else f"reversed(list({model}.modules()))"
     lines = [f"for {unit} in {every}:"] if parts.units or parts.norms else []
     if parts.norms:
@@ -326,7 +326,7 @@ def _loop(parts: Plain, model: str, unit: str, shared: str, skip_root: bool) -> 
     elif parts.each:
         every = f"({members[0]},)"
     else:
-        return [*lines, sharded.replace(f"({unit}", f"({members[0]}", 1)]
+        return [*lines, f"fully_shard({members[0]}{options}"]
     return [*lines, f"for {unit} in {every}:", indent(call, "    ")]
 
 

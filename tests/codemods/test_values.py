@@ -381,7 +381,7 @@ def test_batch_norm_is_a_unit_in_full_precision(program: Path) -> None:
         "arguments": {**precise, "mixed_precision": f"MixedPrecision({types})"},
     }
     found = after(program, recorded(program, names=names, **cast))
-    assert found.partition('cfg.kind == "bf16"\n')[2] == (
+    assert found.partition("cast_forward_inputs=True,\n    )\n")[2] == (
         "    cast_buffers(model, torch.bfloat16, keep_classes=[_BatchNorm])\n"
         "    mp_policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)\n"
         "    for module in reversed(list(model.modules())):\n"
@@ -499,6 +499,16 @@ def test_a_model_on_meta_gets_its_memory_unit_by_unit(
         "    broadcast_module_states(model)\n"
         "    fully_shard(model, reshard_after_forward=False)\n"
     )
+
+
+def test_the_memory_of_a_unit_with_a_name(program: Path) -> None:
+    (program / "train.py").write_text(
+        TRAIN.replace("model,\n", "model,\n        param_init_fn=init,\n")
+    )
+    units = {"units": {"model.Block": ["blocks.0"]}, "all_of_classes": False}
+    assert (
+        "    for module in (model.blocks[0],):\n        materialize(module, init)\n        fully_shard(module"
+    ) in after(program, recorded(program, meta=True, **units))
 
 
 def test_what_initializes_a_model_may_be_unpacked_and_differ_by_rank(program: Path) -> None:
