@@ -141,32 +141,18 @@ def test_a_comment_that_stays_in_the_model_is_not_written_twice(tmp_path: Path) 
     assert "\n# same\nmodel = fully_shard(" in after
 
 
-BOTH = """\
-def build():
-    zero2 = ShardingStrategy.SHARD_GRAD_OP
-    return FSDP(nn.Linear(2, 2), sharding_strategy=zero2)
-
-
-def more():
-    options = dict(cpu_offload=CPUOffload(True))
-    return FSDP(nn.Linear(2, 2), **options)
-
-
-models = build(), more()
-"""
-
-
 def test_what_is_local_goes_whatever_others_import(tmp_path: Path) -> None:
-    others = "from train import build, more, options, zero2\n"
-    after = analysed(tmp_path, {"train.py": HEAD + BOTH, "other.py": others}).after["train.py"]
+    text = (
+        "def build():\n    zero2 = ShardingStrategy.SHARD_GRAD_OP\n"
+        "    return FSDP(nn.Linear(2, 2), sharding_strategy=zero2)\n\n\nmodel = build()\n"
+    )
+    files = {"train.py": HEAD + text, "other.py": "from train import build, zero2\n"}
+    after = analysed(tmp_path, files).after["train.py"]
     assert "zero2" not in after
-    assert "options" not in after
-    assert after.count("return fully_shard(") == 2
+    assert "return fully_shard(" in after
 
 
-@pytest.mark.parametrize("imported", ["zero2", "options"])
-def test_what_others_import_stays(imported: str, tmp_path: Path) -> None:
-    text = "zero2 = ShardingStrategy.SHARD_GRAD_OP\noptions = dict(cpu_offload=CPUOffload(True))\n"
-    text += "model = FSDP(nn.Linear(2, 2), sharding_strategy=zero2, **options)\n"
-    files = {"train.py": HEAD + text, "other.py": f"from train import {imported}\n"}
-    assert f"{imported} = " in analysed(tmp_path, files).after["train.py"]
+def test_what_others_import_stays(tmp_path: Path) -> None:
+    text = "zero2 = ShardingStrategy.SHARD_GRAD_OP\nmodel = FSDP(nn.Linear(2, 2), sharding_strategy=zero2)\n"
+    files = {"train.py": HEAD + text, "other.py": "from train import zero2\n"}
+    assert "zero2 = " in analysed(tmp_path, files).after["train.py"]
