@@ -15,6 +15,8 @@ from fsdp_migrate.facts.file import NEWLINE, File, parsed
 
 # Around an item with lines of its own: comments and blank lines above it, its comma and the comment at its end.
 ABOVE = re.compile(r"(?<![\\\r])(?:\r?\n[ \t]*(?:#[^\r\n]*)?)*\r?\n([ \t]*)\Z")
+_EMPTY_LINES = re.compile(r"(?:[ \t]*\r?\n)+")
+_EMPTY_ABOVE = re.compile(r"(?:^|\n)[ \t]*\r?\n\Z")
 _BEHIND = re.compile(r"[ \t]*,[ \t]*(?:#[^\r\n]*)?(?=\r?\n)")
 
 
@@ -130,12 +132,18 @@ def replace_statement(
 
 
 def remove_statement(file: File, statement: ast.stmt) -> Edit:
-    """Removes a statement and its lines; its comments stay, and `pass` replaces the only statement of a block."""
+    """Removes a statement and its lines; its comments stay, and `pass` replaces the only statement of a block.
+
+    Of empty lines above and below it one side goes as well.
+    """
     start, end = file.lines(statement)
     indent, end_of_line = indentation(file, statement), newline(file)
     kept = [indent + comment for comment in comments_between(file, start, end)]
     if len(file.block(statement)) == 1 and not isinstance(file.parents[statement], ast.Module):
         kept.append(f"{indent}pass")
+    below = _EMPTY_LINES.match(file.text, end)
+    if below and not kept and _EMPTY_ABOVE.search(file.text[:start]):
+        end = below.end()
     return Edit(start, end, "".join(line + end_of_line for line in kept))
 
 

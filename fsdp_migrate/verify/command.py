@@ -22,7 +22,21 @@ from fsdp_migrate.views.terminal import is_terminal, paint, write_text
 Command = TypeVar("Command", bound=Callable[..., Any])
 _PROGRAM = click.Path(exists=True, path_type=Path)
 _PATH = click.Path(path_type=Path)
-_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+class _NewFile(click.Path):
+    """A file that is written at the end of a run: its folder has to be there at the start."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, context: click.Context | None
+    ) -> Any:
+        path = super().convert(value, param, context)
+        if not Path(path).parent.is_dir():
+            self.fail(f"{path}: there is no such folder", param, context)
+        return path
+
+
+_FILE = _NewFile(dir_okay=False, path_type=Path)
 
 _HOW_TO_RUN = (
     click.argument("script", type=_PROGRAM),
@@ -140,7 +154,7 @@ def _runs_a_program(command: Command) -> Command:
 @click.option(
     "--json",
     "json_file",
-    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    type=_FILE,
     help="Write the result to this file; - for standard output, and nothing else there.",
 )
 @click.option(

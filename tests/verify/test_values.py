@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fsdp_migrate.cli import exit_code
 from fsdp_migrate.runtime.record import constructs
 from fsdp_migrate.values import merged
 from fsdp_migrate.verify import ProgramFailed, migration
@@ -138,3 +139,20 @@ def test_every_fixture_trains_the_same_by_what_a_run_gave(
     verdict = verify(script, tolerance=settings["tolerance"], recorded=recorded, **how)
     assert verdict.equal, verdict.line()
     assert verdict.bitwise or settings["tolerance"]
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("values", "--output"),
+        *(("verify", o) for o in ("--values", "--json", "--report", "--summary")),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_named_before_the_program_runs(
+    command: str, option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, file = tmp_path / "train.py", tmp_path / "missing" / "run.json"
+    script.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    assert exit_code([command, str(script), option, str(file)]) == 2
+    assert f"{file}: there is no such folder" in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()
