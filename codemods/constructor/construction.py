@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition
+
+if TYPE_CHECKING:
+    from fsdp_migrate.codemods.constructor.options import Fixed
 
 # FullyShardedDataParallel.__init__, the same from torch 2.2 to 2.13.
 SIGNATURE = (
@@ -87,6 +90,7 @@ class Construction:
         unknown: keywords that FSDP1 does not have.
         unseen: dictionaries that are unpacked, whose keys are not known.
         dictionaries: what is unpacked, and may have other keys or values than this file shows.
+        fixed: dictionaries that are unpacked and certainly have the keys that the file shows.
         maker: the `partial` or `enable_wrap` that gives this call its other arguments; None for a direct call.
         users: of a `partial` and of `enable_wrap`, the calls that it gives arguments.
         is_sure: whether the call certainly makes a unit; `wrap(...)` does so only inside `enable_wrap`.
@@ -100,6 +104,7 @@ class Construction:
         self.unknown: list[ast.keyword] = []
         self.unseen: list[ast.keyword] = []
         self.dictionaries: list[ast.expr] = []
+        self.fixed: list[Fixed] = []
         self.maker: Construction | None = None
         self.users: list[Construction] = []
         self.is_sure = True
@@ -126,6 +131,7 @@ class Construction:
         self.arguments += [each for each in maker.arguments if each.name not in own]
         self.unseen += maker.unseen
         self.dictionaries += maker.dictionaries
+        self.fixed += maker.fixed
         self.maker, self.is_sure = maker, is_sure
         maker.users.append(self)
 
@@ -140,6 +146,13 @@ class Construction:
         return self.call.args[1:] if self.kind == PARTIAL else self.call.args
 
     def _unpack(self, keyword: ast.keyword) -> None:
+        from fsdp_migrate.codemods.constructor.options import fixed, given_keys
+
+        known = fixed(self.context, keyword.value, self.call)
+        if known is not None and all(key.name in SIGNATURE for key in known.keys):
+            self.fixed.append(known)
+            self.arguments += [Argument(key.name, key.value, key.node) for key in known.keys]
+            return
         self.dictionaries.append(keyword.value)
         keys = given_keys(self.context, keyword.value)
         if not keys:
@@ -275,93 +288,3 @@ class Constructions:
             context.models.is_subclass(meaning)
             for meaning in context.program.definitions(function, context.file)
         )
-
-
-@dataclass(frozen=True, eq=False)
-class Key:
-    """One key of a dictionary: its name, its value, and the node that adds it."""
-
-    name: str
-    value: ast.expr
-    node: ast.AST
-
-
-def given_keys(context: Context, dictionary: ast.expr) -> list[Key]:
-    """The keys that a dictionary can have, as far as this file writes them; empty if none is seen.
-
-    Every literal counts that a name or an attribute of the same class (`self.options`) is bound to, and what
-    `options["key"] = value` and `options.update(...)` add, also under an `if`.
-    """
-    if isinstance(dictionary, ast.Dict | ast.Call):
-        return list(_literal(dictionary))
-    if not isinstance(dictionary, ast.Name | ast.Attribute):
-        return []
-    found: list[Key] = []
-    for place in _places(context, dictionary):
-        parent = context.file.parents.get(place)
-        if isinstance(parent, ast.Assign | ast.AnnAssign) and parent.value is not None:
-            if parent.value is not place:
-                found += _literal(parent.value)
-        elif isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Store):
-            found += _stored(context, parent)
-        elif isinstance(parent, ast.Attribute) and parent.attr == "update":
-            call = context.file.parents.get(parent)
-            if isinstance(call, ast.Call) and call.func is parent:
-                found += [
-                    *_keywords(call),
-                    *(key for given in call.args for key in _literal(given)),
-                ]
-    return found
-
-
-def _places(context: Context, dictionary: ast.Name | ast.Attribute) -> Iterator[ast.expr]:
-    """The places of this file that mean the same variable, or the same attribute of `self`."""
-    file = context.file
-    if isinstance(dictionary, ast.Name):
-        wanted = file.variable(dictionary)
-        for name in file.of(ast.Name):
-            found = file.variable(name) if name.id == dictionary.id else None
-            if wanted is not None and found is not None and found.scope is wanted.scope:
-                yield name
-    elif getattr(dictionary.value, "id", "") in {"self", "cls"}:
-        cls = file.enclosing_class(dictionary)
-        for attribute in file.attributes.get(dictionary.attr, ()):
-            if file.enclosing_class(attribute) is cls:
-                yield attribute
-        for name in file.of(ast.Name):  # an attribute of the class
-            if name.id == dictionary.attr and file.scope_of(name).node is cls:
-                yield name
-
-
-def _literal(value: ast.expr) -> Iterator[Key]:
-    """The keys of `{...}` and `dict(...)`."""
-    if isinstance(value, ast.Dict):
-        for key, item in zip(value.keys, value.values, strict=True):
-            if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                yield Key(key.value, item, key)
-            elif key is None:
-                yield from _literal(item)
-    elif isinstance(value, ast.Call) and getattr(value.func, "id", "") == "dict":
-        yield from _keywords(value)
-        for given in value.args:
-            yield from _literal(given)
-    elif isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr):
-        yield from _literal(value.left)
-        yield from _literal(value.right)
-
-
-def _keywords(call: ast.Call) -> Iterator[Key]:
-    for keyword in call.keywords:
-        if keyword.arg is not None:
-            yield Key(keyword.arg, keyword.value, keyword)
-        else:
-            yield from _literal(keyword.value)
-
-
-def _stored(context: Context, subscript: ast.Subscript) -> Iterator[Key]:
-    """`options["key"] = value`."""
-    statement = context.file.parents.get(subscript)
-    key = subscript.slice
-    if isinstance(statement, ast.Assign) and isinstance(key, ast.Constant):
-        if isinstance(key.value, str):
-            yield Key(key.value, statement.value, subscript)

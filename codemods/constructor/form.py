@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from fsdp_migrate.codemods.constructor import (
     precision,
@@ -15,14 +16,23 @@ from fsdp_migrate.codemods.constructor import (
     training,
     wrapping,
 )
-from fsdp_migrate.codemods.constructor.construction import DIRECT, PARTIAL, SIGNATURE, Construction
+from fsdp_migrate.codemods.constructor.construction import (
+    CONSTRUCTOR,
+    DIRECT,
+    PARTIAL,
+    SIGNATURE,
+    Construction,
+)
 from fsdp_migrate.codemods.constructor.dependence import GATHERED
 from fsdp_migrate.codemods.constructor.layout import Shape, edits
 from fsdp_migrate.codemods.constructor.plain import NOTHING, Plain, Stays
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import Refused, overlap
 from fsdp_migrate.codemods.rule import Edit, Found, Import
-from fsdp_migrate.facts.names import RUNTIME, TORCH
+from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
+
+if TYPE_CHECKING:
+    from fsdp_migrate.codemods.constructor.options import Fixed
 
 # What goes where FSDP1's class was imported.
 _OF_FSDP = (TORCH, RUNTIME, "torch.distributed.device_mesh")
@@ -159,8 +169,18 @@ def _parts(construction: Construction) -> dict[str, Plain]:
     # On meta, FSDP1 gave it memory also without `param_init_fn`.
     if construction.ran is not None and recorded_units.was_on_meta(construction.ran):
         parts |= recorded.parts(construction, ["param_init_fn"], Stays("its model was on meta"))
+    spare = tuple(s for each in construction.fixed for s in _spare(construction, each))
     # The device is current before a mesh is made.
-    return {"device_id": parts["device_id"], **parts}
+    return {"device_id": parts["device_id"], **parts, "**": Plain(statements=spare)}
+
+
+def _spare(construction: Construction, known: Fixed) -> Iterator[ast.stmt]:
+    """The assignment of a dictionary that only constructors of this decision unpack."""
+    context = construction.context
+    calls = [use for use in known.uses if isinstance(use, ast.Call)]
+    if all(context.fsdp1(call.func) == CLASS for call in calls):
+        if not any(context.silenced(CONSTRUCTOR, call) for call in calls):
+            yield known.statement
 
 
 def why_not(construction: Construction) -> str:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
-from fsdp_migrate.codemods.constructor.construction import given_keys
+from fsdp_migrate.codemods.constructor.options import given_keys
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.left.taken import (
     PARTS,

@@ -9,7 +9,8 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from fsdp_migrate.codemods.constructor.construction import Construction, Constructions, given_keys
+from fsdp_migrate.codemods.constructor.construction import Construction, Constructions
+from fsdp_migrate.codemods.constructor.options import given_keys
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.models import Models
 from fsdp_migrate.facts.file import File

@@ -31,7 +31,8 @@ class _NewFile(click.Path):
         self, value: Any, param: click.Parameter | None, context: click.Context | None
     ) -> Any:
         path = super().convert(value, param, context)
-        if not Path(path).parent.is_dir():
+        assert isinstance(path, Path)
+        if not path.parent.is_dir():
             self.fail(f"{path}: there is no such folder", param, context)
         return path
 

@@ -34,6 +34,30 @@ class Part(nn.Module):
 
 # Programs with what they become, behind their imports.
 BECOMES = {
+    "a dictionary that is only unpacked": (
+        f"options = dict({BY_BLOCK}, {ZERO2})\na = FSDP(Net(), **options)\nb = FSDP(Net(), **options, cpu_offload=None)\n",
+        """\
+a = Net()
+for module in reversed(list(a.modules())):
+    if module is not a and isinstance(module, Block):
+        fully_shard(module, reshard_after_forward=False)
+fully_shard(a, reshard_after_forward=False)
+b = Net()
+for module in reversed(list(b.modules())):
+    if module is not b and isinstance(module, Block):
+        fully_shard(module, reshard_after_forward=False)
+fully_shard(b, reshard_after_forward=False)
+""",
+    ),
+    "a dictionary with a path of a package imported twice": (
+        "import torch\nimport torch.distributed.fsdp\n"
+        "options = dict(sharding_strategy=torch.distributed.fsdp.ShardingStrategy.SHARD_GRAD_OP)\na = FSDP(Net(), **options)\n",
+        "a = fully_shard(Net(), reshard_after_forward=False)\n",
+    ),
+    "a dictionary that something else unpacks, too": (
+        "options = {'use_orig_params': True}\na = FSDP(Net(), **options)\nlog(**options)\n",
+        "options = {'use_orig_params': True}\na = fully_shard(Net())\nlog(**options)\n",
+    ),
     "another name of the class": (
         "A = FSDP\nnet = A(Net())\nprint(isinstance(net, A))\n",
         "net = fully_shard(Net())\nprint(isinstance(net, FSDPModule))\n",
@@ -403,7 +427,42 @@ trainer.clip_grad_norm_(1.0)
 """
 STAYS = {
     "a method of a parameter": OWN + "def step(trainer):\n    trainer.clip_grad_norm_(1.0)\n",
-    "a dictionary": "options = dict(use_orig_params=True)\nnet = FSDP(Net(), **options)\n",
+    "a dictionary that changes": (
+        "options = dict(use_orig_params=True)\noptions['cpu_offload'] = low\nnet = FSDP(Net(), **options)\n"
+    ),
+    "a dictionary that is handed on": (
+        "options = dict(use_orig_params=True)\nupdate(options)\nnet = FSDP(Net(), **options)\n"
+    ),
+    "a dictionary that is an argument": (
+        "options = dict(use_orig_params=True)\nupdate(given=options)\nnet = FSDP(Net(), **options)\n"
+    ),
+    "a dictionary of two values": (
+        "options = dict(use_orig_params=True)\nif low:\n    options = dict(cpu_offload=CPUOffload(True))\n"
+        "net = FSDP(Net(), **options)\n"
+    ),
+    "a dictionary of two names": "options = more = dict(use_orig_params=True)\nnet = FSDP(Net(), **options)\n",
+    "a dictionary that a function makes": "options = read(use_orig_params=True)\nnet = FSDP(Net(), **options)\n",
+    "a dictionary that shares its line": "options = dict(use_orig_params=True); x = 1\nnet = FSDP(Net(), **options)\n",
+    "a dictionary with another in it": "options = dict(more, use_orig_params=True)\nnet = FSDP(Net(), **options)\n",
+    "a dictionary with more in it": "options = dict(use_orig_params=True, **more)\nnet = FSDP(Net(), **options)\n",
+    "a dictionary of a name that is another there": (
+        "low = True\noptions = dict(cpu_offload=CPUOffload(low))\n\n\ndef build(low):\n"
+        "    return FSDP(Net(), **options)\n\n\nbuild(1)\n"
+    ),
+    **{
+        f"a dictionary of two imports, {one} and {other}": (
+            f"if first:\n    {one}\nelse:\n    {other}\noptions = dict(cpu_offload=CPUOffload(low))\n"
+            "net = FSDP(Net(), **options)\n"
+        )
+        for one, other in (
+            ("from one import low", "from other import low"),
+            ("from one import a as low", "from one import b as low"),
+            ("import one as low", "import other as low"),
+        )
+    },
+    "a dictionary of a name that changes": (
+        "low = True\noptions = dict(cpu_offload=CPUOffload(low))\nlow = False\nnet = FSDP(Net(), **options)\n"
+    ),
     "another name that may be another class": "A = FSDP\nif x:\n    A = Other\nnet = A(Net())\n",
     "another name that is handed on": "A = FSDP\nnet = A(Net())\nclasses = [A]\n",
     "a name of the comprehension": f"models = [FSDP(Net(), {BY_BLOCK}, cpu_offload=CPUOffload(low)) for low in lows]\n",

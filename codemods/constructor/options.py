@@ -1,0 +1,158 @@
+"""Dictionaries that are unpacked into a constructor: `FSDP(model, **options)`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
+
+
+@dataclass(frozen=True, eq=False)
+class Key:
+    """One key of a dictionary: its name, its value, and the node that adds it."""
+
+    name: str
+    value: ast.expr
+    node: ast.AST
+
+
+@dataclass(frozen=True, eq=False)
+class Fixed:
+    """A dictionary that nothing changes: its keys, and the assignment, which is written for constructors alone."""
+
+    keys: list[Key]
+    statement: ast.stmt
+    uses: list[ast.AST]
+
+
+def fixed(context: Context, dictionary: ast.expr, at: ast.AST) -> Fixed | None:
+    """The dictionary that a name certainly has at a place: a literal, which is only unpacked; None for any other."""
+    file = context.file
+    if not isinstance(dictionary, ast.Name):
+        return None
+    found = file.variable(dictionary)
+    binding = found.bindings[0] if found and len(found.bindings) == 1 else None
+    if found is None or not isinstance(binding, Assigned):
+        return None
+    keywords = [file.parents[read] for read in file.reads(dictionary)]
+    if not all(isinstance(each, ast.keyword) and each.arg is None for each in keywords):
+        return None
+    if found.scope is file.scope and context.is_for_others(dictionary.id):
+        return None
+    keys = list(_literal(binding.value))
+    names = [n for key in keys for n in ast.walk(key.value) if isinstance(n, ast.Name)]
+    if not _is_whole(binding.value) or not all(_is_same(context, name, at) for name in names):
+        return None
+    statement = file.statement(binding.target)
+    if not context.is_alone(statement) or len(getattr(statement, "targets", [0])) != 1:
+        return None  # it could not be taken away with its calls
+    return Fixed(keys, statement, [file.parents[each] for each in keywords])
+
+
+def _is_whole(value: ast.expr) -> bool:
+    """Whether all keys of a dictionary are written in its literal."""
+    if isinstance(value, ast.Dict):
+        return all(isinstance(key, ast.Constant) for key in value.keys)
+    is_dict = isinstance(value, ast.Call) and getattr(value.func, "id", "") == "dict"
+    return is_dict and not value.args and all(keyword.arg for keyword in value.keywords)  # type: ignore[attr-defined]
+
+
+def _is_same(context: Context, name: ast.Name, at: ast.AST) -> bool:
+    """Whether a name means the same at another place: nothing gives it a second value.
+
+    Imports of one name all give it the same, and so do those of parts of one package.
+    """
+    here, there = context.file.variable(name), context.file.variable(name, at)
+    return here == there and len({_imported(each) for each in context.file.bindings(name)}) <= 1
+
+
+def _imported(binding: Binding) -> object:
+    """What an import binds: two that bind the same are equal. Any other binding is itself."""
+    if not isinstance(binding, Imported):
+        return binding
+    named = binding.member or binding.alias.asname
+    return (binding.module, binding.member) if named else None  # None: the package of that name
+
+
+def given_keys(context: Context, dictionary: ast.expr) -> list[Key]:
+    """The keys that a dictionary can have, as far as this file writes them; empty if none is seen.
+
+    Every literal counts that a name or an attribute of the same class (`self.options`) is bound to, and what
+    `options["key"] = value` and `options.update(...)` add, also under an `if`.
+    """
+    if isinstance(dictionary, ast.Dict | ast.Call):
+        return list(_literal(dictionary))
+    if not isinstance(dictionary, ast.Name | ast.Attribute):
+        return []
+    found: list[Key] = []
+    for place in _places(context, dictionary):
+        parent = context.file.parents.get(place)
+        if isinstance(parent, ast.Assign | ast.AnnAssign) and parent.value is not None:
+            if parent.value is not place:
+                found += _literal(parent.value)
+        elif isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Store):
+            found += _stored(context, parent)
+        elif isinstance(parent, ast.Attribute) and parent.attr == "update":
+            call = context.file.parents.get(parent)
+            if isinstance(call, ast.Call) and call.func is parent:
+                found += [
+                    *_keywords(call),
+                    *(key for given in call.args for key in _literal(given)),
+                ]
+    return found
+
+
+def _places(context: Context, dictionary: ast.Name | ast.Attribute) -> Iterator[ast.expr]:
+    """The places of this file that mean the same variable, or the same attribute of `self`."""
+    file = context.file
+    if isinstance(dictionary, ast.Name):
+        wanted = file.variable(dictionary)
+        for name in file.of(ast.Name):
+            found = file.variable(name) if name.id == dictionary.id else None
+            if wanted is not None and found is not None and found.scope is wanted.scope:
+                yield name
+    elif getattr(dictionary.value, "id", "") in {"self", "cls"}:
+        cls = file.enclosing_class(dictionary)
+        for attribute in file.attributes.get(dictionary.attr, ()):
+            if file.enclosing_class(attribute) is cls:
+                yield attribute
+        for name in file.of(ast.Name):  # an attribute of the class
+            if name.id == dictionary.attr and file.scope_of(name).node is cls:
+                yield name
+
+
+def _literal(value: ast.expr) -> Iterator[Key]:
+    """The keys of `{...}` and `dict(...)`."""
+    if isinstance(value, ast.Dict):
+        for key, item in zip(value.keys, value.values, strict=True):
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                yield Key(key.value, item, key)
+            elif key is None:
+                yield from _literal(item)
+    elif isinstance(value, ast.Call) and getattr(value.func, "id", "") == "dict":
+        yield from _keywords(value)
+        for given in value.args:
+            yield from _literal(given)
+    elif isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr):
+        yield from _literal(value.left)
+        yield from _literal(value.right)
+
+
+def _keywords(call: ast.Call) -> Iterator[Key]:
+    for keyword in call.keywords:
+        if keyword.arg is not None:
+            yield Key(keyword.arg, keyword.value, keyword)
+        else:
+            yield from _literal(keyword.value)
+
+
+def _stored(context: Context, subscript: ast.Subscript) -> Iterator[Key]:
+    """`options["key"] = value`."""
+    statement = context.file.parents.get(subscript)
+    key = subscript.slice
+    if isinstance(statement, ast.Assign) and isinstance(key, ast.Constant):
+        if isinstance(key.value, str):
+            yield Key(key.value, statement.value, subscript)
