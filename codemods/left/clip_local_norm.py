@@ -77,7 +77,7 @@ def _of_ignored(program: Program) -> Action | None:
 def _are_sharded(context: Context, given: ast.expr) -> bool:
     from_models, file = taken(context), context.file
     sharded = from_models.are_parameters(given, file) or from_models.is_parameter(given, file)
-    return sharded and not is_known_as_whole(file, given)
+    return sharded and not is_known_as_whole(context, given)
 
 
 def _is_for_others(context: Context, call: ast.Call) -> bool:

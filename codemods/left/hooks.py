@@ -40,7 +40,7 @@ def find(context: Context) -> Iterator[Found]:
         for attribute in context.file.attributes.get(name, ()):
             owner = attribute.value
             sharded = taken(context).is_parameter(owner, context.file)
-            if sharded and not is_known_as_whole(context.file, owner):
+            if sharded and not is_known_as_whole(context, owner):
                 yield Found(PARAMETER, attribute, Action.MANUAL, message)
     for load in context.file.loads.get(_IN_BACKWARD, ()):
         call = context.file.parents[load]

@@ -80,7 +80,7 @@ def _tested_by_name(context: Context) -> Iterator[ast.Call]:
     file = context.file
     for call in _name_tests(file):
         if taken(context).are_parameters(call, file, (1,)) and _were_flat(context):
-            if not is_known_as_whole(file, call):
+            if not is_known_as_whole(context, call):
                 yield call
 
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.models import Models
-from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.names import CLASS, fsdp1_name
 from fsdp_migrate.facts.scopes import Assigned, Imported, Parameter
 from fsdp_migrate.facts.values import reaching
@@ -225,21 +225,36 @@ def taken(context: Context) -> Taken:
     return _of(context.models)
 
 
-def is_known_as_whole(file: File, node: ast.AST) -> bool:
+def is_known_as_whole(context: Context, node: ast.AST) -> bool:
     """Whether a parameter is whole here under both versions, or the program asks whether it is a DTensor."""
+    file = context.file
     for parent in file.ancestors(node):
         if isinstance(parent, ast.With | ast.AsyncWith):
             if any("summon_full_params" in file.source(item.context_expr) for item in parent.items):
                 return True
         elif isinstance(parent, ast.If | ast.IfExp) and "DTensor" in file.source(parent.test):
             return True
-    return False
+    return _is_for_other_models(context, node)
+
+
+def _is_for_other_models(context: Context, node: ast.AST) -> bool:
+    """Whether a node is in a method that the subclass for FSDP replaces: it never runs on a sharded model."""
+    method, cls = context.file.function(node), context.file.enclosing_class(node)
+    if method is None or cls is None:
+        return False
+    return any(
+        cls.name in {last_name(base) for base in other.bases}
+        and "fsdp" in file.source(other).lower()
+        and any(getattr(each, "name", "") == method.name for each in other.body)
+        for file in context.program.files
+        for other in file.of(ast.ClassDef)
+    )
 
 
 def is_sharded(context: Context, node: ast.expr) -> bool:
     """Whether an expression is a sharded parameter, and not known to be whole here."""
     sharded = taken(context).is_parameter(node, context.file)
-    return sharded and not is_known_as_whole(context.file, node)
+    return sharded and not is_known_as_whole(context, node)
 
 
 def loop_of(file: File, name: ast.Name) -> tuple[ast.expr, ast.expr] | None:

@@ -115,6 +115,36 @@ model = FSDP(nn.Linear(2, 2), **options)
     assert program.is_kept(line)
 
 
+def test_methods_that_the_sharding_subclass_overrides_are_left_alone(migrate: Migrate) -> None:
+    program = migrate(f"""{HEAD}
+
+class Trainer:
+    def clip(self, model):
+        return torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+    def save(self, model):
+        return model.state_dict()
+
+
+class FSDPTrainer(Trainer):
+    def clip(self, model):
+        return model.clip_grad_norm_(1.0)
+
+    def save(self, model):
+        with FSDP.state_dict_type(model, kind):
+            return model.state_dict()
+
+
+trainer = FSDPTrainer()
+model = FSDP(nn.Linear(2, 2), **options)
+trainer.clip(model)
+trainer.save(model)
+""")
+    assert program.codes("torch.nn.utils") == set()
+    assert program.is_kept("torch.nn.utils")
+    assert program.is_kept("return model.state_dict()")
+
+
 def test_what_is_not_fsdp1s_has_no_finding(migrate: Migrate) -> None:
     program = migrate("""\
     from unittest import mock

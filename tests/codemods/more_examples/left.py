@@ -226,6 +226,27 @@ else:
 """,
         ),
         bridged(
+            "a base class whose subclass for FSDP clips in its own way",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+class Strategy:
+    def clip(self, model, limit):
+        return torch.nn.utils.clip_grad_norm_(model.parameters(), limit)
+
+
+class FSDPStrategy(Strategy):
+    def clip(self, model, limit):
+        return model.clip_grad_norm_(limit)
+
+
+model = FSDP(model, **options)
+strategy.clip(model, 1.0)
+""",
+        ),
+        bridged(
             "ignored parameters, and a norm that is the same on every rank",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
