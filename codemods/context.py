@@ -12,7 +12,7 @@ from fsdp_migrate.codemods.rule import Edit, Rule
 from fsdp_migrate.facts.file import NEWLINE, File, last_name
 from fsdp_migrate.facts.names import CLASS, fsdp1_name
 from fsdp_migrate.facts.program import Program
-from fsdp_migrate.facts.scopes import Imported, Scope
+from fsdp_migrate.facts.scopes import Assigned, Imported, Scope
 from fsdp_migrate.facts.values import Value, value_of
 from fsdp_migrate.settings import line_length
 
@@ -148,6 +148,15 @@ class Context:
             for each in self.file.of(ast.Constant)
         )
         return self.file.is_package or exported or self.program.reach.is_read(self.file, name)
+
+    def removable(self, assigned: Assigned) -> ast.stmt | None:
+        """The statement of an assignment to a name, if it does nothing else and no other file may read the name."""
+        target, statement = assigned.target, self.file.statement(assigned.target)
+        if not isinstance(target, ast.Name) or assigned.path or not self.is_alone(statement):
+            return None
+        at_top = self.file.scope_of(target) is self.file.scope
+        several = len(getattr(statement, "targets", [target])) > 1
+        return None if several or (at_top and self.is_for_others(target.id)) else statement
 
     def _is_in_all(self, constant: ast.Constant) -> bool:
         return any(

@@ -15,7 +15,6 @@ from fsdp_migrate.codemods.constructor.construction import (
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import CLASS
-from fsdp_migrate.facts.scopes import Assigned
 
 # What may run later than the statement that it is in.
 _LATER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.GeneratorExp, ast.ClassDef)
@@ -119,19 +118,17 @@ def _under(context: Context, call: Construction, makers: Sequence[Construction])
 def _assigned(context: Context, name: ast.expr) -> ast.Assign | None:
     """The one assignment of a name that is only called: `shard = partial(FSDP, ...)`."""
     file, found = context.file, context.file.variable(name)
-    if found is None or not isinstance(name, ast.Name) or len(found.bindings) != 1:
+    if (
+        found is None
+        or not isinstance(name, ast.Name)
+        or len(found.assigned) != len(found.bindings)
+    ):
         return None
-    binding = found.bindings[0]
-    if not isinstance(binding, Assigned) or binding.path:
+    statement = context.removable(found.assigned[0]) if len(found.assigned) == 1 else None
+    if not isinstance(statement, ast.Assign) or isinstance(found.scope.node, ast.ClassDef):
         return None
-    statement = file.parents.get(binding.target)
-    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
-        return None
-    if found.scope is file.scope and context.is_for_others(name.id):
-        return None
-    alone = context.is_alone(statement) and not isinstance(found.scope.node, ast.ClassDef)
     only = all(getattr(file.parents[read], "func", None) is read for read in file.reads(name))
-    return statement if alone and only else None
+    return statement if only else None
 
 
 def _is_call(call: ast.Call) -> bool:

@@ -110,16 +110,11 @@ def spent(
         return None
     found: list[ast.stmt] = []
     for assigned in value.assigned:
-        target, file = assigned.target, context.file
-        if not isinstance(target, ast.Name) or assigned.path:
+        statement, target = context.removable(assigned), assigned.target
+        if statement is None or len(context.file.bindings(target)) != 1:
             return None
-        reads = [read for read in file.reads(target) if read not in among]
-        exported = file.scope_of(target) is file.scope and context.is_for_others(target.id)
-        statement = file.statement(target)
-        once = len(reads) == len(file.bindings(target)) == 1
-        if not once or exported or not context.is_alone(statement):
-            return None
-        if isinstance(statement, ast.Assign) and len(statement.targets) != 1:
+        assert isinstance(target, ast.Name)
+        if len([read for read in context.file.reads(target) if read not in among]) != 1:
             return None
         found.append(statement)
     return tuple(found)
@@ -337,14 +332,6 @@ def _assigned(context: Context, name: ast.expr) -> list[Assigned]:
 
 
 def _is_only_use(context: Context, value: ast.expr, assigned: list[Assigned]) -> bool:
-    """Whether nothing else reads the name of an argument, here or in another file, and each assignment has its lines."""
-    file = context.file
+    """Whether nothing else reads the name of an argument, here or in another file, and each assignment can go."""
     assert isinstance(value, ast.Name)
-    at_top = file.scope_of(assigned[0].target) is file.scope
-    exported = at_top and context.is_for_others(value.id)
-    statements = [file.statement(each.target) for each in assigned]
-    alone = all(
-        context.is_alone(each) and (not isinstance(each, ast.Assign) or len(each.targets) == 1)
-        for each in statements
-    )
-    return file.reads(value) == [value] and not exported and alone
+    return context.file.reads(value) == [value] and all(map(context.removable, assigned))

@@ -275,29 +275,23 @@ def _removal(context: Context, statement: ast.stmt) -> list[Edit]:
 
 def _assignments(context: Context, name: str) -> list[ast.stmt]:
     """The statements that give a name its value, if they do nothing else and no other file reads it."""
-    file = context.file
-    bindings = [b for scope in file.scopes for b in scope.bindings.get(name, ())]
-    for binding in bindings:
-        if not isinstance(binding, Assigned) or binding.path or not _is_option(context, binding):
+    found: list[ast.stmt] = []
+    for binding in (b for scope in context.file.scopes for b in scope.bindings.get(name, ())):
+        option = isinstance(binding, Assigned) and _is_option(context, binding.value)
+        statement = context.removable(binding) if option else None  # type: ignore[arg-type]
+        if statement is None:
             return []
-    if name in file.scope.bindings:
-        exported = any(constant.value == name for constant in file.of(ast.Constant))
-        if exported or context.is_for_others(name):
-            return []
-    return [file.statement(b.target) for b in bindings if isinstance(b, Assigned)]
+        found.append(statement)
+    return found
 
 
-def _is_option(context: Context, binding: Assigned) -> bool:
-    """Whether a name is given a configuration or a type of FSDP1, and nothing else is done beside."""
-    statement, value = context.file.statement(binding.target), binding.value
+def _is_option(context: Context, value: ast.expr) -> bool:
+    """Whether a value is a configuration or a type of FSDP1, and nothing else is called in it."""
     of = value.func if isinstance(value, ast.Call) else getattr(value, "value", None)
     return (
-        isinstance(statement, ast.Assign | ast.AnnAssign)
-        and (isinstance(statement, ast.AnnAssign) or len(statement.targets) == 1)
-        and isinstance(of, ast.expr)
+        isinstance(of, ast.expr)
         and context.fsdp1(of) in STATE_DICTS
         and not any(isinstance(node, ast.Call) for node in ast.walk(value) if node is not value)
-        and context.is_alone(statement)
     )
 
 
