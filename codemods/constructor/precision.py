@@ -96,7 +96,8 @@ def plain(construction: Construction) -> dict[str, Plain]:
     if len(flags) > 1 or len(buffers) > 1 or (buffers and len(every) > 1):
         raise Stays("the branches of mixed_precision differ in more than types")
     below, root = flags.pop() if flags else (False, True)
-    message = "becomes MixedPrecisionPolicy; inputs are cast at the root only, as in FSDP1"
+    where = "in every unit" if below else "at the root only" if root else "nowhere"
+    message = f"becomes MixedPrecisionPolicy; inputs are cast {where}, as in FSDP1"
     if buffers:
         message += "; the runtime casts buffers"
     imports = {need.name: need for part in parts for need in part.imports}

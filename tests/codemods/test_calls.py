@@ -391,6 +391,10 @@ for module in reversed(list(net.modules())):
 fully_shard(net, **fsdp_kwargs)
 """,
     ),
+    "a model over two lines": (
+        "net = FSDP(\n    Net()\n    if big else Net(1),\n    cpu_offload=None,\n)\n",
+        "net = fully_shard((Net() if big else Net(1)))\n",
+    ),
     "a partial with nothing to say": (
         "shard = functools.partial(FSDP, use_orig_params=True)\nnet = shard(Net())\n",
         "shard = fully_shard\nnet = shard(Net())\n",

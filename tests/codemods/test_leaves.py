@@ -156,3 +156,17 @@ def test_what_others_import_stays(tmp_path: Path) -> None:
     text = "zero2 = ShardingStrategy.SHARD_GRAD_OP\nmodel = FSDP(nn.Linear(2, 2), sharding_strategy=zero2)\n"
     files = {"train.py": HEAD + text, "other.py": "from train import zero2\n"}
     assert "zero2 = " in analysed(tmp_path, files).after["train.py"]
+
+
+@pytest.mark.parametrize(
+    ("flag", "where"),
+    [
+        ("cast_root_forward_inputs=True", "at the root only"),
+        ("cast_forward_inputs=True", "in every unit"),
+        ("cast_root_forward_inputs=False", "nowhere"),
+    ],
+)
+def test_where_inputs_are_cast_is_said(flag: str, where: str, tmp_path: Path) -> None:
+    given = f"mixed_precision=MixedPrecision(torch.bfloat16, {flag})"
+    found = analysed(tmp_path, f"{HEAD}model = FSDP(nn.Linear(2, 2), {given})\n").findings
+    assert any(f"inputs are cast {where}, as in FSDP1" in each.message for each in found)
