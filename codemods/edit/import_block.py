@@ -247,7 +247,8 @@ class _Run:
             yield from others
             return
         code, text = result.kept, result.kept.text
-        is_long = len(self.base + text) > max(self.limit, last - begin)
+        longest = max(map(len, NEWLINE.split(file.text[begin:last])))
+        is_long = len(self.base + text) > max(self.limit, longest)
         if is_long and not result.exact and not NEWLINE.search(text):
             text, suffix = code.exploded(self.base, suffix.strip()).replace("\n", end), end
         text = lead + comments + prefix + text + suffix

@@ -128,14 +128,14 @@ def edited(
         return Edited(None, others, comments(source))
     code = Code(home, tuple(names))
     if code.names == before and not added:
-        return Edited(replaced(code, _from(source, home)), others, exact=True)
+        return Edited(replaced(code, _from(source, home, base)), others, exact=True)
     if not any(staying) or not NEWLINE.search(source) or not source.endswith(")"):
         return Edited(replaced(code, code.on_one_line), others, comments(source))
     text, loose = _in_place(source, staying, added, order)
     fits = len(base + code.on_one_line) <= limit
     if len(names) < len(before) and fits and not comments(text):
         text = code.on_one_line
-    return Edited(replaced(code, _from(text, home)), others, loose)
+    return Edited(replaced(code, _from(text, home, base)), others, loose)
 
 
 def replaced(code: Code, text: str) -> Code:
@@ -143,10 +143,14 @@ def replaced(code: Code, text: str) -> Code:
     return Code(code.module, code.names, text)
 
 
-def _from(text: str, module: str) -> str:
-    """A statement that imports from another module, if it does."""
+def _from(text: str, module: str, base: str) -> str:
+    """A statement that imports from another module, if it does; names that stand below its bracket go on doing so."""
     same = re.sub(r"[\s\\]", "", _HEAD.match(text)[0]) == f"from{module}import"  # type: ignore[index]
-    return text if same else _HEAD.sub(f"from {module} import", text, count=1)
+    if same:
+        return text
+    made = _HEAD.sub(f"from {module} import", text, count=1)
+    column, place = (len(base) + each.find("(") + 1 for each in (text, made))
+    return re.sub(rf"(?<=[\r\n]) {{{column}}}(?=\S)", " " * place, made) if "(" in text else made
 
 
 def _parted(

@@ -359,3 +359,19 @@ def test_the_standard_library_s_go_to_its_own_in_a_file_that_is_not_sorted() -> 
     text = "import os\nimport abc\n\nfrom t import FSDP\nimport numpy\n\nFSDP\n"
     after = edited(text, Change(add=(("dataclasses", "replace"),)))
     assert after == text.replace("abc\n", "abc\nfrom dataclasses import replace\n")
+
+
+@pytest.mark.parametrize("base", ["", "    "])
+def test_names_that_stand_below_a_bracket_move_with_it(base: str) -> None:
+    head, new = f"{base}from {FSDP} import (", f"{base}from {RUNTIME} import ("
+    guard = "if x:\n" if base else ""
+    text = f"{guard}{head}CPUOffload,\n{' ' * len(head)}FSDP)\n"
+    both = move(CPUOffload=(RUNTIME, "CPUOffload"), FSDP=(RUNTIME, "FSDP"))
+    assert edited(text, both) == f"{guard}{new}CPUOffload,\n{' ' * len(new)}FSDP)\n"
+
+
+def test_names_that_no_line_holds_get_lines_of_their_own() -> None:
+    text = f"from {FSDP} import (StateDictType as T,\n    MixedPrecision as M,\n    FullyShardedDataParallel as FSDP)\n"
+    others = Change(frozenset({"FSDP", "M", "T"}), add=((FSDP, "a" * 30), (FSDP, "b" * 30)))
+    exploded = f"from {FSDP} import (\n    {'a' * 30},\n    {'b' * 30},\n)\n"
+    assert edited(text, others) == exploded
