@@ -10,6 +10,7 @@ from fsdp_migrate.codemods.constructor.origin import Origin, is_module
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.program import UNKNOWN, Definition, External, Inner, Program
+from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.facts.values import value_of
 
 # Words without which a model of this program has no such part.
@@ -31,7 +32,7 @@ class Contents:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.reach = program.reach
+        self.reach = reach_of(program)
 
     def may_hold(self, origin: Origin, words: Iterable[str]) -> bool:
         """Whether the model may have a part of a kind.

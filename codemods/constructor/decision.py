@@ -39,6 +39,7 @@ from fsdp_migrate.codemods.rule import Import
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import RUNTIME, TORCH
 from fsdp_migrate.facts.program import External, Program
+from fsdp_migrate.facts.reach import reach_of
 
 # Where more files than these would have to be searched for a dependence on FSDP1, its model stays on the bridge: one of them
 # has it, and reading them all takes longer than the rest of the run.
@@ -174,7 +175,7 @@ class Decisions:
         """The files that can get a model from one, or have its class."""
         path = context.file.path
         alone = all(map(self._is_local, self.constructions(context)))
-        return [str(path)] if alone else self.program.reach.of(path)
+        return [str(path)] if alone else reach_of(self.program).of(path)
 
     def _is_local(self, construction: Construction) -> bool:
         """Whether a model of another package is used in the function that wraps it, and nowhere else."""
@@ -208,7 +209,7 @@ class Decisions:
             return False
         cls = context.file.enclosing_class(function) if function.name == "__init__" else None
         handed_on = context.file.loads.get(function.name if cls is None else cls.name)
-        return not handed_on and self.program.reach.is_start(str(context.file.path))
+        return not handed_on and reach_of(self.program).is_start(str(context.file.path))
 
     def _form(
         self, construction: Construction, origins: dict[Construction, Origin], *, whole_states: bool
@@ -320,14 +321,14 @@ class Decisions:
         rest = [
             p
             for p in sorted(paths - mentioned)
-            if WORDS.search(self.program.reach.text(p).encode())
+            if WORDS.search(reach_of(self.program).text(p).encode())
         ]
         if len(rest) > MOST_FILES:
             raise Stays(f"{len(rest)} other files may share the model")
         loaded = [file for path in rest if (file := self.program.load(path)) is not None]
         others = [self._context(file, contexts[0]) for file in loaded]
 
-        uses = partial(self.program.reach.uses, paths)
+        uses = partial(reach_of(self.program).uses, paths)
         if not all(runs_under(each.construction, uses, self._contexts.values()) for each in forms):
             raise Stays("wrap may also be called where enable_wrap is not around it")
         every = (*contexts, *others)
@@ -345,7 +346,7 @@ class Decisions:
             made = [form.construction for form in forms]
             before = Before(context, made, partial(_calls, every), factories, nested=nested)
             for node, text in dependences(context, handled, before, has_memory=ran):
-                if ran and self.program.reach.is_unused(context.file.function(node)):
+                if ran and reach_of(self.program).is_unused(context.file.function(node)):
                     continue
                 reason = f"{context.file.shown}:{getattr(node, 'lineno', 1)} {text}"
                 if text not in (GATHERED, WHOLE):

@@ -31,6 +31,7 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES, is_private
 from fsdp_migrate.facts.program import Definition
+from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.facts.scopes import Imported
 
 Dependence = tuple[ast.AST, str]
@@ -172,7 +173,9 @@ class _Search:
             return False  # it may be something else
         loads = self.file.loads.get(name, ())
         handled = all(each in self.handled or self._is_static(each) for each in loads)
-        return bool(loads) and handled and not self.context.program.reach.is_read(self.file, name)
+        return (
+            bool(loads) and handled and not reach_of(self.context.program).is_read(self.file, name)
+        )
 
     def interface(self) -> Iterator[Dependence]:
         for node in self.attributes(*_INTERFACE):

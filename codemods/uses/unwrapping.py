@@ -19,6 +19,7 @@ from fsdp_migrate.codemods.constructor.origin import may_be_module
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.program import Definition
+from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.findings import Action
 
 RULE = Rule("FSDP009", "dot-module", "model.module of a plain model is the model itself")
@@ -80,14 +81,14 @@ def _was_wrapped(context: Context, attribute: ast.Attribute) -> bool:
     """Whether a run has read `.module` of wrappers here, and no file that can share the model has anything else with one."""
     if not was_wrapper(context, attribute):
         return False
-    reach = context.program.reach
+    reach = reach_of(context.program)
     paths = reach.of(context.file.path)
     return not any(_OTHERS.search(reach.text(path)) or _has_own(context, path) for path in paths)
 
 
 def _has_own(context: Context, path: str) -> bool:
     """Whether a file has a class of modules with a `module` of their own."""
-    program, reach = context.program, context.program.reach
+    program, reach = context.program, reach_of(context.program)
     file = program.load(path) if "module" in reach.text(path) else None
     return file is not None and any(
         "module" in given_names(cls) and may_be_module(program, Definition(file, cls))

@@ -18,7 +18,6 @@ from fsdp_migrate.facts.names import NAMES, fsdp1_name
 from fsdp_migrate.facts.scopes import Assigned, Binding, Defined, Imported, Opaque, Scope
 
 if TYPE_CHECKING:
-    from fsdp_migrate.facts.reach import Reach
     from fsdp_migrate.values import Recorded
 
 Read = Callable[[Path], File | None]
@@ -84,13 +83,6 @@ class Program:
         self._located: dict[tuple[str, str], str | None] = {}
         self._known: dict[tuple[int, str, bool], tuple[Meaning, ...]] = {}
         self._dotted: dict[ast.expr, frozenset[str]] = {}
-
-    @cached_property
-    def reach(self) -> Reach:
-        """Which files import which."""
-        from fsdp_migrate.facts.reach import Reach
-
-        return Reach(self)
 
     @cached_property
     def _by_last(self) -> dict[str, list[str]]:

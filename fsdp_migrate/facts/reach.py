@@ -10,14 +10,11 @@ import ast
 import os
 import re
 from collections.abc import Iterable, Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fsdp_migrate.facts.file import File, module_name
-
-if TYPE_CHECKING:
-    from fsdp_migrate.facts.program import Program
+from fsdp_migrate.facts.program import Program
 
 _IMPORT = re.compile(r"import(?<!\wimport)\b[ \t]*(\([^)]*\)|[^\n]*)")
 _FROM = re.compile(r"[ \t]*(?:from[ \t]+([.\w]+)[ \t]+)?")
@@ -156,3 +153,9 @@ class Reach:
                 located = self.program.locate(each.strip("."), folder)
                 if located is not None:
                     yield located
+
+
+@lru_cache(maxsize=1)  # of this run only
+def reach_of(program: Program) -> Reach:
+    """Which files of a program import which."""
+    return Reach(program)
