@@ -114,12 +114,10 @@ class Contents:
         self, origin: Origin, context: Context, classes: Iterable[ast.expr]
     ) -> bool:
         """Whether the root is certainly an instance of none of some classes, so that a loop need not skip it."""
-        wanted = {
-            meaning.node
-            for cls in classes
-            for meaning in self.program.meanings(cls, context.file)
-            if isinstance(meaning, Definition)
-        }
+        meanings = [m for cls in classes for m in self.program.meanings(cls, context.file)]
+        if UNKNOWN in meanings:
+            return False
+        wanted = {meaning.node for meaning in meanings if isinstance(meaning, Definition)}
         made = [self.made_of(*factory) for factory in origin.factories]
         for each in made:
             if not isinstance(each, Definition) or not isinstance(each.node, ast.ClassDef):

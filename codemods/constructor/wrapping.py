@@ -18,7 +18,7 @@ from fsdp_migrate.codemods.constructor.translate import unit_condition
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.facts.names import CLASS
-from fsdp_migrate.facts.program import Definition, External
+from fsdp_migrate.facts.program import UNKNOWN, Definition, External
 from fsdp_migrate.facts.values import Value
 
 CLASS_POLICY = Rule(
@@ -219,8 +219,10 @@ def _collection(context: Context, made: Value) -> ast.expr | None:
 
 
 def _is_unit(context: Context, expression: ast.expr) -> bool:
-    """Whether an expression names a class that can be a unit: one of the program, or an import, no container."""
+    """Whether an expression names a class that can be a unit: of the program, imported or looked up, no container."""
     meanings = context.program.meanings(expression, context.file)
+    if isinstance(expression, ast.Name) and set(meanings) == {UNKNOWN}:
+        return True  # a class that the program looks up
     if not isinstance(expression, ast.Name | ast.Attribute) or len(meanings) != 1:
         return False
     if expression in context.references:  # FSDP1's own class, which no unit has inside

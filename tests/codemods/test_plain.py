@@ -656,3 +656,30 @@ def named(model, name):
     files["train.py"] = f"{text}    named(model, 1)\n"
     after, _ = migrated(tmp_path, files)
     assert "fully_shard" not in after["train.py"]
+
+
+LOOKED_UP = """\
+import functools
+
+import torch
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+
+
+def main(args):
+    model = Net()
+    block = args.find(model, "Block")
+    policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={block})
+    model = FSDP(model, auto_wrap_policy=policy)
+    return torch.optim.AdamW(model.parameters())
+"""
+
+
+def test_a_class_that_is_looked_up_may_be_the_models_own(tmp_path: Path) -> None:
+    after, _ = migrated(tmp_path, {"train.py": LOOKED_UP, "model.py": MODEL})
+    assert "        if module is not model and isinstance(module, block):\n" in after["train.py"]
+    assert "functools" not in after["train.py"]
+    twice = LOOKED_UP.replace("    model = FSDP", "    block = torch.nn.Linear\n    model = FSDP")
+    after, _ = migrated(tmp_path, {"train.py": twice, "model.py": MODEL})
+    assert "fully_shard" not in after["train.py"]
