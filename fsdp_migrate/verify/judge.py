@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdp_migrate.verify import causes, parameters, printed, start
+from fsdp_migrate.verify import causes, outputs, parameters, start
 from fsdp_migrate.verify.compare import compare, floor, largest
 from fsdp_migrate.verify.errors import Unverifiable
 from fsdp_migrate.verify.options import Recording
@@ -54,7 +54,7 @@ def judge(original: Run, migrated: Run, tolerance: float | None, recording: Reco
     trained = largest(apart.values())
     kept, unkept = parameters.kept_difference(original, migrated, tolerance, trained)
     odd += [kept] if kept else []
-    odd += printed.differences(original, migrated, tolerance)
+    odd += outputs.printed(original, migrated, tolerance)
     buffers, buffer, dtypes = parameters.buffers_difference(original, migrated)
     comparison = compare(original, migrated, asked)
     odd = sorted([*odd, *comparison.differences])

@@ -18,11 +18,11 @@ from fsdp_migrate.verify import (
     folders,
     launch,
     migration,
+    outputs,
     processes,
     records,
     sources,
     start,
-    written,
 )
 from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
 from fsdp_migrate.verify.folders import Program
@@ -81,7 +81,7 @@ class Pair:
                 raise Unverifiable("a program that starts its own processes runs on one node")
         notes = _stray_arguments(before, how) + notes
         texts = sources.read(before, after)
-        old, new = written.files(before.root), written.files(after.root)
+        old, new = outputs.files(before.root), outputs.files(after.root)
         one, recording = self.run_original(before, folder)
         check_original(one)
         saved = start.read(one).save(folder / "start.pt")
@@ -89,8 +89,8 @@ class Pair:
         how.progress("comparing")
         idle = check_migrated(other, texts)
         verdict = judge(one, other, how.tolerance, recording)
-        found = written.compare(
-            written.checkpoints(before.root, old), written.checkpoints(after.root, new), verdict
+        found = outputs.compare(
+            outputs.checkpoints(before.root, old), outputs.checkpoints(after.root, new), verdict
         )
         verdict = verdict.also(found.differences)
         verdict = replace(

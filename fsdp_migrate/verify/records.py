@@ -102,6 +102,12 @@ class Run:
         return min((len(rank.squares) for rank in self.ranks), default=0)
 
     @property
+    def backwards(self) -> list[list[float]]:
+        """For each backward, the losses of all ranks that have one."""
+        rows = itertools.zip_longest(*(rank.losses for rank in self.ranks))
+        return [[loss for loss in row if loss is not None] for row in rows]
+
+    @property
     def grad_norms(self) -> list[float]:
         """The global gradient norm before each step."""
         parts = zip(*(rank.squares for rank in self.ranks), strict=False)

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 
 from fsdp_migrate.verify.compare import farthest
-from fsdp_migrate.verify.curves import columns
 from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.records import Run
 from fsdp_migrate.verify.verdict import Verdict
@@ -57,7 +56,7 @@ def _table(rows: list[Row]) -> Iterator[Row]:
 def _rows(verdict: Verdict) -> Iterator[Row]:
     runs = verdict.original, verdict.migrated
     longer = max((rank.loss_steps for run in runs for rank in run.ranks), key=len)
-    both = itertools.zip_longest(*map(columns, runs), fillvalue=[])
+    both = itertools.zip_longest(*(run.backwards for run in runs), fillvalue=[])
     several, seen = Counter(longer), Counter[int]()
     for step, (losses, others) in zip(longer, both, strict=True):
         seen[step] += 1

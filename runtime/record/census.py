@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import nn
 
 from . import layouts
+from .patch import around
 
 Tensors = dict[int, torch.Tensor]
 """Tensors by their identity."""
@@ -125,6 +128,67 @@ class Census:
                 self.first.setdefault((part.name, part.offsets), part)
 
 
+class Kept:
+    """The models that a program keeps beside what its optimizers train: moving averages, teachers, references.
+
+    Their last values are read when the process ends, and by then the program may have left the function that held
+    them. So the models that are alive at a step are held, until a later step finds another set of models. The order in
+    which they were made is the same in both programs, and tells apart those that have the same names.
+    """
+
+    def __init__(self) -> None:
+        self._modules: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
+        self._made = self._seen = 0
+        self._models: list[nn.Module] = []
+        # The second is for a copy, or a module from a file.
+        around(nn.Module, "__init__ __setstate__", self._note)
+
+    def look(self) -> None:
+        """Hold the models that are alive now, if a module was made since the last look."""
+        if self._made == self._seen:
+            return
+        self._seen = self._made
+        before = {id(model) for model in self._models}
+        self._models.clear()
+        if {id(model) for model in self._alive()} != before:
+            gc.collect()  # units are in cycles, so that those that were dropped may still be there
+        self._models = self._alive()
+
+    def census(self, trained: Census, rank: int, processes: int) -> Census:
+        """What this process holds of these models, without what the optimizers train."""
+        found, classes = Census(), Counter[str]()
+        for model in self._models:
+            parameters = [p for p in layouts.members(model) if not trained.knows(p)]
+            if not parameters:
+                continue
+            name = trained.name(model)
+            if name is None:
+                name = _class(model)
+                classes[name] += 1
+                name += f" {classes[name]}" if classes[name] > 1 else ""
+            found.add(name, model, parameters, rank, processes)
+        return found
+
+    def _alive(self) -> list[nn.Module]:
+        outer = _outermost(list(self._modules.values()))
+        return [model for model in outer if any(True for _ in layouts.members(model))]
+
+    def _note(
+        self, original: Callable[..., None], module: nn.Module, *args: Any, **kwargs: Any
+    ) -> None:
+        original(module, *args, **kwargs)
+        self._made += 1
+        self._modules[self._made] = module
+
+
+def _class(model: nn.Module) -> str:
+    """The name of a model's own class, without wrappers and without the class that FSDP2 makes."""
+    while wrapped := [m for name, m in model._modules.items() if name in layouts.WRAPPERS and m]:
+        model = wrapped[0]
+    classes = type(model).__mro__
+    return (classes[2] if classes[1].__name__ == "FSDPModule" else classes[0]).__name__
+
+
 def _in_order(models: list[nn.Module], wanted: dict[int, torch.Tensor]) -> list[nn.Module]:
     """The models with wanted parameters, in the order of these, which is the same in both programs."""
     places = {identity: place for place, identity in enumerate(wanted)}
@@ -148,6 +212,11 @@ def roots() -> list[nn.Module]:
         for o in gc.get_objects()
         if issubclass(type(o), nn.Module) and "_modules" in o.__dict__  # else not initialised yet
     ]
+    return sorted(
+        _outermost(modules), key=lambda m: (-sum(1 for _ in m.parameters()), type(m).__qualname__)
+    )
+
+
+def _outermost(modules: list[nn.Module]) -> list[nn.Module]:
     children = {id(child) for module in modules for child in module._modules.values()}
-    roots = [module for module in modules if id(module) not in children]
-    return sorted(roots, key=lambda m: (-sum(1 for _ in m.parameters()), type(m).__qualname__))
+    return [module for module in modules if id(module) not in children]

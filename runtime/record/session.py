@@ -16,10 +16,9 @@ import torch.distributed as dist
 from torch.optim import optimizer as optimizers
 
 from . import costs, gradients, losses, options, parameters
-from .census import Census
+from .census import Census, Kept
 from .evidence import Evidence
 from .imports import Copies
-from .kept import Kept
 from .leaving import Departure
 from .ranks import grouped, identity
 from .settings import SETTINGS

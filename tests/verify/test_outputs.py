@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_migrate.verify import printed, written
+from fsdp_migrate.verify import outputs
 from fsdp_migrate.verify.compare import Difference, compare
 from fsdp_migrate.verify.records import Rank, Run
 from fsdp_migrate.verify.verdict import Verdict
@@ -46,7 +46,7 @@ def verdict(one: Run, other: Run, *differences: Difference) -> Verdict:
     ],
 )
 def test_numbers_that_are_printed(one: str, other: str, differs: bool) -> None:
-    found = list(printed.differences(run("same 1", one), run("same 1", other), 1e-6))
+    found = list(outputs.printed(run("same 1", one), run("same 1", other), 1e-6))
     assert bool(found) == differs
     assert all(difference.rank == 1 for difference in found)
 
@@ -82,18 +82,18 @@ def test_checkpoints_that_both_wrote(tmp_path: Path) -> None:
     told = {}
     for name, tree in trees.items():
         (tmp_path / name).mkdir()
-        before = written.files(tmp_path / name)
+        before = outputs.files(tmp_path / name)
         torch.save(tree, tmp_path / name / "m.pt")
-        told[name] = written.checkpoints(tmp_path / name, before)
+        told[name] = outputs.checkpoints(tmp_path / name, before)
     same = verdict(run(), run())
     texts = {
-        name: [d.text for d in written.compare(told["one"], told[name], same).differences]
+        name: [d.text for d in outputs.compare(told["one"], told[name], same).differences]
         for name in trees
     }
     assert texts["one"] == texts["same"] == []
     assert texts["other"] == ["model.w by up to 0.5"]
     assert texts["later"] == ["step is 7 against 8"]
     assert texts["less"] == ["model.w is in one of them only"]
-    alone = written.compare(told["one"], {}, same)
+    alone = outputs.compare(told["one"], {}, same)
     assert alone.notes == ["only one program wrote m.pt (1 such checkpoints)"]
-    assert written.checkpoints(tmp_path / "one", written.files(tmp_path / "one")) == {}
+    assert outputs.checkpoints(tmp_path / "one", outputs.files(tmp_path / "one")) == {}

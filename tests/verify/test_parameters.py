@@ -79,7 +79,7 @@ def test_a_model_without_an_optimizer_may_be_as_far_apart_as_what_is_trained(
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> Any:
     """What the recorder knows of the models that are made in a test."""
-    from fsdp_migrate.runtime.record.kept import Kept
+    from fsdp_migrate.runtime.record.census import Kept
 
     for name in ("__init__", "__setstate__"):
         monkeypatch.setattr(torch.nn.Module, name, getattr(torch.nn.Module, name))

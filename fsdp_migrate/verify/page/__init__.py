@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from html import escape
 
-from fsdp_migrate.verify import curves
+from fsdp_migrate.verify.compare import distance, farthest
 from fsdp_migrate.verify.page import tables
-from fsdp_migrate.verify.page.plot import Curve, chart
+from fsdp_migrate.verify.page.plot import Curve, Point, chart
 from fsdp_migrate.verify.page.style import STYLE
+from fsdp_migrate.verify.records import Run
 from fsdp_migrate.verify.verdict import Verdict
 from fsdp_migrate.views.page import document
 
@@ -40,21 +42,58 @@ def _charts(verdict: Verdict) -> Iterator[str]:
     mean = "Loss, mean of the ranks" if verdict.ranks > 1 else "Loss"
     gaps = "Difference of the losses, largest of the ranks"
     yield '<div class="charts">'
-    for title, points in ((mean, curves.losses), ("Gradient norm", curves.norms)):
+    for title, points in ((mean, _losses), ("Gradient norm", _norms)):
         lines = [Curve(name, name, points(run)) for name, run in runs.items()]
         keys = "".join(f'<span class="key {line.kind}">{line.name}</span>' for line in lines)
         yield _framed(f"{escape(title)} {keys}", chart(lines, title, mark))
-    yield _gap(gaps, curves.loss_gaps(*runs.values()), mark)
-    yield _gap("Difference of the gradient norms", curves.norm_gaps(*runs.values()), mark)
+    yield _gap(gaps, _loss_gaps(*runs.values()), mark)
+    yield _gap("Difference of the gradient norms", _norm_gaps(*runs.values()), mark)
     yield "</div>"
 
 
-def _gap(title: str, points: list[curves.Point], mark: float | None) -> str:
+def _gap(title: str, points: list[Point], mark: float | None) -> str:
     if points and all(apart == 0 for _, apart in points):
         return _framed(
             title, '<p class="empty">None: what both have is the same to the last bit.</p>'
         )
     return _framed(title, chart([Curve("difference", "gap", points)], title, mark, log=True))
+
+
+def _losses(run: Run) -> list[Point]:
+    """The mean of the ranks' losses; the backwards of one step share its unit of length."""
+    return [
+        (place, sum(values) / len(values))
+        for place, values in zip(_places(run), run.backwards, strict=True)
+    ]
+
+
+def _loss_gaps(original: Run, migrated: Run) -> list[Point]:
+    """The largest difference of two losses over the ranks."""
+    both = zip(_places(original), original.backwards, migrated.backwards, strict=False)
+    return [(place, farthest(ones, others) or 0.0) for place, ones, others in both]
+
+
+def _norms(run: Run) -> list[Point]:
+    """The global gradient norm."""
+    return [(float(step), norm) for step, norm in enumerate(run.grad_norms, 1)]
+
+
+def _norm_gaps(original: Run, migrated: Run) -> list[Point]:
+    """The difference of the gradient norms."""
+    both = zip(original.grad_norms, migrated.grad_norms, strict=False)
+    return [(float(step), distance(a, b)) for step, (a, b) in enumerate(both, 1)]
+
+
+def _places(run: Run) -> list[float]:
+    """The place of each loss on the axis of steps: the last backward of step 3 is at 3, the others are before it."""
+    steps = max((rank.loss_steps for rank in run.ranks), key=len, default=[])
+    several = Counter(steps)
+    seen: Counter[int] = Counter()
+    found = []
+    for step in steps:
+        seen[step] += 1
+        found.append(step - 1 + seen[step] / several[step])
+    return found
 
 
 def _framed(caption: str, content: str) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from fsdp_migrate.verify.curves import Point
+Point = tuple[float, float]
+"""A step, counted from 1, and a value, which may be NaN or infinite."""
 
 _WIDTH, _HEIGHT = 720, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 22, 12, 36
