@@ -22,7 +22,8 @@ Known = Counter[tuple[str, str]]  # by path, and by code and construct
 def write_baseline(file: Path, report: Report) -> None:
     """Makes the findings of a report the baseline."""
     found: dict[str, dict[str, int]] = {}
-    for (path, what), count in sorted(_count(report.findings, file.parent).items()):
+    counts = Counter(_key(finding, file.parent) for finding in report.findings)
+    for (path, what), count in sorted(counts.items()):
         found.setdefault(path, {})[what] = count
     text = json.dumps({"version": VERSION, "findings": found}, indent=1, ensure_ascii=False)
     try:
@@ -62,10 +63,6 @@ def _read(file: Path) -> Known:
     if version != VERSION:
         raise Unusable(f"{file}: is of version {version}, not {VERSION}")
     return known
-
-
-def _count(findings: Collection[Finding], folder: Path) -> Known:
-    return Counter(_key(finding, folder) for finding in findings)
 
 
 def _key(finding: Finding, folder: Path) -> tuple[str, str]:

@@ -59,7 +59,8 @@ class Settings:
 
 def load_settings(paths: Sequence[Path]) -> Settings:
     """Those of the nearest pyproject.toml with the table, up to the repository's root."""
-    for folder in _upwards(_common_folder(paths)):
+    common = _common_folder(paths)
+    for folder in (common, *common.parents):
         file = folder / "pyproject.toml"
         table = _read_table(file) if file.is_file() else None
         if table is not None:
@@ -93,10 +94,6 @@ def _common_folder(paths: Sequence[Path]) -> Path:
     except ValueError:  # two drives
         common = Path.cwd()
     return common if common.is_dir() else common.parent
-
-
-def _upwards(folder: Path) -> list[Path]:
-    return [folder, *folder.parents]
 
 
 def _tables(file: Path) -> dict[str, Any]:

@@ -119,7 +119,9 @@ def environment(
     if recording.emulate:
         # A compiled graph would make its tensors past the emulation.
         values["TORCHDYNAMO_DISABLE"] = "1"
-    values["PYTHONPATH"] = os.pathsep.join([str(start), *_users_paths(), *_own_path(folder)])
+    # Relative paths of the user's start in the user's working folder.
+    paths = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    values["PYTHONPATH"] = os.pathsep.join([str(start), *paths, *_own_path(folder)])
     values["PYTHONHASHSEED"] = "0"
     # More threads sum in another order, and the ranks share the machine.
     values.setdefault("OMP_NUM_THREADS", "1")
@@ -128,12 +130,6 @@ def environment(
     else:
         values.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     return values
-
-
-def _users_paths() -> list[str]:
-    """The user's PYTHONPATH, whose relative paths start in the user's working folder."""
-    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return [os.path.abspath(path) for path in paths if path]
 
 
 def _own_path(recorder: Path) -> list[str]:

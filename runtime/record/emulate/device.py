@@ -61,7 +61,7 @@ def from_program() -> bool:
 def mapped(device: Any) -> Any:
     """What names a device, with the CPU for CUDA: a string, an index, a device or None."""
     if isinstance(device, str):
-        return "cpu" if _is_cuda(device) else device
+        return "cpu" if device.partition(":")[0] == "cuda" else device
     return _CPU if isinstance(device, int) and not isinstance(device, bool) else device
 
 
@@ -73,10 +73,6 @@ def cpu_type(kind: Any) -> Any:
 def _make(*args: Any, **kwargs: Any) -> Any:
     name = args[0] if args else kwargs.get("type", kwargs.get("device", ""))
     return _CPU if mapped(name) is not name else _Device(*args, **kwargs)
-
-
-def _is_cuda(name: str) -> bool:
-    return name == "cuda" or name.startswith("cuda:")
 
 
 def _stand_in(real: type, make: Callable[..., Any]) -> type:
