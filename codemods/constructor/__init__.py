@@ -2,11 +2,12 @@
 
 - `construction`, with `makers` and `options`: the call and its arguments, also those that a `partial`, `enable_wrap` or a
   dictionary gives it.
-- `sharding`, `wrapping`, `precision` and `training`: what each argument is in plain PyTorch, as a `Plain` (`plain`), or why it
-  stays on the bridge. `leaves` is for a value that a branch chooses, `translate` has the tables.
-- `recorded`, `recorded_units` and `recorded_checks`: the same by what a run gave. `parts` asks the files first, then a run.
+- `sharding`, `wrapping`, `precision` and `training`: what each argument is in plain PyTorch, as a `Plain` (`plain`, also for a
+  value that a branch chooses), or why it stays on the bridge. `translate` has the tables.
+- `recorded`, `recorded_units` and `recorded_checks`: the same by what a run gave.
 - `decision`: whether all constructors that may share a model become plain. It asks where a model comes from (`origin`), what it
   contains (`contents`), what FSDP2 refuses (`refused`), and what depends on FSDP1 in the files that it reaches
-  (`dependence`, with `before`, `guards` and `parameter_names`).
-- `form` and `layout`: the plain form as code. `findings`: what is reported of each call and argument.
+  (`dependence`, with `before` and `parameter_names`).
+- `form` asks the files for each argument first, then a run; with `layout` it is the plain form as code. `findings`: what is
+  reported of each call and argument.
 """

@@ -43,6 +43,8 @@ WHOLE = "may save or load the model by its own state_dict, whose tensors are who
 GATHERED = "may give an optimizer parameters that are gathered after an evaluation"
 _CHANGED = "may read or change parameters after an evaluation, whose gathered values FSDP1 keeps"
 
+_SET = "sets .data of what may be a parameter: FSDP2 goes on with the memory that it had"
+
 # Static functions of the runtime's class that take a plain model as well.
 _STATIC = (
     "summon_full_params",
@@ -131,8 +133,7 @@ class _Search:
     def calls(self, *names: str) -> Iterator[ast.Call]:
         """The calls of functions and methods of some names."""
         for call in self.file.of(ast.Call):
-            name = last_name(call.func)
-            if name in names and not self.is_bare(call):
+            if last_name(call.func) in names and not self.is_bare(call):
                 yield call
 
     def is_bare(self, node: ast.AST) -> bool:
@@ -144,12 +145,11 @@ class _Search:
 
     def may_be_model(self, expression: ast.expr) -> bool:
         """Whether an expression can be a model, by what it holds or by its name."""
-        last = last_name(expression)
-        return self.context.can_be_model(expression) or bool(_MODEL.search(last.lower()))
+        named = _MODEL.search(last_name(expression).lower())
+        return bool(named) or self.context.can_be_model(expression)
 
     def references(self) -> Iterator[Dependence]:
-        named = (*self.context.references.items(), *self.context.quoted.items())
-        for node, name in named:
+        for node, name in (*self.context.references.items(), *self.context.quoted.items()):
             if name == CLASS and node not in self.handled:
                 if not self._is_static(node) and not self._is_alias(node):
                     yield node, "uses FSDP1's class"
@@ -368,10 +368,7 @@ class _Search:
         yield from refused(self.file)
         for node in self.attributes("data"):
             if isinstance(node.ctx, ast.Store) and getattr(node.value, "id", "") != "self":
-                yield (
-                    node,
-                    "sets .data of what may be a parameter: FSDP2 goes on with the memory that it had",
-                )
+                yield node, _SET
         for node in self.file.of(ast.Attribute):
             if isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name):
                 if node.value.id != "self" and not self.before.covers(node):
