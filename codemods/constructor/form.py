@@ -169,9 +169,11 @@ def _parts(construction: Construction) -> dict[str, Plain]:
     # On meta, FSDP1 gave it memory also without `param_init_fn`.
     if construction.ran is not None and recorded_units.was_on_meta(construction.ran):
         parts |= recorded.parts(construction, ["param_init_fn"], Stays("its model was on meta"))
-    spare = tuple(s for each in construction.fixed for s in _spare(construction, each))
+    if construction.fixed:
+        spare = tuple(s for each in construction.fixed for s in _spare(construction, each))
+        parts["**"] = Plain(statements=spare)
     # The device is current before a mesh is made.
-    return {"device_id": parts["device_id"], **parts, "**": Plain(statements=spare)}
+    return {"device_id": parts["device_id"], **parts}
 
 
 def _spare(construction: Construction, known: Fixed) -> Iterator[ast.stmt]:
