@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -81,3 +82,14 @@ def test_links_in_the_readme_exist() -> None:
     links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
     assert links
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+@pytest.mark.parametrize("form", ["auto", "bridge"])
+def test_a_call_goes_through_few_modules(form: str, tmp_path: Path) -> None:
+    imported = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP"
+    (tmp_path / "train.py").write_text(f"{imported}\n\nmodel = FSDP(model)\n")
+    command = [sys.executable, str(ROOT / "benchmarks/entered.py"), ".", "--diff"]
+    done = subprocess.run([*command, "--form", form], cwd=tmp_path, capture_output=True, text=True)
+    entered = re.search(r"(\d+) modules entered", done.stderr)
+    assert entered is not None
+    assert int(entered[1]) <= 30, done.stderr
