@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.left.taken import is_known_as_whole, taken
 from fsdp_migrate.codemods.rule import Found, Rule
-from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.findings import Action
 
 COMMUNICATION = Rule("FSDP361", "comm-hook", "communication hooks have no counterpart")
@@ -18,7 +17,6 @@ OPTIMIZER = Rule(
 )
 RULES = (COMMUNICATION, PARAMETER, OPTIMIZER)
 
-_COMPRESSING = {"fp16_compress_hook": "float16", "bf16_compress_hook": "bfloat16"}
 _RAISES = "raises, because FSDP2 has no communication hooks: to compress, use MixedPrecision(reduce_dtype=...)"
 _ON_PARAMETERS = {
     "register_hook": "never fires on FSDP2's parameters: register_post_accumulate_grad_hook does, with the"
@@ -35,7 +33,7 @@ def find(context: Context) -> Iterator[Found]:
     for attribute in context.file.attributes.get("register_comm_hook", ()):
         call = context.file.parents[attribute]
         if isinstance(call, ast.Call) and context.can_be_model(attribute.value):
-            yield Found(COMMUNICATION, attribute, Action.MANUAL, _instead(context, call))
+            yield Found(COMMUNICATION, attribute, Action.MANUAL, _RAISES)
     for name, message in _ON_PARAMETERS.items():
         for attribute in context.file.attributes.get(name, ()):
             owner = attribute.value
@@ -47,15 +45,6 @@ def find(context: Context) -> Iterator[Found]:
         given = keyword(call, "params", 1) if isinstance(call, ast.Call) else None
         if given is not None and _is_sharded_ever(context, given):
             yield Found(OPTIMIZER, call, Action.MANUAL, _NEVER, f"{_IN_BACKWARD}(...)")
-
-
-def _instead(context: Context, call: ast.Call) -> str:
-    hook = keyword(call, "hook", 1)
-    name = last_name(hook)
-    if name not in _COMPRESSING:
-        return _RAISES
-    policy = f"MixedPrecision(reduce_dtype=torch.{_COMPRESSING[name]})"
-    return f"raises, because FSDP2 has no communication hooks: {policy} does what this hook did"
 
 
 def _is_sharded_ever(context: Context, parameters: ast.expr) -> bool:
