@@ -198,8 +198,9 @@ def _in_place(
 ) -> tuple[str, list[str]]:
     """A statement in brackets with its names changed where they are, and the comments of those that went."""
     part, spans = _part(text)
-    edits = [Edit(*at, name) for at, name in zip(spans, staying, strict=True) if name]
-    edits = [edit for edit in edits if " ".join(text[edit.start : edit.end].split()) != edit.text]
+    before = [_spelled(alias) for alias in part.of(ast.alias)]
+    changes = [(at, new) for at, new, old in zip(spans, staying, before, strict=True) if new != old]
+    edits = [Edit(*at, name) for at, name in changes if name]
     drops = drop_items(text, spans, [i for i, name in enumerate(staying) if not name])
     loose = [each for drop in drops for each in comments(text[drop.start : drop.end])]
     text = edited_part(part, 0, len(text), [*edits, *drops])

@@ -89,6 +89,11 @@ CASES = {
         f"from {RUNTIME} import (\n    StateDictType,  # full\n    MixedPrecision,  # half\n)\n"
         f"from {FSDP} import fully_shard\n",
     ),
+    "a name that stays keeps the comment inside of it": Case(
+        f"from {FSDP} import (\n    fully_shard  # in\n    as fs,\n    StateDictType,\n)\n",
+        move(StateDictType=(RUNTIME, "StateDictType")),
+        f"from {RUNTIME} import StateDictType\nfrom {FSDP} import (\n    fully_shard  # in\n    as fs,\n)\n",
+    ),
     "sorted names stay sorted as isort does": Case(
         f"from {FSDP} import FullyShardedDataParallel as FSDP, MixedPrecision, wrap\n",
         SWAP,
