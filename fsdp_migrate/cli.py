@@ -120,7 +120,7 @@ def _shared(command: F) -> F:
             show_default=True,
             metavar="X.Y",
             callback=_release,
-            help="The oldest torch release that the program is for: code for older ones is left alone.",
+            help="The oldest torch release that the program is for.",
         ),
         click.option(
             "--report",
