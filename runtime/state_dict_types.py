@@ -185,14 +185,16 @@ def _save(unit: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: An
     settings = _in_force.get(unit)
     if settings is None or torch_asks_for_state():
         return
+    config = settings.state_dict_config
     if getattr(unit, "sharding_strategy", None) is ShardingStrategy.NO_SHARD:
+        config = api.FullStateDictConfig()  # as FSDP1 has it, whatever was asked for
         warnings.warn(
             "When using ``NO_SHARD`` for ``ShardingStrategy``, full_state_dict will be returned.",
             stacklevel=4,
         )
     full = settings.state_dict_type == StateDictType.FULL_STATE_DICT
-    offload = settings.state_dict_config.offload_to_cpu
-    keep = not getattr(settings.state_dict_config, "rank0_only", False) or _is_first(unit)
+    offload = config.offload_to_cpu
+    keep = not getattr(config, "rank0_only", False) or _is_first(unit)
     ignored = getattr(unit, "_ignored_params", ())
     kept = {memory(parameter) for parameter in ignored}
     own = {memory(parameter) for parameter in unit.parameters()} - kept

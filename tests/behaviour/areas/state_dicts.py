@@ -83,14 +83,17 @@ def full_type(api: Any) -> Any:
 
 @holds()
 def no_shard(api: Any) -> Any:
-    """NO_SHARD gives whole tensors whatever the type, and a warning says so."""
+    """NO_SHARD gives whole tensors, to all ranks, whatever the type and its settings, and a warning says so."""
     model = in_blocks(api, sharding_strategy=api.ShardingStrategy.NO_SHARD)
     states: list[Any] = []
     texts = said(lambda: states.append(model.state_dict()))
     FSDP = api.FullyShardedDataParallel
     with FSDP.state_dict_type(model, api.StateDictType.SHARDED_STATE_DICT):
         states.append(model.state_dict())
-    assert [type(t).__name__ for t in states[1].values()] == ["Tensor"] * len(states[1])
+    config = api.FullStateDictConfig(rank0_only=True)
+    with FSDP.state_dict_type(model, api.StateDictType.FULL_STATE_DICT, config):
+        states.append(model.state_dict())
+    assert [type(t).__name__ for t in states[1].values()] == ["Tensor"] * len(states[2])
     return [text for text in texts if "NO_SHARD" in text], states
 
 
