@@ -16,6 +16,7 @@ from fsdp_migrate.codemods.models import Models
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import fsdp1_name
 from fsdp_migrate.facts.program import External
+from fsdp_migrate.facts.values import Value
 
 MODULE = "torch.distributed.checkpoint.state_dict"
 KINDS = {"FULL_STATE_DICT": "Full", "SHARDED_STATE_DICT": "Sharded", "LOCAL_STATE_DICT": "Local"}
@@ -79,7 +80,7 @@ def kind_of(context: Context, call: ast.Call) -> str | None:
     given = keyword(call, "state_dict_type", 1)
     file = context.file
     if isinstance(given, ast.Name):
-        made = context.value(given)
+        made = _value(context, given, call)
         given, file = (None, file) if made is None else (made.node, made.file)
     if not isinstance(given, ast.Attribute):
         return None
@@ -105,7 +106,7 @@ def _flags(
     given = keyword(call, *place)
     if given is None or (isinstance(given, ast.Constant) and given.value is None):
         return offload, False
-    made = context.value(given)
+    made = _value(context, given, call)
     config = None if made is None else made.node
     if (
         not isinstance(config, ast.Call)
@@ -125,6 +126,27 @@ def _flag(context: Context, file: File, given: ast.expr | None, default: bool) -
     if isinstance(given, ast.Constant) and isinstance(given.value, bool):
         return given.value
     raise Unknown("its configuration is known only when the program runs")
+
+
+def _value(context: Context, expression: ast.expr, use: ast.AST) -> Value | None:
+    """The one expression behind a name; where it is given several, the last one in front of its use in the same block."""
+    made = context.value(expression)
+    if made is not None or not isinstance(expression, ast.Name):
+        return made
+    statement = context.file.statement(use)
+    block = context.file.block(statement)
+    for before in reversed(block[: block.index(statement)] if statement in block else []):
+        stored = [n for n in ast.walk(before) if isinstance(n, ast.Name) and _binds(n, expression)]
+        if not stored:
+            continue
+        if isinstance(before, ast.Assign) and before.targets == stored:
+            return context.value(before.value)
+        return None
+    return None
+
+
+def _binds(node: ast.Name, name: ast.Name) -> bool:
+    return node.id == name.id and not isinstance(node.ctx, ast.Load)
 
 
 # Strategies with replicas, and strategies that are looked up by a name.

@@ -138,6 +138,22 @@ GOES = {
         )
         """,
     ),
+    "a configuration that is made twice": (
+        """\
+        policy = FullStateDictConfig(True, True)
+        with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
+            state = model.state_dict()
+        policy = FullStateDictConfig(False, False)
+        with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
+            state = model.state_dict()
+        """,
+        """\
+        state = get_model_state_dict(
+            model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+        )
+        state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+        """,
+    ),
     "states to load": (
         """\
         with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
@@ -238,8 +254,6 @@ def test_context_stays(name: str) -> None:
         "with FSDP.state_dict_type(model, *trainer.types):\n    state = model.state_dict()",
         "with FSDP.state_dict_type(model, **trainer.types):\n    state = model.state_dict()",
         f"with {FULL}:  # fsdp-migrate: ignore[FSDP002]\n    state = model.state_dict()",
-        "policy = FullStateDictConfig(True, True)\npolicy = FullStateDictConfig(False, False)\n"
-        "with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):\n    state = model.state_dict()",
     ],
 )
 def test_only_the_imports_change(statement: str) -> None:
