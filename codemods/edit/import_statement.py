@@ -9,9 +9,8 @@ import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from fsdp_migrate.codemods.edit.text import ABOVE, comments, drop_items, edited_part, newline
+from fsdp_migrate.codemods.edit.text import comments, edited_part
 from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.facts.file import NEWLINE, File
 from fsdp_migrate.facts.names import is_module
@@ -131,7 +130,7 @@ def edited(
         return Edited(replaced(code, _from(source, home, base)), others, exact=True)
     if not any(staying) or not NEWLINE.search(source) or not source.endswith(")"):
         return Edited(replaced(code, code.on_one_line), others, comments(source))
-    text, loose = _in_place(source, staying, added, order)
+    text, loose = _in_place(source, before, staying, added, order)
     fits = len(base + code.on_one_line) <= limit
     if len(names) < len(before) and fits and not comments(text):
         text = code.on_one_line
@@ -194,47 +193,23 @@ def _place(names: Sequence[str], name: str, order: _Order | None, otherwise: int
 
 
 def _in_place(
-    text: str, staying: Sequence[str], added: Sequence[str], order: _Order | None
+    source: str,
+    before: Sequence[str],
+    staying: Sequence[str],
+    added: Sequence[str],
+    order: _Order | None,
 ) -> tuple[str, list[str]]:
     """A statement in brackets with its names changed where they are, and the comments of those that went."""
-    part, spans = _part(text)
-    before = [_spelled(alias) for alias in part.of(ast.alias)]
-    changes = [(at, new) for at, new, old in zip(spans, staying, before, strict=True) if new != old]
-    edits = [Edit(*at, name) for at, name in changes if name]
-    drops = drop_items(text, spans, [i for i, name in enumerate(staying) if not name])
-    loose = [each for drop in drops for each in comments(text[drop.start : drop.end])]
-    text = edited_part(part, 0, len(text), [*edits, *drops])
+    from fsdp_migrate.codemods.edit.import_names import in_place  # LibCST takes 0.1 s to import
+
     names = [name for name in staying if name]
+    places = []
     for number, name in enumerate(added):
         place = _place(names, name, order, _first_gone(staying) + number)
-        text = _inserted(text, name, place)
+        places.append((place, name))
         names.insert(place, name)
-    return text, loose
-
-
-def _part(text: str) -> tuple[File, list[tuple[int, int]]]:
-    """A statement by itself, and the places of its names."""
-    part = File(Path("/statement.py"), "", text)
-    return part, [part.span(alias) for alias in part.of(ast.alias)]
-
-
-def _inserted(text: str, name: str, place: int) -> str:
-    """A statement in brackets with one more name, on a line of its own where its neighbour has one."""
-    part, spans = _part(text)
-    start, end = spans[min(place, len(spans) - 1)]
-    above = ABOVE.search(text, 0, start)
-    line = f"{newline(part)}{above[1]}{name}" if above else ""
-    if place < len(spans):
-        edits = [Edit(above.start(), above.start(), f"{line},")] if above else []
-        edits = edits or [Edit(start, start, f"{name}, ")]
-    elif above is None:
-        edits = [Edit(end, end, f", {name}")]
-    else:
-        behind = _BEHIND.match(text, end)
-        assert behind is not None
-        comma = "" if behind[1] else ","
-        edits = [Edit(end, behind.end(), f"{comma}{behind[0]}{line}{behind[1]}")]
-    return edited_part(part, 0, len(text), edits)
+    changed = [None if new == old else new for new, old in zip(staying, before, strict=True)]
+    return in_place(source, changed, places)
 
 
 def _home(node: ast.ImportFrom, change: ImportChange, *, commented: bool) -> str:

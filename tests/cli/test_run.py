@@ -370,7 +370,7 @@ def test_version_and_start_cost(folder: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "fsdp-migrate 0.1.0\n")
     program = (
         "import sys; from fsdp_migrate.cli import exit_code; exit_code(['--version']);"
-        "print([m for m in ('torch', 'black') if m in sys.modules])"
+        "print([m for m in ('torch', 'libcst', 'black') if m in sys.modules])"
     )
     assert fresh("-c", program).stdout.splitlines()[-1] == "[]"
 

@@ -135,6 +135,7 @@ def modules(folder: Path, evil: Path) -> None:
         "sitecustomize",
         "usercustomize",
         "click",
+        "libcst",
         "yaml",
         "black",
         "tokenize",
