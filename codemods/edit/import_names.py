@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 from libcst import ParenthesizedWhitespace as Lines
+from libcst import matchers
 
 Gap = cst.BaseParenthesizableWhitespace
 
@@ -63,15 +64,13 @@ class _Names:
         """Without a name, and the comments above and behind it if it has lines of its own."""
         above, below = self.gaps[place : place + 2]
         gap = above if place == 0 or isinstance(above, Lines) else below
+        gone = _comments(self.names[place].with_changes(comma=cst.MaybeSentinel.DEFAULT))
         if isinstance(above, Lines) and isinstance(below, Lines):
             gap = above.with_changes(empty_lines=below.empty_lines, last_line=below.last_line)
-            self.loose = [
-                *_comments(above.empty_lines),
-                *_comments([below.first_line]),
-                *self.loose,
-            ]
-        elif place == 0 and isinstance(below, Lines):
-            self.loose = [*_comments([below.first_line, *below.empty_lines]), *self.loose]
+            gone = [*_comments(*above.empty_lines), *gone, *_comments(below.first_line)]
+        elif place == 0:
+            gone += _comments(below)
+        self.loose = [*gone, *self.loose]
         self.gaps[place : place + 2] = [gap]
         del self.names[place]
 
@@ -115,5 +114,6 @@ def _alias(name: str) -> cst.ImportAlias:
     return cst.ImportAlias(cst.Name(own), asname=asname)
 
 
-def _comments(lines: Sequence[cst.TrailingWhitespace | cst.EmptyLine]) -> list[str]:
-    return [line.comment.value for line in lines if line.comment is not None]
+def _comments(*nodes: cst.CSTNode) -> list[str]:
+    found = (each for node in nodes for each in matchers.findall(node, matchers.Comment()))
+    return [cst.ensure_type(each, cst.Comment).value for each in found]
