@@ -64,7 +64,7 @@ class _Names:
         """Without a name, and the comments above and behind it if it has lines of its own."""
         above, below = self.gaps[place : place + 2]
         gap = above if place == 0 or isinstance(above, Lines) else below
-        gone = _comments(self.names[place].with_changes(comma=cst.MaybeSentinel.DEFAULT))
+        gone = _comments(*_parts(self.names[place]))
         if isinstance(above, Lines) and isinstance(below, Lines):
             gap = above.with_changes(empty_lines=below.empty_lines, last_line=below.last_line)
             gone = [*_comments(*above.empty_lines), *gone, *_comments(below.first_line)]
@@ -92,19 +92,18 @@ class _Names:
     def statement(self) -> cst.ImportFrom:
         """The statement with these names."""
         made, last = [], len(self.names) - 1
+        ends = self.has_last_comma or bool(_comments(*_parts(self.names[-1])[1:]))
         for place, name in enumerate(self.names):
             comma: cst.Comma | cst.MaybeSentinel = cst.MaybeSentinel.DEFAULT
-            if place < last or self.has_last_comma:
+            if place < last or ends:
                 old = name.comma if isinstance(name.comma, cst.Comma) else cst.Comma()
                 comma = old.with_changes(whitespace_after=self.gaps[place + 1])
             made.append(name.with_changes(comma=comma))
-        before = self.before
-        assert before.lpar is not None
-        assert before.rpar is not None
-        lpar, rpar = before.lpar.with_changes(whitespace_after=self.gaps[0]), before.rpar
-        if not self.has_last_comma:
-            rpar = rpar.with_changes(whitespace_before=self.gaps[-1])
-        return before.with_changes(names=made, lpar=lpar, rpar=rpar)
+        closing = cst.SimpleWhitespace("") if ends else self.gaps[-1]
+        assert self.before.lpar is not None
+        lpar = self.before.lpar.with_changes(whitespace_after=self.gaps[0])
+        rpar = cst.RightParen(whitespace_before=closing)
+        return self.before.with_changes(names=made, lpar=lpar, rpar=rpar)
 
 
 def _alias(name: str) -> cst.ImportAlias:
@@ -112,6 +111,12 @@ def _alias(name: str) -> cst.ImportAlias:
     own, _, other = name.partition(" as ")
     asname = cst.AsName(cst.Name(other)) if other else None
     return cst.ImportAlias(cst.Name(own), asname=asname)
+
+
+def _parts(name: cst.ImportAlias) -> list[cst.CSTNode]:
+    """A name, and what is in front of its comma."""
+    alone = name.with_changes(comma=cst.MaybeSentinel.DEFAULT)
+    return [alone, *([name.comma.whitespace_before] if isinstance(name.comma, cst.Comma) else [])]
 
 
 def _comments(*nodes: cst.CSTNode) -> list[str]:

@@ -89,6 +89,16 @@ CASES = {
         f"from {RUNTIME} import (\n    StateDictType,  # full\n    MixedPrecision,  # half\n)\n"
         f"from {FSDP} import fully_shard\n",
     ),
+    "a comment in front of the comma of a name that goes stands above": Case(
+        f"from {FSDP} import (fully_shard, StateDictType  # in\n  ,)\n",
+        move(StateDictType=(RUNTIME, "StateDictType")),
+        f"# in\nfrom {RUNTIME} import StateDictType\nfrom {FSDP} import fully_shard\n",
+    ),
+    "a comment in front of a comma stays with the name that is last now": Case(
+        f"from {FSDP} import (fully_shard  # in\n  , StateDictType)\n",
+        move(StateDictType=(RUNTIME, "StateDictType")),
+        f"from {RUNTIME} import StateDictType\nfrom {FSDP} import (fully_shard  # in\n  ,)\n",
+    ),
     "a name that stays keeps the comment inside of it": Case(
         f"from {FSDP} import (\n    fully_shard  # in\n    as fs,\n    StateDictType,\n)\n",
         move(StateDictType=(RUNTIME, "StateDictType")),
