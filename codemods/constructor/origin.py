@@ -17,7 +17,7 @@ from fsdp_migrate.codemods.constructor.plain import Stays
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.models import SAME, given
 from fsdp_migrate.facts.file import File, last_name, root_of
-from fsdp_migrate.facts.program import Definition, External, Program
+from fsdp_migrate.facts.program import Definition, External, Meaning, Program
 from fsdp_migrate.facts.scopes import Opaque, Parameter
 from fsdp_migrate.facts.values import element, reaching
 
@@ -222,8 +222,12 @@ def _is_same(value: ast.expr, name: str, at: ast.AST) -> bool:
 def callers(
     context: Context, file: File, function: ast.FunctionDef | ast.AsyncFunctionDef
 ) -> Iterator[tuple[File, ast.Call]]:
-    """The calls of a function; of a method, every call of its name."""
-    method = isinstance(file.parents[function], ast.ClassDef)
+    """The calls of a function; of a method, every call of its name; of `__init__`, those that make an object of its class."""
+    cls = file.parents[function]
+    if isinstance(cls, ast.ClassDef) and function.name == "__init__":
+        yield from _makers(context, Definition(file, cls))
+        return
+    method = isinstance(cls, ast.ClassDef)
     for other, call in context.models.calls.get(function.name, ()):
         if isinstance(call.func, ast.Name | ast.Attribute):
             definition = context.program.definition(call.func, other)
@@ -231,6 +235,34 @@ def callers(
                 method and definition is None and isinstance(call.func, ast.Attribute)
             ):
                 yield other, call
+
+
+def _makers(context: Context, cls: Definition) -> Iterator[tuple[File, ast.Call]]:
+    """The calls of a class, of those that have their `__init__` from it, and `super().__init__(...)` right below it."""
+    program, made = context.program, set()
+    for file in program.files:
+        for other in file.of(ast.ClassDef):
+            each = Definition(file, other)
+            owners = [a.node for a in (each, *program.classes_above(each)) if _has_init(a)]  # type: ignore[union-attr]
+            if owners[:1] == [cls.node]:
+                made.add(other)
+            elif owners[:2] == [other, cls.node]:
+                for attribute in file.attributes.get("__init__", ()):
+                    call = file.parents[attribute]
+                    if isinstance(call, ast.Call) and file.enclosing_class(call) is other:
+                        yield file, call
+    for name in sorted({each.name for each in made}):
+        for file, call in context.models.calls.get(name, ()):
+            definition = program.definition(call.func, file)
+            if definition is not None and definition.node in made:
+                yield file, call
+
+
+def _has_init(cls: Meaning) -> bool:
+    body = (
+        cls.node.body if isinstance(cls, Definition) and isinstance(cls.node, ast.ClassDef) else []
+    )
+    return any(getattr(each, "name", "") == "__init__" for each in body)
 
 
 def _readers(file: File) -> Iterator[ast.Attribute]:

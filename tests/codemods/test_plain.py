@@ -683,3 +683,59 @@ def test_a_class_that_is_looked_up_may_be_the_models_own(tmp_path: Path) -> None
     twice = LOOKED_UP.replace("    model = FSDP", "    block = torch.nn.Linear\n    model = FSDP")
     after, _ = migrated(tmp_path, {"train.py": twice, "model.py": MODEL})
     assert "fully_shard" not in after["train.py"]
+
+
+TRAINER = """\
+import torch
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+class Trainer:
+    def __init__(self, model, lr):
+        self.model = FSDP(model)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=lr)
+
+
+def main():
+    model = Net()
+    trainer = Trainer(model, 0.1)
+    trainer.optimizer.step()
+"""
+CHILD = """\
+class Child(Trainer):
+    def __init__(self, lr, model):
+        super().__init__(model, lr)
+
+
+class Grandchild(Child):
+    pass
+
+
+def main():
+    model = Net()
+    trainer = Grandchild(0.1, model)
+    trainer.optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (TRAINER, "becomes fully_shard"),
+        (TRAINER[: TRAINER.index("def main")] + CHILD, "becomes fully_shard"),
+        (
+            TRAINER.replace("    trainer =", "    sgd = SGD(model)\n    trainer ="),
+            "may already hold",
+        ),
+        (TRAINER.replace("(model, 0.1)", "(**options)"), "comes from"),
+        (TRAINER.replace("Trainer(model, 0.1)", "make(Trainer)"), "no caller"),
+    ],
+    ids=["a class", "classes below it", "an optimizer before", "unpacked", "never made here"],
+)
+def test_a_model_that_a_class_gets_when_it_is_made(
+    text: str, expected: str, tmp_path: Path
+) -> None:
+    _, report = migrated(tmp_path, {"train.py": text, "model.py": MODEL})
+    (found,) = [f for f in report.findings if f.code == "FSDP002"]
+    assert expected in found.message
