@@ -242,7 +242,7 @@ class _Run:
                 text = others[0].text.rstrip("\r\n").removesuffix(ending.rstrip()).rstrip()
                 others[0] = replace(others[0], text=lead + comments + text + ending)
             elif lead or comments or "#" in suffix:
-                own = f"{self.base}{suffix.strip()}{end}" if "#" in suffix else ""
+                own = f"{self.base}{suffix.lstrip()}" if "#" in suffix else ""
                 others = [replace(before, text=lead + comments + own)]
             yield from others
             return
@@ -250,7 +250,8 @@ class _Run:
         longest = max(map(len, NEWLINE.split(file.text[begin:last])))
         is_long = len(self.base + text) > max(self.limit, longest)
         if is_long and not result.exact and not NEWLINE.search(text):
-            text, suffix = code.exploded(self.base, suffix.strip()).replace("\n", end), end
+            comment = suffix.lstrip().rstrip("\r\n")
+            text, suffix = code.exploded(self.base, comment).replace("\n", end), end
         text = lead + comments + prefix + text + suffix
         moves = code.key[:2] != before.key[:2]
         line = Line(code.key, _section(file.path, code.module), text, moves)

@@ -101,7 +101,9 @@ def _in_statement(
     limit = max(context.line_length - len(indent), 40)
     code = edited_part(file, first, last, [e for e in edits if first <= e.start and e.end <= last])
     on_one_line = "\n" not in file.text[first:last] and context.is_alone(statement)
-    if not on_one_line or not isinstance(statement, _SIMPLE):
+    # Other rules edit FSDP1's names: a statement that has any is not written anew as a whole.
+    names_fsdp1 = any(node in context.references for node in ast.walk(statement))
+    if not on_one_line or names_fsdp1 or not isinstance(statement, _SIMPLE):
         return [Edit(*file.span(each.call), _laid_out(context, each, shift)) for each in calls]
     if len(code) <= limit:
         return edits

@@ -196,7 +196,7 @@ def _has_one_group(construction: Construction) -> bool:
 def has_other_names(models: Models) -> bool:
     """Whether modules of the program may give their state dicts names that torch's functions do not find.
 
-    torch.compile around a model puts `_orig_mod.` in front of them, which those functions take away.
+    torch.compile around a model or a part of it puts `_orig_mod.` in front of them, which those functions take away.
     """
     for file in models.program.files:
         if any(hook in file.attributes for hook in _RENAMED):
@@ -206,10 +206,16 @@ def has_other_names(models: Models) -> bool:
             if (
                 isinstance(call, ast.Call)
                 and "torch.compile" in models.program.dotted(function, file)
-                and any(models.can_hold(value, file) for value in call.args)
+                and not all(_is_function(models, value, file) for value in call.args[:1])
             ):
                 return True
     return False
+
+
+def _is_function(models: Models, value: ast.expr, file: File) -> bool:
+    """Whether a value is a function of the program, which has no state dict."""
+    definition = models.program.definition(value, file)
+    return definition is not None and not isinstance(definition.node, ast.ClassDef)
 
 
 def is_set(models: Models) -> bool:

@@ -308,10 +308,17 @@ ELSEWHERE = {
     "a strategy by its name": "kind = fsdp.ShardingStrategy[name]",
     "hooks that rename": "net.register_state_dict_post_hook(rename)",
     "names of torch.compile": "import torch\nnet = FSDP(net)\nnet = torch.compile(net)",
+    "names of torch.compile, of a part": "import torch\nnet.head = torch.compile(net.head)",
 }
 
 
 HARMLESS = """\
+import torch
+
+def loss(a):
+    return a
+
+fast = torch.compile(loss)
 net = FSDP(net, None, fsdp.ShardingStrategy.FULL_SHARD, device_mesh=None)
 assert isinstance(net, FSDP)
 """

@@ -160,6 +160,19 @@ FOUND = {
         f"from torch.distributed.fsdp import *\n{FSDP}with FullyShardedDataParallel.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):\n"
         "    sd = {'m': m.state_dict()}\nFSDP(Net())\n"
     ),
+    "a state dict beside a class that is written out": (
+        "import torch.distributed.fsdp\nm = torch.distributed.fsdp.FullyShardedDataParallel(m)\n"
+        "def f():\n    return torch.distributed.fsdp.FullyShardedDataParallel(net(1), device_id=m.state_dict(), "
+        "param_init_fn=None)\n"
+        "m = torch.distributed.fsdp.FullyShardedDataParallel(m)\n"
+        "n = torch.distributed.fsdp.FullyShardedDataParallel(module=net(1), device_id=m.state_dict(), param_init_fn=a)\n"
+    ),
+    "names of torch.compile, which a first run makes plain": (
+        f"import torch\n{FSDP}from torch.distributed.fsdp import FullStateDictConfig, StateDictType\n"
+        "self.model = torch.compile(FSDP(Net(1)))\n"
+        "with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(True, True)):\n"
+        "    sd = model.state_dict()\n"
+    ),
     "nothing is ignored": (
         f"{POLICY}from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler\n"
         "model = Net()\nmodel = FSDP(model, ignored_modules=None)\nscaler = ShardedGradScaler(enabled=True)\n"

@@ -390,3 +390,9 @@ def test_names_that_no_line_holds_get_lines_of_their_own() -> None:
     others = Change(frozenset({"FSDP", "M", "T"}), add=((FSDP, "a" * 30), (FSDP, "b" * 30)))
     exploded = f"from {FSDP} import (\n    {'a' * 30},\n    {'b' * 30},\n)\n"
     assert edited(text, others) == exploded
+
+
+def test_a_comment_keeps_the_space_at_its_end_on_other_lines() -> None:
+    text = f"from {FSDP} import FSDP  # why \n"
+    long = Change(add=((FSDP, "a" * 30), (FSDP, "b" * 30)))
+    assert edited(text, long).startswith(f"from {FSDP} import (  # why \n")
