@@ -72,7 +72,7 @@ def edit_imports(file: File, changes: Sequence[ImportChange], limit: int) -> lis
 
 
 def insert_first(file: File, names: Sequence[tuple[str, str]], limit: int) -> list[Edit]:
-    """New imports in a file that has none: below its docstring or its first comments."""
+    """New imports in a file that has none with lines of its own: below its docstring or its first comments."""
     made: dict[str, list[str]] = {}
     for module, name in names:
         made.setdefault(module, []).append(name)
@@ -80,9 +80,11 @@ def insert_first(file: File, names: Sequence[tuple[str, str]], limit: int) -> li
     end = newline(file)
     lines = "".join(f"{code.text}\n" for code in codes).replace("\n", end)
     body = file.tree.body
-    docstring = body[0] if body and ast.get_docstring(file.tree, clean=False) is not None else None
-    if docstring is not None and is_alone(file, docstring):
-        at = file.lines(docstring)[1]
+    above_all = body[:1] if ast.get_docstring(file.tree, clean=False) is not None else []
+    above_all = [each for each in above_all if is_alone(file, each)]
+    above_all += [each for each in body if getattr(each, "module", "") == "__future__"]
+    if above_all:
+        at = file.lines(above_all[-1])[1]
         above = "" if file.text[:at].endswith(("\n", "\r")) else end
         return [Edit(at, at, above + end + lines + _blank_before(file, at))]
     head = re.match(r"(?:\ufeff?#[^\r\n]*(?:\r\n|\r|\n))*", file.text)

@@ -122,6 +122,8 @@ def _laid_out(context: Context, replacement: Replacement, shift: int) -> str:
     behind = NEWLINE.split(file.text[stop : file.lines(call)[1]])[0]
     if len(line) + shift + len(replacement.code) + len(behind) <= context.line_length:
         return replacement.code
-    end = newline(file) + line[: len(line) - len(line.lstrip()) + shift]
+    margin = line[: len(line) - len(line.lstrip())]
+    # The last line of a header, with a body behind it, may begin left of the statement.
+    end = newline(file) + (margin[:shift] if shift < 0 else margin + " " * shift)
     inner = end + in_steps(file, "    ")
     return f"{replacement.function}({inner}{', '.join(replacement.arguments)}{end})"

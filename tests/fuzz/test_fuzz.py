@@ -173,6 +173,10 @@ FOUND = {
         "with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(True, True)):\n"
         "    sd = model.state_dict()\n"
     ),
+    "a feature of the future, with a semicolon": (
+        "from __future__ import annotations;\ntry:\n    import torch\nexcept ImportError: pass\n"
+        "model = torch.distributed.fsdp.FullyShardedDataParallel(model)\n"
+    ),
     "nothing is ignored": (
         f"{POLICY}from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler\n"
         "model = Net()\nmodel = FSDP(model, ignored_modules=None)\nscaler = ShardedGradScaler(enabled=True)\n"
@@ -206,6 +210,17 @@ def test_a_mesh_that_a_former_run_made_may_have_another_first_rank(
         f"fully_shard(model{given})\nwith FSDP.state_dict_type(model, {full}):\n    state = model.state_dict()\n"
     )
     assert ("get_model_state_dict" in run(text).after) == becomes
+
+
+def test_a_long_call_behind_a_header_whose_last_line_is_left_of_it() -> None:
+    name = "long" * 15
+    text = (
+        f"from torch.distributed.fsdp import StateDictType\n{FSDP}if x:\n"
+        f"    with FSDP.state_dict_type(self.{name},\n  StateDictType.SHARDED_STATE_DICT): "
+        f"sd = self.{name}.state_dict(); y = 1\n"
+    )
+    assert wrong(text.encode(), "auto") == []
+    assert "    sd = get_model_state_dict(\n        self." in run(text).after
 
 
 @pytest.mark.parametrize("space", ["\r", "\f", "\t", "  \\\r\r"])
