@@ -40,6 +40,7 @@ CODEMODS: dict[str, tuple[str, ...]] = {
     "libraries.settings": (
         "fsdp=",
         "fsdp =",
+        "fsdp:",
         "fsdp_config",
         '"fsdp',
         "'fsdp",

@@ -253,8 +253,9 @@ def _covered(target: str, imported: Collection[str]) -> bool:
 
 def _say(statement: ImportChange, joined: Collection[ast.stmt]) -> Iterator[Found]:
     node = statement.node
+    names = ", ".join(alias.name for alias in node.names)
     module = node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
-    construct = f"{module}: {', '.join(alias.name for alias in node.names)}"
+    construct = f"{module}: {names}" if isinstance(node, ast.ImportFrom) else f"import {names}"
     if statement.move:
         where = sorted({target for target, _ in statement.move.values()})
         message = f"is imported from {' and '.join(where)}"

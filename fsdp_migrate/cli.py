@@ -144,7 +144,9 @@ def _shared(command: F) -> F:
 @cli.command()
 @_shared
 @click.option(
-    "--diff", is_flag=True, help="Print a diff that `git apply` takes, and write nothing."
+    "--diff",
+    is_flag=True,
+    help="Print a diff that `git apply` takes in the root of the repository, and write nothing.",
 )
 @click.option(
     "--check", is_flag=True, help="List all findings and write nothing; exit 1 as check does."

@@ -27,7 +27,7 @@ _PROGRAMS = (".py", ".ipynb")
 _KINDS = (*_PROGRAMS, *CONFIGURATIONS)
 # A setting of FSDP, by its name or its value: more than the word in a path or a sentence.
 _SETTING = re.compile(
-    rb"fsdp_\w+['\"]?[ \t]*[:=]|\bfsdp['\"]?[ \t]*:|--fsdp|use_fsdp|"
+    rb"fsdp_[\w.]+['\"]?[ \t]*[:=]|\bfsdp['\"]?[ \t]*:|--fsdp|use[_-]fsdp|"
     rb"(?:strategy|type|class_path|_target_)['\"]?[ \t]*[:=].*fsdp",
     re.IGNORECASE,
 )
@@ -51,7 +51,8 @@ def mentions_fsdp(data: bytes, path: str = "") -> bool:
         if is_named:
             lines = zip(data.split(b"\n"), lowered.split(b"\n"), strict=True)
             return any(_SETTING.search(line) for line, low in lines if b"fsdp" in low)
-        return "fsdp" in os.path.basename(path) and b"transformer_layer_cls_to_wrap" in lowered
+        is_settings = b"transformer_layer_cls_to_wrap" in lowered or b"min_num_params" in lowered
+        return is_settings and "fsdp" in os.path.basename(path)
     return is_named or any(word in lowered for word in _WORDS)
 
 

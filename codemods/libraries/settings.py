@@ -42,6 +42,13 @@ def find(context: Context) -> Iterator[Found]:
     for call in context.file.of(ast.Call):
         if imported or any(str(keyword.arg).startswith("fsdp") for keyword in call.keywords):
             yield from reader.call(call)
+    for field in context.file.of(ast.AnnAssign):  # of a dataclass that extends TrainingArguments
+        if isinstance(field.target, ast.Name) and field.target.id == "fsdp":
+            given = field.value
+            default = keyword(given, "default") if isinstance(given, ast.Call) else given
+            if isinstance(default, ast.Constant) and options_of(default.value):
+                message = f"is FSDP1 by default: True there, and in fsdp_config: {STRATEGY}"
+                yield Found(TRANSFORMERS, field, Action.MANUAL, message)
     for literal in context.file.of(ast.Dict):
         keys = (key.value for key in literal.keys if isinstance(key, ast.Constant))
         if any(str(key).startswith("fsdp") for key in keys):

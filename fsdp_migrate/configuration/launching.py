@@ -14,17 +14,15 @@ from fsdp_migrate.configuration import table
 _WORD = re.compile(r"[fF][sS][dD][pP]")
 _END = re.compile(r"\n(?<!\\\n)(?<!\\\r\n)")  # no backslash before it
 _FLAG = re.compile(
-    r"(?<![\w-])(?:--(?P<flag>use_fsdp|fsdp(?:_\w+)?)\b(?:(?:=|[ \t]+)(?P<value>\"[^\"\n]*\"|'[^'\n]*'|[^\s\\'\"-]\S*))?"
+    r"(?<![\w-])(?:--(?P<flag>use[_-]fsdp|fsdp(?:[_-][\w-]+)?)\b"
+    r"(?:(?:=|[ \t]+)(?P<value>\"[^\"\n]*\"|'[^'\n]*'|[^\s\\'\"-]\S*))?"
     r"|(?P<variable>ACCELERATE_USE_FSDP|FSDP_[A-Z_]+)=(?P<set>\"[^\"\n]*\"|[^\s;&]*))"
 )
 _COMMENT = re.compile(r"(?:^|\s)#")
-_SECOND = re.compile(r"(?i)fsdp_version[=\"',\s-]+2\b|[\"']version[\"']\s*:\s*2")
+_SECOND = re.compile(r"(?i)fsdp[_-]version[=\"',\s-]+2\b|[\"']version[\"']\s*:\s*2")
 _EXPORTED = re.compile(r"export(?<!\wexport)\s+FSDP_VERSION=[\"']?2")
-_STRATEGY = re.compile(r"\b([\w.]*strategy)=[\"']?(?:\$\{\w+:-[\"']?)?fsdp\b(?![\w.])", re.I)
+_STRATEGY = re.compile(r"\b([\w.]+)=[\"']?(?:\$\{\w+:-[\"']?)?fsdp\b(?![\w.])", re.I)
 _STRATEGIES = ("sharding_strategy", "reshard_after_forward")
-_BY_DEFAULT = (
-    "FSDP1 by default: set version 2 as well, and state_dict_type FULL_STATE_DICT if none is"
-)
 # Some word that only a script or a configuration for verl has.
 OF_VERL = re.compile(r"actor_rollout_ref|\bverl\b|ppo_m(?:ini|icro)_batch|param_offload")
 
@@ -47,14 +45,22 @@ def launches(text: str, is_script: bool = True) -> Iterator[Line]:
                 line = text[text.rfind("\n", 0, found.start()) + 1 : found.start()]
                 if _COMMENT.search(line):
                     continue
-                if pattern is _STRATEGY and OF_VERL.search(text):
+                if pattern is _STRATEGY:
                     said = f"selects FSDP1 in verl: write {found[1]}=fsdp2"
-                    yield Line(table.VERL, found.start(), found.end(), said)
-                elif pattern is _FLAG and not _is_second(text, start, end, is_script):
-                    said = _said(found)
-                    last = found.end("flag") if found["flag"] == "use_fsdp" else found.end()
+                    if OF_VERL.search(text) and _is_strategy(found[1], text):
+                        yield Line(table.VERL, found.start(), found.end(), said)
+                elif not _is_second(text, start, end, is_script):
+                    is_switch = found["flag"] in ("use_fsdp", "use-fsdp")
+                    said = "" if is_switch and "accelerate" not in text else _said(found)
+                    last = found.end("flag") if is_switch else found.end()
                     if said:
                         yield Line(table.FLAGS, found.start(), last, said)
+
+
+def _is_strategy(name: str, text: str) -> bool:
+    """Whether a name is a strategy's, or that of a variable that gives one its value."""
+    is_given = re.search(rf"strategy=[\"']?\$\{{?{re.escape(name)}\b", text)
+    return bool(is_given) or name.lower().endswith("strategy")
 
 
 def _is_second(text: str, start: int, end: int, is_script: bool) -> bool:
@@ -79,11 +85,14 @@ def _said(found: re.Match[str]) -> str:
     """What to write for a flag or a variable; "" where FSDP2 has the same."""
     name = (found["flag"] or found["variable"].removeprefix("ACCELERATE_")).lower()
     value = (found["value"] or found["set"] or "").strip("\"'")
-    name = name.removeprefix("fsdp_")
+    name = name.replace("-", "_").removeprefix("fsdp_")
+    version = _setting(found, "version", "2")
     if name in table.REMOVED:
         return f"leave it out: {table.REMOVED[name]}"
     if name == "use_fsdp":
-        return "" if value.lower() in ("false", "0") else _BY_DEFAULT
+        kept = _setting(found, "state_dict_type", "FULL_STATE_DICT")
+        said = f"FSDP1 by default: add {version}, and {kept} if no type is set"
+        return "" if value.lower() in ("false", "0") else said
     if name == "version":
         return "write 2" if value == "1" else ""
     if name == "state_dict_type":
@@ -93,7 +102,16 @@ def _said(found: re.Match[str]) -> str:
     if "NO_SHARD" in strategies:
         return table.UNSHARDED
     said = f"{table.STRATEGY}, in fsdp_config" if name == "fsdp" else table.STRATEGY
+    if strategies and name != "fsdp":
+        freed = str(table.reshards(strategies[0])).lower()
+        said = f"write {_setting(found, 'reshard_after_forward', freed)}, with {version}"
     said += ", with cpu_offload" if "offload" in words else ""
     if any(strategy.startswith("HYBRID") for strategy in strategies):
         said += f", and a parallelism_config: {table.SIZES}"
-    return said if strategies or (words and name == "fsdp") else ""
+    is_unknown = bool(value) and name == "sharding_strategy"
+    return said if strategies or is_unknown or (words and name == "fsdp") else ""
+
+
+def _setting(found: re.Match[str], name: str, value: str) -> str:
+    """A setting of FSDP2 as a flag or a variable, like what was found."""
+    return f"--fsdp_{name} {value}" if found["flag"] else f"FSDP_{name.upper()}={value}"

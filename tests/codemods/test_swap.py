@@ -334,3 +334,15 @@ def in_auto_form(text: str) -> str:
     report = analyse_source(Source(Path("/nowhere/program.py"), "program.py", text.encode()))
     assert not report.errors
     return report.changes[0].after.decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("import torch.distributed.fsdp as f\n\nf.StateDictType\n", "import torch.distributed.fsdp"),
+        ("from torch.distributed.fsdp import StateDictType\n", "torch.distributed.fsdp: StateDictType"),
+    ],
+)  # fmt: skip
+def test_a_finding_names_an_import_as_it_is_written(text: str, named: str) -> None:
+    report = analyse_source(Source(Path("/nowhere/x.py"), "x.py", text.encode()), BRIDGE)
+    assert report.findings[0].construct == named

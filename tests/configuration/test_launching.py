@@ -26,22 +26,28 @@ def said(text: str, name: str = "run.sh") -> list[str]:
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        ("export FSDP_SHARDING_STRATEGY=SHARD_GRAD_OP", ["false for SHARD_GRAD_OP"]),
+        ("export FSDP_SHARDING_STRATEGY=SHARD_GRAD_OP", ["write FSDP_RESHARD_AFTER_FORWARD=false, with FSDP_VERSION=2"]),
+        ("export FSDP_SHARDING_STRATEGY=$1", ["true for FULL_SHARD, false for SHARD_GRAD_OP"]),
         ("FSDP_FORWARD_PREFETCH=false python train.py", ["leave it out"]),
-        ("ACCELERATE_USE_FSDP=true python train.py", ["set version 2 as well"]),
-        ("accelerate launch --use_fsdp train.py", ["--use_fsdp -> FSDP1 by default"]),
+        ("ACCELERATE_USE_FSDP=true python train.py", ["add FSDP_VERSION=2, and FSDP_STATE_DICT_TYPE=FULL_STATE_DICT if"]),
+        ("accelerate launch --use_fsdp train.py", ["--use_fsdp -> FSDP1 by default: add --fsdp_version 2, and"]),
+        (
+            "accelerate launch --use-fsdp --fsdp-sharding-strategy FULL_SHARD --fsdp-use-orig-params true a.py",
+            ["--use-fsdp -> FSDP1", "write --fsdp_reshard_after_forward true, with --fsdp_version 2", "leave it out"],
+        ),
         (
             "accelerate launch --use_fsdp \\\n  --fsdp_sharding_strategy=4 \\\n  --fsdp_use_orig_params true a.py",
-            ["set version 2", f"a parallelism_config: {MESH}", "leave it out"],
+            ["add --fsdp_version 2", f"a parallelism_config: {MESH}", "leave it out"],
         ),
         ("accelerate launch --fsdp_version 1 train.py", ["write 2"]),
-        ("accelerate launch --fsdp_reshard_after_forward SHARD_GRAD_OP a.py", ["false for SHARD_GRAD_OP"]),
+        ("accelerate launch --fsdp_reshard_after_forward SHARD_GRAD_OP a.py", ["--fsdp_reshard_after_forward false, with"]),
         ("accelerate launch --fsdp_state_dict_type LOCAL_STATE_DICT a.py", ["SHARDED_STATE_DICT or"]),
-        ("accelerate launch --use_fsdp --fsdp_sharding_strategy no_shard a.py", ["set", "DistributedDataParallel"]),
+        ("accelerate launch --use_fsdp --fsdp_sharding_strategy no_shard a.py", ["add", "DistributedDataParallel"]),
         ('torchrun train.py --fsdp "shard_grad_op auto_wrap offload"', ["in fsdp_config, with cpu_offload"]),
         ("torchrun train.py --fsdp hybrid_shard", [MESH]),
         ("torchrun train.py --fsdp no_shard", ["DistributedDataParallel"]),
         ("python -m verl.trainer critic.strategy=fsdp", ["critic.strategy=fsdp2"]),
+        ("kind=fsdp; python -m verl.trainer actor.fsdp_config.strategy=$kind", ["verl: write kind=fsdp2"]),
         ("STRATEGY=${STRATEGY:-fsdp}; python -m verl.trainer", ["STRATEGY=fsdp2"]),
     ],
 )  # fmt: skip
@@ -55,6 +61,9 @@ def test_a_command_is_answered_with_what_to_write(command: str, expected: list[s
     "text",
     [
         "# accelerate launch --use_fsdp\n",
+        "torchrun own.py --use_fsdp --fsdp-sharding FULL_SHARD\n",
+        "accelerate launch --use-fsdp --fsdp-version 2 train.py\n",
+        "kind=fsdp; python -m verl.trainer --backend $kind engine=fsdp\n",
         "torchrun train.py  # or with --fsdp full_shard\n",
         "accelerate launch --use_fsdp --fsdp_version 2 train.py\n",
         "export FSDP_VERSION=2\nexport ACCELERATE_USE_FSDP=true\n",
@@ -87,15 +96,18 @@ def test_a_folder_gives_only_files_that_set_it(tmp_path: Path) -> None:
         "own.yaml": "fsdp_cpu_offload: true\nfsdp:\n  enabled: true\nstrategy: fsdp\n",
         "run.sh": "python fsdp.py\n",
         "broken.yaml": "{{ fsdp_config: }\n  - x: [\n",
+        "run2.sh": "accelerate launch --use-fsdp a.py\n",
+        "fsdp_small.json": '{"min_num_params": 2000}',
         "set.yml": "distributed_type: FSDP\nfsdp_config: {fsdp_use_orig_params: true}\n",
         "large.json": '{"fsdp_config": "' + "x" * (1 << 20) + '"}',
     }.items():
         (tmp_path / name).write_text(text)
     found = discover([tmp_path])
-    assert {path.name for path in found.files} == {"own.yaml", "broken.yaml", "set.yml"}
+    sets = {"run2.sh", "fsdp_small.json", "set.yml"}
+    assert {path.name for path in found.files} == {"own.yaml", "broken.yaml", *sets}
     report = analyse(found)
-    assert {Path(finding.path).name for finding in report.findings} == {"set.yml"}
-    assert [change.path.name for change in report.changes] == ["set.yml"]
+    assert {Path(finding.path).name for finding in report.findings} == sets
+    assert [change.path.name for change in report.changes] == ["fsdp_small.json", "set.yml"]
     assert [Path(error.path).name for error in report.errors] == ["broken.yaml"]
 
 

@@ -91,7 +91,7 @@ def _row(shape: Shape, said: dict[str, Any]) -> str:
     if said["fails"]:
         theirs = f"stops: `{said['fails'].split(':')[0]}`"
     elif isinstance(peer, str) and peer != before:
-        theirs = f"what it writes does not load: `{peer[:70]}`"
+        theirs = f"does not load: `{peer.split(': ', 1)[-1].split('. ')[0].replace('`', '')}`"
     elif isinstance(peer, dict) and isinstance(before, dict) and _meaning(peer) != _meaning(before):
         changed = [key for key, value in _meaning(before).items() if peer.get(key) != value]
         other = {key: peer[key] for key in (changed or peer) if key in peer}

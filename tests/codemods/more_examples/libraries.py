@@ -15,6 +15,22 @@ fsdp_config:
             file="local.yaml",
         ),
     ),
+    "FSDP802": (
+        Example(
+            "the default of an argument",
+            """\
+from dataclasses import dataclass, field
+
+from transformers import TrainingArguments
+
+
+@dataclass
+class Arguments(TrainingArguments):
+    fsdp: str = field(default="full_shard auto_wrap", metadata={"help": "how to shard"})
+""",
+            message="is FSDP1 by default: True there",
+        ),
+    ),
 }
 
 QUIET = {
@@ -39,6 +55,11 @@ fsdp_config: {fsdp_version: 2, fsdp_reshard_after_forward: true}
 arguments = TrainingArguments(fsdp=True, fsdp_config={"version": 2})
 parser.add_argument("--data_parallel", choices=["sdp", "fsdp"])
 other = TrainingArguments(fsdp="", fsdp_config={"min_num_params": 0})
+
+
+class Arguments(TrainingArguments):
+    fsdp: str = field(default="", metadata={"help": "full_shard"})
+    fsdp: bool = True
 """,
         ),
     ),
