@@ -271,7 +271,7 @@ large:
         _with_strategy(
             "FULL_SHARD\n  fsdp_use_orig_params: &yes true\n  fsdp_offload_params: *yes"
         ),
-        says="the result would",
+        says="the result would not parse",
     ),
     Shape(
         "several documents",
