@@ -62,7 +62,9 @@ def summary(report: Report) -> str:
 
 def next_steps(report: Report, paths: Sequence[str], *, wrote: bool) -> list[tuple[str, str]]:
     """What to do now and the command for it; nothing where nothing is left to do."""
-    manual, own = report.manual, shlex.join(map(printable, paths))
+    manual = report.manual
+    # pre-commit names every file
+    own = shlex.join(map(printable, paths)) if len(paths) <= 5 else "PATH..."
     steps = []
     if manual:
         steps.append(

@@ -67,6 +67,8 @@ def test_summary() -> None:
 def test_the_next_steps_are_named() -> None:
     manual, change = [FINDINGS[0]], Change(Path("a.py"), b"1", b"2")
     by_hand = "Next: what to do about 1 finding by hand: `fsdp-migrate explain FSDP002`"
+    many = [f"{number}.py" for number in range(6)]
+    assert render_next(Report(FINDINGS), many, wrote=False)[-1].endswith("`fsdp-migrate PATH...`")
     assert render_next(Report(FINDINGS), ["a b", "c"], wrote=False) == [
         by_hand,
         "Next: try it on a copy: `fsdp-migrate verify SCRIPT`",
