@@ -61,7 +61,7 @@ def _exempt(root: nn.Module, classes: tuple[type[nn.Module], ...]) -> None:
         warnings.warn(
             "Both mixed precision and an auto_wrap_policy were specified to FSDP, where the wrapped "
             f"module has submodules of type:\n{ {type(module) for module in exempt} }\nThese modules "
-            "will be wrapped as separate FSDP instacnes with mixed precision disabled.",
+            "will be wrapped as separate FSDP instances with mixed precision disabled.",
             stacklevel=4,
         )
 
