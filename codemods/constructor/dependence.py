@@ -78,7 +78,7 @@ WORDS = re.compile(
     rb"|".join(re.escape(name.encode()) for name in _INTERFACE)
     + rb"|clip_grad_norm_|\.module\b|state_dict|named_|__class__|type\(|deepcopy|\.forward\(|\.apply\("
     + rb"|\.data\b|\.children\(|_modules\b|\.save\(|\.dumps?\(|meta|empty_weights|getattr|isinstance"
-    + rb"|channels_last|inplace|register_forward|\.parameters\(|\.buffers\("
+    + rb"|channels_last|inplace|register_forward|\.parameters\(|\.buffers\(|Parameter\("
 )
 _NO_MODEL = re.compile(
     r"optim|opt$|sched|scaler|loader|sampler|metric|callback|tokenizer|dataset|iterator|meter|ampl?$"

@@ -1,11 +1,18 @@
-"""What FSDP1 takes, the bridge lets pass, and a plain `fully_shard` refuses: other layouts, and inputs changed in place."""
+"""What FSDP1 takes, the bridge lets pass, and a plain `fully_shard` refuses: parameters of another layout or without elements,
+and inputs changed in place."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from fsdp_migrate.facts.file import File, last_name
+
+# `nn.Parameter(weight.t())`, `nn.Parameter(torch.empty(0))`
+_PARAMETER = re.compile(
+    r"\.(?:[tT]|mT|transpose|permute)\b(?!.*contiguous)|\b(?:empty|ones|randn?|zeros)\(\(?0\b"
+)
 
 
 def refused(file: File) -> Iterator[tuple[ast.AST, str]]:
@@ -13,6 +20,9 @@ def refused(file: File) -> Iterator[tuple[ast.AST, str]]:
     for name in ("channels_last", "channels_last_3d"):
         for node in file.attributes.get(name, ()):
             yield node, "may give parameters a layout that FSDP2 refuses"
+    for call in file.of(ast.Call):
+        if last_name(call.func) == "Parameter" and _PARAMETER.search(file.source(call)):
+            yield call, "may make a parameter of a layout or size that FSDP2 refuses"
     for forward in file.of(ast.FunctionDef):
         given = {argument.arg for argument in forward.args.args[1:]}
         for inner in ast.walk(forward) if forward.name == "forward" else ():

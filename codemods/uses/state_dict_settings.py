@@ -11,11 +11,13 @@ from functools import lru_cache
 
 from fsdp_migrate.codemods.constructor.construction import Construction, Constructions
 from fsdp_migrate.codemods.constructor.options import given_keys
+from fsdp_migrate.codemods.constructor.origin import is_module
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.models import Models
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import fsdp1_name
-from fsdp_migrate.facts.program import External
+from fsdp_migrate.facts.program import Definition, External
+from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.facts.values import Value
 
 MODULE = "torch.distributed.checkpoint.state_dict"
@@ -153,6 +155,11 @@ def _binds(node: ast.Name, name: ast.Name) -> bool:
 _HYBRID = re.compile(r"HYBRID|ShardingStrategy\s*[\[(]|getattr\(\s*ShardingStrategy")
 _ONE_GROUP = {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"}
 _RENAMED = ("register_state_dict_post_hook", "_register_state_dict_hook")
+# Methods by which a module writes its state dict, or adds to it what no tensor need be.
+_WRITING = ("state_dict", "_save_to_state_dict", "get_extra_state")
+_OF_ITS_OWN = re.compile(
+    r"_state_dict_(?:post_)?hook|def (?:_save_to_)?state_dict\b|def get_extra_state\b|torch.*\bcompile\b"
+)
 
 
 @lru_cache(maxsize=1)
@@ -192,29 +199,40 @@ def _has_one_group(construction: Construction) -> bool:
     return strategy is None or construction.member(strategy, "ShardingStrategy") in _ONE_GROUP
 
 
-@lru_cache(maxsize=1)
-def has_other_names(models: Models) -> bool:
-    """Whether modules of the program may give their state dicts names that torch's functions do not find.
+@lru_cache(maxsize=1)  # of this file only
+def has_other_names(context: Context) -> bool:
+    """Whether modules of the files that can share a model may give their state dicts names that torch's functions do not find,
+    or values that those refuse.
 
-    torch.compile around a model or a part of it puts `_orig_mod.` in front of them, which those functions take away.
+    torch.compile around a model or a part of it puts `_orig_mod.` in front of names, which those functions take away.
     """
-    for file in models.program.files:
-        if any(hook in file.attributes for hook in _RENAMED):
+    program, reach = context.program, reach_of(context.program)
+    paths = {*map(str, (file.path for file in program.files)), *reach.of(context.file.path)}
+    files = (program.load(path) for path in paths if _OF_ITS_OWN.search(reach.text(path)))
+    return any(file is not None and _names_otherwise(context, file) for file in files)
+
+
+def _names_otherwise(context: Context, file: File) -> bool:
+    if any(hook in file.attributes for hook in _RENAMED):
+        return True
+    for method in file.of(ast.FunctionDef):
+        cls = file.enclosing_class(method) if method.name in _WRITING else None
+        if cls is not None and is_module(context.program, Definition(file, cls)):
             return True
-        for function in (*file.attributes.get("compile", ()), *file.loads.get("compile", ())):
-            call = file.parents[function]
-            if (
-                isinstance(call, ast.Call)
-                and "torch.compile" in models.program.dotted(function, file)
-                and not all(_is_function(models, value, file) for value in call.args[:1])
-            ):
-                return True
+    for function in (*file.attributes.get("compile", ()), *file.loads.get("compile", ())):
+        call = file.parents[function]
+        if (
+            isinstance(call, ast.Call)
+            and "torch.compile" in context.program.dotted(function, file)
+            and not all(_is_function(context, value, file) for value in call.args[:1])
+        ):
+            return True
     return False
 
 
-def _is_function(models: Models, value: ast.expr, file: File) -> bool:
+def _is_function(context: Context, value: ast.expr, file: File) -> bool:
     """Whether a value is a function of the program, which has no state dict."""
-    definition = models.program.definition(value, file)
+    definition = context.program.definition(value, file)
     return definition is not None and not isinstance(definition.node, ast.ClassDef)
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from fsdp_migrate.codemods.constructor.before import last_value
 from fsdp_migrate.codemods.context import Context, keyword, shortened
 from fsdp_migrate.codemods.rule import Edit, Found, Rule
+from fsdp_migrate.codemods.uses.snapshots import is_kept
 from fsdp_migrate.codemods.uses.state_dict_bodies import Body, body_of
 from fsdp_migrate.codemods.uses.state_dict_edits import (
     Replacement,
@@ -179,7 +180,7 @@ def _replacements(context: Context, body: Body, asked: Settings) -> Iterator[Rep
     # The runtime's takes whole states and shards, whatever the type. Only `rank0_only` changes what it does.
     if body.to_load and (asked.loads_on_rank_0 or is_set(context.models)):
         raise Unknown("optim_state_dict_to_load goes by rank0_only")
-    if body.calls and has_other_names(context.models):
+    if body.calls and has_other_names(context):
         raise Unknown("names of the state dict may be the program's own")
     for call in body.saves:
         assert isinstance(call.func, ast.Attribute)
@@ -187,6 +188,8 @@ def _replacements(context: Context, body: Body, asked: Settings) -> Iterator[Rep
             raise Unknown("no option says offload_to_cpu without rank0_only, or the reverse")
         if asked.options == ON_RANK_0 and not first_is_rank_0(context.models):
             raise Unknown("rank 0 of the model's process group may not be rank 0 of all")
+        if asked.options != ON_RANK_0 and is_kept(context, call):
+            raise Unknown("training may go on before what it gives is read")
         arguments = [context.source(call.func.value), *_keyword("options", asked.options)]
         yield Replacement(call, "get_model_state_dict", arguments)
     for call in body.loads:
@@ -333,7 +336,9 @@ def _bare(context: Context) -> Iterator[Found]:
         if not isinstance(call, ast.Call) or call.func is not attribute or call.args:
             continue
         constructor = _constructor(context, call, model) if not call.keywords else None
-        if constructor is None or _may_have_type(context, call) or has_other_names(context.models):
+        if constructor is None or _may_have_type(context, call) or has_other_names(context):
+            continue
+        if is_kept(context, call):
             continue
         made = Replacement(
             call,

@@ -47,6 +47,8 @@ _UNIT = (
 # What makes the models of a run depend on FSDP1's interface or structure, in a function of the same file.
 DEPENDENT = {
     "a method of FSDP1": "def f(model):\n    return model.check_is_root()",
+    "a transposed parameter": "def f(w):\n    return nn.Parameter(w.t())",
+    "a parameter of no elements": "def f():\n    return nn.Parameter(torch.empty(0, 8))",
     "a layout that FSDP2 refuses": "def f():\n    return FSDP(Net().to(memory_format=torch.channels_last))",
     "a unit that changes its input": f"{_UNIT}        x += self.bias\n        return self.layer(x)",
     "a unit that calls a method which changes its input": f"{_UNIT}        return self.layer(x.mul_(2))",
@@ -216,7 +218,7 @@ INDEPENDENT = {
     ),
     "a state dict of a type": (
         "from torch.distributed.fsdp import StateDictType\n\n\ndef f():\n    model = FSDP(Net())\n"
-        "    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):\n        return model.state_dict()"
+        "    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):\n        state = model.state_dict()"
     ),
     "a copy of the bare model, and its names": (
         "from copy import deepcopy\n\n\ndef f():\n    model = Net()\n    names = list_names(model)\n"

@@ -93,6 +93,6 @@ def test_which_rank_has_the_state_dict(
 )
 def test_a_bare_state_dict(around: str, becomes: bool, tmp_path: Path) -> None:
     main = "def main():\n    model = FSDP(torch.nn.Linear(2, 2))\n    with "
-    text = f"{HEAD}{main}{around}:\n        return model.state_dict()\n"
+    text = f"{HEAD}{main}{around}:\n        torch.save(model.state_dict(), path)\n"
     program = analysed(tmp_path, text)
     assert ("get_model_state_dict" in program.after["train.py"]) == becomes

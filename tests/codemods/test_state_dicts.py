@@ -344,6 +344,56 @@ def test_another_file_of_the_run_has_a_say(name: str, tmp_path: Path) -> None:
         assert ("with FSDP.state_dict_type" in after) is stays
 
 
+KEPT = {
+    "in an attribute": ("trainer.best = model.state_dict()", ""),
+    "in a list": ("trainer.states.append(model.state_dict())", ""),
+    "by who called": ("return model.state_dict()", ""),
+    "by another name": ("state = model.state_dict()", "best = state\ntrain(model)\nprint(best)"),
+    "over a step": ("state = model.state_dict()", "train(model)\nmodel.load_state_dict(state)"),
+    "to the end": ("while epoch(model):\n        state = model.state_dict()", "print(state)"),
+}
+SPENT = {
+    "saved": ("torch.save(model.state_dict(), 'a.pt')", ""),
+    "saved by a name": ("state = model.state_dict()", "torch.save({'model': state}, 'a.pt')"),
+    "saved by two": ("state = {'model': model.state_dict()}", "both = {**state}\ndcp.save(both)"),
+    "with others": (
+        "state = {'m': model.state_dict(), 'n': 1}",
+        "dcp.load(state)\nreturn state['n']",
+    ),
+    "asked": ("state = model.state_dict()", "names = state.keys()\ntrain(model)\nprint(names)"),
+}
+
+
+@pytest.mark.parametrize("kind", ["FULL", "SHARDED"])
+@pytest.mark.parametrize("name", [*KEPT, *SPENT])
+def test_a_state_that_outlives_a_step_is_a_copy(name: str, kind: str) -> None:
+    inside, behind = {**KEPT, **SPENT}[name]
+    around = f"with FSDP.state_dict_type(model, StateDictType.{kind}_STATE_DICT):"
+    after = body_after(in_function(f"{around}\n    {inside}\n{behind}\n"))
+    assert ("with FSDP" in after) is (name in KEPT)
+
+
+OF_A_MODULE = {
+    "a name of its own": "def _save_to_state_dict(self, states, *_): states['version'] = torch.tensor(2)",
+    "one for the whole": "def state_dict(self): return {**super().state_dict(), 'dim': torch.tensor(2)}",
+    "a value that is no tensor": "def get_extra_state(self): return Statistics(self)",
+    "a part that is compiled": "def __init__(self): self.part = torch.compile(nn.Linear(2, 2))",
+}
+
+
+@pytest.mark.parametrize("name", OF_A_MODULE)
+def test_a_file_without_fsdp_has_a_say(name: str, tmp_path: Path) -> None:
+    imports = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+    program = f"{imports}from model import Net\n\nmodel = FSDP(Net())\nstate = model.state_dict()\n"
+    (tmp_path / "train.py").write_text(program)
+    for method, stays in ((OF_A_MODULE[name], True), ("def forward(self): pass", False)):
+        text = f"import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    {method}\n"
+        (tmp_path / "model.py").write_text(text)
+        report = analyse(sorted(tmp_path.iterdir()), Options())
+        (after,) = (change.after.decode() for change in report.changes)
+        assert ("= get_model_state_dict(" in after) is not stays
+
+
 @pytest.mark.parametrize("rank0_only", [False, True])
 def test_states_of_rank_0_are_loaded_in_the_context(rank0_only: bool) -> None:
     text = in_function(
