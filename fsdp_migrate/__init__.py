@@ -47,19 +47,20 @@ def migrate_source(text: str, *, form: str = "auto") -> tuple[str, list[Finding]
     return after, report.findings
 
 
-def check(paths: Iterable[str | os.PathLike[str]]) -> Report:
-    """What `fsdp-migrate check` finds in files and folders, with their project's settings.
+def check(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Report:
+    """What `fsdp-migrate check` finds in a file or a folder, or in several, with their project's settings.
 
     Files that cannot be read are `errors` of the report; `is_done` tells whether the migration is. Raises ValueError
     where the settings cannot be used.
     """
+    from os import PathLike
     from pathlib import Path
 
     from fsdp_migrate.discover import discover
     from fsdp_migrate.engine import analyse
     from fsdp_migrate.settings import Options, load_settings
 
-    places = [Path(path) for path in paths]
+    places = [Path(each) for each in ([paths] if isinstance(paths, str | PathLike) else paths)]
     settings = load_settings(places)
     options = Options(only_checks=True, select=settings.select, ignore=settings.ignore)
     return analyse(discover(places, settings.exclude, settings.root), options)

@@ -49,9 +49,9 @@ class Report:
 
     @property
     def is_done(self) -> bool:
-        """Whether the migration is done: no file uses torch's FSDP1, and no finding is left to the user."""
+        """Whether the migration is done: all files were read, none uses torch's FSDP1, and nothing is left to the user."""
         by_hand = any(finding.action is Action.MANUAL for finding in self.findings)
-        return not by_hand and (self.on_bridge or not self.findings)
+        return not (self.errors or by_hand) and (self.on_bridge or not self.findings)
 
     @property
     def rewritten(self) -> list[Change]:

@@ -47,6 +47,9 @@ def test_a_project_is_checked(folder: Path) -> None:
     assert [problem.path for problem in report.errors] == ["bad.py"]
     assert not report.is_done
     assert not report.changes
+    for one in (folder, str(folder)):
+        assert fsdp_migrate.check(one).findings == report.findings
+    assert not fsdp_migrate.check(["missing"]).is_done
 
 
 def test_importing_it_imports_nothing_more() -> None:
