@@ -53,14 +53,14 @@ def section_of(home: Mapping) -> Section | None:
         words = words if _has(home, table.RECIPE) else []
     if not words and (fsdp or not names & (table.KEPT | table.REMOVED.keys())):
         return None
-    if home.get("base_model"):
+    if home.get("base_model") or version:
         return Section(table.AXOLOTL, home, entry, settings)
     if words:
         return Section(table.TRANSFORMERS, home, entry, settings)
     is_prefixed = (
         any(each.key.startswith("fsdp_") for each in settings.all()) if settings else False
     )
-    if home.get("fsdp") or not (is_prefixed or version):  # it is off, or another's, as Composer's
+    if home.get("fsdp") or not is_prefixed:  # it is off, or another's, as Composer's
         return None
     is_accelerates = names & {"sharding_strategy", "offload_params"}
     code = table.ACCELERATE if is_accelerates else table.TRANSFORMERS

@@ -111,7 +111,7 @@ class _Translation:
             self.say(Replace(entry, entry.key, 2), "becomes version 2")
         elif self.code == table.AXOLOTL:
             before = self.section.entry or self.home.get("fsdp")
-            self.say(Add(self.home, {"fsdp_version": 2}, before), "becomes fsdp_version 2")
+            self.say(Add(self.home, {"fsdp_version": 2}, before), "gets fsdp_version 2 beside it")
         else:
             self.added["fsdp_version" if self.code == table.PLUGIN else f"{self.prefix}version"] = 2
 
@@ -218,9 +218,7 @@ class _Translation:
             self.added[f"{self.prefix}reshard_after_forward"] = True  # the default: none is empty
         if not self.added:
             return
-        message = "FSDP2: " + ", ".join(
-            f"{key} {_shown(value)}" for key, value in self.added.items()
-        )
+        message = "gets " + ", ".join(f"{key} {_shown(value)}" for key, value in self.added.items())
         change: Change = Add(self.settings, self.added)
         if not self.settings.entries and self.section.entry is not None:
             change = Replace(self.section.entry, "fsdp_config", self.added)

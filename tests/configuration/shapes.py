@@ -362,6 +362,11 @@ fsdp_config:
 """,
     ),
     Shape(
+        "axolotl, a part of a recipe",
+        "fsdp_version: 1\nfsdp_config:\n  offload_params: true\n",
+        "fsdp_version: 2\nfsdp_config:\n  offload_params: true\n",
+    ),
+    Shape(
         "axolotl, and nothing is left",
         "base_model: x\nfsdp_config:\n  limit_all_gathers: true\n",
         "base_model: x\nfsdp_version: 2\nfsdp_config:\n  reshard_after_forward: true\n",
