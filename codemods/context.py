@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from fsdp_migrate.codemods.models import Models
     from fsdp_migrate.values import Recorded
 
-
 _SILENCING = re.compile(r"#\s*fsdp-migrate:\s*ignore\b(?:\[([A-Za-z0-9,\s]*)\])?")
 
 
@@ -266,20 +265,22 @@ class Context:
 
 
 class Silenced:
-    """The comments of one file that silence rules on their line: `# fsdp-migrate: ignore[FSDP002]`."""
+    """The comments of one file that silence rules on their line, `# fsdp-migrate: ignore[FSDP002]`, and which did."""
 
     def __init__(self, text: str) -> None:
-        self._codes: dict[int, set[str]] = {}  # by line; none for every rule
-        if "fsdp-migrate:" in text:
-            for number, line in enumerate(NEWLINE.split(text), 1):
-                if comment := _SILENCING.search(line):
-                    codes = (code.strip().upper() for code in (comment[1] or "").split(","))
-                    self._codes[number] = {code for code in codes if code}
+        lines = enumerate(NEWLINE.split(text), 1) if "fsdp-migrate:" in text else ()
+        self.comments = {at: found for at, line in lines if (found := _SILENCING.search(line))}
+        self.used: set[int] = set()
 
     def __call__(self, rule: Rule, node: ast.AST) -> bool:
         """Whether a comment silences a rule on a node's first line."""
-        codes = self._codes.get(getattr(node, "lineno", 1))
-        return codes is not None and (not codes or rule.code in codes)
+        line = getattr(node, "lineno", 1)
+        if line not in self.comments:
+            return False
+        codes = (self.comments[line][1] or "").upper().replace(",", " ").split()
+        is_silenced = not codes or rule.code in codes
+        self.used |= {line} if is_silenced else set()
+        return is_silenced
 
 
 def shortened(source: str) -> str:

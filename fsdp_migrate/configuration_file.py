@@ -12,6 +12,7 @@ from fsdp_migrate.codemods.edit.text import Refused, overlap
 from fsdp_migrate.codemods.libraries.edits import edits_of
 from fsdp_migrate.codemods.libraries.rules import BY_CODE
 from fsdp_migrate.codemods.rule import Edit
+from fsdp_migrate.codemods.silenced import unused
 from fsdp_migrate.configuration.launching import OF_VERL, launches
 from fsdp_migrate.configuration.reading import Unreadable, from_json, from_yaml
 from fsdp_migrate.configuration.sections import flat_section, sections
@@ -33,6 +34,7 @@ def migrate_file(source: Source, options: Options) -> Outcome:
     file = _File(source, options)
     try:
         file.run()
+        file.unused()
     except Unreadable as error:
         problem = Problem(source.shown, error.line, f"does not parse: {error}")
         return Outcome(errors=[problem])
@@ -139,7 +141,18 @@ class _File:
     def is_on(self, code: str, span: tuple[int, int]) -> bool:
         """Whether a rule is selected, and not silenced on a line."""
         line = ast.Pass(lineno=self.place(span[0])[0], col_offset=0)
-        return self.options.takes(code) and not self.silenced(BY_CODE[code], line)
+        return not self.silenced(BY_CODE[code], line) and self.options.takes(code)
+
+    def unused(self) -> None:
+        """The comments that silence nothing."""
+        for each in unused(self.silenced) if self.options.form != "bridge" else ():
+            line, rule = getattr(each.node, "lineno", 1), each.rule
+            start = self.text.index(each.construct, self.starts[line - 1])
+            places = (*self.place(start), *self.place(start + len(each.construct)))
+            if self.options.takes(rule.code):
+                said = (each.action, each.message, each.construct)
+                found = Finding(self.source.shown, *places, rule.code, rule.name, *said)
+                self.outcome.findings.append(found)
 
 
 def _applied(text: str, edits: Sequence[Edit]) -> str:

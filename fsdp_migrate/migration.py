@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fsdp_migrate.codemods.context import Context, shortened
@@ -106,6 +106,8 @@ class _File:
         is_set = any(each.rule.code.startswith(_OF_LIBRARIES) for each in found)
         of_torch = imports.of_torch or is_set or (False if self.context.references else None)
         shown = [each for each in found if self.is_on(each.rule, each.node)] + imports.found
+        if self.context.plain and self.context.silenced.comments:
+            shown += self.unused()
         if not edit:
             return _Result(shown, None, of_torch)
         edits += imports.edits()
@@ -114,7 +116,17 @@ class _File:
 
     def is_on(self, rule: Rule, node: ast.AST) -> bool:
         """Whether a rule is selected, and not silenced on a node's line."""
-        return self.options.takes(rule.code) and not self.context.silenced(rule, node)
+        return not self.context.silenced(rule, node) and self.options.takes(rule.code)
+
+    def unused(self) -> Iterator[Found]:
+        """The comments, and not words in a string, that silence nothing."""
+        from fsdp_migrate.codemods.edit.text import comments
+        from fsdp_migrate.codemods.silenced import unused
+
+        known = comments(self.context.file.text)
+        for each in unused(self.context.silenced):
+            if self.options.takes(each.rule.code) and any(each.construct in one for one in known):
+                yield each
 
 
 def _settled(

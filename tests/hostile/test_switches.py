@@ -33,6 +33,22 @@ def test_a_comment_silences_its_line(text: str) -> None:
 def test_a_comment_for_another_code_silences_nothing() -> None:
     outcome = run(f"{FSDP}{CALL}  # fsdp-migrate: ignore[FSDP999]\n")
     assert "FSDP002" in outcome.codes
+    assert {finding.code for finding in outcome.report.manual} == {"FSDP099"}
+    comment = "# fsdp-migrate: ignore[FSDP207]\n"
+    for text in (
+        f"{FSDP}{CALL}  {comment}",
+        f"x = 1  {comment}",
+        f"{FSDP}# fsdp-migrate: ignore\n{CALL}\n",
+    ):
+        assert "FSDP099" in run(text).codes
+        assert "FSDP099" not in run(text, Options("bridge")).codes
+    assert "FSDP099" not in run(f"text = '{comment[:-1]}'\n").codes
+
+
+@pytest.mark.parametrize("text", SILENCED.values(), ids=SILENCED)
+@pytest.mark.parametrize("options", [Options(), Options(ignore=frozenset({"FSDP002"}))])
+def test_a_comment_that_silences_is_not_reported(text: str, options: Options) -> None:
+    assert "FSDP099" not in run(FSDP + text, options).codes
 
 
 def test_an_import_that_is_silenced_stays_torch_s() -> None:

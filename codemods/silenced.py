@@ -1,0 +1,24 @@
+"""Comments that silence nothing: they hide that they do."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fsdp_migrate.codemods.context import Silenced
+from fsdp_migrate.codemods.rule import Found, Rule
+from fsdp_migrate.findings import Action
+
+RULE = Rule("FSDP099", "unused-ignore", "a comment that silences nothing is reported")
+RULES = (RULE,)
+
+_MESSAGE = "silences nothing: move it to the line where a construct begins, or remove it"
+
+
+def unused(silenced: Silenced) -> Iterator[Found]:
+    """A finding for each comment that silenced nothing of what was asked before."""
+    for line, comment in silenced.comments.items():
+        if line not in silenced.used:
+            start, end = (len(comment.string[:at].encode()) for at in comment.span())
+            node = ast.Pass(lineno=line, end_lineno=line, col_offset=start, end_col_offset=end)
+            yield Found(RULE, node, Action.MANUAL, _MESSAGE, comment[0])
