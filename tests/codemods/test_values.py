@@ -605,7 +605,7 @@ ALONE: dict[str, tuple[str, dict[str, Any], list[str]]] = {
         ["for module in model.blocks:", "    fully_shard(module)"],
     ),
     "norms": (
-        "mixed_precision=MixedPrecision(torch.bfloat16), auto_wrap_policy=make_policy(cfg)",
+        "mixed_precision=bf16, auto_wrap_policy=make_policy(cfg)",
         {
             "arguments": {"auto_wrap_policy": "<function>", "mixed_precision": "MixedPrecision(param_dtype=torch.bfloat16)"},
             "names": {}, "units": {"torch.nn.BatchNorm1d": ["bn"]}, "batch_norm": ["bn"], "other_options": ["bn"],
@@ -629,6 +629,7 @@ def test_a_call_on_the_line_of_its_if_becomes_one_of_a_function(name: str, progr
     text = text.replace("as FSDP", "as FSDP, MixedPrecision").replace(
         "import Net", "import Net, init"
     )
+    text = text.replace("def main", "bf16 = MixedPrecision(torch.bfloat16)\n\n\ndef main")
     (program / "train.py").write_text(text)
     made = after(program, recorded(program, **changes))
     assert made.endswith("    if cfg: model = shard(model)\n")
