@@ -28,7 +28,7 @@ from .gradients import no_sync
 from .ignored import resolve_ignored
 from .materialize import own_modules
 from .mesh import compute_device
-from .precision import cast_own_buffers
+from .precision import cast_own_buffers, casting_anew
 from .refusals import PRIVATE_PARTS, comm_hook, private_part
 from .state_dict_types import PREFIX, WRAPPED, leave_out_of_state_dicts
 from .still_fsdp1 import is_fsdp1, or_fsdp1s
@@ -194,7 +194,8 @@ class FullyShardedDataParallel(FSDPModule, nn.Module, metaclass=_BridgeType):
         if is_summoned(self):  # whole already, perhaps changed
             return self._fsdp_wrapped_module(*args, **kwargs)
         args, kwargs = self._before_forward(args, kwargs)
-        output = self._fsdp_wrapped_module(*args, **kwargs)
+        with casting_anew():
+            output = self._fsdp_wrapped_module(*args, **kwargs)
         return self._after_forward(args, output)
 
     @torch_private.run_eagerly()

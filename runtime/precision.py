@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -35,6 +36,21 @@ def run_in_full_precision(module: nn.Module) -> None:
 
     module.register_forward_pre_hook(upcast)
     module.register_forward_hook(downcast)
+
+
+@contextlib.contextmanager
+def casting_anew() -> Iterator[None]:
+    """Lets autocast cast parameters that it has cast before, as it did with FSDP1's.
+
+    Those were views of a flat parameter in forward, of which autocast keeps no casts. FSDP2's are leaves: a second
+    forward in one region would compute with the casts of the first, which may be older, or made under ``no_grad``.
+    """
+    keeps = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(keeps)
 
 
 def cast_buffers(

@@ -321,3 +321,11 @@ def _parts(test: ast.expr, truth: bool) -> Iterator[tuple[ast.expr, bool]]:
             yield from _parts(value, truth)
     else:
         yield test, truth
+
+
+def given_names(cls: ast.AST) -> set[str]:
+    """The methods of a class, and the attributes that it gives `self`."""
+    nodes = list(ast.walk(cls))
+    stored = (n for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
+    methods = {n.name for n in getattr(cls, "body", ()) if isinstance(n, ast.FunctionDef)}
+    return methods | {n.attr for n in stored if getattr(n.value, "id", "") == "self"}

@@ -11,9 +11,11 @@ import ast
 import re
 from collections.abc import Collection, Iterator
 
+from fsdp_migrate.codemods.constructor import autocast
 from fsdp_migrate.codemods.constructor.before import (
     Before,
     asks_first,
+    given_names,
     is_wrapped,
     subject_of,
     was_wrapper,
@@ -28,7 +30,7 @@ from fsdp_migrate.codemods.constructor.parameter_names import (
 from fsdp_migrate.codemods.constructor.plain import leaves_of
 from fsdp_migrate.codemods.constructor.refused import refused
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.facts.file import last_name
+from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES, is_private
 from fsdp_migrate.facts.program import Definition
 from fsdp_migrate.facts.reach import reach_of
@@ -71,14 +73,14 @@ _OWN = (
     "sharding_strategy",
     "training_state",
     "register_forward_hook",
-    "register_forward_pre_hook",  # those of a unit see inputs that FSDP2 has cast and moved
+    "register_forward_pre_hook",  # those of a unit see inputs that FSDP2 has cast, and shards behind its forward
 )
 # Words by which a byte search finds the files that have to be looked at.
 WORDS = re.compile(
     rb"|".join(re.escape(name.encode()) for name in _INTERFACE)
     + rb"|clip_grad_norm_|\.module\b|state_dict|named_|__class__|type\(|deepcopy|\.forward\(|\.apply\("
     + rb"|\.data\b|\.children\(|_modules\b|\.save\(|\.dumps?\(|meta|empty_weights|getattr|isinstance"
-    + rb"|channels_last|inplace|register_forward|\.parameters\(|\.buffers\(|Parameter\("
+    + rb"|channels_last|inplace|register_forward|\.parameters\(|\.buffers\(|Parameter\(|autocast"
 )
 _NO_MODEL = re.compile(
     r"optim|opt$|sched|scaler|loader|sampler|metric|callback|tokenizer|dataset|iterator|meter|ampl?$"
@@ -143,10 +145,11 @@ class _Search:
             return self.before.covers(node)
         return is_wrapped(self.context, subject) is False and not self.before.nested()
 
-    def may_be_model(self, expression: ast.expr) -> bool:
+    def may_be_model(self, expression: ast.expr, file: File | None = None) -> bool:
         """Whether an expression can be a model, by what it holds or by its name."""
         named = _MODEL.search(last_name(expression).lower())
-        return bool(named) or self.context.can_be_model(expression)
+        holds = self.context.models.can_hold(expression, file or self.file)
+        return bool(named) or holds or self.context.can_be_model(expression)
 
     def references(self) -> Iterator[Dependence]:
         for node, name in (*self.context.references.items(), *self.context.quoted.items()):
@@ -183,7 +186,7 @@ class _Search:
                 if not self._is_own(node):
                     yield node, f"uses {node.attr} of FSDP1"
         for node in self.attributes(*_OWN):
-            if self.context.can_be_model(node.value):
+            if node.attr.startswith("register") or self.context.can_be_model(node.value):
                 yield node, f"reads {node.attr}, which FSDP1 kept at the wrapper"
 
     def clipping(self) -> Iterator[Dependence]:
@@ -366,6 +369,11 @@ class _Search:
 
     def changes(self) -> Iterator[Dependence]:
         yield from refused(self.file)
+        for node in autocast.regions(self.context, self.may_be_model):
+            yield (
+                node,
+                "may run the model twice in one autocast region, whose casts FSDP1 did not keep",
+            )
         for node in self.attributes("data"):
             if isinstance(node.ctx, ast.Store) and getattr(node.value, "id", "") != "self":
                 yield node, _SET
@@ -390,11 +398,3 @@ class _Search:
             if isinstance(parent, ast.Call):
                 around.append(ast.unparse(parent.func))
         return around, "" if function is None else function.name
-
-
-def given_names(cls: ast.AST) -> set[str]:
-    """The methods of a class, and the attributes that it gives `self`."""
-    nodes = list(ast.walk(cls))
-    stored = (n for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store))
-    methods = {n.name for n in getattr(cls, "body", ()) if isinstance(n, ast.FunctionDef)}
-    return methods | {n.attr for n in stored if getattr(n.value, "id", "") == "self"}

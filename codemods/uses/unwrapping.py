@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 
 from fsdp_migrate.codemods.constructor.before import (
     asks_first,
+    given_names,
     is_wrapped,
     last_value,
     was_wrapper,
 )
 from fsdp_migrate.codemods.constructor.decision import decisions
-from fsdp_migrate.codemods.constructor.dependence import given_names
 from fsdp_migrate.codemods.constructor.form import PlainForm
 from fsdp_migrate.codemods.constructor.origin import may_be_module
 from fsdp_migrate.codemods.context import Context

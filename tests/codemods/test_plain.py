@@ -47,6 +47,20 @@ _UNIT = (
 # What makes the models of a run depend on FSDP1's interface or structure, in a function of the same file.
 DEPENDENT = {
     "a method of FSDP1": "def f(model):\n    return model.check_is_root()",
+    "two forwards in one region of autocast": (
+        "def f(x):\n    with torch.autocast('cuda'):\n        return model(x) - model(x).detach()"
+    ),
+    "a loop in a region of autocast": (
+        "def f(xs):\n    with torch.autocast('cuda'):\n        for x in xs:\n            model(x).backward()"
+    ),
+    "functions in a region of autocast": (
+        "def loss(m, x):\n    return m(x)\n\n\ndef f(x):\n    with torch.autocast('cuda'):\n"
+        "        return loss(model, x) + loss(model, x)"
+    ),
+    "autocast that is kept": "def f():\n    region = torch.autocast('cuda')\n    return region",
+    "hooks that may see shards": (
+        "def f(hook):\n    for m in model.modules():\n        m.register_forward_hook(hook)"
+    ),
     "a transposed parameter": "def f(w):\n    return nn.Parameter(w.t())",
     "a parameter of no elements": "def f():\n    return nn.Parameter(torch.empty(0, 8))",
     "a layout that FSDP2 refuses": "def f():\n    return FSDP(Net().to(memory_format=torch.channels_last))",
@@ -225,6 +239,15 @@ INDEPENDENT = {
         "    other = deepcopy(model)\n"
         "    model = wrap(model)\n    return names\n\n\ndef wrap(model):\n    return FSDP(model)\n\n\n"
         "def list_names(model):\n    return [n.split('.')[0] for n, _ in model.named_modules()]"
+    ),
+    "a region of autocast around one forward": (
+        "def loss(m, x):\n    return m(x)\n\n\ndef f(x):\n    with torch.autocast('cuda'):\n        return loss(model, x)"
+    ),
+    "a region of autocast without gradients": (
+        "@torch.no_grad()\ndef f(xs):\n    with torch.autocast('cuda'):\n        return [model(x) for x in xs]"
+    ),
+    "autocast switched off": (
+        "def f(x):\n    with torch.autocast('cuda', enabled=False):\n        return model(x) + model(x)"
     ),
     "a count": "def f(model):\n    return sum(p.numel() for p in model.parameters())",
     "the inner module behind a test of the class alone": (

@@ -148,6 +148,25 @@ def evaluation_between_steps() -> None:
         same(under_fsdp1(evaluate_between, **options), under_fsdp2(evaluate_between, **options))
 
 
+def in_one_region(loop: Loop) -> list[torch.Tensor]:
+    """Forwards with gradients and without, and steps, in one region of autocast, which keeps casts of leaves."""
+    losses = []
+    with torch.autocast("cpu", dtype=BF16):
+        for _ in range(3):
+            with torch.no_grad():
+                losses.append(loop.loss())
+            losses.append(loss := loop.loss() + loop.loss())
+            loss.backward()
+            loop.step()
+    return [loss.detach() for loss in losses]
+
+
+@check(2)
+def forwards_in_one_region_of_autocast() -> None:
+    for options in ({}, {"auto_wrap_policy": blocks}):
+        same(under_fsdp1(in_one_region, **options), under_fsdp2(in_one_region, **options))
+
+
 def checkpointed_before() -> nn.Module:
     model = Transformer()
     apply_activation_checkpointing(model, check_fn=lambda m: isinstance(m, Block))
