@@ -27,5 +27,6 @@ def migrate(root: Path, form: str = "auto", values: Values | None = None) -> lis
         first = f"{manual[0].code} at {Path(manual[0].path).name}:{manual[0].line}"
         warnings.append(f"{len(manual)} left to do by hand, the first is {first}")
     if not report.changes:
-        raise Unverifiable("; ".join(["the migration changes nothing", *warnings]))
+        nothing = "the migration changes nothing: give a migrated program with --migrated, and its original as SCRIPT"
+        raise Unverifiable("; ".join([nothing, *warnings]))
     return warnings

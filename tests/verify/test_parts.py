@@ -151,7 +151,7 @@ def test_a_program_without_fsdp_has_nothing_to_compare(tmp_path: Path) -> None:
     script.write_text("print('no FSDP here')\n")
     status, output = invoke(script)
     assert status == 2
-    assert "the migration changes nothing" in output
+    assert "the migration changes nothing: give a migrated program with --migrated" in output
 
 
 def test_without_torch_one_line_says_what_to_install(

@@ -23,7 +23,7 @@ h1 { font-size: 1.4rem; margin: 0 0 .8rem; } h2 { font-size: 1.05rem; margin: 1.
 h3 { font-size: .95rem; margin: 0 0 .2rem; }
 code, pre { font: 12.5px/1.45 ui-monospace, "DejaVu Sans Mono", monospace; }
 .verdict { border-left: 5px solid; padding: .7rem 1rem; background: var(--panel); font-weight: 600; }
-.verdict, .cause p, .plain td { overflow-wrap: anywhere; }
+.verdict, .cause p, .plain td { overflow-wrap: anywhere; } .plain td:first-child { white-space: nowrap; }
 .verdict.same { border-color: var(--good); } .verdict.different { border-color: var(--bad); }
 .cause { border: 1px solid var(--line); border-radius: 6px; padding: .7rem 1rem; margin: .8rem 0; }
 .cause p { margin: .2rem 0; }
