@@ -59,7 +59,7 @@ class _File:
         self.outcome = Outcome(after=self.text)
 
     def run(self) -> None:
-        suffix = self.source.path.suffix
+        suffix = self.source.ending
         for line in launches(self.text, suffix == ".sh") if suffix != ".json" else ():
             self.say(line.code, (line.start, line.end), line.message, Action.MANUAL)
         if suffix == ".sh":

@@ -93,8 +93,8 @@ def _analyse(
         from fsdp_migrate.facts.program import Program
         from fsdp_migrate.migration import Outcome, migrate
 
-        settings = [source for source in sources if source.path.suffix in CONFIGURATIONS]
-        sources = [source for source in sources if source.path.suffix not in CONFIGURATIONS]
+        settings = [source for source in sources if source.ending in CONFIGURATIONS]
+        sources = [source for source in sources if source.ending not in CONFIGURATIONS]
         paths = [path for path in paths if path.suffix not in CONFIGURATIONS]
         if options.vendor is not None:
             package = package_at(options.vendor, [source.path for source in sources])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import tokenize
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from fsdp_migrate.notebooks import Notebook
 
 # The endings of files that set FSDP without calling it.
-CONFIGURATIONS = (".yaml", ".yml", ".json", ".sh")
+_SHELLS = (".sh", ".bash", ".zsh", ".slurm", ".sbatch")
+CONFIGURATIONS = (".yaml", ".yml", ".json", *_SHELLS)
+_SHEBANG = re.compile(rb"#!.*\b(?:ba|da|k|z)?sh\b")
 # Python's parser ends with a MemoryError for either.
 TOO_MUCH = "does not parse: nested too deeply, or too large for this machine's memory"
 
@@ -36,6 +39,13 @@ class Source:
     shown: str
     data: bytes
     runtime: Package | None = None
+
+    @cached_property
+    def ending(self) -> str:
+        """The ending of the file's name; `.sh` for every shell script, which pre-commit knows by its first line."""
+        suffix = self.path.suffix
+        is_shell = suffix in _SHELLS or (suffix != ".py" and _SHEBANG.match(self.data))
+        return ".sh" if is_shell else suffix
 
     @cached_property
     def encoding(self) -> str:
@@ -148,7 +158,7 @@ def _notebook(source: Source) -> Source | Problem:
 
 def parse_problem(source: Source) -> Problem | None:
     """The line where Python gives up; None if the file parses, or is no Python."""
-    if source.path.suffix in CONFIGURATIONS:
+    if source.ending in CONFIGURATIONS:
         return None
     from fsdp_migrate.facts.file import parsed
 

@@ -139,3 +139,12 @@ def test_a_check_speaks_of_it_until_it_is_migrated(
 def test_a_strategy_by_name_is_one_of_a_framework(text: str, expected: str) -> None:
     report = analyse_source(Source(Path("/nowhere/a.yaml"), "a.yaml", text.encode()))
     assert [finding.code for finding in report.findings] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [("launch", "#!/bin/sh"), ("run", "#!/usr/bin/env bash"), ("a.sbatch", ""), ("b.bash", "")],
+)
+def test_a_script_is_known_by_its_ending_or_its_first_line(name: str, first: str) -> None:
+    (found,) = said(f"{first}\nfor x in a; do accelerate launch --use_fsdp train.py; done\n", name)
+    assert "FSDP1 by default" in found
