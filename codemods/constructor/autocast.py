@@ -61,7 +61,8 @@ def _forwards(
 ) -> int:
     """How many forwards some statements run, as far as it matters: none, one or more."""
     total = 0
-    nodes = [node for statement in body for node in ast.walk(statement)]
+    own = (statement for statement in body if not isinstance(statement, _FUNCTIONS))
+    nodes = [node for statement in own for node in ast.walk(statement)]
     for call in (node for node in nodes if isinstance(node, ast.Call)):
         made = _called(context, file, call)
         if made is None:

@@ -37,11 +37,15 @@ NORM = "now of whole parameters, under FSDP1 of this rank's shards: use local_sh
 _FAILS = (
     "fails on a DTensor: p.to_local() is this rank's shard, p.full_tensor() the whole parameter"
 )
+PLAIN = "a plain tensor beside DTensors fails: torch.zeros_like(p) and its like make one as p is"
 _ADDRESS = "data_ptr() of a DTensor is 0: call it on p.to_local()"
 _VECTOR = "now gives a DTensor of the whole vector, where FSDP1 gave this rank's shards: use p.to_local() or p.full_tensor()"
 
 _ORIGINAL = re.compile(r"use_orig_params\b(?![\"']?\s*[:=]\s*False)")
 _TESTS = frozenset({"endswith", "find", "fullmatch", "match", "search", "startswith"})
+_MAKING = frozenset(
+    {"torch.empty", "torch.full", "torch.ones", "torch.rand", "torch.randn", "torch.zeros"}
+)
 _FAILING = {
     "data_ptr": _ADDRESS,
     "numpy": _FAILS,
@@ -57,6 +61,9 @@ def find(context: Context) -> Iterator[Found]:
         yield Found(RULE, attribute, Action.MANUAL, _COUNT)
     for attribute in _used(context, lambda c, node: decides(c.file, node), "ndim", "dim"):
         yield Found(RULE, attribute, Action.MANUAL, SHAPE)
+    for attribute in shapes(context.file):
+        if is_sharded(context, attribute.value):
+            yield Found(RULE, attribute, Action.MANUAL, PLAIN)
     for call in _tested_by_name(context):
         yield Found(RULE, call, Action.MANUAL, _NAME)
     for attribute in _used(context, _is_called, *_FAILING):
@@ -65,6 +72,17 @@ def find(context: Context) -> Iterator[Found]:
         if is_sharded(context, node):
             yield Found(RULE, node, Action.MANUAL, NORM, shortened(_use(context, node)))
     yield from _vectors(context)
+
+
+def shapes(file: File) -> Iterator[ast.Attribute]:
+    """`p.shape` in `torch.zeros(p.shape)`, and `p.size()` likewise."""
+    for name in ("shape", "size"):
+        for attribute in file.attributes.get(name, ()):
+            called = file.parents[attribute] if name == "size" else attribute
+            call = file.parents[called]
+            if isinstance(call, ast.Call) and called in call.args[:1]:
+                if ast.unparse(call.func) in _MAKING:
+                    yield attribute
 
 
 def _vectors(context: Context) -> Iterator[Found]:

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.left import clip_local_norm, parameters
-from fsdp_migrate.codemods.left.parameters import NORM, RULE, SHAPE, decides
+from fsdp_migrate.codemods.left.parameters import NORM, PLAIN, RULE, SHAPE, decides, shapes
 from fsdp_migrate.codemods.left.taken import holds, taken
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import File, last_name, root_of
@@ -23,7 +23,7 @@ _GROUPING = re.compile(r"optim|param|group|decay")
 # A function of such a name may come from any file; one of another name from a file with such words.
 _LIKELY = re.compile(r"optim|param|group|decay|[Nn]orm|[Gg]rad|[Cc]lip")
 _ASKS = re.compile(
-    rb"\.(?:norm|sum|mean|max|min|n?dim|numel|named_parameters)\b|all_reduce|clip_grad_norm_"
+    rb"\.(?:norm|sum|mean|max|min|n?dim|numel|named_parameters)\b|all_reduce|clip_grad_norm_|\((?:p|param|grad)\w*\.(?:\w+\.)?s(?:hape|ize)"
 )
 _DEFINED = re.compile(rb"^([ \t]*)(?:async )?(?:def|class) (\w+)", re.ASCII | re.MULTILINE)
 _DIMENSIONS = re.compile(rb"\.n?dim\b")
@@ -68,8 +68,10 @@ def _done_in(
     name, file = last_name(call.func), made.file
     if isinstance(made.node, ast.ClassDef) and not of_model:
         nodes = (node for each in ("norm", "mean", "sum") for node in file.attributes.get(each, ()))
-        takes = any(file.enclosing_class(node) is made.node for node in nodes)
-        return RULE, f"{name} takes norms or means: {NORM}" if takes else ""
+        if any(file.enclosing_class(node) is made.node for node in nodes):
+            return RULE, f"{name} takes norms or means: {NORM}"
+        shaped = (node for node in shapes(file) if file.enclosing_class(node) is made.node)
+        return RULE, f"{name} makes tensors by shape: {PLAIN}" if any(shaped) else ""
     if file not in files:
         there = Context(file, context.program)
         files[file] = [*parameters.find(there), *clip_local_norm.find(there)]

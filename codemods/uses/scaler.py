@@ -8,7 +8,9 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.constructor.plain import has_torch
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.models import Models
 from fsdp_migrate.codemods.rule import Found, Import, Rule
+from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.findings import Action
 
 RULE = Rule("FSDP351", "sharded-grad-scaler", "ShardedGradScaler becomes torch.amp.GradScaler")
@@ -16,6 +18,7 @@ RULES = (RULE,)
 
 _NAME = "ShardedGradScaler"
 _SAME = {"device", "init_scale", "backoff_factor", "growth_factor", "growth_interval", "enabled"}
+_OPTIMIZER = re.compile(r"[Oo]ptim|Ada[dgm]|SGD|Lion|RMSprop")
 _IGNORED = re.compile(r"ignored_(?!\w+\s*=\s*None\b)")
 _HALF_WORDS = (".half(", "torch.float16", "torch.half")  # found sooner than the pattern
 _HALF = re.compile(
@@ -73,7 +76,21 @@ def _reason(context: Context, call: ast.Call | None) -> str:
         return "plain (ignored) parameters beside DTensors need it"
     if any(_HALF.search(text) for text in texts if any(word in text for word in _HALF_WORDS)):
         return "torch.amp.GradScaler refuses gradients in float16"
+    if any(_optimizes_others(context.models, file) for file in context.program.files):
+        return (
+            "an optimizer may hold parameters that no model shards, plain tensors beside DTensors"
+        )
     spelled = has_torch(context, call)
     if not spelled and not context.means("GradScaler", call, "torch.amp.GradScaler"):
         return "the name GradScaler means something else in this file"
     return ""
+
+
+def _optimizes_others(models: Models, file: File) -> bool:
+    """Whether a file gives an optimizer the parameters of a module that may be no sharded model."""
+    return any(
+        isinstance(around, ast.Call) and _OPTIMIZER.search(last_name(around.func))
+        for attribute in file.attributes.get("parameters", ())
+        if not models.can_hold(attribute.value, file)
+        for around in file.ancestors(attribute)
+    )

@@ -267,6 +267,8 @@ def test_gradients_that_are_reduced_by_hand_are_reported(tmp_path: Path) -> None
             set(),
         ),
         ("shapes = {n: p.shape for n, p in model.named_parameters()}", set()),
+        ("moments = [torch.zeros(p.shape) for p in model.parameters()]", {"FSDP507"}),
+        ("moments = [torch.zeros_like(p) for p in model.parameters()]", set()),
         ("frozen = [p for p in model.parameters() if not p.requires_grad]", set()),
     ],
 )
@@ -312,6 +314,12 @@ import torch
 class Lamb(torch.optim.Optimizer):
     def step(self):
         self.ratios = [p.norm() / p.grad.norm() for p in self.param_groups[0]["params"]]
+
+
+class Lion(torch.optim.Optimizer):
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            self.state[p] = torch.zeros(p.data.size(), device=p.device)
 
 
 def optimizer_of(model):
@@ -360,6 +368,8 @@ def train_epoch(model):
         ("True", "done = grad_norms(model)", "", True),
         ("True", "done = Lamb(model.parameters())", "", True),
         ("True", "done = Lamb(critic.parameters())", "", False),
+        ("True", "done = Lion(model.parameters())", "", True),
+        ("True", "done = Lion(critic.parameters())", "", False),
         ("True", "done = checked(model)", "", True),
         ("True", "done = Trainer(model, 1)", "", True),
         ("True", "done = Trainer(critic, 1)", "", False),
@@ -375,7 +385,7 @@ def test_a_function_of_a_file_without_fsdp_is_looked_at(
     head = (
         "import parts\n"
         if module
-        else "from parts import Lamb, Trainer, checked, grad_norms, optimizer_of\n"
+        else "from parts import Lamb, Lion, Trainer, checked, grad_norms, optimizer_of\n"
     )
     called = line.replace("done = ", f"done = {module}")
     program = f"{HEAD}{head}model = FSDP(Net(), {options})\n{called}\noptimizer.step()\n"

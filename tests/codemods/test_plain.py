@@ -246,6 +246,10 @@ INDEPENDENT = {
     "a region of autocast without gradients": (
         "@torch.no_grad()\ndef f(xs):\n    with torch.autocast('cuda'):\n        return [model(x) for x in xs]"
     ),
+    "a function made in a region of autocast": (
+        "def f(x):\n    with torch.autocast('cuda'):\n        def run():\n            return model(x)\n\n"
+        "        return loss(run) + model(x)"
+    ),
     "autocast switched off": (
         "def f(x):\n    with torch.autocast('cuda', enabled=False):\n        return model(x) + model(x)"
     ),

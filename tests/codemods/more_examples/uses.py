@@ -145,6 +145,28 @@ scaler = ShardedGradScaler()
 """,
             message="float16",
         ),
+        Example(
+            "an optimizer of parameters that are not sharded",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+model = FSDP(Net(), **options)
+optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1)
+scaler = ShardedGradScaler()
+""",
+            """\
+import torch
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
+from fsdp_migrate.runtime import ShardedGradScaler
+
+model = FSDP(Net(), **options)
+optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1)
+scaler = ShardedGradScaler()
+""",
+            message="no model shards",
+        ),
     ),
 }
 
