@@ -106,12 +106,12 @@ def spent(
     Args:
         among: further uses that do not count.
     """
-    if value.file is not context.file:
+    if any(each.target not in context.file.parents for each in value.assigned):
         return None
     found: list[ast.stmt] = []
     for assigned in value.assigned:
         statement, target = context.removable(assigned), assigned.target
-        if statement is None or len(context.file.bindings(target)) != 1:
+        if statement is None:
             return None
         assert isinstance(target, ast.Name)
         if len([read for read in context.file.reads(target) if read not in among]) != 1:

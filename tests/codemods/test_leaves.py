@@ -80,6 +80,10 @@ STAYS = {
         "strategy, other = ShardingStrategy.NO_SHARD, 1\n"
         "model = FSDP(nn.Linear(2, 2), sharding_strategy=strategy)"
     ),
+    "a policy that shares its line": (
+        "policy = ModuleWrapPolicy({nn.Linear}); other = 1\n"
+        "model = FSDP(nn.Linear(2, 2), auto_wrap_policy=policy)"
+    ),
 }
 
 
@@ -111,6 +115,14 @@ def test_a_comment_of_an_argument_that_has_no_place(argument: str, tmp_path: Pat
     assert f"\n# FSDP1's {argument}:\n# why\n" in analysed(tmp_path, text).after["train.py"]
 
 
+def test_a_policy_that_another_file_imports_and_hands_back(tmp_path: Path) -> None:
+    made = "own = ModuleWrapPolicy({nn.Linear})"
+    use = "from other import policy\nmodel = FSDP(nn.Linear(2, 2), auto_wrap_policy=policy)\n"
+    other = "from train import own\n\npolicy = own\n"
+    after = analysed(tmp_path, {"train.py": f"{HEAD}{made}\n{use}", "other.py": other}).after
+    assert after["train.py"].endswith(f"{made}\n{use}")
+
+
 COMMENTS = {
     "above an argument, and behind it": (
         "# above\n    use_orig_params=True,  # behind\n    cpu_offload=None,  # other",
@@ -118,6 +130,10 @@ COMMENTS = {
     ),
     "on the first line of an argument": (
         "device_id=torch.cuda.current_device(  # which\n    ),\n    use_orig_params=True,",
+        "# FSDP1's device_id=torch.cuda.current_device():\n# which\nmodel = fully_shard(nn.Linear(2, 2))\n",
+    ),
+    "behind an argument of several lines": (
+        "device_id=torch.cuda.current_device(\n    ),  # which\n    use_orig_params=True,",
         "# FSDP1's device_id=torch.cuda.current_device():\n# which\nmodel = fully_shard(nn.Linear(2, 2))\n",
     ),
     "below the last argument": (

@@ -347,9 +347,23 @@ def test_another_file_of_the_run_has_a_say(name: str, tmp_path: Path) -> None:
 KEPT = {
     "in an attribute": ("trainer.best = model.state_dict()", ""),
     "in a list": ("trainer.states.append(model.state_dict())", ""),
+    "first in a list": ("trainer.states.insert(0, model.state_dict())", ""),
+    "in a longer list": ("trainer.states.extend([model.state_dict()])", ""),
+    "in a buffer": ("trainer.states.add(model.state_dict())", ""),
+    "in a queue": ("trainer.states.put(model.state_dict())", ""),
+    "unless there is one": ("trainer.states.setdefault('best', model.state_dict())", ""),
+    "in another dictionary": ("trainer.best = dict(model.state_dict())", ""),
+    "in an ordered one": ("trainer.best = OrderedDict(model.state_dict())", ""),
+    "in a copy with the same tensors": ("trainer.best = copy.copy(model.state_dict())", ""),
     "by who called": ("return model.state_dict()", ""),
     "by another name": ("state = model.state_dict()", "best = state\ntrain(model)\nprint(best)"),
-    "over a step": ("state = model.state_dict()", "train(model)\nmodel.load_state_dict(state)"),
+    **{
+        f"over {word}": (
+            "state = model.state_dict()",
+            f"{word}(model)\nmodel.load_state_dict(state)",
+        )
+        for word in ("backward", "epoch", "fit", "learn", "run", "step", "train", "update")
+    },
     "to the end": ("while epoch(model):\n        state = model.state_dict()", "print(state)"),
 }
 SPENT = {
@@ -371,6 +385,39 @@ def test_a_state_that_outlives_a_step_is_a_copy(name: str, kind: str) -> None:
     around = f"with FSDP.state_dict_type(model, StateDictType.{kind}_STATE_DICT):"
     after = body_after(in_function(f"{around}\n    {inside}\n{behind}\n"))
     assert ("with FSDP" in after) is (name in KEPT)
+
+
+WITHIN = {
+    "a loop": """\
+{start}def main(model, rows):
+    {start}for row in rows:
+        {save}
+        {inside}
+    {outside}
+""",
+    "a function": """\
+state = None
+
+{start}def main(model):
+    global state
+    {save}
+    {inside}
+
+def show():
+    {outside}
+""",
+}
+
+
+@pytest.mark.parametrize("start", ["", "async "])
+@pytest.mark.parametrize("name", WITHIN)
+def test_a_state_that_outlives_where_it_is_made_is_a_copy(name: str, start: str) -> None:
+    save = "with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT): state = model.state_dict()"
+    used, nothing = "torch.save(state, 'a.pt')", "pass"
+    for inside, outside in ((used, nothing), (nothing, used)):
+        text = WITHIN[name].format(start=start, save=save, inside=inside, outside=outside)
+        after = migrated(f"{HEADER}{text}")[1]
+        assert ("with FSDP" in after) is (outside == used)
 
 
 OF_A_MODULE = {

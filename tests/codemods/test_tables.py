@@ -149,6 +149,7 @@ TRANSLATED: list[tuple[str, Any, Plain]] = [
     *((name, True, Plain()) for name in FREE if name != "forward_prefetch"),
     ("ignored_modules", None, Plain()),
     ("ignored_states", None, Plain()),
+    ("param_init_fn", None, Plain()),
     (
         "forward_prefetch",
         True,
@@ -170,6 +171,7 @@ def test_a_value_is_translated(name: str, value: Any, expected: Plain) -> None:
         ("process_group", None),
         ("ignored_modules", True),
         ("ignored_states", True),
+        ("param_init_fn", True),
     ],
 )
 def test_a_value_stays_on_the_bridge(name: str, value: Any) -> None:
