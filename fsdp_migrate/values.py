@@ -25,6 +25,7 @@ from fsdp_migrate.source import shown_path
 VERSION = 1
 NOT_GIVEN = "<not given>"
 CHANGED = "not as it was when its values were recorded: none of them is used; record them again"
+NOT_THERE = "recorded by a run, but not among these files: record the program where it is now"
 _PLACE = ("call", "file", "line", "end_line", "end_column", "function")
 _OTHER = ("arguments", "differs", "names", "times")
 _MOST_SEEN = 4
@@ -73,9 +74,13 @@ class Values:
     files: dict[str, str] = field(default_factory=dict)
 
     def of(self, paths: Iterable[Path]) -> tuple[dict[Path, list[Recorded]], list[Problem]]:
-        """What is known of each file; nothing if one of the recorded files is another now, and a problem that names it."""
+        """What is known of each file; nothing if one of the recorded files is another now, or none is there, and a problem
+        that names it."""
         problems: list[Problem] = []
-        for root in dict.fromkeys(root for path in paths for root in self._roots(path.resolve())):
+        roots = dict.fromkeys(root for path in paths for root in self._roots(path.resolve()))
+        if not roots and self.files:
+            problems.append(Problem(min(self.files), 0, NOT_THERE))
+        for root in roots:
             changed = [
                 name for name, digest in self.files.items() if _digest(root / name) != digest
             ]

@@ -12,6 +12,7 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition
+from fsdp_migrate.facts.values import branches
 
 if TYPE_CHECKING:
     from fsdp_migrate.codemods.constructor.options import Fixed
@@ -47,7 +48,7 @@ FORMER_NAMES = {
 NEEDED = {"parameters_held", "batch_norm", "buffers", "units"}
 NEEDED |= {"all_of_classes", "root_is_alike", "other_options", "device_type", "shard_ranks"}
 
-DIRECT, SUBCLASS = "FSDP(...)", "subclass"
+DIRECT, SUBCLASS, CHOSEN = "FSDP(...)", "subclass", "a class that an expression chooses"
 PARTIAL, ENABLE_WRAP, WRAP = "partial", "enable_wrap", "wrap"
 
 CONSTRUCTOR = Rule(
@@ -85,7 +86,8 @@ class Construction:
 
     Attributes:
         call: the call.
-        kind: DIRECT, SUBCLASS, PARTIAL, ENABLE_WRAP or WRAP.
+        kind: DIRECT, SUBCLASS, PARTIAL, ENABLE_WRAP, WRAP, or CHOSEN: `cls(...)` behind `cls = FSDP if ... else DDP`, where
+            a run saw FSDP1's.
         arguments: its arguments, in the order of the source; a dictionary may give one several times.
         unknown: keywords that FSDP1 does not have.
         unseen: dictionaries that are unpacked, whose keys are not known.
@@ -251,10 +253,17 @@ class Constructions:
             return ENABLE_WRAP
         if self._is_own(call.func):
             return SUBCLASS
+        if self.context.recorded(call) is not None and self._chosen(call.func):
+            return CHOSEN
         if self._mentions_partial and isinstance(call.func, ast.Name):
             is_made_by_partial = self.context.models.is_constructor(call, self.context.file)
             return WRAP if is_made_by_partial else None
         return None
+
+    def _chosen(self, name: ast.expr) -> bool:
+        """Whether a local name has FSDP1's class in one of several cases."""
+        made = self.context.value(name) if isinstance(name, ast.Name) else None
+        return made is not None and any(map(self._is_class, branches(made.node)))
 
     def _is_class(self, expression: ast.expr) -> bool:
         if self.context.references.get(expression) == CLASS:

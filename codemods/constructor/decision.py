@@ -315,6 +315,7 @@ class Decisions:
         """
         needed: dict[str, str] = {}
         ran = all(form.construction.ran is not None for form in forms)
+        running = {e.construction.context.file.function(e.construction.call) for e in forms}
         mentioned = {str(context.file.path) for context in contexts}
         wrapping = {form.construction.context.file: form.construction.context for form in forms}
         paths = {path for context in wrapping.values() for path in self._reached(context)}
@@ -346,7 +347,8 @@ class Decisions:
             made = [form.construction for form in forms]
             before = Before(context, made, partial(_calls, every), factories, nested=nested)
             for node, text in dependences(context, handled, before, has_memory=ran):
-                if ran and reach_of(self.program).is_unused(context.file.function(node)):
+                function = context.file.function(node)
+                if ran and function not in running and reach_of(self.program).is_unused(function):
                     continue
                 reason = f"{context.file.shown}:{getattr(node, 'lineno', 1)} {text}"
                 if text not in (GATHERED, WHOLE):

@@ -32,9 +32,10 @@ from fsdp_migrate.codemods.constructor.refused import refused
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES, is_private
-from fsdp_migrate.facts.program import Definition
+from fsdp_migrate.facts.program import Definition, Meaning
 from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.facts.scopes import Imported
+from fsdp_migrate.facts.values import branches
 
 Dependence = tuple[ast.AST, str]
 # The two that a plain form can provide for.
@@ -153,9 +154,9 @@ class _Search:
 
     def references(self) -> Iterator[Dependence]:
         for node, name in (*self.context.references.items(), *self.context.quoted.items()):
-            if name == CLASS and node not in self.handled:
-                if not self._is_static(node) and not self._is_alias(node):
-                    yield node, "uses FSDP1's class"
+            known = node in self.handled or self._is_static(node) or self._is_alias(node)
+            if name == CLASS and not known:
+                yield node, "uses FSDP1's class"
         for scope in self.file.scopes:
             for bindings in scope.bindings.values():
                 for binding in bindings:
@@ -167,18 +168,18 @@ class _Search:
         return getattr(self.file.parents.get(node), "attr", "") in _STATIC
 
     def _is_alias(self, node: ast.expr) -> bool:
-        """Whether the class only gets another name, `Sharded = FSDP`, all uses of which are taken care of."""
-        statement = self.file.parents.get(node)
+        """Whether the class, or one of several, only gets another name, all uses of which are taken care of."""
+        statement = self.file.statement(node)
         if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
             return False
-        name = getattr(statement.targets[0], "id", "")
-        if len(self.file.bindings(statement.targets[0])) != 1:
-            return False  # it may be something else
+        target = statement.targets[0]
+        is_value = node in (statement.value, *branches(statement.value))
+        if not is_value or len(self.file.bindings(target)) != 1:
+            return False  # the name may be something else
+        name, reach = getattr(target, "id", ""), reach_of(self.context.program)
         loads = self.file.loads.get(name, ())
         handled = all(each in self.handled or self._is_static(each) for each in loads)
-        return (
-            bool(loads) and handled and not reach_of(self.context.program).is_read(self.file, name)
-        )
+        return bool(loads) and handled and not reach.is_read(self.file, name)
 
     def interface(self) -> Iterator[Dependence]:
         for node in self.attributes(*_INTERFACE):
@@ -215,11 +216,10 @@ class _Search:
             leaves = leaves_of(self.context, made.node.func)
             found = [program.definition(each, file) for each in leaves]
         for each in found:
-            if each is None or not isinstance(each.node, ast.ClassDef):
-                yield []
-            else:
-                above = (a for a in program.classes_above(each) if isinstance(a, Definition))
-                yield [each, *above]
+            every: list[Meaning] = []
+            if each is not None and isinstance(each.node, ast.ClassDef):
+                every = [each, *program.classes_above(each)]
+            yield [cls for cls in every if isinstance(cls, Definition)]
 
     def inner_modules(self) -> Iterator[Dependence]:
         for node in self.attributes("module"):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from fsdp_migrate.codemods.constructor import precision, sharding, training, wrapping
 from fsdp_migrate.codemods.constructor.construction import (
+    CHOSEN,
     CONSTRUCTOR,
     DIRECT,
     ENABLE_WRAP,
@@ -46,6 +47,7 @@ _SAY: dict[str, Callable[[Construction, Argument], tuple[Rule, Said]]] = {
 _KINDS = {
     DIRECT: "FSDP(...)",
     SUBCLASS: "a subclass of FSDP",
+    CHOSEN: "a class that an expression chooses",
     PARTIAL: "partial(FSDP, ...)",
     ENABLE_WRAP: "wrapper_cls=FSDP",
     WRAP: "wrap(...)",

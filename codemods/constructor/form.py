@@ -17,6 +17,7 @@ from fsdp_migrate.codemods.constructor import (
     wrapping,
 )
 from fsdp_migrate.codemods.constructor.construction import (
+    CHOSEN,
     CONSTRUCTOR,
     DIRECT,
     PARTIAL,
@@ -135,6 +136,8 @@ def parts_of(construction: Construction) -> dict[str, Plain]:
         Stays: if an argument needs the runtime, or is not known here.
     """
     parts = _parts(construction)
+    if construction.kind == CHOSEN:
+        parts["cls"] = recorded.chosen_class(construction)
     if parts and parts["param_init_fn"].each:  # then each unit is broadcast by itself, too
         parts["mixed_precision"] = precision.cast_behind(parts["mixed_precision"])
         sync = parts["sync_module_states"]
@@ -147,7 +150,7 @@ def parts_of(construction: Construction) -> dict[str, Plain]:
 def _parts(construction: Construction) -> dict[str, Plain]:
     if construction.users:
         return {}
-    if construction.kind != DIRECT and construction.maker is None:
+    if construction.kind not in (DIRECT, CHOSEN) and construction.maker is None:
         raise Stays(f"{construction.kind} makes the units when the program runs")
     if construction.unknown:
         raise Stays(f"`{construction.unknown[0].arg}` is not an argument of FSDP1")

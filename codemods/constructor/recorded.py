@@ -24,8 +24,9 @@ from fsdp_migrate.codemods.constructor.translate import HYBRID, mesh, translated
 from fsdp_migrate.codemods.constructor.wrapping import named_classes
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Import
-from fsdp_migrate.facts.names import RUNTIME
+from fsdp_migrate.facts.names import CLASS, RUNTIME
 from fsdp_migrate.facts.program import Definition, External
+from fsdp_migrate.facts.values import branches
 
 if TYPE_CHECKING:
     from fsdp_migrate.values import Recorded
@@ -70,6 +71,16 @@ def origin(construction: Construction) -> Origin:
         if known is None:
             raise
         return Origin(calls=[(construction.context.file, construction.call)])
+
+
+def chosen_class(construction: Construction) -> Plain:
+    """FSDP1's class, where an expression chooses among several: checked, since the others make other models."""
+    context, function = construction.context, construction.call.func
+    made = context.value(function)
+    leaves = branches(made.node) if made is not None else []
+    name = next(context.source(leaf) for leaf in leaves if context.references.get(leaf) == CLASS)
+    source = written(function)
+    return Plain(fixed=f"{source}={name}", checks=(f"{source} is {name}",))
 
 
 class _ByRun:

@@ -19,6 +19,8 @@ from fsdp_migrate.facts.program import Program
 _IMPORT = re.compile(r"import(?<!\wimport)\b[ \t]*(\([^)]*\)|[^\n]*)")
 _FROM = re.compile(r"[ \t]*(?:from[ \t]+([.\w]+)[ \t]+)?")
 _DYNAMIC = ("import_module(", "__import__(")
+# What finds a file's functions by names that no text has.
+_BY_NAME = re.compile(r"\bglobals\(\)|\bFire\(\)|\bgetattr\(sys\.modules")
 _TEST = re.compile(r"(^|/)(tests?/|test_[^/]*\.py$|conftest\.py$)")
 _WORD = re.compile(r"[.\w]+")
 
@@ -93,8 +95,8 @@ class Reach:
         ):
             return False
         having = self._holding(function.name)
-        named = (re.findall(rf"\b{function.name}\b", self.text(path)) for path in having)
-        return len(having) == 1 and len(next(named)) == 1
+        text = self.text(min(having)) if len(having) == 1 else ""
+        return len(re.findall(rf"\b{function.name}\b", text)) == 1 and not _BY_NAME.search(text)
 
     def text(self, path: str) -> str:
         """The source of a file; "" if it cannot be read."""

@@ -30,7 +30,7 @@ from torch.distributed.fsdp import (
     _optim_utils,
     fully_sharded_data_parallel,
 )
-from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+from torch.distributed.tensor import debug
 
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime.record import cpu
@@ -90,7 +90,7 @@ def run_tasks(ranks: int, folder: Path, tasks: list[Task]) -> None:
             with contextlib.suppress(PeerLost):  # the next task has a group of its own
                 record(folder, name, task)
             dist.destroy_process_group()
-            _clear_sharding_prop_cache()  # it keeps meshes, whose groups are gone and names taken again
+            forget_meshes()
 
     while tasks:
         met = fork_ranks(ranks, run)
@@ -98,6 +98,11 @@ def run_tasks(ranks: int, folder: Path, tasks: list[Task]) -> None:
         meetings += not met
         tries_again = not met and meetings < MEETINGS
         tasks = tasks[next(missing, len(tasks)) + (0 if tries_again else 1) :]
+
+
+def forget_meshes() -> None:
+    """Clears DTensor's cache, which keeps meshes whose groups are gone and names taken again. Older releases have none such."""
+    getattr(debug, "_clear_sharding_prop_cache", lambda: None)()
 
 
 def is_recorded(folder: Path, name: str, ranks: int) -> bool:

@@ -763,3 +763,29 @@ def test_a_function_that_nothing_calls_depends_on_nothing(program: Path) -> None
     for used in ("shown = shapes\n", 'hook = "shapes"\n'):
         (program / "options.py").write_text(OPTIONS + used)
         assert "named_parameters gives other names" in reason(program, recorded(program))
+    (program / "options.py").write_text(OPTIONS)
+    (program / "train.py").write_text(f"{text}\n\ndef run(name):\n    return globals()[name]\n")
+    assert "named_parameters gives other names" in reason(program, recorded(program))
+
+
+CHOSEN = TRAIN.replace("model = FSDP(", "cls = FSDP if cfg.shards else Other\n    model = cls(")
+
+
+def test_a_class_that_an_expression_chooses_is_checked(program: Path) -> None:
+    (program / "train.py").write_text(CHOSEN)
+    text = after(program, recorded(program, function="cls"))
+    assert "    cls = FSDP if cfg.shards else Other\n" in text
+    assert "    assert cls is FSDP\n" in text
+    assert "    fully_shard(model, reshard_after_forward=False)\n" in text
+    for used in ("cls.__name__", "cls is Other"):
+        (program / "train.py").write_text(CHOSEN.replace("return optimizer", f"return {used}"))
+        assert "uses FSDP1's class" in reason(program, recorded(program, function="cls"))
+
+
+def test_a_recording_of_another_place_is_an_error(program: Path) -> None:
+    found = recorded(program)
+    for name in ("train.py", "model.py"):
+        (program / name).rename(program / f"other_{name}")
+    (error,) = analysed(program, found).errors
+    assert error.path == "model.py"
+    assert error.message.startswith("recorded by a run, but not among these files")
