@@ -378,13 +378,19 @@ SPENT = {
 }
 
 
-@pytest.mark.parametrize("kind", ["FULL", "SHARDED"])
 @pytest.mark.parametrize("name", [*KEPT, *SPENT])
-def test_a_state_that_outlives_a_step_is_a_copy(name: str, kind: str) -> None:
+def test_a_state_that_outlives_a_step_is_a_copy(name: str) -> None:
     inside, behind = {**KEPT, **SPENT}[name]
-    around = f"with FSDP.state_dict_type(model, StateDictType.{kind}_STATE_DICT):"
-    after = body_after(in_function(f"{around}\n    {inside}\n{behind}\n"))
-    assert ("with FSDP" in after) is (name in KEPT)
+    arounds = [
+        *(
+            f"with FSDP.state_dict_type(model, StateDictType.{k}_STATE_DICT):"
+            for k in ("FULL", "SHARDED")
+        ),
+        "model = FSDP(model)\nif rank:",
+    ]
+    for around in arounds:
+        after = migrated(in_function(f"{around}\n    {inside}\n{behind}\n"))[1]
+        assert ("get_model_state_dict(" not in after) is (name in KEPT)
 
 
 WITHIN = {
