@@ -32,7 +32,7 @@ from .gather import local_shard
 from .gradients import fill_unused_gradients, no_sync
 from .materialize import materialize
 from .mesh import build_mesh
-from .older_optimizers import StaleParameter
+from .older_optimizers import StaleParameter, replace_in_optimizers
 from .optimizer_keys import rekey_optim_state_dict
 from .optimizer_state import (
     flatten_sharded_optim_state_dict,
@@ -79,8 +79,8 @@ __all__ = [
     "fill_unused_gradients", "flatten_sharded_optim_state_dict", "full_optim_state_dict",
     "fully_sharded_data_parallel", "get_state_dict_type", "lambda_auto_wrap_policy", "local_shard",
     "materialize", "no_sync", "optim_state_dict", "optim_state_dict_to_load",
-    "rekey_optim_state_dict", "run_in_full_precision", "scatter_full_optim_state_dict",
-    "set_state_dict_type", "shard_full_optim_state_dict", "sharded_grad_scaler",
+    "rekey_optim_state_dict", "replace_in_optimizers", "run_in_full_precision",
+    "scatter_full_optim_state_dict", "set_state_dict_type", "shard_full_optim_state_dict", "sharded_grad_scaler",
     "sharded_optim_state_dict", "size_based_auto_wrap_policy", "state_dict_type",
     "summon_full_params", "transformer_auto_wrap_policy", "use_full_state_dicts", "wrap",
 ]  # fmt: skip

@@ -5,6 +5,7 @@ With ``use_orig_params=True`` FSDP1 keeps the model's parameter objects, which `
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from typing import Any
 from weakref import WeakSet
@@ -40,6 +41,15 @@ class _Stale(nn.Parameter):
 
     def __repr__(self, **options: Any) -> str:  # type: ignore[override]
         return "a parameter that sharding has replaced"
+
+
+def replace_in_optimizers(former: Mapping[str, nn.Parameter], model: nn.Module) -> None:
+    """Gives optimizers the parameters of a model that ``fully_shard`` has sharded, for those that it had before, by name.
+
+    FSDP1 kept the parameters of optimizers that are older than it with ``use_orig_params=True``.
+    """
+    now = dict(model.named_parameters(remove_duplicate=False))
+    replace_parameters({p: now[name] for name, p in former.items() if now[name] is not p})
 
 
 @torch.no_grad()
@@ -98,5 +108,7 @@ def _step_one_by_one_if_mixed(group: dict[str, Any]) -> None:
         group["foreach"] = False
 
 
+# A program may import the runtime in the function that wraps its model, when it has its optimizer already.
+_optimizers.update(each for each in gc.get_objects() if issubclass(type(each), Optimizer))
 before_param_group(_before_param_group)
 register_optimizer_step_pre_hook(_before_step)

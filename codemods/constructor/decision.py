@@ -268,12 +268,17 @@ class Decisions:
 
     def _behind(self, construction: Construction, origin: Origin, *, whole_states: bool) -> Plain:
         """The calls behind the sharding, for what FSDP1's models do by themselves."""
-        at, needs = construction.call.func, []
+        at, calls, above = construction.call.func, dict[Import, str](), ""
+        if origin.has_optimizer:
+            name = construction.context.free("unsharded", construction.call)
+            above = f"{name} = dict({{model}}.named_parameters())"
+            calls[Import(RUNTIME, "replace_in_optimizers", at)] = f"{name}, {{model}}"
         if not origin.factories or self.contents.may_leave_unused(origin):
-            needs.append(Import(RUNTIME, "fill_unused_gradients", at))
+            calls[Import(RUNTIME, "fill_unused_gradients", at)] = "{model}"
         if whole_states:
-            needs.append(Import(RUNTIME, "use_full_state_dicts", at))
-        return Plain(below=tuple(f"{e.name}({{model}})" for e in needs), imports=tuple(needs))
+            calls[Import(RUNTIME, "use_full_state_dicts", at)] = "{model}"
+        below = tuple(f"{each.name}({given})" for each, given in calls.items())
+        return Plain(above=(above,) if above else (), below=below, imports=tuple(calls))
 
     def _has_norms(
         self, construction: Construction, parts: Mapping[str, Plain], origin: Origin

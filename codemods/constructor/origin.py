@@ -1,7 +1,7 @@
 """Where the model of a constructor comes from: which calls make it, and who saw its parameters.
 
 FSDP2 shards in place: `fully_shard` replaces the parameters of the model, and an optimizer that was given the old ones
-trains nothing. The bridge remaps such an optimizer; plain code must not meet one.
+trains nothing. The bridge remaps such an optimizer, and plain code asks the runtime to.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ _LOOPS = (
 )
 _NO_MODULES = {"abc", "enum", "typing", "collections", "dataclasses"}
 HINT = "record it with `fsdp-migrate values`"
+_HELD = "an optimizer may already hold the parameters that the model had before it was wrapped"
 _ELSEWHERE = "the model is made elsewhere, where an optimizer may hold its parameters already"
 
 
@@ -43,11 +44,13 @@ class Origin:
         factories: the calls that make it.
         calls: the constructor, or where that gets a parameter, the calls of the function around it as well.
         is_part: whether it is taken out of another model.
+        has_optimizer: whether an optimizer may hold the parameters that it had before.
     """
 
     factories: list[tuple[File, ast.Call]] = field(default_factory=list)
     calls: list[tuple[File, ast.Call]] = field(default_factory=list)
     is_part: bool = False
+    has_optimizer: bool = False
 
 
 def origin_of(construction: Construction) -> Origin:
@@ -61,9 +64,17 @@ def origin_of(construction: Construction) -> Origin:
         search.add_call(construction.context.file, construction.call, construction.module)
         if not search.origin.factories:
             raise Stays(_ELSEWHERE)
+        if search.origin.has_optimizer and not keeps_parameters(construction):
+            raise Stays(_HELD)
     except Stays as stays:
         raise Stays(f"{stays}; {HINT}") from None
     return search.origin
+
+
+def keeps_parameters(construction: Construction) -> bool:
+    """Whether FSDP1 certainly kept the model's parameter objects, which optimizers from before then trained."""
+    value = construction.value("use_orig_params")
+    return value is not None and construction.constant(value) is True
 
 
 class _Search:
@@ -76,10 +87,7 @@ class _Search:
         """Follows the model of one call that wraps it."""
         if model is None:
             raise Stays("the model comes from an unpacked dictionary")
-        if self.reads_before(file, call, model):
-            raise Stays(
-                "an optimizer may already hold the parameters that the model had before it was wrapped"
-            )
+        self.origin.has_optimizer |= self.reads_before(file, call, model)
         self.origin.calls.append((file, call))
         self.follow(file, model, call)
 

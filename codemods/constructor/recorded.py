@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from fsdp_migrate.codemods.constructor import precision, recorded_units, training
 from fsdp_migrate.codemods.constructor.construction import FREE, NEEDED, Construction
-from fsdp_migrate.codemods.constructor.origin import HINT, Origin, origin_of
+from fsdp_migrate.codemods.constructor.origin import HINT, Origin, keeps_parameters, origin_of
 from fsdp_migrate.codemods.constructor.plain import Plain, Stays, has_torch, is_pure, spent
 from fsdp_migrate.codemods.constructor.recorded_checks import OPTIONS, conditions, written
 from fsdp_migrate.codemods.constructor.translate import HYBRID, mesh, translated
@@ -63,14 +63,16 @@ def origin(construction: Construction) -> Origin:
         Stays: if something held them, or neither says it.
     """
     known = construction.ran
-    if known is not None and known["parameters_held"]:
+    is_held = known is not None and known["parameters_held"]
+    if is_held and not keeps_parameters(construction):
         raise Stays("an optimizer, or a list, held the model's parameters when it was wrapped")
     try:
         return origin_of(construction)
     except Stays:
         if known is None:
             raise
-        return Origin(calls=[(construction.context.file, construction.call)])
+        calls = [(construction.context.file, construction.call)]
+        return Origin(calls=calls, has_optimizer=is_held)
 
 
 def chosen_class(construction: Construction) -> Plain:

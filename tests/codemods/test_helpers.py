@@ -26,6 +26,7 @@ REASONS = {
     "fill_unused_gradients": "FSDP2 leaves the gradient of a parameter that no forward used None, FSDP1's was zeros",
     "materialize": "to_empty takes all modules below or one; FSDP1 initialized those of one unit, in its own order",
     "no_sync": "set_requires_gradient_sync(False) stays in force until it is set back",
+    "replace_in_optimizers": "fully_shard replaces the parameters that an older optimizer holds, and tells no optimizer",
     "run_in_full_precision": "MixedPrecisionPolicy(output_dtype=...) casts to one type; FSDP1 gave the outputs of a "
     "BatchNorm the type of its inputs",
     "summon_full_params": "unshard() does not recurse, casts, and forgets changes",

@@ -768,3 +768,21 @@ def test_a_model_that_a_class_gets_when_it_is_made(
     _, report = migrated(tmp_path, {"train.py": text, "model.py": MODEL})
     (found,) = [f for f in report.findings if f.code == "FSDP002"]
     assert expected in found.message
+
+
+@pytest.mark.parametrize(
+    ("keeps", "expected"),
+    [("use_orig_params=True", "becomes"), ("use_orig_params=keep", "may already hold")],
+)
+def test_an_older_optimizer_goes_along_where_its_parameters_were_kept(
+    keeps: str, expected: str, tmp_path: Path
+) -> None:
+    optimizer = "    optimizer = torch.optim.AdamW(model.parameters())\n"
+    text = TRAIN.replace(optimizer, "").replace("FSDP(model)", f"FSDP(model, {keeps})")
+    text = text.replace("model = Net()\n", f"model = Net()\n    unsharded = 1\n{optimizer}")
+    after, report = migrated(tmp_path, {"train.py": text, "model.py": MODEL})
+    (found,) = [f for f in report.findings if f.code == "FSDP002"]
+    assert expected in found.message
+    assert ("replace_in_optimizers(unsharded_, model)" in after["train.py"]) is (
+        expected == "becomes"
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -174,6 +176,27 @@ def test_prefetching_follows_the_first_forward() -> None:
     assert b._states_to_forward_prefetch == []
     assert not model.a.module._forward_pre_hooks
     assert not model.module._forward_hooks
+
+
+OLDER = """\
+import torch.distributed as dist
+from torch import nn, optim
+from torch.distributed.device_mesh import init_device_mesh
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+models = [nn.Linear(2, 2), nn.Linear(2, 2)]
+optimizers = [optim.SGD(model.parameters(), lr=0.1) for model in models]
+unsharded = dict(models[1].named_parameters())
+from fsdp_migrate.runtime import FullyShardedDataParallel, fully_shard, replace_in_optimizers
+models[0] = FullyShardedDataParallel(models[0], use_orig_params=True)
+fully_shard(models[1], mesh=init_device_mesh("cpu", (1,)))
+replace_in_optimizers(unsharded, models[1])
+for model, optimizer in zip(models, optimizers):
+    assert optimizer.param_groups[0]["params"] == list(model.parameters())
+"""
+
+
+def test_an_optimizer_that_is_older_than_the_runtime() -> None:
+    subprocess.run([sys.executable, "-W", "ignore", "-c", OLDER], check=True)
 
 
 def test_an_older_optimizer() -> None:
