@@ -9,8 +9,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cached_property
 
 from fsdp_migrate.codemods.constructor.construction import Construction
+from fsdp_migrate.codemods.constructor.makers import Uses, runs_only
 from fsdp_migrate.codemods.constructor.origin import is_module, may_be_module
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.models import given
@@ -52,7 +54,7 @@ class Before:
         self._first: dict[ast.AST | None, int] = {}
         self._wrapped: set[str] = set()
         self._names: dict[ast.AST | None, set[str]] = {}
-        self._constructors = {each.call for each in constructions}
+        self._constructors = {each.call: each.context.file for each in constructions}
         for each in constructions:
             file = each.context.file
             function = file.function(each.call)
@@ -87,6 +89,36 @@ class Before:
             return False
         cls = file.enclosing_class(function)
         return cls is not None and is_module(self.context.program, Definition(file, cls))
+
+    def rules_out(self, node: ast.AST, uses: Uses) -> bool:
+        """Whether a node never runs where the models are wrapped: it does only where a test fails that holds at each
+        constructor, `if not args.fsdp` beside `if args.fsdp`."""
+        return bool(self._tests) and runs_only(self.context.file, node, self._fails, uses, set())
+
+    @cached_property
+    def _tests(self) -> set[tuple[str, bool]]:
+        """The tests that hold at all constructors, or that do not, by their text."""
+        every = [set(self._fixed(file, call)) for call, file in self._constructors.items()]
+        return set.intersection(*every) if every else set()
+
+    def _fails(self, file: File, node: ast.AST) -> bool:
+        return any((text, not truth) in self._tests for text, truth in self._fixed(file, node))
+
+    def _fixed(self, file: File, node: ast.AST) -> Iterator[tuple[str, bool]]:
+        """The tests at a node whose values never change: of constants of the file, and what is never set of them."""
+        for test, truth in _holding(file, node):
+            inside = list(ast.walk(test))
+            names = [file.variable(each) for each in inside if isinstance(each, ast.Name)]
+            fields = {each.attr for each in inside if isinstance(each, ast.Attribute)}
+            is_set = any(
+                isinstance(each.ctx, ast.Store)
+                for other in self.context.program.files
+                for field in fields
+                for each in other.attributes.get(field, ())
+            )
+            is_fixed = all(f and f.scope is file.scope and len(f.bindings) == 1 for f in names)
+            if is_fixed and not is_set and not any(isinstance(each, ast.Call) for each in inside):
+                yield f"{file.name}: {ast.unparse(test)}", truth
 
     def _only_makes(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
         """Whether a function is called only where it makes a model, which is wrapped afterwards."""

@@ -353,7 +353,10 @@ class Decisions:
             before = Before(context, made, partial(_calls, every), factories, nested=nested)
             for node, text in dependences(context, handled, before, has_memory=ran):
                 function = context.file.function(node)
-                if ran and function not in running and reach_of(self.program).is_unused(function):
+                unused = (
+                    ran and function not in running and reach_of(self.program).is_unused(function)
+                )
+                if unused or before.rules_out(node, uses):
                     continue
                 reason = f"{context.file.shown}:{getattr(node, 'lineno', 1)} {text}"
                 if text not in (GATHERED, WHOLE):

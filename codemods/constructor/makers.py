@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Sequence
+from itertools import takewhile
 
 from fsdp_migrate.codemods.constructor.construction import (
     CONSTRUCTOR,
@@ -75,15 +76,25 @@ def runs_under(call: Construction, uses: Uses, contexts: Iterable[Context]) -> b
             if name == WRAP and not (called and context.file is maker.context.file):
                 return False
     statement = with_of(maker.context, maker)
-    return call.is_sure or _is_inside(call.context.file, call.call, statement, uses, set())
+
+    def is_inside(file: File, node: ast.AST) -> bool:
+        around = takewhile(lambda each: not isinstance(each, _LATER), file.ancestors(node))
+        return any(each is statement for each in around)
+
+    return call.is_sure or runs_only(call.context.file, call.call, is_inside, uses, set())
 
 
-def _is_inside(
-    file: File, node: ast.AST, statement: ast.AST | None, uses: Uses, seen: set[ast.AST]
+def runs_only(
+    file: File,
+    node: ast.AST,
+    where: Callable[[File, ast.AST], bool],
+    uses: Uses,
+    seen: set[ast.AST],
 ) -> bool:
+    """Whether code runs at some places alone: its own is one, or all calls of the function around it are."""
+    if where(file, node):
+        return True
     for parent in file.ancestors(node):
-        if parent is statement:
-            return True
         if isinstance(parent, ast.ClassDef | ast.Lambda | ast.AsyncFunctionDef) or parent in seen:
             return False
         if isinstance(parent, ast.FunctionDef):
@@ -95,7 +106,7 @@ def _is_inside(
             every = list(uses(parent.name if cls is None else cls.name))
             return bool(every) and all(
                 getattr(other.parents[use], "func", None) is use
-                and _is_inside(other, use, statement, uses, seen)
+                and runs_only(other, use, where, uses, seen)
                 for other, use in every
             )
     return False

@@ -786,3 +786,51 @@ def test_an_older_optimizer_goes_along_where_its_parameters_were_kept(
     assert ("replace_in_optimizers(unsharded_, model)" in after["train.py"]) is (
         expected == "becomes"
     )
+
+
+TWO_WAYS = """\
+import copy
+import os
+from model import Net
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+SHARDED = os.environ["WAY"] == "sharded"
+
+
+class Average:
+    def __init__(self, model):
+        self.model = copy.deepcopy(model)
+
+
+def main():
+    model = Net()
+    if SHARDED:
+        model = FSDP(model)
+    else:
+        model = DDP(model)
+    average = None if SHARDED else Average(model)
+    train(model, average)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_plain"),
+    [
+        ("", "", True),
+        ("SHARDED else Average", "OTHER else Average", False),
+        ("    else:\n", "    model = FSDP(Net())\n    if not SHARDED:\n", False),
+        ("def main():\n", "def main(SHARDED):\n", False),
+        ("class Average", "SHARDED = True\n\n\nclass Average", False),
+        ("    train(", "    Average(model)\n    train(", False),
+        ("    train(", "    train(Average, ", False),
+    ],
+    ids=["no", "a test", "a constructor", "a parameter", "a variable", "a call", "a use"],
+)
+def test_what_only_runs_where_no_model_is_wrapped_depends_on_nothing(
+    before: str, after: str, is_plain: bool, tmp_path: Path
+) -> None:
+    text = TWO_WAYS.replace(before, after) if before else TWO_WAYS
+    _, report = migrated(tmp_path, {"train.py": text, "model.py": MODEL})
+    found = [f for f in report.findings if f.code == "FSDP002"]
+    assert all(("copies a sharded model" not in f.message) is is_plain for f in found)
