@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import warnings
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from torch.distributed.tensor import DTensor
 
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime import FullyShardedDataParallel as Ours
+from fsdp_migrate.runtime import torch_private
 from fsdp_migrate.runtime.materialize import own_modules
 
 pytestmark = pytest.mark.usefixtures("one_rank")
@@ -288,3 +290,72 @@ def test_modules_in_two_places_are_one() -> None:
     inner = nn.Linear(2, 2)
     model = nn.Sequential(nn.Sequential(inner), nn.Sequential(inner))
     assert own_modules(model, ()) == [model, model[0], model[1], inner]
+
+
+class Changing(nn.Linear):
+    """Changes its input in place."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        input += 1
+        return super().forward(input)
+
+
+class Using(nn.Module):
+    """Hands on a tensor that it goes on with."""
+
+    def __init__(self, view: Callable[[torch.Tensor], torch.Tensor], by_name: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.view, self.by_name = view, by_name
+        self.first, self.changing = nn.Linear(4, 8), Changing(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        given = self.view(self.first(x))
+        changed = self.changing(input=given) if self.by_name else self.changing(given)
+        return changed * given
+
+
+INPUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a tensor": lambda hidden: hidden.reshape(-1, 4).clone(),
+    "a view": lambda hidden: hidden[:, :4],
+    "one of several views": lambda hidden: hidden.chunk(2, dim=1)[0],  # torch lets nobody change it
+}
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+@pytest.mark.parametrize("name", INPUTS)
+def test_a_unit_may_change_the_inputs_that_torch_lets_a_module_change(
+    name: str, by_name: bool
+) -> None:
+    def outcome(model: nn.Module) -> Any:
+        try:
+            result = model(torch.ones(2, 4))
+        except RuntimeError as error:
+            return "view and is being modified inplace" in str(error)
+        result.sum().backward()
+        return result.tolist(), [runtime.local_shard(p.grad).tolist() for p in model.parameters()]  # type: ignore[arg-type]
+
+    alone = Using(INPUTS[name], by_name)
+    model = Ours(copy.deepcopy(alone), auto_wrap_policy=runtime.ModuleWrapPolicy({Changing}))
+    expected = outcome(alone)
+    assert (expected is True) is (name == "one of several views")
+    assert outcome(model) == expected
+
+
+def test_inference_may_come_before_training() -> None:
+    class Choosing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.other = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.used(x)
+
+    policy = runtime.ModuleWrapPolicy({nn.Linear})
+    model = Ours(Choosing(), auto_wrap_policy=policy)
+    with torch.inference_mode():
+        model(torch.ones(2, 4))
+    (group,) = torch_private.parameter_groups(model.other)
+    assert group.is_sharded  # nobody has asked for its parameters
+    model(torch.ones(2, 4)).sum().backward()
+    assert model.used.weight.grad is not None
