@@ -38,14 +38,12 @@ from fsdp_migrate.facts.scopes import Imported
 from fsdp_migrate.facts.values import branches
 
 Dependence = tuple[ast.AST, str]
-# The two that a plain form can provide for.
-# A plain model's own state dicts are of shards, unless the runtime is told to make them whole.
+# A plain form can provide for two: a plain model's own state dicts are of shards, unless the runtime makes them whole.
 WHOLE = "may save or load the model by its own state_dict, whose tensors are whole under FSDP1"
 # After an evaluation FSDP2's root stays gathered, unless it is told to free its parameters. FSDP1's does, too, but it shows its
 # shards, and evaluates by the gathered values again even if the shards have changed since: no plain model does that.
-GATHERED = "may give an optimizer parameters that are gathered after an evaluation"
+GATHERED = "may give an optimizer parameters, or clear their gradients, while they are gathered after a forward"
 _CHANGED = "may read or change parameters after an evaluation, whose gathered values FSDP1 keeps"
-
 _SET = "sets .data of what may be a parameter: FSDP2 goes on with the memory that it had"
 
 # Static functions of the runtime's class that take a plain model as well.
@@ -81,7 +79,7 @@ WORDS = re.compile(
     rb"|".join(re.escape(name.encode()) for name in _INTERFACE)
     + rb"|clip_grad_norm_|\.module\b|state_dict|named_|__class__|type\(|deepcopy|\.forward\(|\.apply\("
     + rb"|\.data\b|\.children\(|_modules\b|\.save\(|\.dumps?\(|meta|empty_weights|getattr|isinstance"
-    + rb"|channels_last|inplace|register_forward|\.parameters\(|\.buffers\(|Parameter\(|autocast"
+    + rb"|channels_last|inplace|register_forward|\.parameters\(|\.buffers\(|Parameter\(|autocast|zero_grad"
 )
 _NO_MODEL = re.compile(
     r"optim|opt$|sched|scaler|loader|sampler|metric|callback|tokenizer|dataset|iterator|meter|ampl?$"
@@ -148,9 +146,9 @@ class _Search:
 
     def may_be_model(self, expression: ast.expr, file: File | None = None) -> bool:
         """Whether an expression can be a model, by what it holds or by its name."""
-        named = _MODEL.search(last_name(expression).lower())
+        named = _MODEL.search(last_name(expression).lower()) is not None
         holds = self.context.models.can_hold(expression, file or self.file)
-        return bool(named) or holds or self.context.can_be_model(expression)
+        return named or holds or self.context.can_be_model(expression)
 
     def references(self) -> Iterator[Dependence]:
         for node, name in (*self.context.references.items(), *self.context.quoted.items()):
@@ -357,6 +355,8 @@ class _Search:
                 yield node, "reads the children of the model, which are its wrapper's under FSDP1"
 
     def parameters(self) -> Iterator[Dependence]:
+        clearing = (n for n in self.attributes("zero_grad") if self.may_be_model(n.value))
+        yield from ((node, GATHERED) for node in clearing)
         for node in self.attributes("parameters", "buffers"):
             if not self.may_be_model(node.value) or self._takes_sharded(node):
                 continue

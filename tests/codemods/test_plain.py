@@ -168,11 +168,14 @@ STATES = {
         "def save(m):\n    if not isinstance(m, FSDP):\n        return m.state_dict()"
     ),
 }
-# What makes an optimizer where FSDP2 would have left the root's parameters gathered.
+# What makes an optimizer, or clears gradients, where FSDP2 would have left the root's parameters gathered.
 GATHERED = {
     "an optimizer after an evaluation": (
         "def f(loader):\n    model = FSDP(Net())\n    evaluate(model, loader)\n"
         "    return torch.optim.AdamW(model.parameters())"
+    ),
+    "gradients that the model clears after its forward": (
+        "def f(x):\n    loss = model(x)\n    model.zero_grad()\n    loss.backward()"
     ),
     "an optimizer after the model has run": (
         "def f(x):\n    model = build()\n    print(model(x))\n    return torch.optim.AdamW(model.parameters())\n\n\n"
