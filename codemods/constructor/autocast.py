@@ -32,11 +32,23 @@ def regions(context: Context, may_be_model: Callable[[ast.expr, File], bool]) ->
             continue
         if _trains_nothing(file, use):
             continue
-        item = next(a for a in file.ancestors(use) if isinstance(a, ast.withitem | ast.stmt))
-        around = file.parents[item] if isinstance(item, ast.withitem) else item
-        known = isinstance(around, ast.With | ast.AsyncWith | ast.FunctionDef)
-        if not known or _forwards(context, file, around.body, may_be_model, set()) > 1:  # type: ignore[attr-defined]
-            yield use
+        for region in _regions(file, use):
+            known = isinstance(region, ast.With | ast.AsyncWith | ast.FunctionDef)
+            if not known or _forwards(context, file, region.body, may_be_model, set()) > 1:  # type: ignore[attr-defined]
+                yield use
+
+
+def _regions(file: File, use: ast.AST) -> list[ast.AST]:
+    """The regions that a use of autocast begins, also by a local name: `amp = autocast if half else nullcontext`."""
+    item = _holder(file, use)
+    target = item.targets[0] if isinstance(item, ast.Assign) else None
+    named = isinstance(target, ast.Name) and file.function(target) is not None
+    items = [_holder(file, read) for read in file.reads(target)] if named else [item]  # type: ignore[arg-type]
+    return [file.parents[each] if isinstance(each, ast.withitem) else each for each in items]
+
+
+def _holder(file: File, use: ast.AST) -> ast.AST:
+    return next(a for a in file.ancestors(use) if isinstance(a, ast.withitem | ast.stmt))
 
 
 def _trains_nothing(file: File, use: ast.AST) -> bool:

@@ -19,6 +19,7 @@ from fsdp_migrate.facts.names import CLASS
 
 # What may run later than the statement that it is in.
 _LATER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.GeneratorExp, ast.ClassDef)
+_DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 # Where the files that share a model name something.
 Uses = Callable[[str], Iterable[tuple[File, ast.expr]]]
 
@@ -78,7 +79,7 @@ def runs_under(call: Construction, uses: Uses, contexts: Iterable[Context]) -> b
     statement = with_of(maker.context, maker)
 
     def is_inside(file: File, node: ast.AST) -> bool:
-        around = takewhile(lambda each: not isinstance(each, _LATER), file.ancestors(node))
+        around = takewhile(lambda each: not isinstance(each, _DEFINED), file.ancestors(node))
         return any(each is statement for each in around)
 
     return call.is_sure or runs_only(call.context.file, call.call, is_inside, uses, set())

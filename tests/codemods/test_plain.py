@@ -57,6 +57,10 @@ DEPENDENT = {
         "def loss(m, x):\n    return m(x)\n\n\ndef f(x):\n    with torch.autocast('cuda'):\n"
         "        return loss(model, x) + loss(model, x)"
     ),
+    "two forwards in a region of autocast with a name": (
+        "def f(x):\n    amp = torch.autocast('cuda')\n    with amp:\n        return model(x) - model(x).detach()"
+    ),
+    "a region of autocast that is handed on": "def f(g):\n    amp = torch.autocast\n    return g(amp)",
     "autocast that is kept": "def f():\n    region = torch.autocast('cuda')\n    return region",
     "hooks that may see shards": (
         "def f(hook):\n    for m in model.modules():\n        m.register_forward_hook(hook)"
@@ -248,6 +252,10 @@ INDEPENDENT = {
     ),
     "a region of autocast without gradients": (
         "@torch.no_grad()\ndef f(xs):\n    with torch.autocast('cuda'):\n        return [model(x) for x in xs]"
+    ),
+    "regions of autocast with a name": (
+        "def f(xs, half):\n    amp = torch.autocast if half else lambda _: null\n    for x in xs:\n"
+        "        with amp('cuda'):\n            y = model(x)\n        y.backward()"
     ),
     "a function made in a region of autocast": (
         "def f(x):\n    with torch.autocast('cuda'):\n        def run():\n            return model(x)\n\n"

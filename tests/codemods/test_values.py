@@ -340,6 +340,12 @@ def test_wrap_in_a_function_is_plain_where_it_runs_under_enable_wrap_alone(progr
     )
 
 
+def test_wrap_in_a_generator_runs_where_that_is(program: Path) -> None:
+    in_generator = WRAPPED.replace("model = build()", "model = Many(build() for _ in range(2))")
+    (program / "train.py").write_text(in_generator)
+    assert "becomes fully_shard" in reason(program, recorded(program, **BY_WRAP))
+
+
 @pytest.mark.parametrize(
     "text",
     [
