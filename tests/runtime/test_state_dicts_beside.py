@@ -94,3 +94,11 @@ def test_older_functions_advise_others(name: str) -> None:
         return [str(each.message) for each in caught if "deprecated" in str(each.message)]
 
     assert told(runtime) == told(fsdp)
+
+
+def test_an_optimizer_of_no_groups_has_no_states() -> None:
+    """Where FSDP1 ends with `StopIteration`."""
+    model = runtime.FullyShardedDataParallel(nn.ReLU(), device_id=torch.device("cpu"))
+    states: dict[str, Any] = {"state": {}, "param_groups": []}
+    shard = runtime.FullyShardedDataParallel.shard_full_optim_state_dict
+    assert shard(states, model, optim_input=[]) == states

@@ -359,3 +359,14 @@ def test_inference_may_come_before_training() -> None:
     assert group.is_sharded  # nobody has asked for its parameters
     model(torch.ones(2, 4)).sum().backward()
     assert model.used.weight.grad is not None
+
+
+@pytest.mark.parametrize("cache", [False, True])
+def test_autocast_keeps_casts_again_after_a_forward(cache: bool) -> None:
+    model = Ours(nn.Linear(4, 4))
+    with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=cache):
+        model(torch.ones(2, 4))
+        assert torch.is_autocast_cache_enabled() is cache
+        with pytest.raises(RuntimeError):
+            model(torch.ones(2, 3))
+        assert torch.is_autocast_cache_enabled() is cache
