@@ -56,7 +56,8 @@ class _Names:
         self.has_last_comma = isinstance(self.names[-1].comma, cst.Comma)
 
     def rename(self, place: int, new: str) -> None:
-        """Another name at the same place."""
+        """Another name at the same place; comments around its `as` are loose."""
+        self.loose = [*_comments(*_parts(self.names[place])[:1]), *self.loose]
         comma = self.names[place].comma
         self.names[place] = _alias(new).with_changes(comma=comma)
 

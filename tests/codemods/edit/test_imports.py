@@ -396,3 +396,9 @@ def test_a_comment_keeps_the_space_at_its_end_on_other_lines() -> None:
     text = f"from {FSDP} import FSDP  # why \n"
     long = Change(add=((FSDP, "a" * 30), (FSDP, "b" * 30)))
     assert edited(text, long).startswith(f"from {FSDP} import (  # why \n")
+
+
+def test_a_comment_around_as_stays_where_another_name_comes() -> None:
+    text = f"from {FSDP} import (\n    FSDP as\n    # why\nF,\n)\n"
+    after = f"# why\nfrom {FSDP} import (\n    fully_shard,\n)\n"
+    assert edited(text, swap("F", "fully_shard")) == after
