@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Edit, Edits, Import
-from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.file import NEWLINE, File
 from fsdp_migrate.facts.scopes import Assigned, Imported
 from fsdp_migrate.facts.values import Value, branches
 from fsdp_migrate.findings import Action
@@ -182,7 +182,7 @@ def bound(construction: Construction, name: str, text: str) -> tuple[str, tuple[
 
 def bracketed(text: str) -> str:
     """An expression that may go over several lines, for a statement of its own; Black drops spare brackets."""
-    return f"({text})" if "\n" in text else text
+    return f"({text})" if NEWLINE.search(text) else text
 
 
 def device_type(construction: Construction) -> str:

@@ -177,6 +177,11 @@ FOUND = {
         "from __future__ import annotations;\ntry:\n    import torch\nexcept ImportError: pass\n"
         "model = torch.distributed.fsdp.FullyShardedDataParallel(model)\n"
     ),
+    "a model over lines that end in a lone CR": (
+        f"{POLICY}def f():\n    return FSDP(Net  # in\n  (), sync_module_states=True)\n".replace(
+            "\n", "\r"
+        )
+    ),
     "nothing is ignored": (
         f"{POLICY}from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler\n"
         "model = Net()\nmodel = FSDP(model, ignored_modules=None)\nscaler = ShardedGradScaler(enabled=True)\n"
