@@ -69,6 +69,9 @@ class _File:
         edits: list[Edit] = []
         for code, said in self.translated(roots):
             wanted = [each.change for each in said if each.change]
+            if not wanted:
+                self.report(code, said)
+                continue
             shown = [self.is_on(code, each.place.span) for each in said]
             try:
                 if not all(shown):
@@ -80,7 +83,7 @@ class _File:
                     raise Refused("two sections share a setting, and want different things")
                 self.check(roots, [*changes, *wanted], together)
             except Refused as refusal:
-                self.report(code, said, f"stays as it is: {refusal}" if wanted else "")
+                self.report(code, said, f"stays as it is: {refusal}")
                 continue
             changes += wanted
             edits = together

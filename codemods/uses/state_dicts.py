@@ -180,8 +180,6 @@ def _replacements(context: Context, body: Body, asked: Settings) -> Iterator[Rep
     # The runtime's takes whole states and shards, whatever the type. Only `rank0_only` changes what it does.
     if body.to_load and (asked.loads_on_rank_0 or is_set(context.models)):
         raise Unknown("optim_state_dict_to_load goes by rank0_only")
-    if body.calls and has_other_names(context):
-        raise Unknown("names of the state dict may be the program's own")
     for call in body.saves:
         assert isinstance(call.func, ast.Attribute)
         if asked.options is None:
@@ -194,6 +192,8 @@ def _replacements(context: Context, body: Body, asked: Settings) -> Iterator[Rep
         yield Replacement(call, "get_model_state_dict", arguments)
     for call in body.loads:
         yield _loading(context, call)
+    if body.calls and has_other_names(context):  # last: it searches the files that this one imports
+        raise Unknown("names of the state dict may be the program's own")
 
 
 def _keyword(name: str, value: str) -> list[str]:
@@ -336,16 +336,14 @@ def _bare(context: Context) -> Iterator[Found]:
         if not isinstance(call, ast.Call) or call.func is not attribute or call.args:
             continue
         constructor = _constructor(context, call, model) if not call.keywords else None
-        if constructor is None or _may_have_type(context, call) or has_other_names(context):
-            continue
-        if is_kept(context, call):
+        if constructor is None or _may_have_type(context, call) or is_kept(context, call):
             continue
         made = Replacement(
             call,
             "get_model_state_dict",
             [context.source(model), "options=StateDictOptions(full_state_dict=True)"],
         )
-        if are_editable(context, [made]):
+        if are_editable(context, [made]) and not has_other_names(context):
             yield Found(
                 BARE,
                 call,

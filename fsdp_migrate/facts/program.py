@@ -121,9 +121,9 @@ class Program:
 
         Several files may claim one name (`utils.py` in two example folders): the one nearest to the importer is meant.
         """
-        key = dotted, folder
         if dotted.rpartition(".")[2] not in self._by_last:
             return None
+        key = dotted, folder
         if key not in self._located:
             tail = dotted.replace(".", os.sep)
             suffixes = (f"{os.sep}{tail}.py", f"{os.sep}{tail}{os.sep}__init__.py")
