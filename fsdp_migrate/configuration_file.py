@@ -8,7 +8,7 @@ from bisect import bisect
 from collections.abc import Iterator, Sequence
 
 from fsdp_migrate.codemods.context import Silenced
-from fsdp_migrate.codemods.edit.text import Refused, overlap
+from fsdp_migrate.codemods.edit.text import Refused, overlap, spliced
 from fsdp_migrate.codemods.libraries.edits import edits_of
 from fsdp_migrate.codemods.libraries.rules import BY_CODE
 from fsdp_migrate.codemods.rule import Edit
@@ -78,7 +78,7 @@ class _File:
                     raise Refused("a comment silences a part of it")
                 if self.options.form == "bridge":
                     raise Refused("--form bridge changes imports and nothing else")
-                together = sorted({*edits, *edits_of(self.text, wanted)})
+                together = [*edits, *edits_of(self.text, wanted)]
                 if overlap(together):
                     raise Refused("two sections share a setting, and want different things")
                 self.check(roots, [*changes, *wanted], together)
@@ -89,7 +89,7 @@ class _File:
             edits = together
             self.report(code, said)
         if edits and not self.options.only_checks:
-            self.outcome.after = _applied(self.text, edits)
+            self.outcome.after = spliced(self.text, edits)
             after = self.source.encode(self.outcome.after)
             self.outcome.change = FileChange(self.source.path, self.source.data, after)
 
@@ -117,7 +117,7 @@ class _File:
     def check(self, roots: Sequence[Value], changes: Sequence[Change], edits: list[Edit]) -> None:
         """The new text says what was meant, and nothing else has changed."""
         try:
-            after = [plain(root) for root in self.read(_applied(self.text, edits))]
+            after = [plain(root) for root in self.read(spliced(self.text, edits))]
         except Unreadable as error:
             raise Refused(f"the result would not parse ({error})") from None
         if after != [plain(root, changes) for root in roots]:
@@ -156,9 +156,3 @@ class _File:
                 said = (each.action, each.message, each.construct)
                 found = Finding(self.source.shown, *places, rule.code, rule.name, *said)
                 self.outcome.findings.append(found)
-
-
-def _applied(text: str, edits: Sequence[Edit]) -> str:
-    for edit in reversed(edits):
-        text = text[: edit.start] + edit.text + text[edit.end :]
-    return text

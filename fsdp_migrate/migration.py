@@ -140,10 +140,7 @@ def _settled(
             settled.append(each)
             continue
         try:
-            edits = list(each.edits())
-            together = sorted(
-                dict.fromkeys([*taken, *edits]), key=lambda edit: (edit.start, edit.end)
-            )
+            together = [*taken, *each.edits()]
             if overlap(together):
                 raise Refused("another rewrite changes the same code")
         except Refused as refusal:

@@ -108,7 +108,7 @@ def handled_by(
         every |= {edit for each in edited if each.edits for edit in each.edits()}
     except Refused as refusal:
         raise Stays(str(refusal)) from None
-    if overlap(sorted(every, key=lambda edit: (edit.start, edit.end))):
+    if overlap(every):
         raise Stays("two rewrites change the same code")
     regions = [node for form in own for node in form.removed]
     regions += [node for each in edited for node in each.removed]

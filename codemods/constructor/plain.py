@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.edit.text import spliced
 from fsdp_migrate.codemods.rule import Edit, Edits, Import
 from fsdp_migrate.facts.file import NEWLINE, File
 from fsdp_migrate.facts.scopes import Assigned, Imported
@@ -311,17 +312,14 @@ def _text(context: Context, value: ast.expr, table: Table) -> str | None:
         return None
     if not inner:
         return table(value)
-    start, _ = context.file.span(value)
-    text = context.source(value)
-    for each in sorted(inner, key=lambda node: -context.file.span(node)[0]):
+    edits = []
+    for each in inner:
         made = _text(context, each, table)
         if made is None:
             return None
-        if not branches(each) and " if " in made:
-            made = f"({made})"
-        first, last = (place - start for place in context.file.span(each))
-        text = text[:first] + made + text[last:]
-    return text
+        is_open = not branches(each) and " if " in made
+        edits.append(context.replace(each, f"({made})" if is_open else made))
+    return spliced(context.file.text, edits, *context.file.span(value))
 
 
 def _assigned(context: Context, name: ast.expr) -> list[Assigned]:

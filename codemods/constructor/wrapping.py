@@ -16,6 +16,7 @@ from fsdp_migrate.codemods.constructor.construction import FORMER_NAMES, Argumen
 from fsdp_migrate.codemods.constructor.plain import Plain, Said, Stays, spent
 from fsdp_migrate.codemods.constructor.translate import unit_condition
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.edit.text import spliced
 from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import UNKNOWN, Definition, External
@@ -193,11 +194,10 @@ def _names_of(body: ast.expr, parameter: str) -> list[ast.Name]:
 
 def _of_loop(context: Context, function: ast.Lambda) -> str:
     """The body of a condition, with `{module}` for its parameter."""
-    start, _ = context.file.span(function.body)
-    text, parameter = context.source(function.body), function.args.args[0].arg
-    uses = [n for n in ast.walk(function.body) if isinstance(n, ast.Name) and n.id == parameter]
-    for first, last in sorted((context.file.span(use) for use in uses), reverse=True):
-        text = f"{text[: first - start]}\0{text[last - start :]}"
+    body, parameter = function.body, function.args.args[0].arg
+    uses = [n for n in ast.walk(body) if isinstance(n, ast.Name) and n.id == parameter]
+    edits = [context.replace(use, "\0") for use in uses]
+    text = spliced(context.file.text, edits, *context.file.span(body))
     return text.replace("{", "{{").replace("}", "}}").replace("\0", "{module}")
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fsdp_migrate.codemods.edit.text import comments, edited_part
+from fsdp_migrate.codemods.edit.text import comments, spliced
 from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.facts.file import NEWLINE, File
 from fsdp_migrate.facts.names import is_module
@@ -258,7 +258,7 @@ def _edited_modules(file: File, change: ImportChange, base: str, limit: int) -> 
     others = new_statements(made, base, limit)
     if change.drop:
         return Edited(None, others, comments(file.source(change.node)))
-    text = edited_part(file, *file.span(change.node), list(_modules(file, change)))
+    text = spliced(file.text, _modules(file, change), *file.span(change.node))
     first = change.node.names[0]
     module, _ = change.move.get(first.asname or first.name, (first.name, ""))
     return Edited(Code(module, (), text), others, exact=True)

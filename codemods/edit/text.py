@@ -30,30 +30,31 @@ def apply(text: str, edits: Iterable[Edit]) -> str:
     Raises:
         Refused: if two edits overlap, a comment would be lost, or the result does not parse.
     """
-    ordered = sorted(dict.fromkeys(edits), key=lambda edit: (edit.start, edit.end))
-    if overlap(ordered):
+    edits = list(edits)
+    if overlap(edits):
         raise Refused("two rewrites want the same code")
-    pieces, position = [], 0
-    for edit in ordered:
-        pieces += [text[position : edit.start], edit.text]
-        position = edit.end
-    after = "".join([*pieces, text[position:]])
+    after = spliced(text, edits)
     _check(text, after)
     return after
 
 
-def edited_part(file: File, start: int, end: int, edits: Iterable[Edit]) -> str:
-    """A part of a file's text after edits inside of it."""
-    text = file.text
-    for edit in sorted(edits, reverse=True):
-        text = text[: edit.start] + edit.text + text[edit.end :]
-        end += len(edit.text) - (edit.end - edit.start)
-    return text[start:end]
+def spliced(text: str, edits: Iterable[Edit], start: int = 0, end: int | None = None) -> str:
+    """A text, or a part of it, after edits inside of it."""
+    pieces = []
+    for edit in _in_order(edits):
+        pieces += [text[start : edit.start], edit.text]
+        start = edit.end
+    return "".join([*pieces, text[start:end]])
 
 
-def overlap(ordered: Sequence[Edit]) -> bool:
-    """Whether two of some edits, in the order of their places, want the same text."""
-    return any(next_.start < edit.end for edit, next_ in pairwise(ordered))
+def _in_order(edits: Iterable[Edit]) -> list[Edit]:
+    """Edits by their places, each once."""
+    return sorted(dict.fromkeys(edits), key=lambda edit: (edit.start, edit.end))
+
+
+def overlap(edits: Iterable[Edit]) -> bool:
+    """Whether two of some edits want the same text."""
+    return any(behind.start < edit.end for edit, behind in pairwise(_in_order(edits)))
 
 
 def comments(text: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from fsdp_migrate.codemods.constructor.before import asks_first
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.left.private_names import FLAT, HANDLE
 from fsdp_migrate.codemods.rule import Found, Rule
@@ -77,9 +78,8 @@ def _attribute(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
     speaks = bool(context.references) or "distributed.fsdp._" in context.file.text
     likely = name in _UNMISTAKABLE or (name in _LIKELY and speaks)
     is_self = isinstance(owner, ast.Name) and owner.id == "self"
-    if (context.can_be_model(owner) or (likely and not is_self)) and not _is_guarded(
-        context, attribute
-    ):
+    may_be_meant = context.can_be_model(owner) or (likely and not is_self)
+    if may_be_meant and not asks_first(context.file, attribute):
         yield Found(ATTRIBUTE, attribute, Action.MANUAL, ATTRIBUTES[name], f".{name}")
 
 
@@ -94,15 +94,6 @@ def _reshard(context: Context, attribute: ast.Attribute) -> ast.Call | None:
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
     frees = len(given) == 1 and isinstance(given[0], ast.Constant) and given[0].value is True
     return call if frees else None
-
-
-def _is_guarded(context: Context, attribute: ast.Attribute) -> bool:
-    """Whether `hasattr` decides on an attribute, which answers False of the bridge's models."""
-    question = f"hasattr({ast.unparse(attribute.value)}, {attribute.attr!r})"
-    return any(
-        isinstance(parent, ast.If | ast.IfExp | ast.BoolOp) and question in ast.unparse(parent)
-        for parent in context.file.ancestors(attribute)
-    )
 
 
 def _flat_names(context: Context) -> Iterator[Found]:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import (
     comments_between,
-    edited_part,
     formatted,
     in_steps,
     indentation,
     newline,
+    spliced,
 )
 from fsdp_migrate.codemods.rule import Edit, Import
 from fsdp_migrate.codemods.uses.state_dict_settings import MODULE
@@ -94,12 +94,12 @@ def _in_statement(
     context: Context, statement: ast.stmt, calls: Sequence[Replacement], shift: int
 ) -> list[Edit]:
     file = context.file
-    edits = sorted(Edit(*file.span(each.call), each.code) for each in calls)
+    edits = [Edit(*file.span(each.call), each.code) for each in calls]
     first, last = file.span(statement)
     indent = indentation(file, statement)
     indent = indent[: len(indent) + shift]
     limit = max(context.line_length - len(indent), 40)
-    code = edited_part(file, first, last, [e for e in edits if first <= e.start and e.end <= last])
+    code = spliced(file.text, edits, first, last)
     on_one_line = "\n" not in file.text[first:last] and context.is_alone(statement)
     # Other rules edit FSDP1's names: a statement that has any is not written anew as a whole.
     names_fsdp1 = any(node in context.references for node in ast.walk(statement))
