@@ -4,11 +4,15 @@
     constructor/    the call FSDP(...) and its arguments
     uses/           what is done with a model: state dicts, clipping, accumulation, tests of its class
     left/           what no FSDP2 program can have, or reads differently: found and explained
+    libraries/      FSDP1 as Accelerate and other libraries are told to use it
 
 What they share:
 
     rule            what a rule is, and what it finds
     registry        all rules by code
     context         one file as a rule sees it: its facts, and how to edit it
+    models          which expressions can hold a model
+    imports         the imports that a file needs and no longer needs
+    silenced        the comments that silence nothing
     edit/           edits of text, call arguments and imports that keep every comment
 """

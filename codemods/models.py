@@ -1,4 +1,4 @@
-"""Which expressions can hold an FSDP1 model: enough to report it, never enough to prove what it is.
+"""Which expressions can hold an FSDP1 model: good enough to report a use, never to prove what an expression is.
 
 A value is followed back from where it is used: through names, attributes of the same class, results of functions and
 arguments of calls, each only when asked. Nothing is followed forward.

@@ -1,4 +1,4 @@
-"""Comments that silence nothing: they hide that they do."""
+"""The comments that are to silence a finding, and silence none."""
 
 from __future__ import annotations
 

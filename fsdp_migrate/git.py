@@ -1,6 +1,6 @@
 """The few questions that are asked of git; it need not be there.
 
-A repository is somebody else's: nothing that its configuration names is run. What git would run for these questions is
+A repository may be untrusted: nothing that its configuration names is run. What git would run for these questions is
 switched off (the monitor of files, hooks, transports), and files are compared here, since `git status` runs filters.
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 
-from fsdp_migrate.codemods.constructor import precision, sharding, training, wrapping
+from fsdp_migrate.codemods.constructor import arguments, precision, sharding, wrapping
 from fsdp_migrate.codemods.constructor.construction import (
     CHOSEN,
     CONSTRUCTOR,
@@ -33,7 +33,7 @@ RULES = (
     UNKNOWN,
     *sharding.RULES,
     *wrapping.RULES,
-    *training.RULES,
+    *arguments.RULES,
     *precision.RULES,
 )
 
@@ -113,7 +113,7 @@ def _constructor(
 
 
 def _argument(construction: Construction, argument: Argument, form: PlainForm | None) -> Found:
-    rule, said = _SAY.get(argument.name, training.say)(construction, argument)
+    rule, said = _SAY.get(argument.name, arguments.say)(construction, argument)
     construct = f"{argument.name}={shortened(construction.context.source(argument.value))}"
     if form is None:
         return Found(rule, argument.node, said.action, said.message, construct)
@@ -124,7 +124,7 @@ def _argument(construction: Construction, argument: Argument, form: PlainForm | 
 def _elsewhere(construction: Construction, argument: Argument, form: PlainForm) -> Iterator[Found]:
     """The edits of an argument's value where it is assigned, above the call."""
     context, part = construction.context, form.parts[argument.name]
-    rule, _ = _SAY.get(argument.name, training.say)(construction, argument)
+    rule, _ = _SAY.get(argument.name, arguments.say)(construction, argument)
     for made in part.removed:
         statement = context.file.statement(made)
         if statement is not context.file.statement(construction.call):

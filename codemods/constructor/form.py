@@ -9,11 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fsdp_migrate.codemods.constructor import (
+    arguments,
     precision,
     recorded,
     recorded_units,
     sharding,
-    training,
     wrapping,
 )
 from fsdp_migrate.codemods.constructor.construction import (
@@ -124,7 +124,7 @@ def handled_by(
 _TRANSLATED: tuple[tuple[Callable[[Construction], dict[str, Plain]], tuple[str, ...]], ...] = (
     (sharding.plain, ("process_group", "sharding_strategy", "device_mesh")),
     (wrapping.plain, ("auto_wrap_policy",)),
-    *((partial(training.plain, name=name), (name,)) for name in training.ARGUMENTS),
+    *((partial(arguments.plain, name=name), (name,)) for name in arguments.ARGUMENTS),
     (precision.plain, ("mixed_precision",)),
 )
 

@@ -1,4 +1,4 @@
-"""Which `partial(FSDP, ...)` or `with enable_wrap(...)` gives a call that makes a unit its arguments."""
+"""The `partial(FSDP, ...)` or `with enable_wrap(...)` that gives arguments to a call that makes a unit."""
 
 from __future__ import annotations
 

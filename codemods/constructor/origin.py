@@ -31,7 +31,7 @@ _LOOPS = (
     ast.DictComp,
 )
 _NO_MODULES = {"abc", "enum", "typing", "collections", "dataclasses"}
-HINT = "record it with `fsdp-migrate values`"
+HINT = "record a run with `fsdp-migrate values`"
 _HELD = "an optimizer may already hold the parameters that the model had before it was wrapped"
 _ELSEWHERE = "the model is made elsewhere, where an optimizer may hold its parameters already"
 

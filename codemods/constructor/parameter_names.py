@@ -1,4 +1,4 @@
-"""Whether a program can tell FSDP1's wrapper in the names of parameters and modules.
+"""Whether a program can notice FSDP1's wrapper in the names of parameters and modules.
 
 A plain model's names lack `_fsdp_wrapped_module.`. That does not show where a part of a name is looked for (`"bias" in name`),
 where the wrapper's part is taken off, or where names of one model are keys for those of another.

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from fsdp_migrate.codemods.constructor import precision, recorded_units, training
+from fsdp_migrate.codemods.constructor import arguments, precision, recorded_units
 from fsdp_migrate.codemods.constructor.construction import FREE, NEEDED, Construction
 from fsdp_migrate.codemods.constructor.origin import HINT, Origin, keeps_parameters, origin_of
 from fsdp_migrate.codemods.constructor.plain import Plain, Stays, has_torch, is_pure, spent
@@ -154,7 +154,7 @@ class _ByRun:
             return True
         if name == "auto_wrap_policy":
             return bool(named_classes(self.construction))
-        return name == "device_id" and training.is_set_before(self.construction, value)
+        return name == "device_id" and arguments.is_set_before(self.construction, value)
 
     def _checks(self, name: str, text: str, value: ast.expr) -> tuple[str, ...]:
         """The conditions under which an argument has its recorded value; units may be grouped otherwise.

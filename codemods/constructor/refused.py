@@ -1,4 +1,4 @@
-"""What FSDP1 takes, the bridge lets pass, and a plain `fully_shard` refuses: parameters of another layout or without elements,
+"""What FSDP1 and the bridge accept, and a plain `fully_shard` refuses: parameters of another layout or without elements,
 and inputs changed in place."""
 
 from __future__ import annotations

@@ -28,7 +28,6 @@ _RESHARD = {
 HYBRID = frozenset({"HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"})
 MESH_DIM_NAMES = ("replicate", "shard")
 _TYPES = ("param_dtype", "reduce_dtype")
-_ONLY_OFF = frozenset({"ignored_modules", "ignored_states", "param_init_fn"})
 
 
 def translated(name: str, value: object) -> Plain:
@@ -66,7 +65,7 @@ def translated(name: str, value: object) -> Plain:
         )
     if name == "forward_prefetch" and value:
         return Plain("the numbers are the same; set_modules_to_forward_prefetch asks for it")
-    if name in FREE or (name in _ONLY_OFF and not value):
+    if name in FREE or not value:
         return Plain()
     raise Stays(f"only the bridge supports {name}={value!r}")
 

@@ -1,0 +1,1 @@
+"""Edits of text, call arguments and imports that keep every comment."""

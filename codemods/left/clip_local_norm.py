@@ -24,9 +24,9 @@ RULES = (RULE,)
 
 _NAME = "clip_grad_norm_"
 _TORCH = frozenset({f"torch.nn.utils.{_NAME}", f"torch.nn.utils.clip_grad.{_NAME}"})
-_MESSAGE = "now clips by the norm over all ranks; under FSDP1 each rank clipped by the norm of its own shards"
+_MESSAGE = "now clips by the norm over all ranks: check the limit; under FSDP1 each rank clipped by the norm of its own shards"
 _RESULT = "the result is a DTensor, and clip_grad_norm_ of the runtime returns a plain tensor"
-_IGNORED = "ranks clip by norms of their own where gradients of ignored parameters differ, and shards now hold other elements"
+_IGNORED = "each rank clips by its own norm where gradients of ignored parameters differ, and shards now hold other elements"
 # A pattern that begins with a text is searched for faster than one that begins with a boundary.
 _IGNORES = re.compile(
     r"ignored_(?<!\wignored_)(?:modules|states|parameters)[\"']?\s*[:=](?!\s*None)"

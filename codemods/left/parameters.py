@@ -33,7 +33,7 @@ RULES = (RULE,)
 _COUNT = "a DTensor counts the whole parameter, on every rank: local_shard(p) of the runtime is this rank's share"
 SHAPE = "now the whole parameter's shape decides, and FSDP1's shards had one dimension: training changes"
 _NAME = "names now decide, under FSDP1 a unit's parameters were one, called _flat_param: training changes"
-NORM = "now of whole parameters, under FSDP1 of this rank's shards: use local_shard(p) of the runtime to keep those"
+NORM = "measures whole parameters, where FSDP1 measured this rank's shards: local_shard(p) of the runtime gives those"
 _FAILS = (
     "fails on a DTensor: p.to_local() is this rank's shard, p.full_tensor() the whole parameter"
 )
@@ -70,7 +70,7 @@ def find(context: Context) -> Iterator[Found]:
         yield Found(RULE, attribute, Action.MANUAL, _FAILING[attribute.attr])
     for node in (*_measured(context), *_asked_for_none(context)):
         if is_sharded(context, node):
-            yield Found(RULE, node, Action.MANUAL, NORM, shortened(_use(context, node)))
+            yield Found(RULE, node, Action.MANUAL, f"now {NORM}", shortened(_use(context, node)))
     yield from _vectors(context)
 
 

@@ -69,7 +69,7 @@ def _done_in(
     if isinstance(made.node, ast.ClassDef) and not of_model:
         nodes = (node for each in ("norm", "mean", "sum") for node in file.attributes.get(each, ()))
         if any(file.enclosing_class(node) is made.node for node in nodes):
-            return RULE, f"{name} takes norms or means: {NORM}"
+            return RULE, f"{name} takes norms or means, and now {NORM}"
         shaped = (node for node in shapes(file) if file.enclosing_class(node) is made.node)
         return RULE, f"{name} makes tensors by shape: {PLAIN}" if any(shaped) else ""
     if file not in files:

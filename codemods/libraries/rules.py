@@ -1,4 +1,4 @@
-"""The rules about FSDP1 that another library calls, for files and for Python."""
+"""The rules for programs that use FSDP1 through another library: for its configuration files, and for Python."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Whether a state dict is read after the model has trained on.
 
-FSDP1's are copies. Those of torch's functions share memory with the parameters unless they go to the CPU: shards always, whole
-ones where a rank has whole parameters, alone or under NO_SHARD. A best state that stays in memory trains on with the model.
+FSDP1's state dicts are copies. Those that torch's functions return share memory with the parameters unless they go to the CPU:
+shards always, whole ones where a rank has whole parameters, alone or under NO_SHARD. A best state that stays in memory trains
+on with the model.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ def _replacements(context: Context, body: Body, asked: Settings) -> Iterator[Rep
     for call in body.loads:
         yield _loading(context, call)
     if body.calls and has_other_names(context):  # last: it searches the files that this one imports
-        raise Unknown("names of the state dict may be the program's own")
+        raise Unknown("the program may give the state dict names of its own")
 
 
 def _keyword(name: str, value: str) -> list[str]:

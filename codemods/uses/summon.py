@@ -94,7 +94,7 @@ def _applied(context: Context, forms: Sequence[PlainForm]) -> Iterator[Found]:
                 APPLY,
                 attribute,
                 Action.RUNTIME,
-                "goes into summon_full_params, since FSDP1's apply gathers the parameters",
+                "goes into `with summon_full_params(...)`, since FSDP1's apply gathers the parameters",
                 edits=lambda at=statement, to=block: [context.replace_statement(at, to)],  # type: ignore[misc]
                 imports=(Import(RUNTIME, "summon_full_params"),),
             )

@@ -67,11 +67,9 @@ def next_steps(report: Report, paths: Sequence[str], *, wrote: bool) -> list[tup
     own = shlex.join(map(printable, paths)) if len(paths) <= 5 else "PATH..."
     steps = []
     if manual:
+        most = Counter(finding.code for finding in manual).most_common(1)[0][0]
         steps.append(
-            (
-                f"what to do about {_number(len(manual), 'finding')} by hand",
-                f"explain {manual[0].code}",
-            )
+            (f"what to do about {_number(len(manual), 'finding')} by hand", f"explain {most}")
         )
     if wrote and report.changes:
         steps.append(("compare what both train", "verify ORIGINAL --migrated SCRIPT"))

@@ -1,11 +1,10 @@
-"""Each rule has a page in docs/rules, which says what the rule says of itself, and is in the index."""
+"""Each rule has a page in docs/rules, which says what the rule says of itself."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from fsdp_migrate.codemods.registry import all_rules
-from fsdp_migrate.codemods.rule import Rule
 
 from .pages import examples_of
 
@@ -17,20 +16,9 @@ def _sentence(summary: str) -> str:
     return (summary if is_code else summary[:1].upper() + summary[1:]) + "."
 
 
-def _row(rule: Rule) -> str:
-    summary = rule.summary.replace("|", "\\|")
-    return f"| [{rule.code}]({rule.code}.md) | {rule.name} | {summary} |"
-
-
 def test_every_rule_has_a_page_with_examples() -> None:
     assert {file.stem for file in DOCS.glob("FSDP*.md")} == {rule.code for rule in all_rules()}
     for rule in all_rules():
         title = f"# {rule.code} {rule.name}\n\n{_sentence(rule.summary)}\n\n"
         assert rule.page.startswith(title)
         assert examples_of(rule)
-
-
-def test_the_index_lists_every_rule() -> None:
-    index = (DOCS / "README.md").read_text("utf-8")
-    rows = [line for line in index.splitlines() if line.startswith("| [")]
-    assert rows == [_row(rule) for rule in all_rules()]

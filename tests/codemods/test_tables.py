@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 
 from fsdp_migrate.codemods.constructor import translate
+from fsdp_migrate.codemods.constructor.arguments import ARGUMENTS
 from fsdp_migrate.codemods.constructor.construction import FREE
 from fsdp_migrate.codemods.constructor.plain import Plain, Stays
-from fsdp_migrate.codemods.constructor.training import ARGUMENTS
 from fsdp_migrate.codemods.rule import Import
 from fsdp_migrate.codemods.uses import scaler, state_dict_bodies, state_dicts
 from fsdp_migrate.facts.names import (
@@ -168,7 +168,6 @@ def test_a_value_is_translated(name: str, value: Any, expected: Plain) -> None:
     [
         ("mixed_precision", {"keep_low_precision_grads": True}),
         ("mixed_precision", {"_module_classes_to_ignore": "()"}),
-        ("process_group", None),
         ("ignored_modules", True),
         ("ignored_states", True),
         ("param_init_fn", True),
@@ -181,7 +180,7 @@ def test_a_value_stays_on_the_bridge(name: str, value: Any) -> None:
 
 def test_arguments_are_those_of_fsdp1() -> None:
     signature = inspect.signature(getattr(THEIRS[""], CLASS)).parameters
-    assert set(signature) >= {*FREE} | translate._ONLY_OFF
+    assert set(signature) >= {*FREE}
     without_effect = {n for n, m in ARGUMENTS.items() if "_no_effect" in m.plain.__qualname__}
     assert without_effect == {"limit_all_gathers", "use_orig_params"}
     assert without_effect < {*FREE}

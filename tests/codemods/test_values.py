@@ -139,7 +139,7 @@ def reason(program: Path, *recordings: Path) -> str:
 
 
 def test_without_a_recording_the_finding_says_how_to_get_one(program: Path) -> None:
-    assert "record it with `fsdp-migrate values`" in reason(program)
+    assert "record a run with `fsdp-migrate values`" in reason(program)
 
 
 def test_recorded_values_are_plain_and_checked(program: Path) -> None:

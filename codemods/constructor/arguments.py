@@ -1,4 +1,4 @@
-"""The arguments that change how a step runs, or how it starts: one table, at the end, of what each means."""
+"""The arguments of FSDP1's constructor that need no module of their own: a table, at the end, says what each means."""
 
 from __future__ import annotations
 
