@@ -76,7 +76,8 @@ class Meaning:
 def say(construction: Construction, argument: Argument) -> tuple[Rule, Said]:
     """What the bridge does with one of these arguments."""
     meaning = ARGUMENTS[argument.name]
-    off = construction.constant(argument.value) in (None, False)
+    constant = construction.constant(argument.value)
+    off = constant is None or constant is False  # 0 is a device
     if argument.name == "cpu_offload":
         made = construction.context.value(argument.value)
         off = off or (

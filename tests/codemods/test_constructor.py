@@ -213,6 +213,12 @@ def test_each_argument_has_a_finding(name: str) -> None:
     assert [each for each in found if each.action != "runtime"] == []
 
 
+def test_device_0_is_a_device() -> None:
+    report, _ = analyse(f"{HEAD}model = FSDP(model, device_id=0, param_init_fn=f)\n")
+    said = [each.message for each in report.findings if each.code == "FSDP207"]
+    assert said == ["the runtime makes this device the current one and moves the model there"]
+
+
 def test_a_key_of_a_dictionary_is_said_once() -> None:
     text = "options = {'use_orig_params': True}\na = FSDP(model, **options)\nb = FSDP(model, **options)\n"
     report, _ = analyse(HEAD + text)
