@@ -276,11 +276,16 @@ def was_wrapper(context: Context, attribute: ast.Attribute) -> bool | None:
 def last_value(file: File, name: ast.expr, at: ast.AST) -> ast.expr | None:
     """The value that a local name certainly has at a place: that of its last assignment, if no way to the place avoids it."""
     found = file.variable(name, at)
-    if found is None or found.scope is not file.scope_of(at) or not found.assigned:
+    if found is None or found.scope is not file.scope_of(at):
         return None
     if any(not isinstance(binding, Assigned | Parameter) for binding in found.bindings):
         return None
-    last = max(found.assigned, key=lambda binding: binding.target.lineno)
+    line = getattr(at, "lineno", 0)
+    earlier = [binding for binding in found.assigned if binding.target.lineno < line]
+    is_repeated = any(isinstance(each, _LOOPS) for each in file.ancestors(at))
+    if not earlier or (is_repeated and len(earlier) < len(found.assigned)):
+        return None
+    last = max(earlier, key=lambda binding: binding.target.lineno)
     statement = file.statement(last.target)
     block = file.block(statement)
     behind = block[block.index(statement) + 1 :] if statement in block else []

@@ -31,7 +31,7 @@ from fsdp_migrate.codemods.constructor.origin import (
     origin_of,
     stays_inside,
 )
-from fsdp_migrate.codemods.constructor.plain import Plain, Stays, leaves_of, merged, reads
+from fsdp_migrate.codemods.constructor.plain import Plain, Stays, leaves_of, merged
 from fsdp_migrate.codemods.constructor.recorded_units import check_outputs
 from fsdp_migrate.codemods.constructor.translate import beside_batch_norm
 from fsdp_migrate.codemods.context import Context
@@ -346,9 +346,8 @@ class Decisions:
             handled = handled_by(context, forms, own) if context in contexts else set()
             idle = self.idle(context) if context in contexts else []
             handled |= {node for each in idle for node in ast.walk(each)}
-            spare = [statement for form in own for statement in form.whole.statements]
-            if any(reads(context.file, each, statement) for each in idle for statement in spare):
-                raise Stays("a constructor that nothing calls has the same policy")
+            if idle and any(form.whole.statements for form in own):
+                raise Stays("a constructor that nothing calls may have the same policy")
             made = [form.construction for form in forms]
             before = Before(context, made, partial(_calls, every), factories, nested=nested)
             for node, text in dependences(context, handled, before, has_memory=ran):

@@ -15,7 +15,6 @@ from fsdp_migrate.codemods.constructor.plain import Plain, Stays, bracketed
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import comments, comments_between, newline, tokens
 from fsdp_migrate.codemods.rule import Edit
-from fsdp_migrate.facts.file import parsed
 
 _COMMENT = 88  # columns
 _BUILTINS = ("reversed", "list", "isinstance", "dict")
@@ -52,7 +51,7 @@ def shape_of(construction: Construction, parts: Plain) -> Shape:
     model = construction.module
     if model is None:
         raise Stays("the model comes from an unpacked dictionary")
-    source = _enclosed(context.source(model))
+    source = context.source(model)
     if construction.maker is not None:
         return _shape_by(construction, construction.maker, source, parts)
     several = bool(parts.below) or not only_calls(parts)
@@ -343,18 +342,7 @@ def _member(model: str, name: str) -> str:
 
 
 def _arguments(given: dict[str, str]) -> str:
-    return "".join(f", {name}={_enclosed(value)}" for name, value in given.items())
-
-
-def _enclosed(source: str) -> str:
-    """An expression in parentheses if it is written over several lines and needs them."""
-    if "\n" not in source:
-        return source
-    try:
-        parsed(source)
-    except SyntaxError:
-        return f"({source})"
-    return source
+    return "".join(f", {name}={value}" for name, value in given.items())
 
 
 def _kept_comments(construction: Construction, code: str) -> list[str]:

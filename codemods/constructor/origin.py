@@ -171,7 +171,7 @@ class _Search:
             value = element(each) or each.value
             if each.path and re.search("optim", ast.unparse(file.statement(each.target))):
                 raise Stays(_ELSEWHERE)
-            if value is not at and not _is_same(value, name.id, at) and each not in self._seen:
+            if each not in self._seen:
                 self._seen.add(each)
                 self.follow(file, value, at)
         for binding in found.bindings:
@@ -183,8 +183,10 @@ class _Search:
     def passed(self, file: File, parameter: Parameter) -> None:
         """Follows a parameter to the calls of its function."""
         function = parameter.function
-        if isinstance(function, ast.Lambda) or function in self._seen:
+        if isinstance(function, ast.Lambda):
             raise Stays(_ELSEWHERE)
+        if function in self._seen:
+            return
         self._seen.add(function)
         every = list(callers(self.context, file, function))
         if not every:
@@ -214,17 +216,6 @@ class _Search:
         for value in values:
             self.follow(file, value, at)
         return True
-
-
-def _is_same(value: ast.expr, name: str, at: ast.AST) -> bool:
-    """Whether an assignment keeps the model that a name has: the wrapping itself, or `model = model.to(device)`."""
-    if isinstance(value, ast.IfExp) and at in (value.body, value.orelse):
-        return True
-    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
-        if value.func.attr not in SAME:
-            return False
-        value = value.func.value
-    return isinstance(value, ast.Name) and value.id == name
 
 
 def callers(

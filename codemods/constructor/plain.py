@@ -10,7 +10,7 @@ from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import spliced
 from fsdp_migrate.codemods.rule import Edit, Edits, Import
-from fsdp_migrate.facts.file import NEWLINE, File
+from fsdp_migrate.facts.file import NEWLINE
 from fsdp_migrate.facts.scopes import Assigned, Imported
 from fsdp_migrate.facts.values import Value, branches
 from fsdp_migrate.findings import Action
@@ -121,20 +121,6 @@ def spent(
     return tuple(found)
 
 
-def reads(file: File, region: ast.AST, assignment: ast.stmt) -> bool:
-    """Whether a region reads a name that an assignment binds."""
-    names = [node for node in ast.walk(assignment) if isinstance(node, ast.Name)]
-    bound = {node.id for node in names if isinstance(node.ctx, ast.Store)}
-    scope = file.scope_of(assignment)
-    return any(
-        isinstance(node, ast.Name)
-        and node.id in bound
-        and (found := file.variable(node)) is not None
-        and found.scope is scope
-        for node in ast.walk(region)
-    )
-
-
 def is_pure(context: Context, value: ast.AST) -> bool:
     """Whether an expression only gives a value: calls of options, policies and devices, no assignment and no `await`."""
     if isinstance(value, ast.Lambda):
@@ -173,9 +159,12 @@ def is_given(construction: Construction, name: str) -> bool:
 
 
 def bound(construction: Construction, name: str, text: str) -> tuple[str, tuple[str, ...]]:
-    """What to write for a value in each call of `fully_shard`: its source, or a name where there are several calls, with the
-    statement that binds the name."""
-    if not name or text.isidentifier() or not is_given(construction, "auto_wrap_policy"):
+    """What to write for a value in each call: its source, or a name where there are several calls, with the statement that
+    binds the name."""
+    several = any(
+        is_given(construction, each) for each in ("auto_wrap_policy", "sync_module_states")
+    )
+    if not name or text.isidentifier() or not several:
         return text, ()
     free = construction.context.free(name, construction.call)
     return free, (f"{free} = {bracketed(text)}",)

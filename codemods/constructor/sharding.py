@@ -16,9 +16,7 @@ from fsdp_migrate.codemods.constructor.plain import (
     Said,
     Stays,
     bound,
-    bracketed,
     device_type,
-    is_given,
     is_pure,
     rewritten,
 )
@@ -198,17 +196,8 @@ def _mesh(construction: Construction, mesh: ast.expr, *, hybrid: list[bool]) -> 
     seen = _dimensions(construction, made.node)
     if seen != (2, True) if all(hybrid) else any(hybrid) or seen[0] != 1:
         raise Stays("the shape of device_mesh is known only when the program runs")
-    source = construction.context.source(mesh)
-    several = any(
-        is_given(construction, name) for name in ("auto_wrap_policy", "sync_module_states")
-    )
-    if several and not isinstance(mesh, ast.Name):
-        name = construction.context.free("mesh", construction.call)
-        above = (
-            f"{name} = {bracketed(source)}",
-        )  # each call of init_device_mesh makes process groups
-        return Plain("becomes the argument mesh", shared={"mesh": name}, above=above)
-    return Plain("becomes the argument mesh", shared={"mesh": source})
+    text, above = bound(construction, "mesh", construction.context.source(mesh))
+    return Plain("becomes the argument mesh", shared={"mesh": text}, above=above)
 
 
 def _dimensions(construction: Construction, made: ast.expr) -> tuple[int, bool]:

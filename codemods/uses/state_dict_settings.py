@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from fsdp_migrate.codemods.constructor.before import last_value
 from fsdp_migrate.codemods.constructor.construction import Construction, Constructions
 from fsdp_migrate.codemods.constructor.options import given_keys
 from fsdp_migrate.codemods.constructor.origin import is_module
@@ -131,24 +132,9 @@ def _flag(context: Context, file: File, given: ast.expr | None, default: bool) -
 
 
 def _value(context: Context, expression: ast.expr, use: ast.AST) -> Value | None:
-    """The one expression behind a name; where it is given several, the last one in front of its use in the same block."""
-    made = context.value(expression)
-    if made is not None or not isinstance(expression, ast.Name):
-        return made
-    statement = context.file.statement(use)
-    block = context.file.block(statement)
-    for before in reversed(block[: block.index(statement)] if statement in block else []):
-        stored = [n for n in ast.walk(before) if isinstance(n, ast.Name) and _binds(n, expression)]
-        if not stored:
-            continue
-        if isinstance(before, ast.Assign) and before.targets == stored:
-            return context.value(before.value)
-        return None
-    return None
-
-
-def _binds(node: ast.Name, name: ast.Name) -> bool:
-    return node.id == name.id and not isinstance(node.ctx, ast.Load)
+    """The one expression behind a name; where it is given several, the last one in front of its use."""
+    made, last = context.value(expression), last_value(context.file, expression, use)
+    return context.value(last) if made is None and last is not None else made
 
 
 # Strategies with replicas, and strategies that are looked up by a name.

@@ -393,7 +393,7 @@ fully_shard(net, **fsdp_kwargs)
     ),
     "a model over two lines": (
         "net = FSDP(\n    Net()\n    if big else Net(1),\n    cpu_offload=None,\n)\n",
-        "net = fully_shard((Net() if big else Net(1)))\n",
+        "net = fully_shard(Net() if big else Net(1))\n",
     ),
     "a partial with nothing to say": (
         "shard = functools.partial(FSDP, use_orig_params=True)\nnet = shard(Net())\n",
