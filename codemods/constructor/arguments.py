@@ -17,7 +17,6 @@ from fsdp_migrate.codemods.constructor.plain import (
     bracketed,
     device_type,
     has_torch,
-    is_given,
     is_pure,
     rewritten,
 )
@@ -185,8 +184,6 @@ def _device_id(construction: Construction) -> Plain:
     function = value.func if isinstance(value, ast.Call) else value
     if "torch.cuda.current_device" in context.dotted(function):
         return Plain("fully_shard moves the model to the current device")
-    if device_type(construction) == "cpu" and is_given(construction, "process_group"):
-        return Plain("no effect: the mesh is on the CPU")
     made = context.value(value)
     if made is not None and any(_is_cpu(node) for node in ast.walk(made.node)):
         raise Stays("device_id is the CPU, which is not the current device where there is a GPU")

@@ -20,7 +20,7 @@ from fsdp_migrate.codemods.constructor.before import (
     subject_of,
     was_wrapper,
 )
-from fsdp_migrate.codemods.constructor.origin import is_looked_at, may_be_module
+from fsdp_migrate.codemods.constructor.origin import is_looked_at
 from fsdp_migrate.codemods.constructor.parameter_names import (
     NAMED,
     is_prefix_taken_off,
@@ -297,7 +297,6 @@ class _Search:
             cls
             for cls in named
             if not any("arallel" in d or "FSDP" in d for d in self.context.dotted(cls))
-            and not self._is_no_module(cls)
         ]
         if not others or isinstance(model, ast.Attribute):
             return False
@@ -323,19 +322,7 @@ class _Search:
             return False
         other = parent.comparators[0] if parent.left is node else parent.left
         each = other.elts if isinstance(other, ast.Tuple | ast.List | ast.Set) else [other]
-        return all(
-            (isinstance(cls, ast.Name) and not self.file.variable(cls)) or self._is_no_module(cls)
-            for cls in each
-        )
-
-    def _is_no_module(self, cls: ast.expr) -> bool:
-        """Whether a class is one of the program that no module can be an instance of."""
-        if not isinstance(cls, ast.Name | ast.Attribute):
-            return False
-        definition = self.context.program.definition(cls, self.file)
-        if definition is None or not isinstance(definition.node, ast.ClassDef):
-            return False
-        return not may_be_module(self.context.program, definition)
+        return all(isinstance(cls, ast.Name) and not self.file.variable(cls) for cls in each)
 
     def calls_of_model(self) -> Iterator[Dependence]:
         for node in self.attributes("forward", "apply"):

@@ -20,8 +20,6 @@ def is_safe(file: File, named: ast.Attribute) -> bool:
     call = file.parents[named]
     if not isinstance(call, ast.Call):
         return False
-    if any(k.arg == "recurse" and getattr(k.value, "value", True) is False for k in call.keywords):
-        return named.attr != "named_modules"
     user = file.parents[call]
     if isinstance(user, ast.For | ast.comprehension):
         return _is_safe_in_loop(file, user)
@@ -96,18 +94,14 @@ def _is_cleaned(file: File, value: ast.expr, name: str) -> bool:
 
 
 def _is_safe_use(file: File, name: ast.Name) -> bool:
-    """Whether one use of a name cannot tell a wrapper in it: `"bias" in name`, or a message."""
+    """Whether one use of a name cannot tell a wrapper in it: `"bias" in name`."""
     parent = file.parents[name]
     if isinstance(parent, ast.Compare) and len(parent.ops) == 1:
         part = parent.left.value if isinstance(parent.left, ast.Constant) else None
         inside = isinstance(parent.ops[0], ast.In | ast.NotIn) and parent.comparators[0] is name
         return inside and isinstance(part, str) and "." not in part.strip(".")
-    if isinstance(parent, ast.FormattedValue):
-        return True
-    if isinstance(parent, ast.Attribute):  # name.replace("_fsdp_wrapped_module.", "")
-        call = file.parents[parent]
-        return isinstance(call, ast.Call) and _is_cleaned(file, call, name.id)
-    return isinstance(parent, ast.Call) and getattr(parent.func, "id", "") == "print"
+    call = file.parents[parent]  # name.replace("_fsdp_wrapped_module.", "")
+    return isinstance(call, ast.Call) and _is_cleaned(file, call, name.id)
 
 
 def _table(file: File, call: ast.Call) -> ast.Name | None:

@@ -105,12 +105,8 @@ def plain(construction: Construction) -> dict[str, Plain]:
     given = Plain(
         message, above=above, imports=tuple(imports.values()), edits=made.edits, removed=made.leaves
     )
-    if "MixedPrecisionPolicy" not in imports:  # nothing is cast
-        unnamed = rewritten(context, value, lambda leaf: _policy(context, leaf))
-        if unnamed is None or unnamed.edits:
-            raise Stays(_WHEN_RUN)
-        given = replace(given, message="no types: nothing is cast", edits=())
-        return {"mixed_precision": replace(given, statements=unnamed.statements)}
+    if "MixedPrecisionPolicy" not in imports:
+        raise Stays("mixed_precision names no type for parameters or gradients")
     if not made.name and not is_given(construction, "auto_wrap_policy"):
         return {"mixed_precision": replace(given, shared={"mp_policy": made.text})}
     name = made.name or context.free("mp_policy", construction.call)

@@ -66,11 +66,9 @@ def _class(construction: Construction, dotted: str) -> tuple[str, Import | None]
     if found is None:
         is_script = not owner or context.file.name == owner
         return ("", None) if is_script else (name, Import(owner, name))
-    if all(isinstance(b, Imported) and f"{b.module}.{b.member}" == dotted for b in found.bindings):
-        return name, None
-    load = next(iter(context.file.loads.get(name, ())), None)
-    made = context.program.definition(load, context.file) if load is not None else None
-    is_it = made is not None and made.file.name.rpartition(".")[2] == owner.rpartition(".")[2]
+    is_it = all(
+        isinstance(b, Imported) and f"{b.module}.{b.member}" == dotted for b in found.bindings
+    )
     return (name, None) if is_it else ("", None)
 
 

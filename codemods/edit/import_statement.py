@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from fsdp_migrate.codemods.edit.text import comments, spliced
 from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.facts.file import NEWLINE, File
-from fsdp_migrate.facts.names import is_module
-from fsdp_migrate.facts.scopes import Imported
 
 SortKey = tuple[object, ...]
 _Order = Callable[[str], SortKey]
@@ -269,21 +267,12 @@ def _modules(file: File, change: ImportChange) -> Iterator[Edit]:
     for alias in change.node.names:
         moved = change.move.get(alias.asname or alias.name)
         if moved is not None:
-            binds_torch = alias.asname is None and not _binds_torch_elsewhere(file, change.node)
             dotted = r"[\s\\]*\.[\s\\]*".join(map(re.escape, alias.name.split(".")))
             written = re.compile(rf"\b{dotted}\b").search(file.text, file.span(alias)[0])
             assert written is not None
-            yield Edit(*written.span(), f"{'torch.distributed, ' if binds_torch else ''}{moved[0]}")
-
-
-def _binds_torch_elsewhere(file: File, node: ast.stmt) -> bool:
-    """Whether `torch` is bound without an `import torch.distributed.fsdp` wherever it is used."""
-    bindings = file.scope_of(node).bindings.get("torch", ())
-    used = min((load.lineno for load in file.loads.get("torch", ())), default=node.lineno)
-    return any(
-        isinstance(b, Imported) and not is_module(b.alias.name) and b.alias.lineno <= used
-        for b in bindings
-    )
+            yield Edit(
+                *written.span(), f"{'' if alias.asname else 'torch.distributed, '}{moved[0]}"
+            )
 
 
 def by_kind(name: str) -> SortKey:

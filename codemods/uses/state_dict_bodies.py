@@ -11,7 +11,6 @@ import builtins
 from dataclasses import dataclass, field
 
 from fsdp_migrate.codemods.context import Context, shortened
-from fsdp_migrate.codemods.uses.state_dict_settings import MODULE
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition, External
 
@@ -137,18 +136,16 @@ class _Reader:
         call = self.file.parents[parent] if isinstance(parent, ast.keyword) else parent
         assert isinstance(call, ast.Call)
         self.known.add(call)
-        if isinstance(call.func, ast.Name) and call.func.id in _ASK:
-            return True
-        if isinstance(call.func, ast.Attribute) and self.context.fsdp1(call.func.value) == CLASS:
-            if call.func.attr == "optim_state_dict_to_load":
-                self.body.to_load.append(call)
-            elif call.func.attr == "optim_state_dict":
-                self.stay(f"`{self.context.source(call.func)}` depends on the state-dict type")
-            elif call.func.attr not in _ANY_TYPE:
-                return False
-            return True
-        paths = self.context.dotted(call.func)
-        return bool(paths) and all(path.startswith(f"{MODULE}.") for path in paths)
+        function = call.func
+        if not isinstance(function, ast.Attribute) or self.context.fsdp1(function.value) != CLASS:
+            return isinstance(function, ast.Name) and function.id in _ASK
+        if function.attr == "optim_state_dict_to_load":
+            self.body.to_load.append(call)
+        elif function.attr == "optim_state_dict":
+            self.stay(f"`{self.context.source(function)}` depends on the state-dict type")
+        else:
+            return function.attr in _ANY_TYPE
+        return True
 
     def is_harmless(self, call: ast.Call) -> bool:
         """Whether a call that is not given the model has no other way to it: no function of the program, which may have one."""

@@ -231,12 +231,6 @@ INDEPENDENT = {
         "def f(model, dims):\n    for name, p in model.named_parameters():\n"
         "        name = '.'.join(x for x in name.split('.') if not x.startswith('_'))\n        print(dims[name])"
     ),
-    "names of a module's own parameters": (
-        "def f(model):\n    return [n for m in model.modules() for n, _ in m.named_parameters(recurse=False)]"
-    ),
-    "a class of the program that is no module": (
-        "class Path:\n    pass\n\n\ndef f(x):\n    return type(x) in [Path]"
-    ),
     "a state dict of a type": (
         "from torch.distributed.fsdp import StateDictType\n\n\ndef f():\n    model = FSDP(Net())\n"
         "    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):\n        state = model.state_dict()"
@@ -249,9 +243,6 @@ INDEPENDENT = {
     ),
     "a region of autocast around one forward": (
         "def loss(m, x):\n    return m(x)\n\n\ndef f(x):\n    with torch.autocast('cuda'):\n        return loss(model, x)"
-    ),
-    "a region of autocast without gradients": (
-        "@torch.no_grad()\ndef f(xs):\n    with torch.autocast('cuda'):\n        return [model(x) for x in xs]"
     ),
     "regions of autocast with a name": (
         "def f(xs, half):\n    amp = torch.autocast if half else lambda _: null\n    for x in xs:\n"
