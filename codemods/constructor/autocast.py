@@ -16,6 +16,7 @@ from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.program import Definition
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_WITHOUT_GRADIENTS = ("no_grad", "inference_mode")
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.comprehension)
 
 
@@ -28,6 +29,8 @@ def regions(context: Context, may_be_model: Callable[[ast.expr, File], bool]) ->
             continue  # it is switched off
         cls = file.enclosing_class(use) if getattr(method, "name", "") == "forward" else None
         if cls is not None and is_module(context.program, Definition(file, cls)):
+            continue
+        if _trains_nothing(file, use):
             continue
         for region in _regions(file, use):
             known = isinstance(region, ast.With | ast.AsyncWith | ast.FunctionDef)
@@ -46,6 +49,19 @@ def _regions(file: File, use: ast.AST) -> list[ast.AST]:
 
 def _holder(file: File, use: ast.AST) -> ast.AST:
     return next(a for a in file.ancestors(use) if isinstance(a, ast.withitem | ast.stmt))
+
+
+def _trains_nothing(file: File, use: ast.AST) -> bool:
+    """Whether a use is under `no_grad`, where weights neither change nor need gradients."""
+    around: list[ast.AST] = []
+    for parent in file.ancestors(use):
+        around += [
+            item.context_expr
+            for item in getattr(parent, "items", ())
+            if isinstance(item, ast.withitem)
+        ]
+        around += getattr(parent, "decorator_list", ())
+    return any(word in ast.unparse(each) for each in around for word in _WITHOUT_GRADIENTS)
 
 
 def _forwards(

@@ -244,6 +244,9 @@ INDEPENDENT = {
     "a region of autocast around one forward": (
         "def loss(m, x):\n    return m(x)\n\n\ndef f(x):\n    with torch.autocast('cuda'):\n        return loss(model, x)"
     ),
+    "a region of autocast without gradients": (
+        "@torch.no_grad()\ndef f(xs):\n    with torch.autocast('cuda'):\n        return [model(x) for x in xs]"
+    ),
     "regions of autocast with a name": (
         "def f(xs, half):\n    amp = torch.autocast if half else lambda _: null\n    for x in xs:\n"
         "        with amp('cuda'):\n            y = model(x)\n        y.backward()"
