@@ -76,7 +76,19 @@ def pre_forward(unit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         if _may_change(before) and not _may_change(after):
             # A view by FSDP2's autograd node: torch refuses to change it in place, as it would FSDP1's input.
             torch._C._autograd._set_creation_meta(after, torch._C._autograd.CreationMeta.DEFAULT)
-    return args, kwargs
+    state = unit._get_fsdp_state()
+    if state._is_root or (state._mp_policy.cast_forward_inputs and state._mp_policy.param_dtype):
+        return args, kwargs  # of which FSDP1 made copies, too
+    return _in_place_of(given, (args, kwargs))
+
+
+def _in_place_of(given: Any, made: Any) -> Any:
+    """Inputs as FSDP2 made them, in the lists and dictionaries that were given: a unit may add to these."""
+    if isinstance(given, list | dict) and made is not given:
+        for key in given if isinstance(given, dict) else range(len(given)):
+            given[key] = _in_place_of(given[key], made[key])
+        return given
+    return tuple(map(_in_place_of, given, made)) if type(given) is tuple else made
 
 
 def _may_change(tensor: object) -> bool:

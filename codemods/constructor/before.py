@@ -25,6 +25,7 @@ from fsdp_migrate.facts.values import reaching
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _EVALUATION = re.compile(r"(^|_)(eval|valid|test|sanity|infer|generat|sampl)")
 _DATA = re.compile(r"load|data|sampler|split|config|metric|transform")
+_NO_UNIT = re.compile(r"(modules|parameters|buffers)\(|conf|cfg|args|optim|\.(weight|bias|grad)$")
 _PARTS = ("modules", "named_modules", "children", "named_children")
 # The calls of a name in the files that can share a model.
 Calls = Callable[[str], Iterable[tuple[File, ast.Call]]]
@@ -234,6 +235,20 @@ def _whole(loop: ast.AST) -> ast.Name | None:
         if call.func.attr in _PARTS and isinstance(call.func.value, ast.Name):
             return call.func.value
     return None
+
+
+def may_be_unit(context: Context, module: ast.expr | None) -> bool:
+    """Whether an expression may be a wrapped model, or a part of one with its own wrapper; not one of `model.modules()`, which
+    gives what is inside as well."""
+    bound = context.file.bindings(module) if isinstance(module, ast.Name) else ()
+    loops = [each.node.iter for each in bound if isinstance(getattr(each, "node", 0), ast.For)]  # type: ignore[union-attr]
+    return any(
+        context.can_be_model(each) or getattr(each, "attr", "") == "model"
+        for whole in (*loops, module)
+        if whole is not None and not _NO_UNIT.search(ast.unparse(whole))
+        for each in ast.walk(whole)
+        if isinstance(each, ast.Name | ast.Attribute) and getattr(each, "id", "") != "self"
+    )
 
 
 def subject_of(node: ast.AST) -> ast.expr | None:

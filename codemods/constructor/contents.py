@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from fsdp_migrate.codemods.constructor.origin import Origin, is_module
+from fsdp_migrate.codemods.constructor.reads import surely_read
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.program import UNKNOWN, Definition, External, Inner, Program
@@ -173,14 +174,15 @@ class Contents:
         ] == [True]
 
     def _unused(self, cls: Definition) -> bool:
-        """Whether a class of the model, or one that it names, has a part that no method always reads."""
+        """Whether a class of the model, or one that it names, has a part that its forwards may not read."""
         modules = [
             each
             for each in self._reached(cls)
             if isinstance(each.node, ast.ClassDef) and is_module(self.program, each)
         ]
-        used = {name for each in modules for name in _always_read(each)}
-        return any(name not in used for each in modules for name in self._parts(each))
+        methods = (method for each in modules for method in ast.walk(each.node))
+        used = surely_read(each for each in methods if isinstance(each, ast.FunctionDef))
+        return any(f".{name}" not in used for each in modules for name in self._parts(each))
 
     def _parts(self, cls: Definition) -> Iterator[str]:
         """The attributes that a class gives itself by calls of torch.nn or of the program's classes."""
@@ -229,29 +231,6 @@ class Contents:
         found = re.findall(r"^\s*(?:from|import) (\w+)", self.reach.text(path), re.MULTILINE)
         own = {name for name in found if any(name in other for other in self.reach.imports(path))}
         return bool({*found} - _KNOWN - own)
-
-
-def _always_read(cls: Definition) -> Iterator[str]:
-    """The attributes that the methods of a class read in no branch, the one that builds it aside."""
-    assert isinstance(cls.node, ast.ClassDef)
-    for method in cls.node.body:
-        if isinstance(method, ast.FunctionDef) and method.name != "__init__":
-            for node in ast.walk(method):
-                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-                    if _always_runs(cls.file, node):
-                        yield node.attr
-
-
-def _always_runs(file: File, node: ast.AST) -> bool:
-    """Whether a node is in no branch of its function."""
-    child = node
-    for parent in file.ancestors(node):
-        if isinstance(parent, ast.FunctionDef):
-            return True
-        if isinstance(parent, ast.If | ast.IfExp | ast.While) and child is not parent.test:
-            return False
-        child = parent
-    return True
 
 
 def _returned(nodes: list[tuple[File, ast.AST]], method: str) -> str:

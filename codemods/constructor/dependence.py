@@ -17,6 +17,7 @@ from fsdp_migrate.codemods.constructor.before import (
     asks_first,
     given_names,
     is_wrapped,
+    may_be_unit,
     subject_of,
     was_wrapper,
 )
@@ -78,8 +79,9 @@ _OWN = (
 WORDS = re.compile(
     rb"|".join(re.escape(name.encode()) for name in _INTERFACE)
     + rb"|clip_grad_norm_|\.module\b|state_dict|named_|__class__|type\(|deepcopy|\.forward\(|\.apply\("
-    + rb"|\.data\b|\.children\(|_modules\b|\.save\(|\.dumps?\(|meta|empty_weights|getattr|isinstance"
+    + rb"|\.data\b|\.children\(|_modules\b|\.save\(|\.dumps?\(|meta|empty_weights|[gs]etattr|isinstance"
     + rb"|channels_last|inplace|register_forward|\.parameters\(|\.buffers\(|Parameter\(|autocast|zero_grad"
+    + rb"|def forward\((?s:.)*?(?: [-+*/]=|\] =|\.(?:append|clear|extend|insert|pop|setdefault|update)\()"
 )
 _NO_MODEL = re.compile(
     r"optim|opt$|sched|scaler|loader|sampler|metric|callback|tokenizer|dataset|iterator|meter|ampl?$"
@@ -112,8 +114,7 @@ def dependences(
     yield from search.on_meta() if not has_memory else ()
     yield from search.names()
     yield from search.classes()
-    yield from search.calls_of_model()
-    yield from search.changes()
+    yield from (*search.calls_of_model(), *search.changes())
     yield from search.parameters()
 
 
@@ -364,11 +365,10 @@ class _Search:
         for node in self.attributes("data"):
             if isinstance(node.ctx, ast.Store) and getattr(node.value, "id", "") != "self":
                 yield node, _SET
-        for node in self.file.of(ast.Attribute):
-            if isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name):
-                if node.value.id != "self" and not self.before.covers(node):
-                    if self.context.can_be_model(node.value):
-                        yield node, "sets an attribute, which FSDP1 kept at the wrapper"
+        stores = [n for n in self.file.of(ast.Attribute) if not isinstance(n.ctx, ast.Load)]
+        for each in (*stores, *self.calls("setattr")):
+            if not self.before.covers(each) and may_be_unit(self.context, subject_of(each)):
+                yield each, "sets an attribute, which FSDP1 kept at the wrapper"
 
     def _takes_sharded(self, node: ast.Attribute) -> bool:
         """Whether parameters are read where they are sharded: for clipping, which follows a backward, or before any forward."""

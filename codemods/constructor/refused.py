@@ -1,5 +1,5 @@
-"""What FSDP1 and the bridge accept, and a plain `fully_shard` refuses: parameters of another layout or without elements,
-and inputs changed in place."""
+"""What FSDP1 and the bridge accept, and a plain `fully_shard` does not: parameters of another layout or without elements,
+and inputs changed in place, which it refuses, or lists and dictionaries, of which its units get copies."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from fsdp_migrate.facts.file import File, last_name
 _PARAMETER = re.compile(
     r"\.(?:[tT]|mT|transpose|permute)\b(?!.*contiguous)|\b(?:empty|ones|randn?|zeros)\(\(?0\b"
 )
+_ADDING = frozenset({"append", "clear", "extend", "insert", "pop", "setdefault", "update"})
 
 
 def refused(file: File) -> Iterator[tuple[ast.AST, str]]:
@@ -24,19 +25,28 @@ def refused(file: File) -> Iterator[tuple[ast.AST, str]]:
         if last_name(call.func) == "Parameter" and _PARAMETER.search(file.source(call)):
             yield call, "may make a parameter of a layout or size that FSDP2 refuses"
     for forward in file.of(ast.FunctionDef):
-        given = {argument.arg for argument in forward.args.args[1:]}
+        own = forward.args
+        given = {argument.arg for argument in (*own.args[1:], *own.kwonlyargs)}
         for inner in ast.walk(forward) if forward.name == "forward" else ():
             names = given & {getattr(each, "id", "") for each in _changed(file, inner)}
             if names and not _is_rebound(file, forward, names, inner):
-                yield inner, "may change a unit's input in place, which FSDP2 refuses"
+                yield (
+                    inner,
+                    "may change a unit's input in place, which FSDP2 refuses or does to a copy",
+                )
 
 
 def _changed(file: File, node: ast.AST) -> list[ast.expr]:
-    """What may be changed in place: by `x += 1`, `x.relu_()`, `relu_(x)`, or by a `self.act = nn.ReLU(inplace=True)`."""
+    """What may be changed in place: by `x += 1`, `x.relu_()`, `relu_(x)`, or by a `self.act = nn.ReLU(inplace=True)`; or by
+    `x.append(1)`, `x[0] = 1`."""
     if isinstance(node, ast.AugAssign):
         return [node.target]
+    if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+        return [node.value]
     if not isinstance(node, ast.Call):
         return []
+    if isinstance(node.func, ast.Attribute) and node.func.attr in _ADDING and len(node.args) < 3:
+        return [node.func.value]
     if last_name(node.func).endswith("_"):
         return [*node.args[:1], getattr(node.func, "value", node.func)]
     layer, cls = ast.unparse(node.func), file.enclosing_class(node) or node

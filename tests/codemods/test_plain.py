@@ -44,6 +44,8 @@ _UNIT = (
     "        self.layer = torch.nn.Linear(8, 8)\n\n    def forward(self, x):\n"
 )
 
+_UNITS = "def f(p):\n    model = FSDP(Net())\n    for i, layer in enumerate(model.layers):\n"
+
 # What makes the models of a run depend on FSDP1's interface or structure, in a function of the same file.
 DEPENDENT = {
     "a method of FSDP1": "def f(model):\n    return model.check_is_root()",
@@ -69,6 +71,12 @@ DEPENDENT = {
     "a parameter of no elements": "def f():\n    return nn.Parameter(torch.empty(0, 8))",
     "a layout that FSDP2 refuses": "def f():\n    return FSDP(Net().to(memory_format=torch.channels_last))",
     "a unit that changes its input": f"{_UNIT}        x += self.bias\n        return self.layer(x)",
+    "a unit that adds to a list": f"{_UNIT.replace('x):', 'x, *, seen):')}        seen.append(x)\n        return self.layer(x)",
+    "a unit that fills a dict": f"{_UNIT.replace('x):', 'x, kept):')}        kept['x'] = x\n        return self.layer(x)",
+    "a unit's own attribute": f"{_UNITS}        layer.drop = p",
+    "an attribute of what a base class calls its model": "class Base:\n    def f(self, p):\n        self.model.drop = p",
+    "a unit's own attribute by its index": "def f(p):\n    model = FSDP(Net())\n    model.layers[0].drop = p",
+    "a unit's own attribute by its name": f"{_UNITS}        setattr(layer, 'drop', p)",
     "a unit that calls a method which changes its input": f"{_UNIT}        return self.layer(x.mul_(2))",
     "a unit that calls what changes its input": f"{_UNIT}        return self.layer(self.act(x))",
     "a unit that begins with what changes its input": f"{_UNIT}        return self.stem(x)",
@@ -198,6 +206,13 @@ GATHERED = {
 }
 # What looks like it and is not.
 INDEPENDENT = {
+    "attributes that modules have inside and outside": (
+        "def f(p):\n    model = FSDP(Net())\n    model.config.use_cache = False\n"
+        "    for m in model.modules():\n        m.drop = p"
+    ),
+    "a list of a unit's own": (
+        f"{_UNIT}        seen = []\n        seen.append(self.layer(x))\n        cache.update(x, x, 0)\n        return seen[0]"
+    ),
     "a unit that changes what it computes": (
         f"{_UNIT}        x = self.act(self.layer(x))\n        x += 1\n        return self.act(x)"
     ),
@@ -435,7 +450,44 @@ def test_the_bridge_form_changes_imports_only(tmp_path: Path) -> None:
     assert all("import" in line for line in changed)
 
 
-@pytest.mark.parametrize("forward", ["return x", "return self.head(x) if x.any() else x"])
+_LOOP = "for layer in self.head:\n            "
+_METHOD = "return self.{}(x)\n\n    def {}(self, x):\n        return self.head(x)"
+# Bodies of a forward that may not use `self.head`, or do not train it.
+NOT_ALWAYS = (
+    "return x",
+    "return self.head(x) if x.any() else x",
+    "return x.any() and self.head(x)",
+    "if x.any():\n            return x\n        return self.head(x)",
+    "if x.any():\n            x = self.head(x)\n        return x",
+    "while x.any():\n            x = self.head(x)\n        return x",
+    f"{_LOOP}if x.any():\n                continue\n            x = layer(x)\n        return x",
+    f"{_LOOP}if x.any():\n                x = layer(x)\n        return x",
+    "for i, layer in enumerate(self.head):\n            x = i\n        return x",
+    "for layer in self.head[:depth]:\n            x = layer(x)\n        return x",
+    "return sum(layer(x) for layer in self.head if x.any())",
+    "return self.head[self.task](x)",
+    "return self.head(x).detach()",
+    "with torch.no_grad():\n            x = self.head(x)\n        return x",
+    _METHOD.format("run", "other"),
+    _METHOD.format("run", "run").replace("    def", "    @torch.no_grad()\n    def"),
+)
+# Those that always do.
+ALWAYS = (
+    _METHOD.format("run", "run"),
+    "if x.any():\n            return self.head(x)\n        return self.head(-x)",
+    "if x.any():\n            x = self.head(x)\n        else:\n            x = self.head(-x)\n        return x",
+    "if x.any():\n            raise ValueError\n        return self.head(x)",
+    "return self.head(x) if x.any() else -self.head(x)",
+    "with torch.autocast('cpu'):\n            return self.head(x)",
+    f"{_LOOP}if x.any():\n                x = run(layer, x)\n            else:\n                x = layer(x)\n        return x",
+    "for i in range(3):\n            x = self.head[i](x)\n        return x",
+    "for i, layer in enumerate(self.head):\n            x = layer(x)\n        return x",
+    "for layer, _ in zip(self.head, x):\n            x = layer(x)\n        return x",
+    "return self.head[0](x)",
+)
+
+
+@pytest.mark.parametrize("forward", NOT_ALWAYS)
 def test_a_part_that_a_forward_may_not_use(tmp_path: Path, forward: str) -> None:
     """FSDP1 gave its parameters zero gradients, on which weight decay acts: the runtime goes on doing so."""
     assert (
@@ -445,6 +497,14 @@ def test_a_part_that_a_forward_may_not_use(tmp_path: Path, forward: str) -> None
     model = MODEL.replace("return self.head(x)", forward)
     after, _ = migrated(tmp_path, {"train.py": TRAIN, "model.py": model})
     assert "    fully_shard(model)\n    fill_unused_gradients(model)\n" in after["train.py"]
+
+
+@pytest.mark.parametrize("forward", ALWAYS)
+def test_a_part_that_every_forward_uses(tmp_path: Path, forward: str) -> None:
+    model = MODEL.replace("return self.head(x)", forward)
+    after, _ = migrated(tmp_path, {"train.py": TRAIN, "model.py": model})
+    assert "fully_shard(model)" in after["train.py"]
+    assert "fill_unused" not in after["train.py"]
 
 
 BLOCKS = """\

@@ -351,6 +351,40 @@ def inputs_changed_in_place(api: Any) -> Any:
 
 
 @holds()
+def lists_and_dicts_that_units_add_to(api: Any) -> Any:
+    """What a unit adds to a list or a dict that it is given is seen by whoever gave it, and trained."""
+
+    class Adding(nn.Linear):
+        def forward(self, x: torch.Tensor, seen: Any, *, kept: Any) -> torch.Tensor:
+            hidden: torch.Tensor = super().forward(x)
+            seen[0].append(hidden.square().mean())
+            kept["last"] = kept.get("last", 0) + hidden
+            return hidden
+
+    class Using(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(1)
+            self.layers = nn.ModuleList(Adding(4, 4) for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen: Any = ([], x)
+            kept: dict[str, torch.Tensor] = {}
+            for layer in self.layers:
+                x = layer(x, seen, kept=kept)
+            return kept["last"] + sum(seen[0])
+
+    using = Using()
+    alone = train_alone(using)
+    model = api.FullyShardedDataParallel(
+        using, auto_wrap_policy=api.wrap.ModuleWrapPolicy({Adding}), use_orig_params=True
+    )
+    losses = train(model)
+    assert close(full(api, model), alone)
+    return losses, full(api, model)
+
+
+@holds()
 def lists_and_dicts_as_inputs(api: Any) -> Any:
     """A list or a dict as an input arrives as one, also by keyword."""
 
