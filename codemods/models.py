@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
 
-from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.facts.file import File, last_name, values_given
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition, Program
 from fsdp_migrate.facts.scopes import Assigned, Imported, Opaque, Parameter
@@ -312,7 +312,7 @@ class Models:
         found: dict[str, list[tuple[File, ast.Call]]] = {}
         for name, calls in self.calls.items():
             for file, call in calls if name[:1].isupper() else ():
-                if any(not isinstance(value, ast.Constant) for value in _values_given(call)):
+                if any(not isinstance(value, ast.Constant) for value in values_given(call)):
                     keywords = {keyword.arg for keyword in call.keywords if keyword.arg}
                     for key in (*keywords, *([""] if call.args else ())):
                         found.setdefault(key, []).append((file, call))
@@ -332,10 +332,6 @@ class Models:
 def models_of(program: Program) -> Models:
     """The models of a program."""
     return Models(program)
-
-
-def _values_given(call: ast.Call) -> list[ast.expr]:
-    return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
 def _is_method(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

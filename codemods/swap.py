@@ -117,13 +117,12 @@ def _statements(context: Context, gone: Collection[ast.AST]) -> Iterator[ImportC
     imports: list[ast.Import | ast.ImportFrom] = [*file.of(ast.Import), *file.of(ast.ImportFrom)]
     for node in sorted(imports, key=lambda each: each.lineno):
         if any(
-            _binds_fsdp(node, alias, context) or (alias.asname or alias.name) in left
-            for alias in node.names
+            _binds_fsdp(node, alias) or (alias.asname or alias.name) in left for alias in node.names
         ):
             yield ImportChange(node)
 
 
-def _binds_fsdp(node: ast.Import | ast.ImportFrom, alias: ast.alias, context: Context) -> bool:
+def _binds_fsdp(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> bool:
     """Whether an import binds one of FSDP1's modules, or a public name of FSDP1's, of torch or of the runtime."""
     if isinstance(node, ast.Import):
         return is_module(alias.name)
@@ -141,7 +140,7 @@ def _decide(context: Context, statement: ImportChange, gone: Collection[ast.AST]
     for alias in statement.node.names:
         local = alias.asname or alias.name
         whole = isinstance(statement.node, ast.ImportFrom) or len(statement.node.names) == 1
-        ours = _binds_fsdp(statement.node, alias, context)
+        ours = _binds_fsdp(statement.node, alias)
         if whole and is_spent(context, statement.node, local, gone):
             statement.drop.add(local)
         elif not ours:

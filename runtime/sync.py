@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -12,8 +11,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from .materialize import own_modules
-
-BUCKET_BYTES = 250 * 1024 * 1024  # FSDP1's PARAM_BROADCAST_BUCKET_SIZE (``_init_utils.py``)
 
 
 def broadcast_module_states(
@@ -58,11 +55,8 @@ def broadcast_tensors(
     group: dist.ProcessGroup | None,
     device: torch.device | str | int | None = None,
 ) -> None:
-    """Broadcasts ``tensors`` in place from the first rank of ``group``.
-
-    A bucket at a time is on its way, so that a model on the CPU need not fit on ``device`` whole.
-    """
-    pending: list[_Sending] = []
+    """Broadcasts ``tensors`` in place from the first rank of ``group``, one at a time: a model on the CPU need not fit on
+    ``device`` whole."""
     source = 0 if group is None else dist.get_global_rank(group, 0)
     for tensor in tensors:
         local = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
@@ -72,25 +66,6 @@ def broadcast_tensors(
                 "module first, or pass param_init_fn"
             )
         sent = local.to(device if device is not None else local.device).contiguous()
-        work = dist.broadcast(sent, src=source, group=group, async_op=True)
-        pending.append(_Sending(work, local, sent))
-        if sum(sending.sent.nbytes for sending in pending) >= BUCKET_BYTES:
-            _finish(pending)
-            pending = []
-    _finish(pending)
-
-
-class _Sending(NamedTuple):
-    """A tensor on its way: ``sent`` is ``local`` itself, or a copy where it can be sent from."""
-
-    work: dist.Work | None
-    local: torch.Tensor
-    sent: torch.Tensor
-
-
-def _finish(pending: Iterable[_Sending]) -> None:
-    for work, local, sent in pending:
-        if work is not None:
-            work.wait()
+        dist.broadcast(sent, src=source, group=group)
         if sent.data_ptr() != local.data_ptr():
             local.copy_(sent)

@@ -18,7 +18,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy
 
 from .api import (
-    BackwardPrefetch,
     MixedPrecision,
     ShardingStrategy,
     as_backward_prefetch,
@@ -73,14 +72,6 @@ class Arguments:
         return as_mixed_precision(self.mixed_precision)
 
     @cached_property
-    def offloads(self) -> bool:
-        return as_cpu_offload(self.cpu_offload)
-
-    @cached_property
-    def prefetch(self) -> BackwardPrefetch | None:
-        return as_backward_prefetch(self.backward_prefetch)
-
-    @cached_property
     def groups(self) -> ProcessGroups | None:
         given = self.process_group
         return tuple(given) if isinstance(given, list) else given
@@ -93,7 +84,7 @@ class Arguments:
                 f"Manual wrapping with {self.strategy} requires explicit specification of process "
                 "group or device_mesh."
             )
-        _ = self.prefetch  # raises for what it cannot read, while nothing is sharded yet
+        as_backward_prefetch(self.backward_prefetch)  # raises while nothing is sharded yet
         if self.precision is not None and os.environ.get("FSDP_USE_FULL_PREC_IN_EVAL") == "1":
             warnings.warn(
                 "FSDP_USE_FULL_PREC_IN_EVAL=1 has no equivalent in FSDP2: evaluation runs in "
@@ -183,14 +174,14 @@ def shard_unit(
         # None is FSDP1's FULL_SHARD: True, but False for the unit whose forward runs first.
         reshard_after_forward=False if arguments.strategy.keeps_unsharded else None,
         mp_policy=_precision_policy(arguments.precision),
-        offload_policy=_offload_policy(arguments.offloads),
+        offload_policy=_offload_policy(as_cpu_offload(arguments.cpu_offload)),
         ignored_params=ignored.parameters | empty,
     )
     reduce_as_fsdp1(unit)
     if mesh.device_type == "cpu":
         # Some releases' gloo sums where it is asked to average (pytorch#162338).
         unit.set_force_sum_reduction_for_comms(True)
-    if arguments.prefetch is None:
+    if as_backward_prefetch(arguments.backward_prefetch) is None:
         # A list replaces FSDP2's own choice, and a unit has itself already.
         unit.set_modules_to_backward_prefetch([unit])
     if arguments.use_orig_params:

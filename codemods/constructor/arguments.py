@@ -23,6 +23,7 @@ from fsdp_migrate.codemods.constructor.plain import (
 from fsdp_migrate.codemods.constructor.translate import offload_policy
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Import, Rule
+from fsdp_migrate.facts.file import values_given
 from fsdp_migrate.facts.names import RUNTIME, TORCH
 
 CPU_OFFLOAD = Rule(
@@ -150,7 +151,7 @@ def _offloads(context: Context, leaf: ast.expr) -> str:
         return offload_policy(False)
     if not isinstance(leaf, ast.Call) or context.fsdp1(leaf.func) != "CPUOffload":
         return ""
-    given = [*leaf.args, *(keyword.value for keyword in leaf.keywords)]
+    given = values_given(leaf)
     if not given:
         return offload_policy(False)
     if isinstance(given[0], ast.Constant):
@@ -184,6 +185,8 @@ def _device_id(construction: Construction) -> Plain:
     function = value.func if isinstance(value, ast.Call) else value
     if "torch.cuda.current_device" in context.dotted(function):
         return Plain("fully_shard moves the model to the current device")
+    if device_type(construction) == "cpu" and construction.value("process_group") is not None:
+        return Plain("no effect: the mesh is on the CPU")
     made = context.value(value)
     if made is not None and any(_is_cpu(node) for node in ast.walk(made.node)):
         raise Stays("device_id is the CPU, which is not the current device where there is a GPU")

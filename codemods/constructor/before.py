@@ -16,7 +16,7 @@ from fsdp_migrate.codemods.constructor.makers import Uses, runs_only
 from fsdp_migrate.codemods.constructor.origin import is_module, may_be_module
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.models import given
-from fsdp_migrate.facts.file import File, last_name, root_of
+from fsdp_migrate.facts.file import File, last_name, root_of, values_given
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
 from fsdp_migrate.facts.program import Definition
 from fsdp_migrate.facts.scopes import Assigned, Opaque, Parameter
@@ -203,7 +203,7 @@ class Before:
         name = last_name(call.func)
         if not _EVALUATION.search(name) or _DATA.search(name) or (name == "eval" and not call.args):
             return False
-        given = (*call.args, *(keyword.value for keyword in call.keywords))
+        given = values_given(call)
         return isinstance(call.func, ast.Attribute) or any(
             self.context.models.can_hold(each, file) or "model" in ast.unparse(each).lower()
             for each in given
@@ -211,7 +211,7 @@ class Before:
 
     def _hands_to_caller(self, file: File, call: ast.Call) -> bool:
         """Whether a call gives a model to a function of the program that calls it."""
-        values = (*call.args, *(keyword.value for keyword in call.keywords))
+        values = values_given(call)
         models = [value for value in values if self.context.models.can_hold(value, file)]
         made = self.context.program.definition(call.func, file) if models else None
         if made is None or not isinstance(made.node, ast.FunctionDef):
@@ -224,7 +224,7 @@ class Before:
 
     def _runs_model(self, call: ast.Call) -> bool:
         """Whether a call is one of the model, or gets it as an argument."""
-        every = [call.func, *call.args, *(keyword.value for keyword in call.keywords)]
+        every = [call.func, *values_given(call)]
         return any(isinstance(each, ast.Name) and each.id in self._wrapped for each in every)
 
 
@@ -311,7 +311,7 @@ def last_value(file: File, name: ast.expr, at: ast.AST) -> ast.expr | None:
 def are_held(context: Context) -> bool:
     """Whether a file may put a wrapped model into another module, whose class does not show the model inside."""
     for call in context.file.of(ast.Call):
-        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        given = values_given(call)
         if not any(
             context.can_be_model(e) for e in given if isinstance(e, ast.Name | ast.Attribute)
         ):

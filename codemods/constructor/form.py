@@ -30,6 +30,7 @@ from fsdp_migrate.codemods.constructor.plain import NOTHING, Plain, Stays
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import Refused, overlap
 from fsdp_migrate.codemods.rule import Edit, Found, Import
+from fsdp_migrate.facts.file import values_given
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
 
 if TYPE_CHECKING:
@@ -76,8 +77,8 @@ class PlainForm:
         """The code that it takes away: of the call, all but the model and what its arguments keep."""
         call, maker = self.construction.call, self.construction.maker
         if maker is not None and maker.kind == PARTIAL:
-            return (*maker.call.args, *(keyword.value for keyword in maker.call.keywords))
-        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+            return tuple(values_given(maker.call))
+        given = values_given(call)
         kept = [self.construction.module, *self.whole.kept]
         by_maker = () if maker is None else (maker.call,)
         return (

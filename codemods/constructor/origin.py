@@ -16,7 +16,7 @@ from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.plain import Stays
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.models import SAME, given
-from fsdp_migrate.facts.file import File, last_name, root_of
+from fsdp_migrate.facts.file import File, last_name, root_of, values_given
 from fsdp_migrate.facts.program import Definition, External, Meaning, Program
 from fsdp_migrate.facts.scopes import Opaque, Parameter
 from fsdp_migrate.facts.values import element, reaching
@@ -112,7 +112,7 @@ class _Search:
         called = last_name(call.func)
         if re.search(r"optim|adam|sgd", called, re.IGNORECASE):
             return "load" not in called
-        values = [*call.args, *(keyword.value for keyword in call.keywords)]
+        values = values_given(call)
         if not any(ast.unparse(value) == model for value in values):
             return False
         definition = self.context.program.definition(call.func, file)
@@ -128,7 +128,7 @@ class _Search:
             self.may_keep(definition.file, each, ast.unparse(value))
             for each in definition.file.of(ast.Call)
             if each in inside
-            for value in (*each.args, *(keyword.value for keyword in each.keywords))
+            for value in values_given(each)
             if isinstance(value, ast.Name)
         )
 
@@ -352,7 +352,7 @@ def _is_kept(context: Context, file: File, statement: ast.AST, factories: list[a
     if not isinstance(target, ast.Name) and not _is_of_program(context.program, file, target):
         return False
     text = ast.unparse(target)
-    values = (v for m in factories for v in (*m.args, *(keyword.value for keyword in m.keywords)))
+    values = (v for m in factories for v in values_given(m))
     return all(ast.unparse(value) != text for value in values)
 
 

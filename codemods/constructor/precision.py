@@ -23,6 +23,7 @@ from fsdp_migrate.codemods.constructor.translate import casts, mp_policy, transl
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit import text
 from fsdp_migrate.codemods.rule import Edit, Import, Rule
+from fsdp_migrate.facts.file import values_given
 from fsdp_migrate.findings import Action
 
 POLICY = Rule(
@@ -139,7 +140,7 @@ def _fields(context: Context, call: ast.expr) -> dict[str, object] | None:
     if not isinstance(call, ast.Call) or context.fsdp1(call.func) != "MixedPrecision":
         return None
     names = [*_FIELDS[: len(call.args)], *(keyword.arg for keyword in call.keywords)]
-    values = [*call.args, *(keyword.value for keyword in call.keywords)]
+    values = values_given(call)
     known = len({*names} & {*_FIELDS}) == len(values)
     if not known or any(isinstance(each, ast.Starred) for each in call.args):
         return None
@@ -173,7 +174,7 @@ def _edits(context: Context, leaf: ast.expr) -> list[Edit]:
     if not casts(fields, below=False):
         new["cast_root_forward_inputs"] = "cast_forward_inputs"
     names = [*_FIELDS[: len(leaf.args)], *(keyword.arg for keyword in leaf.keywords)]
-    values = [*leaf.args, *(keyword.value for keyword in leaf.keywords)]
+    values = values_given(leaf)
     spans = [file.span(each) for each in (*leaf.args, *leaf.keywords)]
     edits = [context.replace(leaf.func, "MixedPrecisionPolicy")]
     for (start, _), name, value in zip(spans, names, values, strict=True):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Import
+from fsdp_migrate.facts.file import values_given
 from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.facts.scopes import Assigned, Binding, Defined, Imported
 from fsdp_migrate.facts.values import element
@@ -74,7 +75,7 @@ class _Computed:
                 yield from self._behind(value, seen)
         elif isinstance(value, ast.Call):
             yield from self._inside(value)
-            for given in (*value.args, *(keyword.value for keyword in value.keywords)):
+            for given in values_given(value):
                 yield from self.of(given, seen)
         else:
             for child in ast.iter_child_nodes(value):

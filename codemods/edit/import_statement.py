@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fsdp_migrate.codemods.edit.text import comments, spliced
 from fsdp_migrate.codemods.rule import Edit
@@ -120,24 +120,22 @@ def edited(
         exchanged = [name or added[0] for name in staying]
         if order is None or sorted(exchanged, key=order) == exchanged:
             staying, added = exchanged, []
-    names = _joined(staying, added, order)
+    names, places = _joined(staying, added, order)
     if not names:
         return Edited(None, others, comments(source))
     code = Code(home, tuple(names))
     if code.names == before and not added:
-        return Edited(replaced(code, _from(source, home, base)), others, exact=True)
+        return Edited(replace(code, text=_from(source, home, base)), others, exact=True)
     if not any(staying) or not NEWLINE.search(source) or not source.endswith(")"):
-        return Edited(replaced(code, code.on_one_line), others, comments(source))
-    text, loose = _in_place(source, before, staying, added, order)
+        return Edited(replace(code, text=code.on_one_line), others, comments(source))
+    from fsdp_migrate.codemods.edit.import_names import in_place  # LibCST takes 0.1 s to import
+
+    changed = [None if new == old else new for new, old in zip(staying, before, strict=True)]
+    text, loose = in_place(source, changed, places)
     fits = len(base + code.on_one_line) <= limit
     if len(names) < len(before) and fits and not comments(text):
         text = code.on_one_line
-    return Edited(replaced(code, _from(text, home, base)), others, loose)
-
-
-def replaced(code: Code, text: str) -> Code:
-    """A statement in a layout."""
-    return Code(code.module, code.names, text)
+    return Edited(replace(code, text=_from(text, home, base)), others, loose)
 
 
 def _from(text: str, module: str, base: str) -> str:
@@ -174,40 +172,21 @@ def _parted(
     return staying, added, {module: names for module, names in made.items() if names}
 
 
-def _joined(staying: Sequence[str], added: Sequence[str], order: _Order | None) -> list[str]:
-    """The names of a statement: new ones where its order has them; without one, where the old ones were."""
+def _joined(
+    staying: Sequence[str], added: Sequence[str], order: _Order | None
+) -> tuple[list[str], list[tuple[int, str]]]:
+    """The names of a statement: new ones where its order has them; without one, where the old ones were. And the places of
+    the new ones, each among those that are there by then."""
     names = [name for name in staying if name]
-    for number, name in enumerate(added):
-        names.insert(_place(names, name, order, _first_gone(staying) + number), name)
-    return names
-
-
-def _first_gone(staying: Sequence[str]) -> int:
-    return staying.index("") if "" in staying else len(staying)
-
-
-def _place(names: Sequence[str], name: str, order: _Order | None, otherwise: int) -> int:
-    return otherwise if order is None else sum(order(each) < order(name) for each in names)
-
-
-def _in_place(
-    source: str,
-    before: Sequence[str],
-    staying: Sequence[str],
-    added: Sequence[str],
-    order: _Order | None,
-) -> tuple[str, list[str]]:
-    """A statement in brackets with its names changed where they are, and the comments of those that went."""
-    from fsdp_migrate.codemods.edit.import_names import in_place  # LibCST takes 0.1 s to import
-
-    names = [name for name in staying if name]
+    gone = staying.index("") if "" in staying else len(staying)
     places = []
     for number, name in enumerate(added):
-        place = _place(names, name, order, _first_gone(staying) + number)
+        place = gone + number
+        if order is not None:
+            place = sum(order(each) < order(name) for each in names)
         places.append((place, name))
         names.insert(place, name)
-    changed = [None if new == old else new for new, old in zip(staying, before, strict=True)]
-    return in_place(source, changed, places)
+    return names, places
 
 
 def _home(node: ast.ImportFrom, change: ImportChange, *, commented: bool) -> str:
@@ -244,7 +223,7 @@ def new_statements(
         for group in [*alone, others] if others else alone:
             code = Code(module, tuple(filter(None, group)))
             fits = len(group) == 1 or len(base + code.on_one_line) <= limit
-            statements.append(replaced(code, code.on_one_line if fits else code.exploded(base)))
+            statements.append(replace(code, text=code.on_one_line if fits else code.exploded(base)))
     return statements
 
 

@@ -12,7 +12,7 @@ from fsdp_migrate.codemods.left import clip_local_norm, parameters
 from fsdp_migrate.codemods.left.parameters import NORM, PLAIN, RULE, SHAPE, decides, shapes
 from fsdp_migrate.codemods.left.taken import holds, taken
 from fsdp_migrate.codemods.rule import Found, Rule
-from fsdp_migrate.facts.file import File, last_name, root_of
+from fsdp_migrate.facts.file import File, last_name, root_of, values_given
 from fsdp_migrate.facts.program import Definition
 from fsdp_migrate.facts.scopes import Imported
 from fsdp_migrate.findings import Action
@@ -48,7 +48,7 @@ def _calls(context: Context) -> Iterator[tuple[ast.Call, Definition, bool]]:
         name = last_name(call.func)
         if not (name in asking or _LIKELY.search(name)) or not _is_imported(context, call):
             continue
-        values = [*call.args, *(keyword.value for keyword in call.keywords)]
+        values = values_given(call)
         of_model = any(holds(context.models, value, file) for value in values)
         if of_model or any(taken(context).are_parameters(value, file) for value in values):
             made = program.definition(call.func, file)

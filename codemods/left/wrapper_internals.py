@@ -9,6 +9,7 @@ from fsdp_migrate.codemods.constructor.before import asks_first
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.left.private_names import FLAT, HANDLE
 from fsdp_migrate.codemods.rule import Found, Rule
+from fsdp_migrate.facts.file import values_given
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.findings import Action
 
@@ -91,7 +92,7 @@ def _reshard(context: Context, attribute: ast.Attribute) -> ast.Call | None:
         return None
     if method.attr != "reshard" or not isinstance(call, ast.Call) or call.func is not method:
         return None
-    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    given = values_given(call)
     frees = len(given) == 1 and isinstance(given[0], ast.Constant) and given[0].value is True
     return call if frees else None
 

@@ -11,6 +11,7 @@ import builtins
 from dataclasses import dataclass, field
 
 from fsdp_migrate.codemods.context import Context, shortened
+from fsdp_migrate.facts.file import values_given
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition, External
 
@@ -164,7 +165,7 @@ class _Reader:
     def is_foreign(self, call: ast.Call) -> bool:
         """Whether a call of another package is not FSDP1's, given no model, and none that saves one."""
         paths = self.context.dotted(call.func)
-        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        given = values_given(call)
         return not any(map(self.context.can_be_model, given)) and not any(
             f".{CLASS}." in path or (path.endswith(_SAVES) and not path.startswith("torch."))
             for path in paths

@@ -265,6 +265,11 @@ def last_name(expression: ast.AST | None) -> str:
     return getattr(expression, "attr", getattr(expression, "id", ""))
 
 
+def values_given(call: ast.Call) -> list[ast.expr]:
+    """What a call is given, by position and by name."""
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
+
+
 def root_of(expression: ast.expr) -> ast.Name | None:
     """The name that a dotted or indexed expression begins with."""
     while isinstance(expression, ast.Attribute | ast.Subscript):

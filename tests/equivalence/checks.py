@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from fsdp_migrate import runtime
-from fsdp_migrate.runtime import FullyShardedDataParallel, sync
+from fsdp_migrate.runtime import FullyShardedDataParallel
 from fsdp_migrate.runtime.gradients import is_unreduced
 
 from .models import Block, ConvNet, Tied, Transformer
@@ -226,19 +226,15 @@ def left_over_gradients_are_discarded() -> None:
 
 
 @check(2)
-def broadcast_goes_in_buckets() -> None:
-    """Smaller ones than any tensor, as many as fit, and all in one."""
-    for size in (1, 2000, sync.BUCKET_BYTES):
-        torch.manual_seed(dist.get_rank())
-        model = Transformer()
-        for buffer in model.buffers():
-            buffer.add_(dist.get_rank())
-        kept, sync.BUCKET_BYTES = sync.BUCKET_BYTES, size
-        assert not same_on_all_ranks(model.head.weight.detach())
-        runtime.broadcast_module_states(model, device="cpu")
-        sync.BUCKET_BYTES = kept
-        states = [*model.parameters(), *model.buffers()]
-        assert all(same_on_all_ranks(state.detach()) for state in states)
+def all_states_are_broadcast() -> None:
+    torch.manual_seed(dist.get_rank())
+    model = Transformer()
+    for buffer in model.buffers():
+        buffer.add_(dist.get_rank())
+    assert not same_on_all_ranks(model.head.weight.detach())
+    runtime.broadcast_module_states(model, device="cpu")
+    states = [*model.parameters(), *model.buffers()]
+    assert all(same_on_all_ranks(state.detach()) for state in states)
 
 
 def cast_model() -> nn.Module:

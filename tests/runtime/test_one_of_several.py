@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from fsdp_migrate import runtime
-from fsdp_migrate.runtime import clip, sync
+from fsdp_migrate.runtime import clip
 from fsdp_migrate.runtime.gather import is_first, is_sharded, local_shard, memory, sharded_as
 from fsdp_migrate.runtime.mesh import build_mesh
 
@@ -246,12 +246,11 @@ def test_meshes(rank_of_four: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_broadcast(rank_of_four: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pair = dist.new_group([1, 2])
 
-    def broadcast(sent: torch.Tensor, src: int, group: Any = None, async_op: bool = False) -> None:
+    def broadcast(sent: torch.Tensor, src: int, group: Any = None) -> None:
         assert (src, group) == (1, pair)
         sent.fill_(7)
 
     monkeypatch.setattr(dist, "broadcast", broadcast)
-    monkeypatch.setattr(sync, "BUCKET_BYTES", 20)  # two of them at a time
     below = unit(runtime, nn.BatchNorm1d(2))
     model = nn.Sequential(nn.Linear(2, 2), below, nn.Linear(2, 2))
     model[0].weight.data = torch.ones(2, 2).t()[:, :1].expand(2, 2).t().contiguous().t()
