@@ -48,8 +48,10 @@ FORMER_NAMES = {
 NEEDED = {"parameters_held", "batch_norm", "buffers", "units"}
 NEEDED |= {"all_of_classes", "root_is_alike", "other_options", "device_type", "shard_ranks"}
 
-DIRECT, SUBCLASS, CHOSEN = "FSDP(...)", "subclass", "a class that an expression chooses"
-PARTIAL, ENABLE_WRAP, WRAP = "partial", "enable_wrap", "wrap"
+# What makes units, as findings name it.
+DIRECT, SUBCLASS = "FSDP(...)", "a subclass of FSDP"
+CHOSEN = "a class that an expression chooses"
+PARTIAL, ENABLE_WRAP, WRAP = "partial(FSDP, ...)", "wrapper_cls=FSDP", "wrap(...)"
 
 CONSTRUCTOR = Rule(
     "FSDP002",

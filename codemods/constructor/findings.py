@@ -7,15 +7,10 @@ from collections.abc import Callable, Iterator
 
 from fsdp_migrate.codemods.constructor import arguments, precision, sharding, wrapping
 from fsdp_migrate.codemods.constructor.construction import (
-    CHOSEN,
     CONSTRUCTOR,
-    DIRECT,
     ENABLE_WRAP,
-    PARTIAL,
-    SUBCLASS,
     UNKNOWN,
     UNPACKED,
-    WRAP,
     Argument,
     Construction,
 )
@@ -43,14 +38,6 @@ _SAY: dict[str, Callable[[Construction, Argument], tuple[Rule, Said]]] = {
     "device_mesh": sharding.say,
     "auto_wrap_policy": wrapping.say,
     "mixed_precision": precision.say,
-}
-_KINDS = {
-    DIRECT: "FSDP(...)",
-    SUBCLASS: "a subclass of FSDP",
-    CHOSEN: "a class that an expression chooses",
-    PARTIAL: "partial(FSDP, ...)",
-    ENABLE_WRAP: "wrapper_cls=FSDP",
-    WRAP: "wrap(...)",
 }
 
 
@@ -81,7 +68,7 @@ def find(context: Context) -> Iterator[Found]:
 def _constructor(
     construction: Construction, form: PlainForm | None, decision: Decision | None
 ) -> Found:
-    call, construct = construction.call, _KINDS[construction.kind]
+    call, construct = construction.call, construction.kind
     if form is None:
         message = "stays on the bridge"
         if decision is not None:

@@ -45,7 +45,7 @@ def _is_maker(context: Context, construction: Construction) -> bool:
     call = construction.call
     if construction.kind == PARTIAL:
         cls = call.args[0] if len(call.args) == 1 else None
-    elif construction.kind == ENABLE_WRAP and context.fsdp1(call.func) == ENABLE_WRAP:
+    elif construction.kind == ENABLE_WRAP and context.fsdp1(call.func) == "enable_wrap":
         cls = next(each.value for each in call.keywords if each.arg == "wrapper_cls")
     else:
         return False
@@ -74,7 +74,7 @@ def runs_under(call: Construction, uses: Uses, contexts: Iterable[Context]) -> b
     for context in contexts:
         for reference, name in context.references.items():
             called = getattr(context.file.parents[reference], "func", None) is reference
-            if name == WRAP and not (called and context.file is maker.context.file):
+            if name == "wrap" and not (called and context.file is maker.context.file):
                 return False
     statement = with_of(maker.context, maker)
 

@@ -69,7 +69,7 @@ def _is_safe_in_loop(file: File, loop: ast.For | ast.comprehension) -> bool:
         for statement in getattr(loop, "body", ())
         if isinstance(statement, ast.Assign)
         and getattr(statement.targets[0], "id", "") == name
-        and _is_cleaned(file, statement.value, name)
+        and _is_cleaned(statement.value)
     ]
     return all(
         (cleaned and use.lineno >= cleaned[0]) or _is_safe_use(file, use)
@@ -77,7 +77,7 @@ def _is_safe_in_loop(file: File, loop: ast.For | ast.comprehension) -> bool:
     )
 
 
-def _is_cleaned(file: File, value: ast.expr, name: str) -> bool:
+def _is_cleaned(value: ast.expr) -> bool:
     """Whether a value is a name without the parts of wrappers: `".".join(x for x in name.split(".") if x[0] != "_")`."""
     if isinstance(value, ast.Call) and getattr(value.func, "attr", "") == "replace":
         first = value.args[0] if value.args else None
@@ -101,7 +101,7 @@ def _is_safe_use(file: File, name: ast.Name) -> bool:
         inside = isinstance(parent.ops[0], ast.In | ast.NotIn) and parent.comparators[0] is name
         return inside and isinstance(part, str) and "." not in part.strip(".")
     call = file.parents[parent]  # name.replace("_fsdp_wrapped_module.", "")
-    return isinstance(call, ast.Call) and _is_cleaned(file, call, name.id)
+    return isinstance(call, ast.Call) and _is_cleaned(call)
 
 
 def _table(file: File, call: ast.Call) -> ast.Name | None:

@@ -84,9 +84,9 @@ def _check(before: str, after: str) -> None:
         raise Refused(f"the comment {next(iter(lost))!r} would be lost")
 
 
-def newline(file: File, position: int = 0) -> str:
-    """The line ending of a file, at a place where the endings are mixed."""
-    found = NEWLINE.search(file.text, position) or NEWLINE.search(file.text)
+def newline(file: File) -> str:
+    """The line ending of a file, its first one where they are mixed."""
+    found = NEWLINE.search(file.text)
     return found[0] if found else "\n"
 
 

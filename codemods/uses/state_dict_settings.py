@@ -118,12 +118,12 @@ def _flags(
         or any(k.arg not in {"offload_to_cpu", "rank0_only"} for k in config.keywords)
     ):
         raise Unknown("its configuration is known only when the program runs")
-    first = _flag(context, made.file, keyword(config, "offload_to_cpu", 0), offload)
+    first = _flag(keyword(config, "offload_to_cpu", 0), offload)
     second = keyword(config, "rank0_only", 1 if name.startswith("Full") else None)
-    return first, _flag(context, made.file, second, False)
+    return first, _flag(second, False)
 
 
-def _flag(context: Context, file: File, given: ast.expr | None, default: bool) -> bool:
+def _flag(given: ast.expr | None, default: bool) -> bool:
     if given is None:
         return default
     if isinstance(given, ast.Constant) and isinstance(given.value, bool):

@@ -8,14 +8,13 @@ from difflib import SequenceMatcher
 from html import escape
 from pathlib import Path
 
-from fsdp_migrate.findings import Action, Finding
+from fsdp_migrate.findings import Finding
 from fsdp_migrate.report import Report
 from fsdp_migrate.source import shown_path
 from fsdp_migrate.views.terminal import printable
-from fsdp_migrate.views.text import summary
+from fsdp_migrate.views.text import WORDS, summary
 
 _AROUND = 3  # lines that are shown around a change and a finding
-_WORDS = {Action.REWRITE: "plain", Action.RUNTIME: "runtime", Action.MANUAL: "by hand"}
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --add: #2da04430; --del: #e5534b30; }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 0 auto; padding: 1rem 2rem; max-width: 110rem; }
@@ -133,6 +132,6 @@ def _lines(data: bytes) -> list[str]:
 
 
 def _said(finding: Finding) -> str:
-    tag = f'<span class="tag {finding.action.value}">{_WORDS[finding.action]}</span>'
+    tag = f'<span class="tag {finding.action.value}">{WORDS[finding.action]}</span>'
     construct = f"<code>{escape(printable(finding.construct))}</code>"
     return f"{tag} {finding.code} {construct}: {escape(printable(finding.message))}"

@@ -12,6 +12,7 @@ from fsdp_migrate.report import Report
 from fsdp_migrate.source import shown_path
 from fsdp_migrate.views.terminal import Stream, paint, printable
 
+WORDS = {Action.REWRITE: "plain", Action.RUNTIME: "runtime", Action.MANUAL: "by hand"}
 _COLOURS = {Action.REWRITE: "green", Action.RUNTIME: "yellow", Action.MANUAL: "red"}
 
 
@@ -95,11 +96,7 @@ def render_next(report: Report, paths: Sequence[str], *, wrote: bool) -> list[st
 def _finding_line(finding: Finding, stream: Stream) -> str:
     place = f"{_name(finding.path)}:{finding.line}:{finding.column}"
     code = paint(finding.code, stream, fg=_COLOURS[finding.action], bold=True)
-    mark = ""
-    if finding.action is Action.MANUAL:
-        mark = " [by hand]"
-    elif finding.action is Action.RUNTIME:
-        mark = " [runtime]"
+    mark = "" if finding.action is Action.REWRITE else f" [{WORDS[finding.action]}]"
     construct = printable(finding.construct)
     return f"{paint(place, stream, bold=True)} {code} `{construct}`: {printable(finding.message)}{mark}"
 
@@ -117,8 +114,7 @@ def _place(problem: Problem) -> str:
 
 def _counts(counts: Counter[Action]) -> str:
     """`2 plain, 1 runtime`, without what is none."""
-    words = {Action.REWRITE: "plain", Action.RUNTIME: "runtime", Action.MANUAL: "by hand"}
-    return ", ".join(f"{counts[action]} {word}" for action, word in words.items() if counts[action])
+    return ", ".join(f"{counts[action]} {word}" for action, word in WORDS.items() if counts[action])
 
 
 def _number(count: int, noun: str) -> str:
