@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from fsdp_migrate.codemods.constructor.origin import Origin, is_module
 from fsdp_migrate.codemods.constructor.reads import surely_read
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.program import UNKNOWN, Definition, External, Inner, Program
 from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.facts.values import value_of
@@ -74,7 +74,11 @@ class Contents:
             isinstance(each, External)
             or (isinstance(each, Definition) and isinstance(each.node, ast.ClassDef))
             for each in made
-        ) or any(self._unused(each) for each in made if isinstance(each, Definition))
+        ) or any(
+            self._unused(each) or _returns_several(each)
+            for each in made
+            if isinstance(each, Definition)
+        )
 
     def dataclasses_made(self, origin: Origin) -> list[str]:
         """The dataclasses of the program that a forward of the model's classes makes, and so may return."""
@@ -192,6 +196,9 @@ class Contents:
                 for each in (each for target in targets for each in ast.walk(target)):
                     if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store):
                         yield each.attr
+            elif last_name(getattr(node, "func", node)) in {"setattr", "add_module"}:
+                if self._makes_part(node.args[-1], cls):  # type: ignore[attr-defined]
+                    yield getattr(node.args[-2], "value", "")  # type: ignore[attr-defined]
 
     def _makes_part(self, value: ast.expr | None, cls: Definition) -> bool:
         calls = (each for each in ast.walk(value or ast.Pass()) if isinstance(each, ast.Call))
@@ -231,6 +238,25 @@ class Contents:
         found = re.findall(r"^\s*(?:from|import) (\w+)", self.reach.text(path), re.MULTILINE)
         own = {name for name in found if any(name in other for other in self.reach.imports(path))}
         return bool({*found} - _KNOWN - own)
+
+
+def _returns_several(cls: Definition) -> bool:
+    """Whether a forward returns several values, not all of which a loss may use; what returns a loss uses the others for it."""
+    values = [
+        statement.value
+        for method in getattr(cls.node, "body", ())
+        if isinstance(method, ast.FunctionDef) and method.name == "forward"
+        for statement in ast.walk(method)
+        if isinstance(statement, ast.Return) and statement.value is not None
+    ]
+    return any(
+        (
+            isinstance(each, ast.Tuple | ast.List | ast.Dict)
+            or (isinstance(each, ast.Call) and last_name(each.func)[:1].isupper())
+        )
+        and "loss" not in ast.unparse(each)
+        for each in values
+    )
 
 
 def _returned(nodes: list[tuple[File, ast.AST]], method: str) -> str:

@@ -55,8 +55,8 @@ def _read(body: list[ast.stmt], indices: frozenset[str]) -> set[str]:
         elif isinstance(statement, ast.With | ast.AsyncWith | ast.Try | ast.FunctionDef):
             if not _without_gradients(getattr(statement, "items", ())):
                 found |= _read(statement.body, indices)
-        else:
-            found |= _in(getattr(statement, "test", statement), indices)
+        elif not any(isinstance(t, ast.Attribute) for t in getattr(statement, "targets", ())):
+            found |= _in(getattr(statement, "test", statement), indices)  # else kept for later
     return found
 
 

@@ -28,7 +28,9 @@ def refused(file: File) -> Iterator[tuple[ast.AST, str]]:
         own = forward.args
         given = {argument.arg for argument in (*own.args[1:], *own.kwonlyargs)}
         for inner in ast.walk(forward) if forward.name == "forward" else ():
-            names = given & {getattr(each, "id", "") for each in _changed(file, inner)}
+            texts = (ast.unparse(each).split("[") for each in _changed(file, inner))
+            kept = getattr(own.kwarg, "arg", "")  # itself new in each call
+            names = {name for name, *at in texts if name in given or (at and name == kept)}
             if names and not _is_rebound(file, forward, names, inner):
                 yield (
                     inner,

@@ -17,6 +17,7 @@ from fsdp_migrate.codemods.left.taken import (
     PARTS,
     is_known_as_whole,
     is_sharded,
+    loop_of,
     taken,
 )
 from fsdp_migrate.codemods.rule import Found, Rule
@@ -32,7 +33,7 @@ RULES = (RULE,)
 
 _COUNT = "a DTensor counts the whole parameter, on every rank: local_shard(p) of the runtime is this rank's share"
 SHAPE = "now the whole parameter's shape decides, and FSDP1's shards had one dimension: training changes"
-_NAME = "names now decide, under FSDP1 a unit's parameters were one, called _flat_param: training changes"
+_NAME = "names and modules now decide, under FSDP1 a unit's parameters were one, called _flat_param: training changes"
 NORM = "measures whole parameters, where FSDP1 measured this rank's shards: local_shard(p) of the runtime gives those"
 _FAILS = (
     "fails on a DTensor: p.to_local() is this rank's shard, p.full_tensor() the whole parameter"
@@ -59,7 +60,7 @@ def find(context: Context) -> Iterator[Found]:
     """Uses of sharded parameters as tensors."""
     for attribute in _used(context, reduces_over_ranks, "numel", "nelement"):
         yield Found(RULE, attribute, Action.MANUAL, _COUNT)
-    for attribute in _used(context, lambda c, node: decides(c.file, node), "ndim", "dim"):
+    for attribute in _used(context, lambda c, node: decides(c.file, node), "ndim", "dim", "shape"):
         yield Found(RULE, attribute, Action.MANUAL, SHAPE)
     for attribute in shapes(context.file):
         if is_sharded(context, attribute.value):
@@ -100,6 +101,19 @@ def _tested_by_name(context: Context) -> Iterator[ast.Call]:
         if taken(context).are_parameters(call, file, (1,)) and _were_flat(context):
             if not is_known_as_whole(context, call):
                 yield call
+    for named in (
+        *file.attributes.get("parameters", ()),
+        *file.attributes.get("named_parameters", ()),
+    ):
+        around, loop = file.parents[named], None
+        if isinstance(named.value, ast.Name) and isinstance(around, ast.Call):
+            if any(keyword.arg == "recurse" for keyword in around.keywords):
+                loop = loop_of(
+                    file, named.value
+                )  # for m in model.modules(): m.parameters(recurse=False)
+        whole = getattr(getattr(loop and loop[1], "func", None), "value", None)
+        if whole is not None and context.can_be_model(whole) and _were_flat(context):
+            yield around  # type: ignore[misc]
 
 
 def _name_tests(file: File) -> Iterator[ast.Call]:
@@ -156,11 +170,12 @@ def _is_called(context: Context, attribute: ast.Attribute) -> bool:
 
 
 def decides(file: File, attribute: ast.Attribute) -> bool:
-    """`p.ndim >= 2`, `p.dim() < 2`."""
+    """`p.ndim >= 2`, `p.dim() < 2`, `len(p.shape) == 1`."""
     parent = file.parents[attribute]
-    called = isinstance(parent, ast.Call) and parent.func is attribute
+    called = isinstance(parent, ast.Call) and ast.unparse(parent.func)
+    wanted = {"ndim": False, "shape": "len"}.get(attribute.attr, ast.unparse(attribute))
     around = file.parents[parent] if called else parent
-    return (attribute.attr == "dim") == called and isinstance(around, ast.Compare)
+    return called == wanted and isinstance(around, ast.Compare)
 
 
 def _measured(context: Context) -> Iterator[ast.expr]:
@@ -192,7 +207,8 @@ def _use(context: Context, node: ast.expr) -> str:
 
 
 _REDUCING = frozenset(
-    {"amax", "amin", "max", "mean", "min", "norm", "std", "sum", "var", "vector_norm"}
+    {"amax", "amin", "count_nonzero", "max", "mean", "min", "norm", "std", "sum", "var"}
+    | {"vector_norm"}
 )
 # Done to every element, between a gradient and its norm.
 _ELEMENTWISE = frozenset(
@@ -237,8 +253,8 @@ def _done_to(child: ast.AST, parent: ast.AST) -> str | None:
         return parent.attr
     if isinstance(parent, ast.Call) and child is not parent.func:
         return (last_name(parent.func) or None) if child in parent.args[:1] else None
-    if isinstance(parent, ast.BinOp):
-        return "" if isinstance(parent.op, ast.Pow) and child is parent.left else None
+    if isinstance(parent, ast.BinOp | ast.Compare) and child is parent.left:
+        return "" if isinstance(getattr(parent, "op", ast.Pow()), ast.Pow) else None
     of_syntax = ast.Call | ast.ListComp | ast.GeneratorExp | ast.List | ast.Tuple
     return "" if isinstance(parent, of_syntax) else None
 

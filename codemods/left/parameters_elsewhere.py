@@ -23,10 +23,11 @@ _GROUPING = re.compile(r"optim|param|group|decay")
 # A function of such a name may come from any file; one of another name from a file with such words.
 _LIKELY = re.compile(r"optim|param|group|decay|[Nn]orm|[Gg]rad|[Cc]lip")
 _ASKS = re.compile(
-    rb"\.(?:norm|sum|mean|max|min|n?dim|numel|named_parameters)\b|all_reduce|clip_grad_norm_|\((?:p|param|grad)\w*\.(?:\w+\.)?s(?:hape|ize)"
+    rb"\.(?:norm|sum|mean|max|min|n?dim|numel|named_parameters)\b|len\(\w+\.shape|all_reduce|clip_grad_norm_|\((?:p|param|grad)\w*\.(?:\w+\.)?s(?:hape|ize)"
 )
 _DEFINED = re.compile(rb"^([ \t]*)(?:async )?(?:def|class) (\w+)", re.ASCII | re.MULTILINE)
-_DIMENSIONS = re.compile(rb"\.n?dim\b")
+_SHAPES = ("ndim", "dim", "shape")
+_DIMENSIONS = re.compile(rb"\.n?dim\b|len\(\w+\.shape")
 
 
 def find(context: Context) -> Iterator[Found]:
@@ -77,9 +78,23 @@ def _done_in(
         files[file] = [*parameters.find(there), *clip_local_norm.find(there)]
     found = next((f for f in files[file] if made.node in file.ancestors(f.node)), None)
     if found is None:
-        return RULE, ""
+        below = _parted_below(context, made)
+        return RULE, below and f"in {name}, {below}: {SHAPE}"
     construct = found.construct or shortened(file.source(found.node))
     return found.rule, f"in {name}, {construct}: {found.message}"
+
+
+def _parted_below(context: Context, made: Definition) -> str:
+    """The function, also of a file without FSDP in it, to which one gives something that is parted there by its dimensions."""
+    program = context.program
+    for call in (n for n in ast.walk(made.node) if isinstance(n, ast.Call) and n.args):
+        name = last_name(call.func)
+        inner = program.definition(call.func, made.file) if _GROUPING.search(name) else None
+        if inner is not None and inner.file not in program.files:
+            nodes = (n for each in _SHAPES for n in inner.file.attributes.get(each, ()))
+            if any(decides(inner.file, n) and inner.node in inner.file.ancestors(n) for n in nodes):
+                return name
+    return ""
 
 
 def _methods(context: Context) -> Iterator[ast.Call]:
@@ -100,7 +115,7 @@ def _parts_by_dimensions(context: Context, path: str, method: str) -> bool:
     file = context.program.load(path) if f"def {method}".encode() in text else None
     return file is not None and any(
         getattr(file.function(attribute), "name", "") == method and decides(file, attribute)
-        for name in ("ndim", "dim")
+        for name in _SHAPES
         for attribute in file.attributes.get(name, ())
     )
 

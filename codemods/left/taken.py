@@ -57,7 +57,12 @@ class Taken:
         if isinstance(expression, ast.Attribute):
             if expression.attr in PARTS:
                 return self.is_parameter(expression.value, file)
-            return self.models.can_hold(expression.value, file)  # `model.logit_scale`
+            of_layer = expression.attr in {
+                "weight",
+                "bias",
+            }  # `model.logit_scale`, `model.head.weight`
+            owners = ast.walk(expression.value) if of_layer else (expression.value,)
+            return any(self.models.can_hold(e, file) for e in owners if isinstance(e, ast.expr))
         if isinstance(expression, ast.Call):
             function = expression.func
             return (

@@ -267,6 +267,12 @@ def test_gradients_that_are_reduced_by_hand_are_reported(tmp_path: Path) -> None
             "ranks = [p.full_tensor() if isinstance(p, DTensor) else p.sum() for p in model.parameters()]",
             set(),
         ),
+        ("dead = sum((p.grad == 0).sum() for p in model.parameters())", {"FSDP507"}),
+        ("norm = model.head.weight.grad.norm()", {"FSDP507"}),
+        ("own = model.head.statistics.norm()", set()),
+        ("vectors = [p for p in model.parameters() if len(p.shape) == 1]", {"FSDP507"}),
+        ("same = [p for p in model.parameters() if p.shape == x.shape]", set()),
+        ("lost = sum(p.grad is None for p in model.parameters())", set()),
         ("shapes = {n: p.shape for n, p in model.named_parameters()}", set()),
         ("moments = [torch.zeros(p.shape) for p in model.parameters()]", {"FSDP507"}),
         ("moments = [torch.zeros_like(p) for p in model.parameters()]", set()),
@@ -328,6 +334,14 @@ def optimizer_of(model):
     return torch.optim.AdamW(groups)
 
 
+def groups_of(model):
+    return torch.optim.AdamW(param_groups(model))
+
+
+def param_groups(module):
+    return [p for name, p in module.named_parameters() if TEST]
+
+
 def grad_norms(model):
     return [p.grad.norm() for p in model.parameters()]
 
@@ -362,6 +376,10 @@ def train_epoch(model):
     [
         ("p.ndim > 1", "done = optimizer_of(model)", "use_orig_params=True", True),
         ("p.ndim > 1", "done = optimizer_of(critic)", "use_orig_params=True", False),
+        ("len(p.shape) > 1", "done = optimizer_of(model)", "use_orig_params=True", True),
+        ("p.ndim > 1", "done = groups_of(model)", "use_orig_params=True", True),
+        ("p.ndim > 1", "done = groups_of(critic)", "use_orig_params=True", False),
+        ("p.requires_grad", "done = groups_of(model)", "use_orig_params=True", False),
         ("'bias' in name", "done = optimizer_of(model)", "", True),
         ("'bias' in name", "done = optimizer_of(model=model)", "", True),
         ("'bias' in name", "done = optimizer_of(model)", "use_orig_params=True", False),
@@ -386,7 +404,7 @@ def test_a_function_of_a_file_without_fsdp_is_looked_at(
     head = (
         "import parts\n"
         if module
-        else "from parts import Lamb, Lion, Trainer, checked, grad_norms, optimizer_of\n"
+        else "from parts import Lamb, Lion, Trainer, checked, grad_norms, groups_of, optimizer_of\n"
     )
     called = line.replace("done = ", f"done = {module}")
     program = f"{HEAD}{head}model = FSDP(Net(), {options})\n{called}\noptimizer.step()\n"
@@ -430,6 +448,16 @@ class Trainer:
     found = analysed(tmp_path, program)
     expected = [{"FSDP302"}, {"FSDP302"}, set[str]()]
     assert [found.codes(norm) for norm in ("1.0", "2.0", "3.0")] == expected
+
+
+@pytest.mark.parametrize("options", ["", "use_orig_params=True"])
+def test_modules_that_own_parameters(options: str, tmp_path: Path) -> None:
+    """`use_orig_params=False` gave the parameters of all modules to their unit."""
+    program = (
+        f"{HEAD}model = FSDP(build(), {options})\nfor m in model.modules():\n"
+        f"    if isinstance(m, torch.nn.LayerNorm):\n        rest.extend(m.parameters(recurse=False))\n"
+    )
+    assert codes(tmp_path, program, "rest") == (set() if options else {"FSDP507"})
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,9 @@ DEPENDENT = {
     "a unit that changes its input": f"{_UNIT}        x += self.bias\n        return self.layer(x)",
     "a unit that adds to a list": f"{_UNIT.replace('x):', 'x, *, seen):')}        seen.append(x)\n        return self.layer(x)",
     "a unit that fills a dict": f"{_UNIT.replace('x):', 'x, kept):')}        kept['x'] = x\n        return self.layer(x)",
+    "a unit that adds to one of its options": (
+        f"{_UNIT.replace('x):', 'x, **kw):')}        kw['seen'].append(x)\n        return self.layer(x)"
+    ),
     "a unit's own attribute": f"{_UNITS}        layer.drop = p",
     "an attribute of what a base class calls its model": "class Base:\n    def f(self, p):\n        self.model.drop = p",
     "a unit's own attribute by its index": "def f(p):\n    model = FSDP(Net())\n    model.layers[0].drop = p",
@@ -211,7 +214,8 @@ INDEPENDENT = {
         "    for m in model.modules():\n        m.drop = p"
     ),
     "a list of a unit's own": (
-        f"{_UNIT}        seen = []\n        seen.append(self.layer(x))\n        cache.update(x, x, 0)\n        return seen[0]"
+        f"{_UNIT.replace('x):', 'x, cache, **kw):')}        seen = []\n        seen.append(self.layer(x))\n"
+        "        cache.update(x, x, 0)\n        kw['x'] = x\n        return seen[0]"
     ),
     "a unit that changes what it computes": (
         f"{_UNIT}        x = self.act(self.layer(x))\n        x += 1\n        return self.act(x)"
@@ -468,6 +472,10 @@ NOT_ALWAYS = (
     "return self.head[self.task](x)",
     "return self.head(x).detach()",
     "with torch.no_grad():\n            x = self.head(x)\n        return x",
+    "return self.head(x), x",
+    "return {'x': x, 'y': self.head(x)}",
+    "return Output(x, self.head(x))",
+    "self.kept = self.head(x)\n        return x",
     _METHOD.format("run", "other"),
     _METHOD.format("run", "run").replace("    def", "    @torch.no_grad()\n    def"),
 )
@@ -484,6 +492,7 @@ ALWAYS = (
     "for i, layer in enumerate(self.head):\n            x = layer(x)\n        return x",
     "for layer, _ in zip(self.head, x):\n            x = layer(x)\n        return x",
     "return self.head[0](x)",
+    "x = self.head(x)\n        return x, loss(x)",
 )
 
 
@@ -497,6 +506,17 @@ def test_a_part_that_a_forward_may_not_use(tmp_path: Path, forward: str) -> None
     model = MODEL.replace("return self.head(x)", forward)
     after, _ = migrated(tmp_path, {"train.py": TRAIN, "model.py": model})
     assert "    fully_shard(model)\n    fill_unused_gradients(model)\n" in after["train.py"]
+
+
+@pytest.mark.parametrize(
+    "made", ["setattr(self, name, nn.Linear(8, 8))", "self.add_module('norm', nn.LayerNorm(8))"]
+)
+def test_a_part_that_has_no_name_in_the_class(tmp_path: Path, made: str) -> None:
+    model = MODEL.replace(
+        "self.head = nn.Linear(8, 8)", f"self.head = nn.Linear(8, 8)\n        {made}"
+    )
+    after, _ = migrated(tmp_path, {"train.py": TRAIN, "model.py": model})
+    assert "fill_unused_gradients(model)" in after["train.py"]
 
 
 @pytest.mark.parametrize("forward", ALWAYS)
