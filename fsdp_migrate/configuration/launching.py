@@ -13,15 +13,17 @@ from fsdp_migrate.configuration import table
 
 _WORD = re.compile(r"[fF][sS][dD][pP]")
 _END = re.compile(r"\n(?<!\\\n)(?<!\\\r\n)")  # no backslash before it
+# Patterns that begin with a letter of their own are searched for faster than those that begin with what may stand there.
 _FLAG = re.compile(
-    r"(?<![\w-])(?:--(?P<flag>use[_-]fsdp|fsdp(?:[_-][\w-]+)?)\b"
+    r"--(?<![\w-]--)(?P<flag>use[_-]fsdp|fsdp(?:[_-][\w-]+)?)\b"
     r"(?:(?:=|[ \t]+)(?P<value>\"[^\"\n]*\"|'[^'\n]*'|[^\s\\'\"-]\S*))?"
-    r"|(?P<variable>ACCELERATE_USE_FSDP|FSDP_[A-Z_]+)=(?P<set>\"[^\"\n]*\"|[^\s;&]*))"
+    r"|(?:A(?<![\w-]A)CCELERATE_USE_FSDP|F(?<![\w-]F)SDP_[A-Z_]+)=(?P<set>\"[^\"\n]*\"|[^\s;&]*)"
 )
 _COMMENT = re.compile(r"(?:^|\s)#")
 _SECOND = re.compile(r"(?i)fsdp[_-]version[=\"',\s-]+2\b|[\"']version[\"']\s*:\s*2")
 _EXPORTED = re.compile(r"export(?<!\wexport)\s+FSDP_VERSION=[\"']?2")
-_STRATEGY = re.compile(r"\b([\w.]+)=[\"']?(?:\$\{\w+:-[\"']?)?fsdp\b(?![\w.])", re.I)
+_STRATEGY = re.compile(r"=[\"']?(?:\$\{\w+:-[\"']?)?[fF][sS][dD][pP]\b(?![\w.])")
+_NAME = re.compile(r"[\w.]+$")
 _STRATEGIES = ("sharding_strategy", "reshard_after_forward")
 # Some word that only a script or a configuration for verl has.
 OF_VERL = re.compile(r"actor_rollout_ref|\bverl\b|ppo_m(?:ini|icro)_batch|param_offload")
@@ -46,9 +48,10 @@ def launches(text: str, is_script: bool = True) -> Iterator[Line]:
                 if _COMMENT.search(line):
                     continue
                 if pattern is _STRATEGY:
-                    said = f"selects FSDP1 in verl: write {found[1]}=fsdp2"
-                    if OF_VERL.search(text) and _is_strategy(found[1], text):
-                        yield Line(table.VERL, found.start(), found.end(), said)
+                    name = _NAME.search(line)
+                    if name and OF_VERL.search(text) and _is_strategy(name[0], text):
+                        said = f"selects FSDP1 in verl: write {name[0]}=fsdp2"
+                        yield Line(table.VERL, found.start() - len(name[0]), found.end(), said)
                 elif not _is_second(text, start, end, is_script):
                     is_switch = found["flag"] in ("use_fsdp", "use-fsdp")
                     said = "" if is_switch and "accelerate" not in text else _said(found)
@@ -83,7 +86,7 @@ def _commands(text: str) -> Iterator[tuple[int, int]]:
 
 def _said(found: re.Match[str]) -> str:
     """What to write for a flag or a variable; "" where FSDP2 has the same."""
-    name = (found["flag"] or found["variable"].removeprefix("ACCELERATE_")).lower()
+    name = (found["flag"] or found[0].partition("=")[0].removeprefix("ACCELERATE_")).lower()
     value = (found["value"] or found["set"] or "").strip("\"'")
     name = name.replace("-", "_").removeprefix("fsdp_")
     version = _setting(found, "version", "2")
