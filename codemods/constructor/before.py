@@ -240,14 +240,23 @@ def _whole(loop: ast.AST) -> ast.Name | None:
 def may_be_unit(context: Context, module: ast.expr | None) -> bool:
     """Whether an expression may be a wrapped model, or a part of one with its own wrapper; not one of `model.modules()`, which
     gives what is inside as well."""
-    bound = context.file.bindings(module) if isinstance(module, ast.Name) else ()
+    file = context.file
+    bound = file.bindings(module) if isinstance(module, ast.Name) else ()
     loops = [each.node.iter for each in bound if isinstance(getattr(each, "node", 0), ast.For)]  # type: ignore[union-attr]
-    return any(
-        context.can_be_model(each) or getattr(each, "attr", "") == "model"
-        for whole in (*loops, module)
-        if whole is not None and not _NO_UNIT.search(ast.unparse(whole))
-        for each in ast.walk(whole)
-        if isinstance(each, ast.Name | ast.Attribute) and getattr(each, "id", "") != "self"
+    parts = [
+        n
+        for each in (*loops, module)
+        if each and not _NO_UNIT.search(ast.unparse(each))
+        for n in ast.walk(each)
+    ]
+    named = [n for n in parts if isinstance(n, ast.Attribute) or getattr(n, "id", "self") != "self"]
+    if any(context.can_be_model(n) or getattr(n, "attr", "") == "model" for n in named):  # type: ignore[arg-type]
+        return True
+    method = file.function(module) if module is not None else None
+    of_self = any(getattr(getattr(n, "value", 0), "id", "") == "self" for n in named)
+    return of_self and any(  # in a method of the model
+        isinstance(call.func, ast.Attribute) and context.models.can_hold(call.func.value, other)
+        for other, call in context.models.calls.get(getattr(method, "name", ""), ())
     )
 
 

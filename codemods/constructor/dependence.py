@@ -82,6 +82,7 @@ WORDS = re.compile(
     + rb"|\.data\b|\.children\(|_modules\b|\.save\(|\.dumps?\(|meta|empty_weights|[gs]etattr|isinstance"
     + rb"|channels_last|inplace|register_forward|\.parameters\(|\.buffers\(|Parameter\(|autocast|zero_grad"
     + rb"|def forward\((?s:.)*?(?: [-+*/]=|\] =|\.(?:append|clear|extend|insert|pop|setdefault|update)\()"
+    + rb"|\bin [\w(]*\.[\w.]+\)?:\n\s+\w+\.\w+ = |(?:model|\])\.\w+ = "
 )
 _NO_MODEL = re.compile(
     r"optim|opt$|sched|scaler|loader|sampler|metric|callback|tokenizer|dataset|iterator|meter|ampl?$"

@@ -496,6 +496,31 @@ ALWAYS = (
 )
 
 
+@pytest.mark.parametrize(
+    ("use", "stays"),
+    [
+        ("self.drop = p", False),
+        ("for i, m in enumerate(self.layers):\n            m.drop = p", True),
+    ],
+)
+def test_a_method_of_the_model_that_sets_attributes_of_its_units(
+    tmp_path: Path, use: str, stays: bool
+) -> None:
+    model = f"{MODEL}\n    def set_drop(self, p):\n        {use}\n"
+    for call, is_late in (("model.set_drop(1)", True), ("other.set_drop(1)", False)):
+        (tmp_path / call).mkdir()
+        text = f"{TRAIN}    {call}\n"
+        after, _ = migrated(tmp_path / call, {"train.py": text, "model.py": model})
+        assert ("fully_shard(" in after["train.py"]) is not (stays and is_late)
+
+
+def test_a_callback_that_sets_attributes_of_units(tmp_path: Path) -> None:
+    callback = "def f(trainer):\n    for layer in trainer.model.layers:\n        layer.drop = 1\n"
+    text = TRAIN.replace("import torch\n", "import torch\nfrom callback import f\n", 1)
+    after, _ = migrated(tmp_path, {"train.py": text, "model.py": MODEL, "callback.py": callback})
+    assert "fully_shard(" not in after["train.py"]
+
+
 @pytest.mark.parametrize("forward", NOT_ALWAYS)
 def test_a_part_that_a_forward_may_not_use(tmp_path: Path, forward: str) -> None:
     """FSDP1 gave its parameters zero gradients, on which weight decay acts: the runtime goes on doing so."""
