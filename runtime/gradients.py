@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -36,14 +37,14 @@ def reduce_as_fsdp1(unit: FSDPModule) -> None:
       to zero. FSDP2 keeps it to itself: a placeholder shows whether that happened.
     """
     _showing.add(unit)
-    around_backward(unit, _drop_what_was_cleared, _reduce)
+    around_backward(unit, _drop_what_was_cleared, partial(_reduce, as_fsdp1=True))
 
 
 def show_unreduced(unit: FSDPModule) -> None:
     """Lets ``zero_grad()`` drop unreduced gradients of a unit of ``fully_shard``; those of the bridge do so anyway."""
     if unit not in _showing:
         _showing.add(unit)
-        around_backward(unit, _drop_what_was_cleared, _show)
+        around_backward(unit, _drop_what_was_cleared, partial(_reduce, as_fsdp1=False))
 
 
 @contextlib.contextmanager
@@ -83,33 +84,24 @@ def no_sync(model: nn.Module) -> Iterator[None]:
                 unit.set_reshard_after_backward(synced, recurse=False)
 
 
-def _show(group: Any, reduce: Callable[[], None]) -> None:
-    used = any(has_unreduced_gradient(parameter) for parameter in group.fsdp_params)
-    if group.reduce_grads:
-        _hide(group)
-    reduce()
-    if used and not group.reduce_grads:
-        _show_unreduced(group)
-
-
 def _drop_what_was_cleared(group: Any) -> None:
     if any(_is_cleared(parameter) for parameter in group.fsdp_params):
         for parameter in group.fsdp_params:
             drop_unreduced_gradient(parameter)
 
 
-def _reduce(group: Any, reduce: Callable[[], None]) -> None:
+def _reduce(group: Any, reduce: Callable[[], None], *, as_fsdp1: bool) -> None:
     used = any(has_unreduced_gradient(parameter) for parameter in group.fsdp_params)
+    if group.reduce_grads:
+        _hide(group)
+        if used and as_fsdp1:
+            complete_gradients(group)
+    reduce()
     if not group.reduce_grads:
-        reduce()
-        show_sharded(group)
+        if as_fsdp1:
+            show_sharded(group)
         if used:
             _show_unreduced(group)
-        return
-    _hide(group)
-    if used:
-        complete_gradients(group)
-    reduce()
 
 
 def fill_unused_gradients(model: Model) -> Model:

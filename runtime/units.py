@@ -114,14 +114,11 @@ def groups_of(mesh: DeviceMesh, arguments: Arguments) -> tuple[dist.ProcessGroup
     """FSDP1's ``process_group``, the ranks to shard over, and ``_inter_node_pg``."""
     if arguments.strategy.is_hybrid:
         return mesh.get_group(1), mesh.get_group(0)
-    if arguments.groups is not None:
-        assert isinstance(arguments.groups, dist.ProcessGroup)
-        return arguments.groups, None
     if arguments.device_mesh is not None:
         return mesh.get_group(0), None
-    world = dist.group.WORLD
-    assert world is not None
-    return world, None
+    group = dist.group.WORLD if arguments.groups is None else arguments.groups
+    assert isinstance(group, dist.ProcessGroup)
+    return group, None
 
 
 def strategy_over(world_size: int, strategy: ShardingStrategy) -> ShardingStrategy:
