@@ -368,6 +368,9 @@ class _Search:
                 yield node, _SET
         stores = [n for n in self.file.of(ast.Attribute) if not isinstance(n.ctx, ast.Load)]
         for each in (*stores, *self.calls("setattr")):
+            value = getattr(self.file.parents[each], "value", None)
+            if value is not None and self.context.can_be_model(value):
+                continue  # it is set in what is around the unit: `self.model.student = FSDP(...)`
             if not self.before.covers(each) and may_be_unit(self.context, subject_of(each)):
                 yield each, "sets an attribute, which FSDP1 kept at the wrapper"
 

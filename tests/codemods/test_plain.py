@@ -213,6 +213,9 @@ INDEPENDENT = {
         "def f(p):\n    model = FSDP(Net())\n    model.config.use_cache = False\n"
         "    for m in model.modules():\n        m.drop = p"
     ),
+    "a unit in what is around it": (
+        "class Trainer:\n    def put(self):\n        self.model.student = model"
+    ),
     "a list of a unit's own": (
         f"{_UNIT.replace('x):', 'x, cache, **kw):')}        seen = []\n        seen.append(self.layer(x))\n"
         "        cache.update(x, x, 0)\n        kw['x'] = x\n        return seen[0]"
