@@ -214,7 +214,7 @@ INDEPENDENT = {
         "    for m in model.modules():\n        m.drop = p"
     ),
     "a unit in what is around it": (
-        "class Trainer:\n    def put(self):\n        self.model.student = model"
+        "class Trainer:\n    def put(self):\n        model = FSDP(Net())\n        self.model.student = model"
     ),
     "a list of a unit's own": (
         f"{_UNIT.replace('x):', 'x, cache, **kw):')}        seen = []\n        seen.append(self.layer(x))\n"
