@@ -242,13 +242,15 @@ class Contents:
 
 def _returns_several(cls: Definition) -> bool:
     """Whether a forward returns several values, not all of which a loss may use; what returns a loss uses the others for it."""
-    values = [
-        statement.value
-        for method in getattr(cls.node, "body", ())
-        if isinstance(method, ast.FunctionDef) and method.name == "forward"
-        for statement in ast.walk(method)
-        if isinstance(statement, ast.Return) and statement.value is not None
-    ]
+    values: list[ast.expr] = []
+    for method in getattr(cls.node, "body", ()):
+        if isinstance(method, ast.FunctionDef) and method.name == "forward":
+            nodes = list(ast.walk(method))
+            found = [n.value for n in nodes if isinstance(n, ast.Return) and n.value is not None]
+            names = {each.id for each in found if isinstance(each, ast.Name)}
+            made = (n for n in nodes if isinstance(n, ast.Assign))
+            values += [n.value for n in made if getattr(n.targets[0], "id", "") in names]
+            values += found
     return any(
         (
             isinstance(each, ast.Tuple | ast.List | ast.Dict)

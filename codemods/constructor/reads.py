@@ -55,7 +55,9 @@ def _read(body: list[ast.stmt], indices: frozenset[str]) -> set[str]:
         elif isinstance(statement, ast.With | ast.AsyncWith | ast.Try | ast.FunctionDef):
             if not _without_gradients(getattr(statement, "items", ())):
                 found |= _read(statement.body, indices)
-        elif not any(isinstance(t, ast.Attribute) for t in getattr(statement, "targets", ())):
+        elif not isinstance(statement, ast.Assign) or isinstance(
+            statement.targets[0], ast.Name | ast.Tuple
+        ):
             found |= _in(getattr(statement, "test", statement), indices)  # else kept for later
     return found
 
@@ -73,7 +75,7 @@ def _in(node: ast.AST, indices: frozenset[str]) -> set[str]:
         return _in(node.values[0], indices)
     if isinstance(node, _COMPREHENSIONS) and any(each.ifs for each in node.generators):
         return set()
-    if isinstance(node, ast.Attribute) and node.attr == "detach":
+    if isinstance(node, ast.Attribute) and node.attr in {"argmax", "detach"}:
         return set()
     if isinstance(node, ast.Subscript) and _chooses(node.slice, indices):
         return _in(node.slice, indices)

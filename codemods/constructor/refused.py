@@ -27,7 +27,9 @@ def refused(file: File) -> Iterator[tuple[ast.AST, str]]:
     for forward in file.of(ast.FunctionDef):
         own = forward.args
         given = {argument.arg for argument in (*own.args[1:], *own.kwonlyargs)}
-        for inner in ast.walk(forward) if forward.name == "forward" else ():
+        for inner in ast.walk(forward) if _may_run_in_forward(file, forward) else ():
+            if forward.name != "forward" and not _adds(inner):
+                continue
             texts = (ast.unparse(each).split("[") for each in _changed(file, inner))
             kept = getattr(own.kwarg, "arg", "")  # itself new in each call
             names = {name for name, *at in texts if name in given or (at and name == kept)}
@@ -36,6 +38,18 @@ def refused(file: File) -> Iterator[tuple[ast.AST, str]]:
                     inner,
                     "may change a unit's input in place, which FSDP2 refuses or does to a copy",
                 )
+
+
+def _may_run_in_forward(file: File, function: ast.FunctionDef) -> bool:
+    """Whether a function is a forward, or another method of its class; not one of those that have to do with state dicts."""
+    body = getattr(file.parents[function], "body", ())
+    beside = any(getattr(each, "name", "") == "forward" for each in body)
+    return beside and "state_dict" not in function.name and function.name != "__init__"
+
+
+def _adds(node: ast.AST) -> bool:
+    func = getattr(node, "func", None)
+    return isinstance(func, ast.Attribute) and func.attr in _ADDING and len(node.args) < 3  # type: ignore[attr-defined]
 
 
 def _changed(file: File, node: ast.AST) -> list[ast.expr]:
@@ -47,8 +61,8 @@ def _changed(file: File, node: ast.AST) -> list[ast.expr]:
         return [node.value]
     if not isinstance(node, ast.Call):
         return []
-    if isinstance(node.func, ast.Attribute) and node.func.attr in _ADDING and len(node.args) < 3:
-        return [node.func.value]
+    if _adds(node):
+        return [node.func.value]  # type: ignore[attr-defined]
     if last_name(node.func).endswith("_"):
         return [*node.args[:1], getattr(node.func, "value", node.func)]
     layer, cls = ast.unparse(node.func), file.enclosing_class(node) or node
@@ -68,12 +82,18 @@ def _begins_in_place(layer: ast.expr) -> bool:
 
 
 def _is_rebound(file: File, forward: ast.FunctionDef, names: set[str], node: ast.AST) -> bool:
-    """Whether one of some names means something else by then."""
-    above = file.statement(node).lineno
-    return any(
-        isinstance(each, ast.Name)
-        and each.id in names
-        and isinstance(each.ctx, ast.Store)
-        and file.statement(each).lineno < above
+    """Whether one of some names means something else by then; a list certainly, which may be one of `seen = seen or []`."""
+    stores = (
+        file.statement(each)
         for each in ast.walk(forward)
+        if isinstance(each, ast.Name) and each.id in names and isinstance(each.ctx, ast.Store)
     )
+    return any(
+        each.lineno < file.statement(node).lineno
+        and not (_adds(node) and _may_keep(each, file.parents[each] is not forward))
+        for each in stores
+    )
+
+
+def _may_keep(statement: ast.stmt, in_branch: bool) -> bool:
+    return in_branch or isinstance(getattr(statement, "value", None), ast.BoolOp | ast.IfExp)

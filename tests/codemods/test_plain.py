@@ -72,6 +72,17 @@ DEPENDENT = {
     "a layout that FSDP2 refuses": "def f():\n    return FSDP(Net().to(memory_format=torch.channels_last))",
     "a unit that changes its input": f"{_UNIT}        x += self.bias\n        return self.layer(x)",
     "a unit that adds to a list": f"{_UNIT.replace('x):', 'x, *, seen):')}        seen.append(x)\n        return self.layer(x)",
+    "a unit that adds to a list that it may have made": (
+        f"{_UNIT.replace('x):', 'x, seen=None):')}        if seen is None:\n            seen = []\n"
+        "        seen.append(x)\n        return self.layer(x)"
+    ),
+    "a unit that adds to a list or another": (
+        f"{_UNIT.replace('x):', 'x, seen=None):')}        seen = seen or []\n        seen.append(x)\n"
+        "        return self.layer(x)"
+    ),
+    "a unit whose method adds to a list": (
+        f"{_UNIT}        return self.run(x, [])\n\n    def run(self, x, seen):\n        seen.append(x)\n        return x"
+    ),
     "a unit that fills a dict": f"{_UNIT.replace('x):', 'x, kept):')}        kept['x'] = x\n        return self.layer(x)",
     "a unit that adds to one of its options": (
         f"{_UNIT.replace('x):', 'x, **kw):')}        kw['seen'].append(x)\n        return self.layer(x)"
@@ -215,6 +226,13 @@ INDEPENDENT = {
     ),
     "a unit in what is around it": (
         "class Trainer:\n    def put(self):\n        model = FSDP(Net())\n        self.model.student = model"
+    ),
+    "what other methods of a unit change": (
+        f"{_UNIT}        return self.layer(x)\n\n    def add(self, x):\n        x += 1\n\n"
+        "    def load_old_state_dict(self, state):\n        state.pop('x')"
+    ),
+    "a list that a unit makes anew": (
+        f"{_UNIT.replace('x):', 'x, seen):')}        seen = [x]\n        seen.append(x)\n        return self.layer(x)"
     ),
     "a list of a unit's own": (
         f"{_UNIT.replace('x):', 'x, cache, **kw):')}        seen = []\n        seen.append(self.layer(x))\n"
@@ -478,6 +496,9 @@ NOT_ALWAYS = (
     "return self.head(x), x",
     "return {'x': x, 'y': self.head(x)}",
     "return Output(x, self.head(x))",
+    "y = {'x': x, 'y': self.head(x)}\n        return y",
+    "y = {}\n        y['y'] = self.head(x)\n        return y",
+    "return x + self.head(x).argmax()",
     "self.kept = self.head(x)\n        return x",
     _METHOD.format("run", "other"),
     _METHOD.format("run", "run").replace("    def", "    @torch.no_grad()\n    def"),
