@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from .gather import current_device, local_shard
-from .gradients import is_unreduced
+from .gradients import as_fsdp1_shows
 from .torch_private import units_of
 
 # The mesh of some parameters and its dimensions that they are sharded over.
@@ -54,8 +54,8 @@ def clip_grad_norm_(
     gradients: dict[Spread | None, list[torch.Tensor]] = {}
     for parameter in parameters:
         group = gradients.setdefault(_spread(parameter), [])
-        if parameter.grad is not None and not is_unreduced(parameter.grad):
-            group.append(parameter.grad)
+        if parameter.grad is not None:
+            group.append(as_fsdp1_shows(parameter.grad))
     if gradients.keys() <= {None}:
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite)
     everything = [local_shard(gradient) for group in gradients.values() for gradient in group]

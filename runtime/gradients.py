@@ -128,7 +128,7 @@ def _show_unreduced(group: Any) -> None:
         if sharded.grad is None:
             one = torch.ones((), dtype=sharded.dtype, device=sharded.to_local().device)
             placeholder = parameter.to_sharded_dtensor(one.expand(sharded.to_local().shape))
-            placeholder._is_unreduced = True
+            placeholder._unreduced_of = parameter
             sharded.grad = placeholder
         parameter._shown_version = sharded.grad._version
 
@@ -143,7 +143,13 @@ def _hide(group: Any) -> None:
 
 def is_unreduced(gradient: torch.Tensor | None) -> bool:
     """Whether ``gradient`` is the placeholder of one that is not reduced."""
-    return getattr(gradient, "_is_unreduced", False)
+    return hasattr(gradient, "_unreduced_of")
+
+
+def as_fsdp1_shows(gradient: torch.Tensor) -> torch.Tensor:
+    """``gradient``, or the whole one of this rank that it stands for."""
+    parameter: Any = getattr(gradient, "_unreduced_of", None)
+    return gradient if parameter is None else parameter._unsharded_param.grad
 
 
 def _is_cleared(parameter: Any) -> bool:

@@ -47,6 +47,17 @@ def other_norms(api: Any) -> Any:
 
 
 @holds(tolerance=NEAR)
+def gradients_that_are_not_reduced(api: Any) -> Any:
+    """Inside of no_sync() each rank scales its own gradients, by a norm of all ranks'."""
+    model = in_blocks(api)
+    with model.no_sync():
+        (100 * model(*batches(1)).pow(2).mean()).backward()
+    norms = [model.clip_grad_norm_(2.5), model.clip_grad_norm_(2.5, float("inf"))]
+    model(*batches(1)).pow(2).mean().backward()
+    return norms, gradients(api, model)
+
+
+@holds(tolerance=NEAR)
 def with_no_shard(api: Any) -> Any:
     """NO_SHARD counts each gradient once."""
     return clipped(api, 2, sharding_strategy=api.ShardingStrategy.NO_SHARD)
