@@ -242,7 +242,8 @@ def may_be_unit(context: Context, module: ast.expr | None) -> bool:
     gives what is inside as well."""
     file = context.file
     bound = file.bindings(module) if isinstance(module, ast.Name) else ()
-    loops = [each.node.iter for each in bound if isinstance(getattr(each, "node", 0), ast.For)]  # type: ignore[union-attr]
+    nodes = [getattr(each, "node", None) for each in bound]
+    loops = [node.iter for node in nodes if isinstance(node, ast.For | ast.comprehension)]
     parts = [
         n
         for each in (*loops, module)

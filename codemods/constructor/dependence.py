@@ -293,7 +293,7 @@ class _Search:
                     yield call, "tests the class of the model, which its wrapper hid"
 
     def _tells_root(self, model: ast.expr, classes: ast.expr) -> bool:
-        """Whether a test of a whole model names classes other than wrappers."""
+        """Whether a test of a model, or of its units in a loop, names classes other than wrappers."""
         named = classes.elts if isinstance(classes, ast.Tuple) else [classes]
         others = [
             cls
@@ -303,8 +303,9 @@ class _Search:
         if not others or isinstance(model, ast.Attribute):
             return False
         bindings = self.file.bindings(model)
-        loops = any(isinstance(getattr(each, "node", None), ast.For) for each in bindings)
-        return not loops and self.context.can_be_model(model)
+        if any(isinstance(getattr(b, "node", 0), ast.For | ast.comprehension) for b in bindings):
+            return may_be_unit(self.context, model)
+        return self.context.can_be_model(model)
 
     def _tells_no_module(self, node: ast.expr) -> bool:
         """Whether a class is only shown, or compared with one that no module has, or is not a module's."""

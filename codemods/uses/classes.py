@@ -9,6 +9,7 @@ from fsdp_migrate.codemods.constructor.decision import decisions
 from fsdp_migrate.codemods.constructor.form import PlainForm
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Found, Import, Rule
+from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import CLASS, TORCH
 from fsdp_migrate.findings import Action
 
@@ -41,8 +42,9 @@ def plain(context: Context, forms: Sequence[PlainForm]) -> Iterator[Found]:
             continue
         if not context.means("FSDPModule", reference, f"{TORCH}.FSDPModule"):
             continue
-        if _is_tested(context, reference) and _tells_both_apart(context):
-            continue
+        if _is_tested(context, reference):
+            if _tells_both_apart(context) or _passes_over(context.file, reference):
+                continue
         yield Found(
             RULE,
             reference,
@@ -62,6 +64,24 @@ def _tells_both_apart(context: Context) -> bool:
         for call in file.of(ast.Call)
         if getattr(call.func, "id", "") == "isinstance" and len(call.args) == 2
     )
+
+
+def _passes_over(file: File, reference: ast.expr) -> bool:
+    """Whether a loop is for what is no wrapper, such as the modules inside of them: in a plain model these are the units."""
+    test = next(each for each in file.ancestors(reference) if isinstance(each, ast.Call))
+    bindings = file.bindings(test.args[0])
+    if not any(isinstance(getattr(b, "node", 0), ast.For | ast.comprehension) for b in bindings):
+        return False
+    for each in file.ancestors(test):
+        if isinstance(each, ast.stmt):
+            return isinstance(each, ast.If) and bool(
+                each.orelse or isinstance(each.body[-1], ast.Continue)
+            )
+        if isinstance(each, ast.IfExp) or isinstance(getattr(each, "op", None), ast.Not):
+            return True
+        if hasattr(each, "generators"):
+            return False
+    return False
 
 
 def _is_tested(context: Context, reference: ast.expr) -> bool:

@@ -131,6 +131,12 @@ DEPENDENT = {
     "the class of a module": "def f(model):\n    return [m for m in model.modules() if type(m) is Net]",
     "the class of a module by its name": 'def f(m):\n    return m.__class__.__name__ == "Net"',
     "the class of the model": "def f():\n    model = FSDP(Net())\n    return isinstance(model, Net)",
+    "the class of a unit": "def f():\n    model = FSDP(Net())\n    return [isinstance(m, Net) for m in model.layers]",
+    "modules that are no wrappers": "def f(model):\n    return [m for m in model.modules() if not isinstance(m, FSDP)]",
+    "a loop that passes over wrappers": (
+        "def f(model):\n    for m in model.modules():\n        if isinstance(m, FSDP):\n            continue\n"
+        "        m.count = 0"
+    ),
     "another name of the class, which is also printed": "Sharded = FSDP\nmodel = Sharded(Net())\nprint(Sharded)",
     "the class in a table": "TABLE = {'fsdp': FSDP}",
     "a subclass": "class Own(FSDP):\n    pass",
@@ -223,6 +229,11 @@ INDEPENDENT = {
     "attributes that modules have inside and outside": (
         "def f(p):\n    model = FSDP(Net())\n    model.config.use_cache = False\n"
         "    for m in model.modules():\n        m.drop = p"
+    ),
+    "tests of modules in a loop": (
+        "def f(model):\n    if not any(isinstance(m, FSDP) for m in model.modules()):\n        return 0\n"
+        "    for m in model.modules():\n        if isinstance(m, FSDP) and not m.training:\n            print(m)\n"
+        "    return [m for m in model.modules() if isinstance(m, torch.nn.Dropout)]"
     ),
     "a unit in what is around it": (
         "class Trainer:\n    def put(self):\n        model = FSDP(Net())\n        self.model.student = model"
