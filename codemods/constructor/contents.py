@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from fsdp_migrate.codemods.constructor.origin import Origin, is_module
 from fsdp_migrate.codemods.constructor.reads import surely_read
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.facts.file import File, last_name, values_given
 from fsdp_migrate.facts.program import UNKNOWN, Definition, External, Inner, Program
 from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.facts.values import value_of
@@ -196,9 +196,11 @@ class Contents:
                 for each in (each for target in targets for each in ast.walk(target)):
                     if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store):
                         yield each.attr
-            elif last_name(getattr(node, "func", node)) in {"setattr", "add_module"}:
-                if self._makes_part(node.args[-1], cls):  # type: ignore[attr-defined]
-                    yield getattr(node.args[-2], "value", "")  # type: ignore[attr-defined]
+            elif isinstance(node, ast.Call) and last_name(node.func) in {"setattr", "add_module"}:
+                given = values_given(node)
+                if any(self._makes_part(each, cls) for each in given):
+                    names = (each.value for each in given if isinstance(each, ast.Constant))
+                    yield str(next(names, ""))
 
     def _makes_part(self, value: ast.expr | None, cls: Definition) -> bool:
         calls = (each for each in ast.walk(value or ast.Pass()) if isinstance(each, ast.Call))

@@ -115,7 +115,8 @@ def dependences(
     yield from search.on_meta() if not has_memory else ()
     yield from search.names()
     yield from search.classes()
-    yield from (*search.calls_of_model(), *search.changes())
+    yield from search.calls_of_model()
+    yield from search.changes()
     yield from search.parameters()
 
 

@@ -65,8 +65,8 @@ def find(context: Context) -> Iterator[Found]:
     for attribute in shapes(context.file):
         if is_sharded(context, attribute.value):
             yield Found(RULE, attribute, Action.MANUAL, PLAIN)
-    for call in _tested_by_name(context):
-        yield Found(RULE, call, Action.MANUAL, _NAME)
+    for node in (*_tested_by_name(context), *_asked_of_modules(context)):
+        yield Found(RULE, node, Action.MANUAL, _NAME)
     for attribute in _used(context, _is_called, *_FAILING):
         yield Found(RULE, attribute, Action.MANUAL, _FAILING[attribute.attr])
     for node in (*_measured(context), *_asked_for_none(context)):
@@ -101,19 +101,21 @@ def _tested_by_name(context: Context) -> Iterator[ast.Call]:
         if taken(context).are_parameters(call, file, (1,)) and _were_flat(context):
             if not is_known_as_whole(context, call):
                 yield call
-    for named in (
-        *file.attributes.get("parameters", ()),
-        *file.attributes.get("named_parameters", ()),
-    ):
-        around, loop = file.parents[named], None
-        if isinstance(named.value, ast.Name) and isinstance(around, ast.Call):
-            if any(keyword.arg == "recurse" for keyword in around.keywords):
-                loop = loop_of(
-                    file, named.value
-                )  # for m in model.modules(): m.parameters(recurse=False)
-        whole = getattr(getattr(loop and loop[1], "func", None), "value", None)
-        if whole is not None and context.can_be_model(whole) and _were_flat(context):
-            yield around  # type: ignore[misc]
+
+
+def _asked_of_modules(context: Context) -> Iterator[ast.AST]:
+    """`m.parameters(recurse=False)` in a loop over the modules of a model whose parameters were flat."""
+    file = context.file
+    for name in ("parameters", "named_parameters"):
+        for named in file.attributes.get(name, ()):
+            call = file.parents[named]
+            if not isinstance(named.value, ast.Name) or not isinstance(call, ast.Call):
+                continue
+            own = any(keyword.arg == "recurse" for keyword in call.keywords)
+            loop = loop_of(file, named.value) if own else None
+            model = getattr(getattr(loop and loop[1], "func", None), "value", None)
+            if model is not None and context.can_be_model(model) and _were_flat(context):
+                yield call
 
 
 def _name_tests(file: File) -> Iterator[ast.Call]:

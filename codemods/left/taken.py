@@ -57,10 +57,8 @@ class Taken:
         if isinstance(expression, ast.Attribute):
             if expression.attr in PARTS:
                 return self.is_parameter(expression.value, file)
-            of_layer = expression.attr in {
-                "weight",
-                "bias",
-            }  # `model.logit_scale`, `model.head.weight`
+            # `model.logit_scale`; of a layer, `model.head.weight`
+            of_layer = expression.attr in ("weight", "bias")
             owners = ast.walk(expression.value) if of_layer else (expression.value,)
             return any(self.models.can_hold(e, file) for e in owners if isinstance(e, ast.expr))
         if isinstance(expression, ast.Call):

@@ -569,7 +569,13 @@ def test_a_part_that_a_forward_may_not_use(tmp_path: Path, forward: str) -> None
 
 
 @pytest.mark.parametrize(
-    "made", ["setattr(self, name, nn.Linear(8, 8))", "self.add_module('norm', nn.LayerNorm(8))"]
+    "made",
+    [
+        "setattr(self, name, nn.Linear(8, 8))",
+        "self.add_module('norm', nn.LayerNorm(8))",
+        "self.add_module(name='norm', module=nn.LayerNorm(8))",
+        "self.add_module(*('norm', nn.LayerNorm(8)))",
+    ],
 )
 def test_a_part_that_has_no_name_in_the_class(tmp_path: Path, made: str) -> None:
     model = MODEL.replace(
