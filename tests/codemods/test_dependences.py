@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .programs import MODEL, TRAIN, is_plain, migrated
+from .programs import MODEL, TRAIN, analysed, is_plain
 
 _UNIT = (
     "class Block(torch.nn.Module):\n    def __init__(self):\n        self.act = torch.nn.ReLU(inplace=True)\n"
@@ -308,10 +308,10 @@ INDEPENDENT = {
 @pytest.mark.parametrize("use", DEPENDENT)
 def test_stays_on_the_bridge(tmp_path: Path, use: str) -> None:
     text = f"{TRAIN}\n\n{DEPENDENT[use]}\n"
-    after, report = migrated(tmp_path, {"train.py": text, "model.py": MODEL})
-    assert "fully_shard(" not in after["train.py"]
-    assert "model = FSDP(model)" in after["train.py"]
-    reasons = [f.message for f in report.findings if f.code == "FSDP002"]
+    program = analysed(tmp_path, {"train.py": text, "model.py": MODEL})
+    assert "fully_shard(" not in program.after["train.py"]
+    assert "model = FSDP(model)" in program.after["train.py"]
+    reasons = [f.message for f in program.findings if f.code == "FSDP002"]
     known = ("train.py:", "another constructor", "some arguments come from an unpacked")
     assert reasons
     assert all(any(words in reason for words in known) for reason in reasons), reasons
@@ -320,17 +320,17 @@ def test_stays_on_the_bridge(tmp_path: Path, use: str) -> None:
 @pytest.mark.parametrize("use", STATES)
 def test_a_models_own_state_dicts_stay_whole(tmp_path: Path, use: str) -> None:
     text = f"{TRAIN}\n\n{STATES[use]}\n"
-    after, report = migrated(tmp_path, {"train.py": text, "model.py": MODEL})
-    assert "    fully_shard(model)\n    use_full_state_dicts(model)\n" in after["train.py"]
-    assert STATES[use].splitlines()[-1] in after["train.py"]  # what saves or loads stays
-    said = [f.message for f in report.findings if f.code == "FSDP002"]
+    program = analysed(tmp_path, {"train.py": text, "model.py": MODEL})
+    assert "    fully_shard(model)\n    use_full_state_dicts(model)\n" in program.after["train.py"]
+    assert STATES[use].splitlines()[-1] in program.after["train.py"]  # what saves or loads stays
+    said = [f.message for f in program.findings if f.code == "FSDP002"]
     assert all("keeps its own state dicts whole" in message for message in said)
 
 
 @pytest.mark.parametrize("use", GATHERED)
 def test_the_root_frees_its_parameters_for_an_optimizer(tmp_path: Path, use: str) -> None:
     text = f"{TRAIN}\n\n{GATHERED[use]}\n"
-    after, _ = migrated(tmp_path, {"train.py": text, "model.py": MODEL})
+    after = analysed(tmp_path, {"train.py": text, "model.py": MODEL}).after
     assert "    fully_shard(model, reshard_after_forward=True)\n" in after["train.py"]
     assert "FSDP(" not in after["train.py"]
 
@@ -338,16 +338,16 @@ def test_the_root_frees_its_parameters_for_an_optimizer(tmp_path: Path, use: str
         "FSDP(model)", "FSDP(model, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)"
     )
     zero2 = zero2.replace("as FSDP\n", "as FSDP, ShardingStrategy\n")
-    after, report = migrated(tmp_path, {"train.py": zero2, "model.py": MODEL})
-    assert "fully_shard" not in after["train.py"]
-    assert any("its strategy keeps them" in f.message for f in report.findings)
+    program = analysed(tmp_path, {"train.py": zero2, "model.py": MODEL})
+    assert "fully_shard" not in program.after["train.py"]
+    assert any("its strategy keeps them" in f.message for f in program.findings)
 
 
 @pytest.mark.parametrize("use", INDEPENDENT)
 def test_does_not_keep_it_there(tmp_path: Path, use: str) -> None:
     text = f"{TRAIN}\n\n{INDEPENDENT[use]}\n"
-    after, report = migrated(tmp_path, {"train.py": text, "model.py": MODEL})
-    assert is_plain(after["train.py"]), [f.message for f in report.findings]
+    program = analysed(tmp_path, {"train.py": text, "model.py": MODEL})
+    assert is_plain(program.after["train.py"]), [f.message for f in program.findings]
 
 
 @pytest.mark.parametrize(
@@ -364,12 +364,12 @@ def test_a_method_of_the_model_that_sets_attributes_of_its_units(
     for call, is_late in (("model.set_drop(1)", True), ("other.set_drop(1)", False)):
         (tmp_path / call).mkdir()
         text = f"{TRAIN}    {call}\n"
-        after, _ = migrated(tmp_path / call, {"train.py": text, "model.py": model})
+        after = analysed(tmp_path / call, {"train.py": text, "model.py": model}).after
         assert ("fully_shard(" in after["train.py"]) is not (stays and is_late)
 
 
 def test_a_callback_that_sets_attributes_of_units(tmp_path: Path) -> None:
     callback = "def f(trainer):\n    for layer in trainer.model.layers:\n        layer.drop = 1\n"
     text = TRAIN.replace("import torch\n", "import torch\nfrom callback import f\n", 1)
-    after, _ = migrated(tmp_path, {"train.py": text, "model.py": MODEL, "callback.py": callback})
+    after = analysed(tmp_path, {"train.py": text, "model.py": MODEL, "callback.py": callback}).after
     assert "fully_shard(" not in after["train.py"]

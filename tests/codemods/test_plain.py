@@ -11,11 +11,11 @@ from fsdp_migrate.engine import analyse
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.settings import Options
 
-from .programs import MODEL, TRAIN, is_plain, migrated
+from .programs import MODEL, TRAIN, analysed, is_plain
 
 
 def test_a_program_becomes_plain(tmp_path: Path) -> None:
-    after, _ = migrated(tmp_path, {"train.py": TRAIN, "model.py": MODEL})
+    after = analysed(tmp_path, {"train.py": TRAIN, "model.py": MODEL}).after
     assert is_plain(after["train.py"])
     assert after["model.py"] == MODEL
 
@@ -30,7 +30,7 @@ def test_an_optimizer_of_another_file_is_seen(tmp_path: Path) -> None:
         "def fsdp(model):\n    return FSDP(model)\n"
     )
     files = {"train.py": main, "wrapping.py": wrapping, "model.py": MODEL}
-    after, _ = migrated(tmp_path, files)
+    after = analysed(tmp_path, files).after
     assert "    return fully_shard(model, reshard_after_forward=True)\n" in after["wrapping.py"]
 
 
@@ -38,21 +38,21 @@ def test_an_optimizer_of_another_file_is_seen(tmp_path: Path) -> None:
 def test_a_file_without_fsdp_counts(tmp_path: Path, form: str) -> None:
     helper = "def save(model):\n    return model.module.state_dict()\n"
     files = {"train.py": f"{form}\n{TRAIN}", "model.py": MODEL, "helper.py": helper}
-    after, report = migrated(tmp_path, files)
-    assert not is_plain(after["train.py"])
-    assert any("helper.py:2" in finding.message for finding in report.findings)
+    program = analysed(tmp_path, files)
+    assert not is_plain(program.after["train.py"])
+    assert any("helper.py:2" in finding.message for finding in program.findings)
 
 
 def test_a_file_that_nothing_connects_does_not(tmp_path: Path) -> None:
     other = "def save(model):\n    return model.module.state_dict()\n"
     files = {"a/train.py": TRAIN, "a/model.py": MODEL, "b/other.py": other}
-    assert is_plain(migrated(tmp_path, files)[0]["a/train.py"])
+    assert is_plain(analysed(tmp_path, files).after["a/train.py"])
 
 
 def test_programs_are_decided_each_by_itself(tmp_path: Path) -> None:
     dynamic = TRAIN.replace("FSDP(model)", "FSDP(model, sharding_strategy=config.strategy)")
     files = {"a/train.py": TRAIN, "a/model.py": MODEL, "b/train.py": dynamic, "b/model.py": MODEL}
-    after, _ = migrated(tmp_path, files)
+    after = analysed(tmp_path, files).after
     assert is_plain(after["a/train.py"])
     assert not is_plain(after["b/train.py"])
 
@@ -61,7 +61,7 @@ def test_a_dynamic_import_connects_everything(tmp_path: Path) -> None:
     other = "def save(model):\n    return model.module\n"
     start = f"import importlib\n{TRAIN}\nplugin = importlib.import_module(name)\n"
     files = {"a/train.py": start, "a/model.py": MODEL, "b/other.py": other}
-    assert not is_plain(migrated(tmp_path, files)[0]["a/train.py"])
+    assert not is_plain(analysed(tmp_path, files).after["a/train.py"])
 
 
 def test_uses_change_with_their_constructor(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def train(model: FSDP, optimizer):
     with FSDP.summon_full_params(model):
         print(model)
 """
-    after, _ = migrated(tmp_path, {"train.py": TRAIN + uses, "model.py": MODEL})
+    after = analysed(tmp_path, {"train.py": TRAIN + uses, "model.py": MODEL}).after
     assert after["train.py"].endswith("""\
 
 
@@ -90,12 +90,12 @@ def train(model: FSDPModule, optimizer):
 """)
     stays = TRAIN.replace("FSDP(model)", "FSDP(model, **options)") + uses
     (tmp_path / "again").mkdir()
-    after, _ = migrated(tmp_path / "again", {"train.py": stays, "model.py": MODEL})
+    after = analysed(tmp_path / "again", {"train.py": stays, "model.py": MODEL}).after
     assert after["train.py"].endswith(uses)
 
 
 def test_the_bridge_form_changes_imports_only(tmp_path: Path) -> None:
-    after, _ = migrated(tmp_path, {"train.py": TRAIN, "model.py": MODEL}, "bridge")
+    after = analysed(tmp_path, {"train.py": TRAIN, "model.py": MODEL}, "bridge").after
     changed = set(after["train.py"].splitlines()) ^ set(TRAIN.splitlines())
     assert changed
     assert all("import" in line for line in changed)
@@ -144,7 +144,7 @@ BY_LIST = TRAIN.replace(
 )
 def test_a_list_of_blocks_is_looped_over(tmp_path: Path, named: str, loop: str) -> None:
     files = {"train.py": BY_LIST.replace("LIST", named), "model.py": BLOCKS}
-    assert f"    {loop}\n" in migrated(tmp_path, files)[0]["train.py"]
+    assert f"    {loop}\n" in analysed(tmp_path, files).after["train.py"]
 
 
 BUILT = "self.layers = nn.ModuleList([Block(8, 8) for _ in range(2)])"
@@ -162,7 +162,7 @@ OTHERWISE = {
 def test_a_list_built_otherwise_is_only_looked_up(tmp_path: Path, built: str) -> None:
     model = BLOCKS.replace(BUILT, built).replace("import torch", "import library\nimport torch")
     files = {"train.py": BY_LIST.replace("LIST", "model.units()"), "model.py": model}
-    after = migrated(tmp_path, files)[0]["train.py"]
+    after = analysed(tmp_path, files).after["train.py"]
     assert "        if module in model.units():\n            fully_shard(module)\n" in after
 
 
@@ -201,7 +201,7 @@ ORIGINS = {
 @pytest.mark.parametrize("origin", ORIGINS)
 def test_an_optimizer_may_be_older(tmp_path: Path, origin: str) -> None:
     head = TRAIN[: TRAIN.index("def main")]
-    after, _ = migrated(tmp_path, {"train.py": head + ORIGINS[origin], "model.py": MODEL})
+    after = analysed(tmp_path, {"train.py": head + ORIGINS[origin], "model.py": MODEL}).after
     assert not is_plain(after["train.py"])
 
 
@@ -210,7 +210,7 @@ def test_what_is_new_is_indented_as_the_file_is(step: str, tmp_path: Path) -> No
     text = TRAIN.replace("FSDP(model)", "FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Net}))")
     head = "from torch.distributed.fsdp.wrap import ModuleWrapPolicy\n"
     files = {"train.py": head + text.replace("    ", step), "model.py": MODEL}
-    after, _ = migrated(tmp_path, files)
+    after = analysed(tmp_path, files).after
     loop = after["train.py"].partition("for module")[2].splitlines()
     assert [line[: -len(line.lstrip())] for line in loop[1:3]] == [2 * step, 3 * step]
 
@@ -218,7 +218,7 @@ def test_what_is_new_is_indented_as_the_file_is(step: str, tmp_path: Path) -> No
 def test_a_helper_whose_callers_are_known(tmp_path: Path) -> None:
     body = "def wrap(model):\n    return FSDP(model)\n\n\ndef main():\n    model = wrap(Net())\n"
     head = TRAIN[: TRAIN.index("def main")]
-    after, _ = migrated(tmp_path, {"train.py": head + body, "model.py": MODEL})
+    after = analysed(tmp_path, {"train.py": head + body, "model.py": MODEL}).after
     assert "    return fully_shard(model)\n" in after["train.py"]
 
 
@@ -230,7 +230,7 @@ def test_the_class_of_a_model_counts(tmp_path: Path) -> None:
     )
     body = "def main():\n    model = Net()\n    model = FSDP(model)\n    optimizer = torch.optim.SGD(model.groups())\n"
     text = TRAIN[: TRAIN.index("def main")] + body
-    after, _ = migrated(tmp_path, {"train.py": text, "model.py": model})
+    after = analysed(tmp_path, {"train.py": text, "model.py": model}).after
     assert not is_plain(after["train.py"])
 
 
@@ -242,9 +242,9 @@ def test_a_model_of_another_package_that_goes_nowhere(tmp_path: Path) -> None:
         "    model = FSDP(model)\n    print(model(batches()))\n"
     )
     helper = "def save(model):\n    return model.module.state_dict()\n"
-    after, _ = migrated(tmp_path, {"train.py": text, "helper.py": helper})
+    after = analysed(tmp_path, {"train.py": text, "helper.py": helper}).after
     assert is_plain(after["train.py"])
-    after, _ = migrated(tmp_path, {"train.py": text + "    keep(model)\n", "helper.py": helper})
+    after = analysed(tmp_path, {"train.py": text + "    keep(model)\n", "helper.py": helper}).after
     assert not is_plain(after["train.py"])
 
 
@@ -255,12 +255,12 @@ def test_a_norm_that_a_file_without_fsdp_takes_is_for_a_person(tmp_path: Path) -
     )
     text = f"from helper import norm_of\n{TRAIN}    norm = norm_of(model)\n"
     files = {"train.py": text, "model.py": MODEL, "helper.py": helper}
-    _, report = migrated(tmp_path, files)
-    assert [f.construct for f in report.findings if f.action == "manual"] == ["norm_of(model)"]
+    findings = analysed(tmp_path, files).findings
+    assert [f.construct for f in findings if f.action == "manual"] == ["norm_of(model)"]
     files["helper.py"] = helper.replace("p.grad.norm()", "p.grad")
     (tmp_path / "other").mkdir()
-    _, report = migrated(tmp_path / "other", files)
-    assert not [f for f in report.findings if f.action == "manual"]
+    findings = analysed(tmp_path / "other", files).findings
+    assert not [f for f in findings if f.action == "manual"]
 
 
 @pytest.mark.parametrize("text", ['print("FSDP")', 'mode == "FSDP"', 'x: Literal["FSDP"] = y'])
@@ -319,14 +319,14 @@ def main(args, offload):
 
 
 def test_arguments_over_several_lines_become_statements_in_brackets(tmp_path: Path) -> None:
-    after, report = migrated(tmp_path, {"train.py": LONG, "model.py": MODEL})
-    assert [f.action.value for f in report.findings if f.code == "FSDP002"] == ["rewrite"]
-    assert "    model = Net().eval().train()\n" in after["train.py"]
+    program = analysed(tmp_path, {"train.py": LONG, "model.py": MODEL})
+    assert [f.action.value for f in program.findings if f.code == "FSDP002"] == ["rewrite"]
+    assert "    model = Net().eval().train()\n" in program.after["train.py"]
     assert (
         "    offload_policy = CPUOffloadPolicy() if offload else OffloadPolicy()\n"
-        in after["train.py"]
+        in program.after["train.py"]
     )
-    assert "    if args.low_memory and not offload:\n" in after["train.py"]
+    assert "    if args.low_memory and not offload:\n" in program.after["train.py"]
 
 
 def test_a_helper_that_looks_at_the_model_before_it_is_wrapped(tmp_path: Path) -> None:
@@ -339,10 +339,10 @@ def named(model, name):
     text = TRAIN.replace("    model = FSDP", '    named(model, "Linear").eval()\n    model = FSDP')
     text = f"from helper import named\n{text}"
     files = {"train.py": text, "model.py": MODEL, "helper.py": helper}
-    after, _ = migrated(tmp_path, files)
+    after = analysed(tmp_path, files).after
     assert "    fully_shard(model)\n" in after["train.py"]
     files["train.py"] = f"{text}    named(model, 1)\n"
-    after, _ = migrated(tmp_path, files)
+    after = analysed(tmp_path, files).after
     assert "fully_shard" not in after["train.py"]
 
 
@@ -365,11 +365,11 @@ def main(args):
 
 
 def test_a_class_that_is_looked_up_may_be_the_models_own(tmp_path: Path) -> None:
-    after, _ = migrated(tmp_path, {"train.py": LOOKED_UP, "model.py": MODEL})
+    after = analysed(tmp_path, {"train.py": LOOKED_UP, "model.py": MODEL}).after
     assert "        if module is not model and isinstance(module, block):\n" in after["train.py"]
     assert "functools" not in after["train.py"]
     twice = LOOKED_UP.replace("    model = FSDP", "    block = torch.nn.Linear\n    model = FSDP")
-    after, _ = migrated(tmp_path, {"train.py": twice, "model.py": MODEL})
+    after = analysed(tmp_path, {"train.py": twice, "model.py": MODEL}).after
     assert "fully_shard" not in after["train.py"]
 
 
@@ -424,8 +424,8 @@ def main():
 def test_a_model_that_a_class_gets_when_it_is_made(
     text: str, expected: str, tmp_path: Path
 ) -> None:
-    _, report = migrated(tmp_path, {"train.py": text, "model.py": MODEL})
-    (found,) = [f for f in report.findings if f.code == "FSDP002"]
+    findings = analysed(tmp_path, {"train.py": text, "model.py": MODEL}).findings
+    (found,) = [f for f in findings if f.code == "FSDP002"]
     assert expected in found.message
 
 
@@ -439,10 +439,10 @@ def test_an_older_optimizer_goes_along_where_its_parameters_were_kept(
     optimizer = "    optimizer = torch.optim.AdamW(model.parameters())\n"
     text = TRAIN.replace(optimizer, "").replace("FSDP(model)", f"FSDP(model, {keeps})")
     text = text.replace("model = Net()\n", f"model = Net()\n    unsharded = 1\n{optimizer}")
-    after, report = migrated(tmp_path, {"train.py": text, "model.py": MODEL})
-    (found,) = [f for f in report.findings if f.code == "FSDP002"]
+    program = analysed(tmp_path, {"train.py": text, "model.py": MODEL})
+    (found,) = [f for f in program.findings if f.code == "FSDP002"]
     assert expected in found.message
-    assert ("replace_in_optimizers(unsharded_, model)" in after["train.py"]) is (
+    assert ("replace_in_optimizers(unsharded_, model)" in program.after["train.py"]) is (
         expected == "becomes"
     )
 
@@ -490,6 +490,6 @@ def test_what_only_runs_where_no_model_is_wrapped_depends_on_nothing(
     before: str, after: str, is_plain: bool, tmp_path: Path
 ) -> None:
     text = TWO_WAYS.replace(before, after) if before else TWO_WAYS
-    _, report = migrated(tmp_path, {"train.py": text, "model.py": MODEL})
-    found = [f for f in report.findings if f.code == "FSDP002"]
+    findings = analysed(tmp_path, {"train.py": text, "model.py": MODEL}).findings
+    found = [f for f in findings if f.code == "FSDP002"]
     assert all(("copies a sharded model" not in f.message) is is_plain for f in found)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .programs import MODEL, TRAIN, migrated
+from .programs import MODEL, TRAIN, analysed
 
 _LOOP = "for layer in self.head:\n            "
 _METHOD = "return self.{}(x)\n\n    def {}(self, x):\n        return self.head(x)"
@@ -58,10 +58,10 @@ def test_a_part_that_a_forward_may_not_use(tmp_path: Path, forward: str) -> None
     """FSDP1 gave its parameters zero gradients, on which weight decay acts: the runtime goes on doing so."""
     assert (
         "fill_unused"
-        not in migrated(tmp_path, {"train.py": TRAIN, "model.py": MODEL})[0]["train.py"]
+        not in analysed(tmp_path, {"train.py": TRAIN, "model.py": MODEL}).after["train.py"]
     )
     model = MODEL.replace("return self.head(x)", forward)
-    after, _ = migrated(tmp_path, {"train.py": TRAIN, "model.py": model})
+    after = analysed(tmp_path, {"train.py": TRAIN, "model.py": model}).after
     assert "    fully_shard(model)\n    fill_unused_gradients(model)\n" in after["train.py"]
 
 
@@ -78,13 +78,13 @@ def test_a_part_that_has_no_name_in_the_class(tmp_path: Path, made: str) -> None
     model = MODEL.replace(
         "self.head = nn.Linear(8, 8)", f"self.head = nn.Linear(8, 8)\n        {made}"
     )
-    after, _ = migrated(tmp_path, {"train.py": TRAIN, "model.py": model})
+    after = analysed(tmp_path, {"train.py": TRAIN, "model.py": model}).after
     assert "fill_unused_gradients(model)" in after["train.py"]
 
 
 @pytest.mark.parametrize("forward", ALWAYS)
 def test_a_part_that_every_forward_uses(tmp_path: Path, forward: str) -> None:
     model = MODEL.replace("return self.head(x)", forward)
-    after, _ = migrated(tmp_path, {"train.py": TRAIN, "model.py": model})
+    after = analysed(tmp_path, {"train.py": TRAIN, "model.py": model}).after
     assert "fully_shard(model)" in after["train.py"]
     assert "fill_unused" not in after["train.py"]
