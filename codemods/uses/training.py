@@ -25,6 +25,7 @@ RULES = (CLIP, NO_SYNC)
 
 _RULES = {"clip_grad_norm_": CLIP, "no_sync": NO_SYNC}
 _TORCH = "torch.nn.utils.clip_grad_norm_"
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
 def find(context: Context) -> Iterator[Found]:
@@ -102,7 +103,7 @@ def _clip(
 
 
 def _torch_will_do(context: Context, call: ast.Call, forms: Sequence[PlainForm]) -> bool:
-    """Whether torch's function does the same: result unused, a finite norm, nothing offloaded."""
+    """Whether torch's function does the same: result unused, a finite norm, all reduced, nothing offloaded."""
     if not isinstance(context.file.parents[call], ast.Expr):
         return False
     norm = [*call.args[1:2], *(k.value for k in call.keywords if k.arg == "norm_type")]
@@ -111,4 +112,16 @@ def _torch_will_do(context: Context, call: ast.Call, forms: Sequence[PlainForm])
         keyword.arg is None for keyword in call.keywords
     )
     offloads = any("offload_policy" in form.whole.shared for form in forms)
-    return finite and not starred and not offloads and has_torch(context, call)
+    simple = finite and not starred and not offloads and has_torch(context, call)
+    return simple and not _follows_each_backward(context, call)
+
+
+def _follows_each_backward(context: Context, call: ast.Call) -> bool:
+    """Whether a loop clips without a condition where it uses `no_sync`, so that some gradients are not reduced yet."""
+
+    def innermost(node: ast.AST, *kinds: type[ast.AST]) -> ast.AST | None:
+        return next((n for n in context.file.ancestors(node) if isinstance(n, kinds)), None)
+
+    loop = innermost(call, ast.If, *_LOOPS)
+    uses = context.file.attributes.get("no_sync", ())
+    return isinstance(loop, _LOOPS) and any(innermost(use, *_LOOPS) is loop for use in uses)

@@ -407,6 +407,18 @@ fully_shard(net, **fsdp_kwargs)
         "low = read()\nwith enable_wrap(wrapper_cls=FSDP, cpu_offload=CPUOffload(low)):\n    net = wrap(Net())\n",
         "low = read()\nnet = fully_shard(Net(), offload_policy=CPUOffloadPolicy() if low else OffloadPolicy())\n",
     ),
+    "clipping before each step only": (
+        "import torch\nnet = FSDP(Net())\nfor step, x in data:\n    with net.no_sync():\n        net(x).backward()\n"
+        "    if step % 2:\n        net.clip_grad_norm_(1.0)\n",
+        "net = fully_shard(Net())\nfor step, x in data:\n    with no_sync(net):\n        net(x).backward()\n"
+        "    if step % 2:\n        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n",
+    ),
+    "clipping after the backward of each part": (
+        "import torch\nnet = FSDP(Net())\nwhile True:\n    for part in data:\n        with net.no_sync():\n"
+        "            net(part).backward()\n    net.clip_grad_norm_(1.0)\n",
+        "net = fully_shard(Net())\nwhile True:\n    for part in data:\n        with no_sync(net):\n"
+        "            net(part).backward()\n    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)\n",
+    ),
     "an argument of wrap comes first": (
         f"with enable_wrap(wrapper_cls=FSDP, {ZERO2}):\n    net = Net()\n"
         "    net.head = wrap(net.head, sharding_strategy=ShardingStrategy.FULL_SHARD)\n    net = wrap(net)\n",
