@@ -71,6 +71,7 @@ def replace_parameters(successors: Mapping[torch.Tensor, nn.Parameter]) -> None:
             }
     for old, new in successors.items():
         old.grad = None
+        vars(new).update(vars(old))  # what the program has set there: `p.no_weight_decay = True`
         old.data = torch.empty(0, dtype=old.dtype)  # the whole parameter is not needed any more
         old._successor = new  # type: ignore[attr-defined]
         old.__class__ = _Stale

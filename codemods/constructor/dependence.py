@@ -79,7 +79,7 @@ _OWN = (
 WORDS = re.compile(
     rb"|".join(re.escape(name.encode()) for name in _INTERFACE)
     + rb"|clip_grad_norm_|\.module\b|state_dict|named_|__class__|type\(|deepcopy|\.forward\(|\.apply\("
-    + rb"|\.data\b|\.children\(|_modules\b|\.save\(|\.dumps?\(|meta|empty_weights|[gs]etattr|isinstance"
+    + rb"|\.data\b|\.children\(|_modules\b|\.save\(|\.dumps?\(|meta|empty_weights|[gs]etattr|hasattr|__dict__|vars\(|isinstance"
     + rb"|channels_last|inplace|register_forward|\.parameters\(|\.buffers\(|Parameter\(|autocast|zero_grad"
     + rb"|def forward\((?s:.)*?(?: [-+*/]=|\] =|\.(?:append|clear|extend|insert|pop|setdefault|update)\()"
     + rb"|\bin [\w(]*\.[\w.]+\)?:\n\s+\w+\.\w+ = |(?:model|\])\.\w+ = "
@@ -375,6 +375,9 @@ class _Search:
                 continue  # it is set in what is around the unit: `self.model.student = FSDP(...)`
             if not self.before.covers(each) and may_be_unit(self.context, subject_of(each)):
                 yield each, "sets an attribute, which FSDP1 kept at the wrapper"
+        for each in (*self.attributes("__dict__"), *self.calls("vars")):
+            if may_be_unit(self.context, subject_of(each)):
+                yield each, "may set an attribute, which FSDP1 kept at the wrapper"
 
     def _takes_sharded(self, node: ast.Attribute) -> bool:
         """Whether parameters are read where they are sharded: for clipping, which follows a backward, or before any forward."""

@@ -1,5 +1,6 @@
 """What FSDP1 and the bridge accept, and a plain `fully_shard` does not: parameters of another layout or without elements,
-and inputs changed in place, which it refuses, or lists and dictionaries, of which its units get copies."""
+and inputs changed in place, which it refuses, or lists and dictionaries, of which its units get copies. It replaces parameters,
+without what the program has set on them."""
 
 from __future__ import annotations
 
@@ -7,12 +8,14 @@ import ast
 import re
 from collections.abc import Iterator
 
+from fsdp_migrate.codemods.left.taken import PARTS, loop_of
 from fsdp_migrate.facts.file import File, last_name
 
 # `nn.Parameter(weight.t())`, `nn.Parameter(torch.empty(0))`
 _PARAMETER = re.compile(
     r"\.(?:[tT]|mT|transpose|permute)\b(?!.*contiguous)|\b(?:empty|ones|randn?|zeros)\(\(?0\b"
 )
+_PARAMETERS = re.compile(r"parameters\(|\['params'\]")
 _ADDING = frozenset({"append", "clear", "extend", "insert", "pop", "setdefault", "update"})
 
 
@@ -24,6 +27,8 @@ def refused(file: File) -> Iterator[tuple[ast.AST, str]]:
     for call in file.of(ast.Call):
         if last_name(call.func) == "Parameter" and _PARAMETER.search(file.source(call)):
             yield call, "may make a parameter of a layout or size that FSDP2 refuses"
+    for attribute in _attributes(file):
+        yield attribute, "sets or asks for an attribute of a parameter, which fully_shard replaces"
     for forward in file.of(ast.FunctionDef):
         own = forward.args
         given = {argument.arg for argument in (*own.args[1:], *own.kwonlyargs)}
@@ -38,6 +43,24 @@ def refused(file: File) -> Iterator[tuple[ast.AST, str]]:
                     inner,
                     "may change a unit's input in place, which FSDP2 refuses or does to a copy",
                 )
+
+
+def _attributes(file: File) -> Iterator[ast.expr]:
+    """The attributes of their own that parameters are given or asked for, in a loop over those of a model or an optimizer."""
+    named: list[tuple[ast.expr, ast.expr]] = [
+        (call, call.args[0])
+        for call in file.of(ast.Call)
+        if last_name(call.func) in {"getattr", "hasattr", "setattr"} and call.args
+    ]
+    named += [
+        (node, node.value)
+        for node in file.of(ast.Attribute)
+        if not isinstance(node.ctx, ast.Load) and node.attr not in PARTS | {"requires_grad"}
+    ]
+    for node, owner in named:
+        loop = loop_of(file, owner) if isinstance(owner, ast.Name) else None
+        if loop is not None and _PARAMETERS.search(ast.unparse(loop[1])):
+            yield node
 
 
 def _may_run_in_forward(file: File, function: ast.FunctionDef) -> bool:

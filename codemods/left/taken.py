@@ -70,6 +70,9 @@ class Taken:
             )
         if isinstance(expression, ast.Subscript):
             return self.are_parameters(expression.value, file)
+        if isinstance(expression, ast.IfExp):
+            branches = (expression.body, expression.orelse)
+            return any(self.is_parameter(each, file) for each in branches)
         return isinstance(expression, ast.Name) and self._is_named(expression, file)
 
     def _is_named(self, name: ast.Name, file: File) -> bool:
@@ -78,6 +81,11 @@ class Taken:
             target, iterable = loop
             path = _path(target, name.id)
             return path is not None and self.are_parameters(iterable, file, path)
+        for binding in file.bindings(name):  # filter(lambda p: p.ndim > 1, model.parameters())
+            if isinstance(binding, Parameter) and isinstance(binding.function, ast.Lambda):
+                call = file.parents[binding.function]
+                given = call.args[1:] if isinstance(call, ast.Call) else []
+                return any(self.are_parameters(each, file) for each in given)
         return any(self.is_parameter(value, other) for value, other in self._values(name, file))
 
     def _are_several(self, iterable: ast.expr, path: Path, file: File) -> bool:
@@ -115,6 +123,8 @@ class Taken:
                 )
             return False
         name = getattr(function, "id", "")
+        if any(self.are_parameters(each, of, path) for each, of in self._returned(call, file)):
+            return True
         if not call.args:
             return False
         if name in _SEQUENCES:
@@ -126,6 +136,14 @@ class Taken:
         if name == "zip" and path and path[0] < len(call.args):
             return self.are_parameters(call.args[path[0]], file, path[1:])
         return False
+
+    def _returned(self, call: ast.Call, file: File) -> Iterator[tuple[ast.expr, File]]:
+        """What the program's function returns that a call calls."""
+        made = self.models.program.definition(call.func, file)
+        if made is not None:
+            for statement in made.file.of(ast.Return):
+                if made.file.function(statement) is made.node and statement.value is not None:
+                    yield statement.value, made.file
 
     def _element(self, element: ast.expr, path: Path, file: File) -> bool:
         for index in path:

@@ -38,6 +38,19 @@ DEPENDENT = {
     "hooks that may see shards": (
         "def f(hook):\n    for m in model.modules():\n        m.register_forward_hook(hook)"
     ),
+    "an attribute of an optimizer's parameters": (
+        "def f(optimizer):\n    for group in optimizer.param_groups:\n        for p in group['params']:\n"
+        "            if hasattr(p, 'expert'):\n                return p"
+    ),
+    "an attribute that parameters are given": (
+        "def f():\n    net = Net()\n    for p in net.parameters():\n        p.layer = 1\n    return net"
+    ),
+    "attributes of the model in its dict": (
+        "def f(n):\n    model = FSDP(Net())\n    for key in n:\n        model.__dict__[key] = n[key]"
+    ),
+    "attributes of the model in its vars": (
+        "def f(n):\n    model = FSDP(Net())\n    vars(model).update(n)"
+    ),
     "a transposed parameter": "def f(w):\n    return nn.Parameter(w.t())",
     "a parameter of no elements": "def f():\n    return nn.Parameter(torch.empty(0, 8))",
     "a layout that FSDP2 refuses": "def f():\n    return FSDP(Net().to(memory_format=torch.channels_last))",
@@ -212,6 +225,9 @@ INDEPENDENT = {
     "what other methods of a unit change": (
         f"{_UNIT}        return self.layer(x)\n\n    def add(self, x):\n        x += 1\n\n"
         "    def load_old_state_dict(self, state):\n        state.pop('x')"
+    ),
+    "the attributes that all parameters have": (
+        "def f(model, args):\n    print(vars(args))\n    for p in model.head.parameters():\n        p.requires_grad = False"
     ),
     "a list that a unit makes anew": (
         f"{_UNIT.replace('x):', 'x, seen):')}        seen = [x]\n        seen.append(x)\n        return self.layer(x)"

@@ -242,8 +242,10 @@ def test_parameters_that_were_replaced_cannot_be_used() -> None:
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     plain(torch.ones(1, 3)).sum().backward()
     optimizer.step()
+    old[1].no_decay = True  # type: ignore[attr-defined]
     model = FSDP(plain, use_orig_params=True)
     new = list(model.parameters())
+    assert [getattr(p, "no_decay", False) for p in new] == [False, True]
     assert [p for group in optimizer.param_groups for p in group["params"]] == new
     assert isinstance(optimizer.state[new[0]]["exp_avg"], DTensor)
     before = new[0].full_tensor().clone()
