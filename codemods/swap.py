@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.edit.import_statement import ImportChange
 from fsdp_migrate.codemods.imports import (
     hand_out,
@@ -22,8 +22,8 @@ from fsdp_migrate.codemods.imports import (
     spent_aliases,
 )
 from fsdp_migrate.codemods.rule import Edit, Edits, Found, Import, Rule
-from fsdp_migrate.facts.file import root_of
-from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH, fsdp1_name, in_runtime, is_module
+from fsdp_migrate.facts.file import last_name, root_of
+from fsdp_migrate.facts.names import CLASS, NAMES, RUNTIME, TORCH, fsdp1_name, in_runtime, is_module
 from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
 from fsdp_migrate.findings import Action
@@ -160,7 +160,8 @@ def _leads_to_fsdp1(context: Context, node: ast.AST, local: str, gone: Collectio
     """Whether an FSDP1 name is reached through a module, here or by a file that imports the module from here."""
     scope = context.file.scope_of(node)
     name = local.split(".")[0]
-    roots = (root_of(each) for each in context.references if each not in gone)
+    read = (*context.references, *_looked_into(context))
+    roots = (root_of(each) for each in read if each not in gone)
     if any(r is not None and r.id == name and sees(context, r, scope, name) for r in roots):
         return True
     return scope is context.file.scope and reach_of(context.program).is_read(context.file, name)
@@ -221,20 +222,38 @@ def _written_out(context: Context) -> Iterator[tuple[ast.expr, str]]:
         for node in context.quoted
         if (text := str(node.value)).startswith(f"{TORCH}.") and text in context.source(node)
     }
-    for node in context.references:
+    for node in (*context.references, *_looked_into(context)):
         if not isinstance(node, ast.Attribute):
             continue
         root = root_of(node)
         bindings = context.file.bindings(root) if root is not None else []
         path: ast.expr = node
         if len(bindings) == 1 and isinstance(bindings[0], Assigned):
-            path = bindings[0].value
+            if _module_of(context, bindings[0].value):  # else it is a package around FSDP1's
+                path = bindings[0].value
         elif not bindings or not all(map(_is_other_package, bindings)):
             continue
-        module = next(iter(context.dotted(path if path is not node else node.value)), "")
-        if is_module(module) and isinstance(path, ast.Attribute):
+        is_name = path is node and node in context.references
+        module = _module_of(context, node.value if is_name else path)
+        if module and isinstance(path, ast.Attribute):
             paths[path] = in_runtime(module)
     yield from paths.items()
+
+
+def _looked_into(context: Context) -> list[ast.expr]:
+    """FSDP1's modules where one of its names may be asked for: `getattr(fsdp, name)`, `vars(fsdp)`."""
+    return [
+        call.args[0]
+        for call in context.file.of(ast.Call)
+        if last_name(call.func) in {"getattr", "vars"} and call.args
+        if not isinstance(name := keyword(call, "", 1), ast.Constant) or name.value in NAMES
+        if _module_of(context, call.args[0])
+    ]
+
+
+def _module_of(context: Context, expression: ast.expr) -> str:
+    """The path of the module of FSDP1 that an expression means."""
+    return next(filter(is_module, context.dotted(expression)), "")
 
 
 def _is_other_package(binding: Binding) -> bool:

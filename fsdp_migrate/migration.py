@@ -104,6 +104,7 @@ class _File:
         found += list(still_used(self.context, found, removed))
         imports = swap(self.context, removed, needed, self.is_on)
         is_set = any(each.rule.code.startswith(_OF_LIBRARIES) for each in found)
+        is_set |= any(each.rule.code == "FSDP010" and each.edits is not None for each in found)
         of_torch = imports.of_torch or is_set or (False if self.context.references else None)
         shown = [each for each in found if self.is_on(each.rule, each.node)] + imports.found
         if self.context.plain and self.context.silenced.comments:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
@@ -16,6 +17,11 @@ RULES = (RULE,)
 
 _IMPORTING = frozenset({"import_module", "__import__"})
 _PATCHING = frozenset({"patch", "resolve_name"})
+# Functions that may import what they are given, and files that may import the names in their tables.
+_MAY_IMPORT = re.compile(
+    r"(?!is_|_is_|can_|has_).*(import|lazy|load|locate|resolve)", re.IGNORECASE
+)
+_IMPORTS_NAMES = re.compile(r"import_module|__import__|lazy", re.IGNORECASE)
 
 
 def find(context: Context) -> Iterator[Found]:
@@ -26,19 +32,45 @@ def find(context: Context) -> Iterator[Found]:
         path, user = constant.value, context.file.parents[constant]
         if not isinstance(path, str):
             continue
-        name = fsdp1_name(path)
-        function = last_name(user.func) if isinstance(user, ast.Call) else ""
-        imported = is_module(path.replace(RUNTIME, TORCH, 1)) and function in _IMPORTING
-        if imported or (name and function in _PATCHING):
+        user = context.file.parents[user] if isinstance(user, ast.keyword) else user
+        function = _function(context, user)
+        name = fsdp1_name(path) or fsdp1_name(path.rpartition(".")[0])  # a method of the class
+        module = is_module(path.replace(RUNTIME, TORCH, 1))
+        if (module and function in _IMPORTING) or (name and function in _PATCHING):
             yield _moved(context, constant, path)
-        elif name and path.startswith(TORCH) and _is_handed_on(constant, user):
-            message = f"may give torch's FSDP1: {RUNTIME}.{name} is the class on FSDP2"
+        elif path.startswith(TORCH) and (
+            (name and _is_handed_on(constant, user))
+            or ((name or module) and _may_be_imported(context, constant, user, function))
+        ):
+            message = f"may give torch's FSDP1: on FSDP2 it is {path.replace(TORCH, RUNTIME)}"
             yield Found(RULE, constant, Action.MANUAL, message)
+
+
+def _function(context: Context, user: ast.AST) -> str:
+    """The name of a function that is called, not that of an alias."""
+    if not isinstance(user, ast.Call):
+        return ""
+    name = next(iter(context.dotted(user.func)), last_name(user.func)).rpartition(".")[2]
+    # Without a list of names it gives `torch`.
+    is_package = name == "__import__" and len(user.args) + len(user.keywords) == 1
+    return "import_package" if is_package else name
 
 
 def _is_handed_on(constant: ast.Constant, user: ast.AST) -> bool:
     """Whether a string goes to code that may import what it names: an argument, or a value of a dictionary."""
     return isinstance(user, ast.Call) or (isinstance(user, ast.Dict) and constant in user.values)
+
+
+def _may_be_imported(
+    context: Context, constant: ast.Constant, user: ast.AST, function: str
+) -> bool:
+    """Whether a string goes to an import by name whose result is used, or to a table for one."""
+    if isinstance(user, ast.Call):
+        is_used = not isinstance(context.file.parents[user], ast.Expr)
+        return is_used and _MAY_IMPORT.match(function) is not None
+    in_table = isinstance(user, ast.Assign | ast.AnnAssign | ast.Tuple | ast.List)
+    in_table |= isinstance(user, ast.Dict) and constant in user.values
+    return in_table and _IMPORTS_NAMES.search(context.file.text) is not None
 
 
 def _moved(context: Context, constant: ast.Constant, path: str) -> Found:

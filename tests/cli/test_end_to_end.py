@@ -153,6 +153,15 @@ def test_check_says_nothing_of_a_program_on_the_bridge(
     assert listed.code == 0
     assert "train.py:2:1 FSDP001" in listed.text
 
+
+def test_check_knows_an_import_by_name(real_cli: Callable[..., Any], folder: Path) -> None:
+    file = folder / "a.py"
+    file.write_text("import importlib\nfsdp = importlib.import_module('torch.distributed.fsdp')\n")
+    assert real_cli("check", ".").code == 1
+    assert real_cli(".").code == 0
+    assert "'fsdp_migrate.runtime'" in file.read_text()
+    assert real_cli("check", ".").code == 0
+
     raises = b"from torch.distributed.fsdp._flat_param import FlatParamHandle\n"
     (folder / "private.py").write_bytes(raises)
     checked = real_cli("check", ".")

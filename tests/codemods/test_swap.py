@@ -155,6 +155,18 @@ FORMS = {
         "import torch.distributed as dist\nx = dist.fsdp.FullyShardedDataParallel\n"
     ),
     "written out, in a name": "import torch\nF = torch.distributed.fsdp\nx = F.CPUOffload\ny = torch.nn\n",
+    "written out, through another name of torch": (
+        "import torch\nT = torch\nx = T.distributed.fsdp.CPUOffload\n"
+        "if (d := torch.distributed):\n    y = d.fsdp.wrap.wrap\n"
+    ),
+    "looked up by name": (
+        "import torch.distributed.fsdp as F\nfrom torch.distributed import fsdp\n"
+        "x = getattr(F, 'CPUOffload'), [getattr(fsdp, name) for name in ('MixedPrecision',)]\n"
+    ),
+    "looked up in a module that is written out": (
+        "import torch.distributed.fsdp\n"
+        "x = getattr(torch.distributed.fsdp, 'CPUOffload', None), vars(torch.distributed.fsdp.wrap)['wrap']\n"
+    ),
     "written out in a function": (
         "def f():\n    import torch\n    return torch.distributed.fsdp.CPUOffload\nx = f()\n"
     ),
@@ -235,6 +247,9 @@ def test_a_file_keeps_its_form(data: bytes) -> None:
 LEFT = {
     "FSDP2": "from torch.distributed.fsdp import FSDPModule, fully_shard\nfully_shard(model)\n",
     "FSDP2's module": "import torch.distributed.fsdp as F\nF.fully_shard(model)\n",
+    "FSDP2's names, asked for": (
+        "import torch.distributed.fsdp as F\nx = getattr(F, 'fully_shard', None)\ny = hasattr(F, 'CPUOffload')\n"
+    ),
     "FSDP2 from the package": "from torch.distributed import fsdp\nfsdp.fully_shard(model)\n",
     "fairscale": "from fairscale.nn import FullyShardedDataParallel as FSDP\nFSDP(model)\n",
     "torch_xla": "from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as FSDP\n",

@@ -46,7 +46,75 @@ def test_wrapping(wrapper):
             """\
 config = {"_target_": "torch.distributed.fsdp.FullyShardedDataParallel", "use_orig_params": True}
 """,
-            message="fsdp_migrate.runtime.FullyShardedDataParallel is the class on FSDP2",
+            message="on FSDP2 it is fsdp_migrate.runtime.FullyShardedDataParallel",
+        ),
+        Example(
+            "a patch of a method",
+            """\
+from unittest.mock import patch
+
+with patch("torch.distributed.fsdp.FullyShardedDataParallel.clip_grad_norm_", return_value=1.0):
+    train()
+""",
+            """\
+from unittest.mock import patch
+
+with patch("fsdp_migrate.runtime.FullyShardedDataParallel.clip_grad_norm_", return_value=1.0):
+    train()
+""",
+        ),
+        Example(
+            "an import by another name, and by keyword",
+            """\
+from importlib import import_module as load
+
+fsdp = load("torch.distributed.fsdp")
+wrap = load(name="torch.distributed.fsdp.wrap")
+""",
+            """\
+from importlib import import_module as load
+
+fsdp = load("fsdp_migrate.runtime")
+wrap = load(name="fsdp_migrate.runtime.wrap")
+""",
+        ),
+        Example(
+            "a table of lazy imports",
+            """\
+import importlib
+
+_LAZY = {"FSDP": ("torch.distributed.fsdp", "FullyShardedDataParallel")}
+
+
+def __getattr__(name):
+    module, member = _LAZY[name]
+    return getattr(importlib.import_module(module), member)
+""",
+            message="on FSDP2 it is fsdp_migrate.runtime",
+        ),
+        Example(
+            "a name for the path",
+            """\
+import importlib
+
+PATH = "torch.distributed.fsdp"
+fsdp = importlib.import_module(PATH)
+""",
+            message="on FSDP2 it is fsdp_migrate.runtime",
+        ),
+        Example(
+            "a function that may import",
+            """\
+fsdp = optional_import("torch.distributed.fsdp")
+""",
+            message="on FSDP2 it is fsdp_migrate.runtime",
+        ),
+        Example(
+            "an import that gives torch",
+            """\
+torch = __import__("torch.distributed.fsdp")
+""",
+            message="on FSDP2 it is fsdp_migrate.runtime",
         ),
     ),
     "FSDP014": (
@@ -185,8 +253,14 @@ with patch("torch.distributed.fsdp.fully_shard") as sharded:
         Example(
             "words",
             """\
+import importlib.util
 import logging
 
+import pytest
+
+pytest.importorskip("torch.distributed.fsdp")
+known = importlib.util.find_spec("torch.distributed.fsdp") is not None
+known &= is_importable("torch.distributed.fsdp")
 logging.getLogger("torch.distributed.fsdp").setLevel(logging.ERROR)
 own = [name for name in names if name.startswith("torch.distributed.fsdp")]
 wrapped = type(model).__name__ == "FullyShardedDataParallel"
