@@ -35,6 +35,7 @@ CODEMODS: dict[str, tuple[str, ...]] = {
         *("Adafactor", "LBFGS", "Rprop", "fused"),
     ),
     "left.clip_local_norm": ("clip_grad_norm_",),
+    "left.norms_over_ranks": ("all_reduce",),
     "left.parameters": _OF_PARAMETERS,
     "left.parameters_elsewhere": _OF_PARAMETERS,
     "libraries.settings": (

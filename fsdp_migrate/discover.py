@@ -23,6 +23,8 @@ _FOREIGN = frozenset({".venv", "node_modules", "site-packages", "__pycache__"})
 # Without git's list, also what is rarely a source folder.
 _BUILT = frozenset({"build", "dist", "venv"})
 _WORDS = (b"fullyshardeddataparallel", b"torch.distributed._composable")
+# Norms of gradients that ranks add up, maybe those of a sharded model that another file hands over.
+_NORM = re.compile(rb"\.grad\b.*(?:norm|sum)|(?:norm|sum)\(.*\.grad\b")
 _PROGRAMS = (".py", ".ipynb")
 _KINDS = (*_PROGRAMS, *CONFIGURATIONS)
 # A setting of FSDP, by its name or its value: more than the word in a path or a sentence.
@@ -44,7 +46,7 @@ class Discovered:
 
 
 def mentions_fsdp(data: bytes, path: str = "") -> bool:
-    """Whether a file can hold an FSDP construct at all, by a byte search; a configuration must set it."""
+    """Whether a file can hold an FSDP construct, or a norm over ranks, by a byte search; a configuration must set it."""
     lowered = data.lower()
     is_named = b"fsdp" in lowered
     if path.endswith(CONFIGURATIONS):
@@ -53,7 +55,9 @@ def mentions_fsdp(data: bytes, path: str = "") -> bool:
             return any(_SETTING.search(line) for line, low in lines if b"fsdp" in low)
         is_settings = b"transformer_layer_cls_to_wrap" in lowered or b"min_num_params" in lowered
         return is_settings and "fsdp" in os.path.basename(path)
-    return is_named or any(word in lowered for word in _WORDS)
+    if is_named or any(word in lowered for word in _WORDS):
+        return True
+    return b"all_reduce" in data and _NORM.search(data) is not None
 
 
 def discover(

@@ -29,7 +29,7 @@ class Report:
 
     Attributes:
         errors: files that were left out, and why.
-        candidates: how many files mention FSDP at all.
+        candidates: how many files mention FSDP, or take a norm over ranks, at all.
         on_bridge: whether no file uses torch's FSDP1: every construct found is already the runtime's.
         vendored: the folders with a copy of the runtime that the files import.
         known, gone: how many findings the baseline left out, and how many of its findings the files no longer

@@ -13,13 +13,9 @@ from functools import lru_cache
 
 from fsdp_migrate.codemods.constructor.options import given_keys
 from fsdp_migrate.codemods.context import Context, shortened
-from fsdp_migrate.codemods.left.taken import (
-    PARTS,
-    is_known_as_whole,
-    is_sharded,
-    loop_of,
-    taken,
-)
+from fsdp_migrate.codemods.left.measured import is_torchs, measured
+from fsdp_migrate.codemods.left.norms_over_ranks import is_local_now
+from fsdp_migrate.codemods.left.taken import is_known_as_whole, is_sharded, loop_of, taken
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.findings import Action
@@ -69,8 +65,8 @@ def find(context: Context) -> Iterator[Found]:
         yield Found(RULE, node, Action.MANUAL, _NAME)
     for attribute in _used(context, _is_called, *_FAILING):
         yield Found(RULE, attribute, Action.MANUAL, _FAILING[attribute.attr])
-    for node in (*_measured(context), *_asked_for_none(context)):
-        if is_sharded(context, node):
+    for node in (*measured(context), *_asked_for_none(context)):
+        if is_sharded(context, node) and not is_local_now(context, node):
             yield Found(RULE, node, Action.MANUAL, f"now {NORM}", shortened(_use(context, node)))
     yield from _vectors(context)
 
@@ -180,19 +176,6 @@ def decides(file: File, attribute: ast.Attribute) -> bool:
     return called == wanted and isinstance(around, ast.Compare)
 
 
-def _measured(context: Context) -> Iterator[ast.expr]:
-    """The names and gradients that go into a norm, a sum or a reduction over ranks."""
-    every = dict.fromkeys(node for call in measuring(context.file) for node in ast.walk(call))
-    for node in every:
-        if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
-            continue
-        around = context.file.parents[node]
-        is_owner = isinstance(around, ast.Attribute) and around.attr in PARTS
-        if (isinstance(node, ast.Name) or node.attr in PARTS) and not is_owner:
-            if is_measured(context, node):
-                yield node
-
-
 def _asked_for_none(context: Context) -> Iterator[ast.expr]:
     """The parameters that `p.numel() > 0` or `p.shape.numel() > 0` tests for a shard on this rank."""
     for attribute in context.file.attributes.get("numel", ()):
@@ -208,63 +191,6 @@ def _use(context: Context, node: ast.expr) -> str:
     return context.source(around if isinstance(around, ast.Attribute) else node)
 
 
-_REDUCING = frozenset(
-    {"amax", "amin", "count_nonzero", "max", "mean", "min", "norm", "std", "sum", "var"}
-    | {"vector_norm"}
-)
-# Done to every element, between a gradient and its norm.
-_ELEMENTWISE = frozenset(
-    {"abs", "bfloat16", "clone", "contiguous", "cpu", "cuda", "detach", "double", "float", "pow"}
-    | {"square", "to"}
-)
-_FLATTENING = frozenset({"flatten", "ravel", "reshape", "view"})
-_KEEPING = _ELEMENTWISE | _FLATTENING | {""}
-_JOINING = frozenset({"cat", "concat", "concatenate", "hstack"})
-
-
-def measuring(file: File) -> Iterator[ast.AST]:
-    """The calls of a file by which something can be measured."""
-    for name in _REDUCING | _JOINING | {"all_reduce"}:
-        for node in (*file.attributes.get(name, ()), *file.loads.get(name, ())):
-            yield file.parents[node]
-
-
-def is_measured(context: Context, node: ast.expr) -> bool:
-    """Whether a norm, a sum or a mean is taken of a tensor, it is flattened into one vector, or reduced over ranks."""
-    child: ast.AST = node
-    flat = False
-    for parent in context.file.ancestors(node):
-        name = _done_to(child, parent)
-        if name is None:
-            return False
-        if name in _REDUCING and isinstance(parent, ast.Attribute):
-            return isinstance(context.file.parents[parent], ast.Call)
-        if name in _REDUCING or (flat and name in _JOINING) or name == "all_reduce":
-            return isinstance(parent, ast.Call) and _is_torchs(context, parent)
-        flat = flat or name in _FLATTENING
-        listed = isinstance(parent, ast.ListComp | ast.GeneratorExp | ast.List | ast.Tuple)
-        if not (flat if listed else name in _KEEPING):
-            return False
-        child = parent
-    return False
-
-
-def _done_to(child: ast.AST, parent: ast.AST) -> str | None:
-    """The name of the operation applied to a tensor one step up, empty for a step of syntax; None if it is no operation."""
-    if isinstance(parent, ast.Attribute):
-        return parent.attr
-    if isinstance(parent, ast.Call) and child is not parent.func:
-        return (last_name(parent.func) or None) if child in parent.args[:1] else None
-    if isinstance(parent, ast.BinOp | ast.Compare) and child is parent.left:
-        return "" if isinstance(getattr(parent, "op", ast.Pow()), ast.Pow) else None
-    of_syntax = ast.Call | ast.ListComp | ast.GeneratorExp | ast.List | ast.Tuple
-    return "" if isinstance(parent, of_syntax) else None
-
-
-def _is_torchs(context: Context, call: ast.Call) -> bool:
-    return any(path.startswith("torch.") for path in context.dotted(call.func))
-
-
 def reduces_over_ranks(context: Context, node: ast.AST) -> bool:
     """Whether the function around a node adds something up over ranks, or multiplies the node by their number."""
     function = context.file.function(node)
@@ -274,6 +200,6 @@ def reduces_over_ranks(context: Context, node: ast.AST) -> bool:
     return any(
         "reduce" in last_name(call.func)
         and context.file.function(call) is function
-        and _is_torchs(context, call)
+        and is_torchs(context, call)
         for call in context.file.of(ast.Call)
     )

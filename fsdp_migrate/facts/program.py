@@ -58,7 +58,7 @@ class Program:
     """The files of one run.
 
     Args:
-        files: those that mention FSDP, parsed.
+        files: those that mention FSDP, or take a norm over ranks, parsed.
         paths: all Python files of the run.
         read: parses one more of them; None if that fails.
 

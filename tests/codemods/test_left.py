@@ -85,7 +85,7 @@ def test_a_model_is_known_in_another_file(tmp_path: Path) -> None:
             """,
         },
     )
-    assert program.codes("norm() **", "norms.py") == {"FSDP507"}
+    assert program.codes("norm() **", "norms.py") == {"FSDP508"}
 
 
 def test_a_function_that_is_given_the_model_before_it_is_sharded_is_left_alone(

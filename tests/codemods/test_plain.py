@@ -248,21 +248,6 @@ def test_a_model_of_another_package_that_goes_nowhere(tmp_path: Path) -> None:
     assert not is_plain(after["train.py"])
 
 
-def test_a_norm_that_a_file_without_fsdp_takes_is_for_a_person(tmp_path: Path) -> None:
-    helper = (
-        "def norm_of(model):\n    total = torch.tensor(0.0)\n    for p in model.parameters():\n"
-        "        total += p.grad.norm() ** 2\n    dist.all_reduce(total)\n    return total\n"
-    )
-    text = f"from helper import norm_of\n{TRAIN}    norm = norm_of(model)\n"
-    files = {"train.py": text, "model.py": MODEL, "helper.py": helper}
-    findings = analysed(tmp_path, files).findings
-    assert [f.construct for f in findings if f.action == "manual"] == ["norm_of(model)"]
-    files["helper.py"] = helper.replace("p.grad.norm()", "p.grad")
-    (tmp_path / "other").mkdir()
-    findings = analysed(tmp_path / "other", files).findings
-    assert not [f for f in findings if f.action == "manual"]
-
-
 @pytest.mark.parametrize("text", ['print("FSDP")', 'mode == "FSDP"', 'x: Literal["FSDP"] = y'])
 def test_text_that_reads_like_the_class_keeps_nothing_on_the_bridge(
     tmp_path: Path, text: str

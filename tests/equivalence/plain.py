@@ -80,6 +80,22 @@ def evaluate(model):
     model(*Transformer.batch(torch.Generator().manual_seed(5)))
 
 """
+_NORM = """\
+def norm_of(model):
+    total = torch.zeros(())
+    for p in model.parameters():
+        if p.grad is not None:
+            total += p.grad.norm(dtype=torch.float64) ** 2
+    dist.all_reduce(total)
+    return total.sqrt().item()
+
+"""
+_SCALED = """\
+model = MODEL()
+model = FSDP(model, ARGUMENTS)
+model(*Transformer.batch(torch.Generator().manual_seed(5))).pow(2).mean().backward()
+torch.optim.SGD(model.parameters(), lr=0.1 / norm_of(model)).step()
+model.zero_grad()"""
 _EVALUATED = """\
 model = MODEL()
 model = FSDP(model, ARGUMENTS)
@@ -181,6 +197,7 @@ def _programs() -> Iterator[Program]:
     )
     yield program("plain-average", _BY_BLOCK, top=_AVERAGE, body=_AVERAGED)
     yield program("plain-evaluated", _BY_BLOCK, top=_EVALUATE, body=_EVALUATED)
+    yield program("plain-norm", _BY_BLOCK, top=_NORM, body=_SCALED, ranks=(2, 4))
     yield program("plain-states", _BY_BLOCK, top=_STATES, body=_HALVED)
     yield program("plain-apply", _BY_BLOCK, top=_INITIALIZE, body=_INITIALIZED)
     zero2 = "sharding_strategy=ShardingStrategy.SHARD_GRAD_OP"
@@ -243,6 +260,12 @@ FAULTS = {
         "program-plain-apply",
         "with summon_full_params(model):",
         "if True:",
+        "parameters",
+    ),
+    "whole-norms": (
+        "program-plain-norm",
+        "local_shard(p.grad)",
+        "p.grad.full_tensor()",
         "parameters",
     ),
     "wrap-forgotten": (

@@ -89,8 +89,8 @@ def test_plain_program_trains_like_the_original(
         assert [line.split(":")[0] for line in different] == MORE_GATHERS.get(program.name, [])
 
 
-# An evaluation between the steps: the root is freed after it, where FSDP1 kept it, and gathered again.
-MORE_GATHERS = {"program-plain-evaluated": ["collectives"]}
+# A model that runs before its optimizer is made: the root is freed then, where FSDP1 kept it, and gathered again.
+MORE_GATHERS = {f"program-plain-{name}": ["collectives"] for name in ("evaluated", "norm")}
 
 
 @pytest.mark.parametrize("fault", PLAIN_FAULTS)

@@ -1,0 +1,166 @@
+"""Norms and sums of gradients that a program adds up over all ranks by itself.
+
+Each rank's part of the sum was that of its shards. How a parameter is cut into them does not matter to the sum, so that
+`local_shard` of the runtime gives the total that FSDP1 gave; of a parameter that is not sharded, the parameter itself.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fsdp_migrate.codemods.context import Context, keyword, shortened
+from fsdp_migrate.codemods.left.measured import ELEMENTWISE, measured
+from fsdp_migrate.codemods.left.taken import is_sharded
+from fsdp_migrate.codemods.rule import Found, Import, Rule
+from fsdp_migrate.facts.file import last_name
+from fsdp_migrate.facts.names import RUNTIME
+from fsdp_migrate.findings import Action
+
+RULE = Rule(
+    "FSDP508",
+    "norm-over-ranks",
+    "what a program adds up over ranks is taken of local_shard(p)",
+)
+RULES = (RULE,)
+
+_NORMS = frozenset({"torch.norm", "torch.linalg.vector_norm"})
+_AS_NUMBERS = frozenset({"clone", "cpu", "cuda", "detach", "double", "float", "item", "to"})
+_TENSORS = frozenset({"torch.tensor", "torch.as_tensor"})
+# What a value is so far; in between it is a norm, of an order such as "2.0".
+_ELEMENTS, _ADDED = "its elements", "a sum"
+
+
+def find(context: Context) -> Iterator[Found]:
+    """The parameters and gradients of which such a norm or sum is taken."""
+    for node in measured(context) if context.plain else ():
+        if is_local_now(context, node) and is_sharded(context, node):
+            yield _found(context, node)
+
+
+def is_local_now(context: Context, node: ast.expr) -> bool:
+    """Whether this rule has the shard measured: where all ranks add the results up."""
+    edited = context.plain and context.program.mentions(str(context.file.path))
+    return edited and _adds_up(context, node, _ELEMENTS)
+
+
+def _found(context: Context, node: ast.expr) -> Found:
+    local = f"local_shard({context.source(node)})"
+    return Found(
+        RULE,
+        node,
+        Action.RUNTIME,
+        f"becomes {local}, this rank's shard as under FSDP1: ranks add up what they get",
+        construct=shortened(context.source(context.file.parents[node])),
+        edits=lambda: [context.replace(node, local)],
+        imports=(Import(RUNTIME, "local_shard"),),
+    )
+
+
+def _adds_up(context: Context, value: ast.AST, done: str) -> bool:
+    """Whether a value goes into a sum over all elements and ranks, and nowhere else."""
+    parent = context.file.parents[value]
+    if isinstance(parent, ast.Attribute):
+        call = context.file.parents[parent]
+        if isinstance(call, ast.Call) and call.func is parent:
+            after = _method(call, parent.attr, done)
+            return after is not None and _adds_up(context, call, after)
+        return parent.attr == "data" and _adds_up(context, parent, done)
+    if isinstance(parent, ast.Call) and parent.args[:1] == [value]:
+        after = _function(context, parent, done)
+        return after is not None and _adds_up(context, parent, after)
+    if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Pow) and parent.left is value:
+        after = _power(done, parent.right)
+        return after is not None and _adds_up(context, parent, after)
+    if isinstance(parent, ast.ListComp | ast.GeneratorExp) and parent.elt is value:
+        return done != _ELEMENTS and _adds_up(context, parent, done)
+    if isinstance(parent, ast.AugAssign) and isinstance(parent.op, ast.Add):
+        return done == _ADDED and _goes_on(context, parent, parent.target, done)
+    if isinstance(parent, ast.Assign) and len(parent.targets) == 1:
+        return _goes_on(context, parent, parent.targets[0], done)
+    return False
+
+
+def _goes_on(
+    context: Context, statement: ast.Assign | ast.AugAssign, target: ast.expr, done: str
+) -> bool:
+    """Whether a variable that a value is put into, or added to, does so behind the statement, and first of all."""
+    file = context.file
+    if not isinstance(target, ast.Name):
+        return False
+    variable = file.variable(target)
+    reads = sorted(file.reads(target), key=lambda read: (read.lineno, read.col_offset))
+    adds = isinstance(statement, ast.AugAssign)
+    if not reads or variable is None or (not adds and len(variable.bindings) > 1):
+        return False
+    around = list(file.ancestors(statement))
+    loops = [place for place, each in enumerate(around) if isinstance(each, ast.For)]
+    if adds and loops:
+        del around[: loops[0] + 1]  # a sum is read behind the loop that adds it up
+    first = file.statement(reads[0])
+    if first.lineno <= statement.lineno or not set(file.ancestors(first)) <= set(around):
+        return False  # read before, or not on every way
+    if done == _ADDED and _is_reduction(context, reads[0]):
+        return True
+    return all(_adds_up(context, read, done) for read in reads)
+
+
+def _is_reduction(context: Context, total: ast.Name) -> bool:
+    """Whether a sum over all ranks takes its place."""
+    call = context.file.parents[total]
+    return (
+        isinstance(call, ast.Call)
+        and call.args == [total]
+        and context.dotted(call.func) == {"torch.distributed.all_reduce"}
+        and all(k.arg == "op" and context.source(k.value).endswith(".SUM") for k in call.keywords)
+    )
+
+
+def _method(call: ast.Call, name: str, done: str) -> str | None:
+    """What has been done behind a method of a tensor; None if that is no part of a sum over all elements."""
+    if name == "norm":
+        return _norm(call, 0, "p", done)
+    if name == "sum" and done in (_ELEMENTS, _ADDED):
+        return _ADDED if {k.arg for k in call.keywords} <= {"dtype"} and not call.args else None
+    if name == "pow" and len(call.args) == 1:
+        return _power(done, call.args[0])
+    if name == "square":
+        return _power(done, ast.Constant(2))
+    return done if name in (ELEMENTWISE if done == _ELEMENTS else _AS_NUMBERS) else None
+
+
+def _function(context: Context, call: ast.Call, done: str) -> str | None:
+    """The same behind a function that takes a tensor, or several, first."""
+    paths = context.dotted(call.func)
+    if paths and paths <= _NORMS:
+        return _norm(call, 1, "p" if last_name(call.func) == "norm" else "ord", done)
+    if done == _ELEMENTS:
+        return None
+    builtin = "" if paths else getattr(call.func, "id", "")
+    is_sum = builtin == "sum" and done == _ADDED and len(call.args) == 1
+    is_tensor = bool(paths) and (paths <= _TENSORS or paths == {"torch.stack"})
+    return done if builtin == "float" or is_sum or is_tensor else None
+
+
+def _norm(call: ast.Call, position: int, name: str, done: str) -> str | None:
+    """A norm over all elements, or one of such norms; None where it may be one of rows or of a matrix."""
+    given = keyword(call, name, position)
+    others = {each.arg for each in call.keywords} - {name, "dtype"}
+    if others or len(call.args) > position + 1:
+        return None
+    order = _number(given) if given is not None else "2.0"
+    return order if done in (_ELEMENTS, order) else None
+
+
+def _power(done: str, exponent: ast.expr) -> str | None:
+    """What a power makes of the elements, or of a norm: a sum, if it is of the norm's order."""
+    if done == _ELEMENTS:
+        return done
+    return _ADDED if done == _number(exponent) else None
+
+
+def _number(value: ast.expr) -> str | None:
+    """A number, or a name that stands for one."""
+    if isinstance(value, ast.Constant) and isinstance(value.value, int | float):
+        return str(float(value.value))
+    return value.id if isinstance(value, ast.Name) else None
