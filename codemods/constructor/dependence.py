@@ -91,6 +91,7 @@ _NO_MODEL = re.compile(
 _MODEL = re.compile(
     r"model|net$|module|fsdp|ema|actor|critic|encoder|decoder|teacher|student|backbone|unet|transformer"
 )
+_UNIT = re.compile(r"bl(oc)?k|cell|layer|stage")
 _TAKES_SHARDED = re.compile(r"clip_grad|[Oo]ptim|Adam|SGD|Lion|RMSprop|Adagrad|Muon")
 _ON_META = {"init_empty_weights", "init_on_device", "deferred_init", "skip_init", "no_init_weights"}
 
@@ -331,7 +332,9 @@ class _Search:
     def calls_of_model(self) -> Iterator[Dependence]:
         for node in self.attributes("forward", "apply"):
             call = self.file.parents[node]
-            if isinstance(call, ast.Call) and call.func is node and self.may_be_model(node.value):
+            of_unit = node.attr == "forward" and _UNIT.search(last_name(node.value))
+            is_called = isinstance(call, ast.Call) and call.func is node
+            if is_called and (of_unit or self.may_be_model(node.value)):
                 yield node, f"calls {node.attr} of the model, which FSDP1 gathers for"
         for call in self.calls("deepcopy"):
             if call.args and self.may_be_model(call.args[0]):

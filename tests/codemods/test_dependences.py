@@ -51,6 +51,9 @@ DEPENDENT = {
     "attributes of the model in its vars": (
         "def f(n):\n    model = FSDP(Net())\n    vars(model).update(n)"
     ),
+    "forward of a layer": (
+        "def f(net, x):\n    for layer in net.layers:\n        x = layer.forward(x)\n    return x"
+    ),
     "a transposed parameter": "def f(w):\n    return nn.Parameter(w.t())",
     "a parameter of no elements": "def f():\n    return nn.Parameter(torch.empty(0, 8))",
     "a layout that FSDP2 refuses": "def f():\n    return FSDP(Net().to(memory_format=torch.channels_last))",
