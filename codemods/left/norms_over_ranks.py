@@ -13,7 +13,7 @@ from fsdp_migrate.codemods.context import Context, keyword, shortened
 from fsdp_migrate.codemods.left.measured import ELEMENTWISE, measured
 from fsdp_migrate.codemods.left.taken import is_sharded
 from fsdp_migrate.codemods.rule import Found, Import, Rule
-from fsdp_migrate.facts.file import last_name
+from fsdp_migrate.facts.file import File, last_name, values_given
 from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.findings import Action
 
@@ -98,7 +98,8 @@ def _goes_on(
     if adds and loops:
         del around[: loops[0] + 1]  # a sum is read behind the loop that adds it up
     first = file.statement(reads[0])
-    if first.lineno <= statement.lineno or not set(file.ancestors(first)) <= set(around):
+    conditions = set(file.ancestors(first)) - set(around)
+    if first.lineno <= statement.lineno or not all(_holds(file, each) for each in conditions):
         return False  # read before, or not on every way
     if done == _ADDED and _is_reduction(context, reads[0]):
         return True
@@ -110,10 +111,18 @@ def _is_reduction(context: Context, total: ast.Name) -> bool:
     call = context.file.parents[total]
     return (
         isinstance(call, ast.Call)
-        and call.args == [total]
+        and call.args[:1] == [total]
         and context.dotted(call.func) == {"torch.distributed.all_reduce"}
-        and all(k.arg == "op" and context.source(k.value).endswith(".SUM") for k in call.keywords)
+        and {keyword.arg for keyword in call.keywords} <= {"op"}
+        and len(call.args) < 3
+        and all(context.source(op).endswith(".SUM") for op in values_given(call)[1:])
     )
+
+
+def _holds(file: File, condition: ast.AST) -> bool:
+    """`if dist.is_initialized()`, `if world_size > 1`: so it is wherever there is something to add up."""
+    test = file.source(condition.test) if isinstance(condition, ast.If) else ""
+    return "is_initialized" in test or "world_size" in test
 
 
 def _method(call: ast.Call, name: str, done: str) -> str | None:

@@ -30,6 +30,8 @@ ADDED = {
     "a sum": LOOP.replace("0.0", "sum(torch.linalg.vector_norm(p.grad) ** 2 for p in model.parameters())")
     .replace("    for p in model.parameters():\n        total += p.grad.norm() ** 2\n", ""),
     "a sum over ranks by name": LOOP.replace("(total)", "(total, op=dist.ReduceOp.SUM)"),
+    "a sum over ranks by position": LOOP.replace("(total)", "(total, dist.ReduceOp.SUM)"),
+    "more than one rank": LOOP.replace("    dist", "    if dist.get_world_size() > 1:\n        dist"),
     "no gradients": LOOP.replace("        total", "        with torch.no_grad():\n            total"),
 }  # fmt: skip
 LEFT = {
@@ -42,6 +44,8 @@ LEFT = {
     "a mean": LOOP.replace("norm() ** 2", "mean()"),
     "a difference": LOOP.replace("+= p", "-= p"),
     "a group": LOOP.replace("(total)", "(total, group=group)"),
+    "a group by position": LOOP.replace("(total)", "(total, dist.ReduceOp.SUM, group)"),
+    "the largest by position": LOOP.replace("(total)", "(total, dist.ReduceOp.MAX)"),
     "the largest": LOOP.replace("(total)", "(total, op=dist.ReduceOp.MAX)"),
     "no sum over ranks": LOOP.replace("dist.all_reduce", "dist.broadcast"),
     "a sum over some ranks": LOOP.replace("    dist", "    if sharded:\n        dist"),
