@@ -10,8 +10,8 @@ from fsdp_migrate.codemods.left.taken import PARTS
 from fsdp_migrate.facts.file import File, last_name
 
 _REDUCING = frozenset(
-    {"amax", "amin", "count_nonzero", "max", "mean", "min", "norm", "std", "sum", "var"}
-    | {"vector_norm"}
+    {"amax", "amin", "cosine_similarity", "count_nonzero", "dist", "dot", "max", "mean", "median"}
+    | {"min", "mse_loss", "nansum", "norm", "quantile", "std", "sum", "var", "vdot", "vector_norm"}
 )
 # Done to every element, between a gradient and its norm.
 ELEMENTWISE = frozenset(
@@ -74,7 +74,8 @@ def _done_to(child: ast.AST, parent: ast.AST) -> str | None:
         return parent.attr
     if isinstance(parent, ast.Call) and child is not parent.func:
         return (last_name(parent.func) or None) if child in parent.args[:1] else None
-    if isinstance(parent, ast.BinOp | ast.Compare) and child is parent.left:
-        return "" if isinstance(getattr(parent, "op", ast.Pow()), ast.Pow) else None
-    of_syntax = ast.Call | ast.ListComp | ast.GeneratorExp | ast.List | ast.Tuple
+    if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.MatMult):
+        return None
+    of_syntax = ast.BinOp | ast.Compare | ast.Call | ast.ListComp | ast.GeneratorExp | ast.List
+    of_syntax |= ast.Tuple
     return "" if isinstance(parent, of_syntax) else None

@@ -15,9 +15,17 @@ from fsdp_migrate.codemods.constructor.options import given_keys
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.left.measured import is_torchs, measured
 from fsdp_migrate.codemods.left.norms_over_ranks import is_local_now
-from fsdp_migrate.codemods.left.taken import is_known_as_whole, is_sharded, loop_of, taken
+from fsdp_migrate.codemods.left.taken import (
+    INNER,
+    PARTS,
+    holds,
+    is_known_as_whole,
+    is_sharded,
+    loop_of,
+    taken,
+)
 from fsdp_migrate.codemods.rule import Found, Rule
-from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.facts.file import File, last_name, root_of
 from fsdp_migrate.findings import Action
 
 RULE = Rule(
@@ -28,8 +36,11 @@ RULE = Rule(
 RULES = (RULE,)
 
 _COUNT = "a DTensor counts the whole parameter, on every rank: local_shard(p) of the runtime is this rank's share"
+_ROWS = "picks from the whole parameter, where FSDP1's shard had one dimension, and cannot be set: p.to_local() is the shard"
+_OTHER = "is another object than before wrapping, where use_orig_params=True kept it: take both behind it, or go by names"
 SHAPE = "now the whole parameter's shape decides, and FSDP1's shards had one dimension: training changes"
 _NAME = "names and modules now decide, under FSDP1 a unit's parameters were one, called _flat_param: training changes"
+_PARTS = "has all parameters of this part, where FSDP1's _flat_param were those of units: training changes if it has others"
 NORM = "measures whole parameters, where FSDP1 measured this rank's shards: local_shard(p) of the runtime gives those"
 _FAILS = (
     "fails on a DTensor: p.to_local() is this rank's shard, p.full_tensor() the whole parameter"
@@ -38,10 +49,13 @@ PLAIN = "a plain tensor beside DTensors fails: torch.zeros_like(p) and its like 
 _ADDRESS = "data_ptr() of a DTensor is 0: call it on p.to_local()"
 _VECTOR = "now gives a DTensor of the whole vector, where FSDP1 gave this rank's shards: use p.to_local() or p.full_tensor()"
 
+# What is compared: `p.ndim >= 2`.
+SHAPES = ("ndim", "dim", "shape", "numel")
 _ORIGINAL = re.compile(r"use_orig_params\b(?![\"']?\s*[:=]\s*False)")
 _TESTS = frozenset({"endswith", "find", "fullmatch", "match", "search", "startswith"})
 _MAKING = frozenset(
-    {"torch.empty", "torch.full", "torch.ones", "torch.rand", "torch.randn", "torch.zeros"}
+    {"torch.empty", "torch.full", "torch.normal", "torch.ones", "torch.rand", "torch.randn"}
+    | {"torch.randint", "torch.zeros"}
 )
 _FAILING = {
     "data_ptr": _ADDRESS,
@@ -54,32 +68,50 @@ _FAILING = {
 
 def find(context: Context) -> Iterator[Found]:
     """Uses of sharded parameters as tensors."""
-    for attribute in _used(context, reduces_over_ranks, "numel", "nelement"):
-        yield Found(RULE, attribute, Action.MANUAL, _COUNT)
-    for attribute in _used(context, lambda c, node: decides(c.file, node), "ndim", "dim", "shape"):
-        yield Found(RULE, attribute, Action.MANUAL, SHAPE)
-    for attribute in shapes(context.file):
-        if is_sharded(context, attribute.value):
-            yield Found(RULE, attribute, Action.MANUAL, PLAIN)
-    for node in (*_tested_by_name(context), *_asked_of_modules(context)):
-        yield Found(RULE, node, Action.MANUAL, _NAME)
-    for attribute in _used(context, _is_called, *_FAILING):
-        yield Found(RULE, attribute, Action.MANUAL, _FAILING[attribute.attr])
+    for node, message in (*_asked(context), *_chosen(context)):
+        yield Found(RULE, node, Action.MANUAL, message)
     for node in (*measured(context), *_asked_for_none(context)):
         if is_sharded(context, node) and not is_local_now(context, node):
             yield Found(RULE, node, Action.MANUAL, f"now {NORM}", shortened(_use(context, node)))
     yield from _vectors(context)
 
 
+def _asked(context: Context) -> Iterator[tuple[ast.expr, str]]:
+    """What is asked of parameters, each with its answer."""
+    for attribute in _used(context, reduces_over_ranks, "numel", "nelement"):
+        yield attribute, _COUNT
+    for attribute in _used(context, lambda c, node: decides(c.file, node), *SHAPES):
+        yield attribute, SHAPE
+    for attribute in _used(context, _is_called, *_FAILING):
+        yield attribute, _FAILING[attribute.attr]
+    for attribute in shapes(context.file):
+        if is_sharded(context, attribute.value):
+            yield attribute, PLAIN
+    for subscript in context.file.of(ast.Subscript):
+        if last_name(subscript.value) in PARTS | {"weight", "bias"}:
+            if is_sharded(context, subscript.value):
+                yield subscript, _ROWS
+
+
+def _chosen(context: Context) -> Iterator[tuple[ast.AST, str]]:
+    """By what parameters are chosen."""
+    for call in (*_tested_by_name(context), *_asked_of_modules(context)):
+        yield call, _NAME
+    for call in _of_parts(context):
+        yield call, _PARTS
+    for parameter in _sought(context):
+        yield parameter, _OTHER
+
+
 def shapes(file: File) -> Iterator[ast.Attribute]:
     """`p.shape` in `torch.zeros(p.shape)`, and `p.size()` likewise."""
     for name in ("shape", "size"):
         for attribute in file.attributes.get(name, ()):
-            called = file.parents[attribute] if name == "size" else attribute
-            call = file.parents[called]
-            if isinstance(call, ast.Call) and called in call.args[:1]:
-                if ast.unparse(call.func) in _MAKING:
-                    yield attribute
+            call = file.parents[file.parents[attribute] if name == "size" else attribute]
+            while isinstance(call, ast.Starred | ast.keyword):
+                call = file.parents[call]
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in _MAKING:
+                yield attribute
 
 
 def _vectors(context: Context) -> Iterator[Found]:
@@ -88,6 +120,38 @@ def _vectors(context: Context) -> Iterator[Found]:
         if last_name(call.func) == "parameters_to_vector" and call.args:
             if taken(context).are_parameters(call.args[0], context.file):
                 yield Found(RULE, call, Action.MANUAL, _VECTOR)
+
+
+def _sought(context: Context) -> Iterator[ast.expr]:
+    """The sharded parameters that are sought, or whose `id` is, among those of before wrapping."""
+    file = context.file
+    for compare in file.of(ast.Compare):
+        sought, found = compare.left, file.variable(compare.comparators[0])
+        if isinstance(sought, ast.Call) and getattr(sought.func, "id", "") == "id" and sought.args:
+            sought = sought.args[0]
+        if not isinstance(compare.ops[0], ast.In | ast.NotIn) or found is None:
+            continue
+        taken_before = any(
+            isinstance(node, ast.Attribute)
+            and node.attr == "parameters"
+            and (root := root_of(node)) is not None
+            and not context.models.can_hold(root, file)
+            for each in found.assigned
+            for node in ast.walk(each.value)
+        )
+        if taken_before and is_sharded(context, sought) and not _were_flat(context):
+            yield sought
+
+
+def _of_parts(context: Context) -> Iterator[ast.Call]:
+    """`model.head.parameters()` of a model whose parameters were flat, and its own: a part had only those of units in it."""
+    for attribute in context.file.attributes.get("parameters", ()):
+        part, call = attribute.value, context.file.parents[attribute]
+        around = part.value if isinstance(part, ast.Attribute) and part.attr not in INNER else None
+        if around is not None and isinstance(call, ast.Call) and call.func is attribute:
+            if holds(context.models, around, context.file) and _were_flat(context):
+                if not is_known_as_whole(context, call):
+                    yield call
 
 
 def _tested_by_name(context: Context) -> Iterator[ast.Call]:
@@ -168,12 +232,13 @@ def _is_called(context: Context, attribute: ast.Attribute) -> bool:
 
 
 def decides(file: File, attribute: ast.Attribute) -> bool:
-    """`p.ndim >= 2`, `p.dim() < 2`, `len(p.shape) == 1`."""
+    """`p.ndim >= 2`, `p.dim() < 2`, `len(p.shape) == 1`, `p.numel() > 4096`."""
     parent = file.parents[attribute]
     called = isinstance(parent, ast.Call) and ast.unparse(parent.func)
     wanted = {"ndim": False, "shape": "len"}.get(attribute.attr, ast.unparse(attribute))
     around = file.parents[parent] if called else parent
-    return called == wanted and isinstance(around, ast.Compare)
+    is_test = isinstance(around, ast.Compare) and getattr(around.comparators[0], "value", 1) != 0
+    return called == wanted and is_test
 
 
 def _asked_for_none(context: Context) -> Iterator[ast.expr]:

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.left import clip_local_norm, parameters
-from fsdp_migrate.codemods.left.parameters import NORM, PLAIN, RULE, SHAPE, decides, shapes
+from fsdp_migrate.codemods.left.parameters import NORM, PLAIN, RULE, SHAPE, SHAPES, decides, shapes
 from fsdp_migrate.codemods.left.taken import holds, taken
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import File, last_name, root_of, values_given
@@ -23,10 +23,9 @@ _GROUPING = re.compile(r"optim|param|group|decay")
 # A function of such a name may come from any file; one of another name from a file with such words.
 _LIKELY = re.compile(r"optim|param|group|decay|[Nn]orm|[Gg]rad|[Cc]lip")
 _ASKS = re.compile(
-    rb"\.(?:norm|sum|mean|max|min|n?dim|numel|named_parameters)\b|len\(\w+\.shape|all_reduce|clip_grad_norm_|\((?:p|param|grad)\w*\.(?:\w+\.)?s(?:hape|ize)"
+    rb"\.(?:norm|sum|mean|max|min|n?dim|numel|named_parameters)\b|len\(\w+\.shape|all_reduce|clip_grad_norm_|[(*=](?:p|param|grad)\w*\.(?:\w+\.)?s(?:hape|ize)"
 )
 _DEFINED = re.compile(rb"^([ \t]*)(?:async )?(?:def|class) (\w+)", re.ASCII | re.MULTILINE)
-_SHAPES = ("ndim", "dim", "shape")
 _DIMENSIONS = re.compile(rb"\.n?dim\b|len\(\w+\.shape")
 
 
@@ -91,7 +90,7 @@ def _parted_below(context: Context, made: Definition) -> str:
         name = last_name(call.func)
         inner = program.definition(call.func, made.file) if _GROUPING.search(name) else None
         if inner is not None and inner.file not in program.files:
-            nodes = (n for each in _SHAPES for n in inner.file.attributes.get(each, ()))
+            nodes = (n for each in SHAPES for n in inner.file.attributes.get(each, ()))
             if any(decides(inner.file, n) and inner.node in inner.file.ancestors(n) for n in nodes):
                 return name
     return ""
@@ -115,7 +114,7 @@ def _parts_by_dimensions(context: Context, path: str, method: str) -> bool:
     file = context.program.load(path) if f"def {method}".encode() in text else None
     return file is not None and any(
         getattr(file.function(attribute), "name", "") == method and decides(file, attribute)
-        for name in _SHAPES
+        for name in SHAPES
         for attribute in file.attributes.get(name, ())
     )
 

@@ -20,6 +20,8 @@ from fsdp_migrate.facts.values import reaching
 Path = tuple[int, ...]
 
 PARTS = frozenset({"data", "grad", "main_grad"})
+# What is inside of a wrapper.
+INNER = frozenset({"module", "_fsdp_wrapped_module"})
 _COPIES = frozenset(
     {"abs", "clone", "contiguous", "cpu", "cuda", "detach", "double", "float", "square", "to"}
 )
@@ -228,10 +230,9 @@ def holds(
         return any(
             holds(models, each, file, known) for each in (expression.body, expression.orelse)
         )
-    inner_names = {"module", "_fsdp_wrapped_module"}
     return (
         isinstance(expression, ast.Attribute)
-        and expression.attr in inner_names
+        and expression.attr in INNER
         and models.can_hold(expression.value, file)
     )
 
