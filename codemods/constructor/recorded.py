@@ -115,8 +115,9 @@ class _ByRun:
             raise Stays(f"evaluating {name} may have side effects")
         checks = () if self._is_free(name, text, value) else self._checks(name, text, value)
         given = self.context.value(value)
-        spare = spent(self.context, given) if given is not None else None
-        if spare and given is not None and not _writes(value, checks):
+        if _writes(value, checks):
+            made = replace(made, kept=(*made.kept, value))
+        elif given is not None and (spare := spent(self.context, given)):
             made = replace(made, statements=spare, removed=(given.node,))
         if name == "auto_wrap_policy" and named_classes(self.construction):
             return made  # whatever classes the program chooses
@@ -162,14 +163,10 @@ class _ByRun:
         Raises:
             Stays: if there is none.
         """
-        found = tuple(
-            map(
-                self._named, filter(None, conditions(self.construction, self.recorded, value, text))
-            )
-        )
-        if not found and name != "auto_wrap_policy":
+        found = conditions(self.construction, self.recorded, value, text)
+        if not any(found) and name != "auto_wrap_policy":
             raise Stays(f"{name} was {text}, and nothing that its function can name says so")
-        return found
+        return tuple(map(self._named, filter(None, found)))
 
     def expression(self, name: str) -> ast.expr | None:
         """What gives an argument: in the call, or as a key of what is unpacked into it; None if nothing does."""
@@ -185,9 +182,11 @@ class _ByRun:
         """What is unpacked into the call: a name for it, and the check that it has no other key than those that were seen."""
         own = {each.name for each in self.construction.arguments if not each.unpacked}
         seen = ", ".join(json.dumps(key) for key in sorted(self._seen - own))
-        first = () if self._name is None else (f"{self._name} = {written(self._dictionary)}",)
-        name = self._named(written(self._dictionary))
-        return Plain(first=first, checks=(f"set({name}) <= {{{seen}}}" if seen else f"not {name}",))
+        source = written(self._dictionary)
+        name = self._name or source
+        first = () if name == source else (f"{name} = {source}",)
+        check = f"set({name}) <= {{{seen}}}" if seen else f"not {name}"
+        return Plain(first=first, checks=(check,), kept=(self._dictionary,))
 
     @property
     def _seen(self) -> set[str]:

@@ -304,6 +304,21 @@ def test_what_a_call_gives_gets_a_name(program: Path) -> None:
     assert "unpacked from several places" in reason(program, recorded(program))
 
 
+def test_names_of_fsdp1_in_what_is_checked_are_imported(program: Path) -> None:
+    by_name = "sharding_strategy=ShardingStrategy[name_of()]"
+    unpacked = '**cfg.options(strategy=ShardingStrategy["SHARD_GRAD_OP"])'
+    imported = "FullyShardedDataParallel as FSDP, ShardingStrategy"
+    made = "\n\ndef name_of():\n    return 'SHARD_GRAD_OP'\n"
+    for given in (by_name, unpacked):
+        text = TRAIN.replace("sharding_strategy=cfg.strategy", given) + made
+        text = text.replace("FullyShardedDataParallel as FSDP", imported)
+        (program / "train.py").write_text(text)
+        changes = analysed(program, recorded(program, names={"cfg.wrap": "'size'"})).changes
+        train = next(each.after for each in changes if each.path.name == "train.py")
+        assert b"import ShardingStrategy\n" in train
+        assert b"FSDP(" not in train
+
+
 WRAPPED = """\
 from model import Net
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
