@@ -73,7 +73,7 @@ def discover(
     for path in map(os.fspath, paths):
         if os.path.isdir(path):
             for file, real in _below(os.path.abspath(path), found.problems):
-                if not excluded(file) and (file.endswith(_PROGRAMS) or _sets_fsdp(file)):
+                if not excluded(file) and _is_meant(file):
                     _add(seen, file, real)
         elif problem := _named_problem(path):
             found.problems.append(problem)
@@ -100,6 +100,27 @@ class _Excluded:
             return False
         relative = os.path.relpath(file, self._root)
         return self._spec.match_file(PurePath(relative).as_posix())
+
+
+def _is_meant(file: str) -> bool:
+    if file.endswith(CONFIGURATIONS):
+        return _sets_fsdp(file)
+    return file.endswith(_PROGRAMS) or _is_script(file)
+
+
+def _is_script(file: str) -> bool:
+    """Whether a file without an ending is a program for Python, by its first line."""
+    if not os.access(file, os.X_OK):
+        return False
+    try:
+        with open(file, "rb") as stream:
+            return re.match(rb"#!.*\bpython", stream.readline(_LARGE)) is not None
+    except OSError:
+        return False
+
+
+def _can_be_meant(name: str) -> bool:
+    return name.endswith(_KINDS) or "." not in os.path.basename(name)
 
 
 def _sets_fsdp(file: str) -> bool:
@@ -157,7 +178,7 @@ def _from_git(folder: str, listed: list[str], problems: list[Problem]) -> Iterat
             continue
         nested = os.path.join(folder, name).rstrip("/")
         if not os.path.isdir(nested):
-            if name.endswith(_KINDS):
+            if _can_be_meant(name):
                 yield name
         elif os.path.exists(os.path.join(nested, ".git")) and not os.path.islink(nested):
             # a submodule, or a clone inside the repository; a link leads out of it, or in circles
@@ -181,5 +202,5 @@ def _walk(folder: str, problems: list[Problem]) -> Iterator[str]:
             and not os.path.exists(os.path.join(current, name, "pyvenv.cfg"))
         )
         for name in sorted(files):
-            if name.endswith(_KINDS):
+            if _can_be_meant(name):
                 yield os.path.relpath(os.path.join(current, name), folder)

@@ -56,6 +56,24 @@ def test_git_decides_where_there_is_a_repository(folder: Path, repository: Any) 
     assert "tracked.py" not in names(folder, ".")
 
 
+def test_scripts_without_an_ending_are_programs(
+    folder: Path, repository: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripts = {
+        "bin/train": b"#!/usr/bin/env python3\nimport torch\n",
+        "bin/launch": b"#!/bin/sh\npython train\n",
+        "bin/data": b"import torch\n",
+        "LICENSE": b"#!/usr/bin/python\n",
+    }
+    for name, content in scripts.items():
+        write(folder, name)
+        (folder / name).write_bytes(content)
+        (folder / name).chmod(0o644 if name == "LICENSE" else 0o755)
+    assert names(folder, ".") == ["bin/train"]
+    monkeypatch.setattr("fsdp_migrate.git.listed_files", lambda folder: None)
+    assert names(folder, ".") == ["bin/train"], "without git's list"
+
+
 def test_an_ignored_folder_that_is_named_is_walked(folder: Path, repository: Any) -> None:
     write(folder, "a.py", "out/b.py")
     (folder / ".gitignore").write_text("out/\n")
