@@ -28,6 +28,7 @@ from fsdp_migrate.codemods.uses.state_dict_settings import (
     kind_of,
     settings,
 )
+from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES, STATE_DICTS
 from fsdp_migrate.facts.scopes import Assigned
 from fsdp_migrate.findings import Action
@@ -97,7 +98,7 @@ def find(context: Context) -> Iterator[Found]:
     for attribute in _attributes(context, "set_state_dict_type"):
         call = context.file.parents[attribute]
         assert isinstance(call, ast.Call)
-        if kind_of(context, call) == "Local":
+        if kind_of(context, call) == "Local" and not _are_all_in_contexts(context):
             yield _raises(call)
         else:
             message = "the runtime sets the type, and model.state_dict() follows it from here on"
@@ -305,6 +306,24 @@ def _raises(node: ast.AST) -> Found:
         "save them as FULL_STATE_DICT or SHARDED_STATE_DICT"
     )
     return Found(LOCAL, node, Action.MANUAL, message)
+
+
+def _are_all_in_contexts(context: Context) -> bool:
+    """Whether each state dict of a model is asked for in a context of a type, so that one set for good applies to none."""
+    asked = [
+        _is_typed(file, attribute)
+        for file in context.program.files
+        for name in ("state_dict", "load_state_dict", *OPTIMIZER_STATES)
+        for attribute in file.attributes.get(name, ())
+        if name in OPTIMIZER_STATES or context.models.can_hold(attribute.value, file)
+    ]
+    return bool(asked) and all(asked)
+
+
+def _is_typed(file: File, node: ast.AST) -> bool:
+    """Whether a node is in the context of a type of state dicts."""
+    items = (i for n in file.ancestors(node) if isinstance(n, ast.With) for i in n.items)
+    return any("state_dict_type" in file.source(item.context_expr) for item in items)
 
 
 def _local_types(context: Context) -> Iterator[Found]:

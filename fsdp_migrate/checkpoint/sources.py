@@ -19,7 +19,7 @@ from fsdp_migrate.checkpoint.parts import Parts, is_tensor, join
 from fsdp_migrate.checkpoint.trees import leaves, like
 
 Kind = Literal["full", "dcp", "shards", "local"]
-_OF = re.compile(r"-of-\d+\b")
+_OF = re.compile(r"-of-(?!0*1\b)\d+\b")  # a file 00-of-01 is whole
 SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".tar")
 
 

@@ -122,6 +122,11 @@ def test_files_in_pieces(run: Run) -> None:
         assert "is one of several files of a model" in result.err
 
 
+def test_a_file_that_is_the_only_piece_is_whole(run: Run) -> None:
+    torch.save(model().state_dict(), "consolidated.00-of-01.pth")
+    assert problems(run, "consolidated.00-of-01.pth") == []
+
+
 def test_checkpoints_of_several_epochs_are_not_one(run: Run) -> None:
     for epoch in (1, 2):
         torch.save(model().state_dict(), f"epoch_{epoch}.pt")

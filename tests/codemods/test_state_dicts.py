@@ -12,6 +12,8 @@ from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
 
+from .programs import analysed
+
 HEADER = """\
 import torch
 import torch.distributed as dist
@@ -465,6 +467,38 @@ def test_local_state_dict_is_for_a_person_once(name: str) -> None:
     report, _ = migrated(in_function(f"trainer.enter({call})\n"))
     found = [f for f in report.findings if f.code.startswith("FSDP33")]
     assert [(f.code, f.action.value) for f in found] == [("FSDP334", "manual")]
+
+
+SET = f"""{HEADER}
+def build(net):
+    model = FSDP(net)
+    FSDP.set_state_dict_type(model, StateDictType.LOCAL_STATE_DICT)
+    return model
+"""
+SAVE = f"""\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+from build import build
+
+model = build(net)
+with {FULL}:
+    whole = model.state_dict()
+torch.save(optimizer.state_dict(), path)
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "reported"),
+    [
+        ("", False),
+        ("model.load_state_dict(old)\n", True),
+        ("FSDP.optim_state_dict(model, o)\n", True),
+    ],
+)
+def test_a_local_type_that_applies_to_no_state_dict_does_not_raise(
+    more: str, reported: bool, tmp_path: Path
+) -> None:
+    found = analysed(tmp_path, {"build.py": SET, "train.py": SAVE + more})
+    assert found.codes("set_state_dict_type", "build.py") == {"FSDP334" if reported else "FSDP332"}
 
 
 def test_a_name_of_the_program_is_not_taken() -> None:

@@ -90,6 +90,10 @@ def typed(d: torch.device | None = None) -> None: ...
 torch.cuda.nvtx.range_push("a"); torch.cuda.empty_cache(); torch.cuda.cudart().cudaProfilerStart()
 torch.compile(nn.Linear(2, 2).cuda())(m)
 class Graph(torch.cuda.CUDAGraph): ...
+import torch.distributed as dist
+dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+ranks = torch.empty(1, device="cuda"); dist.all_gather_into_tensor(ranks, torch.tensor(3.0, device="cuda")); assert ranks[0] == 3
+part = torch.empty(6, dtype=torch.long); dist.reduce_scatter_tensor(part, torch.ones(2, 3, dtype=torch.long)); assert part[5] == 1
 print("done")
 """
 

@@ -49,6 +49,19 @@ def install() -> None:
     def is_nccl_available(original: Callable[..., bool]) -> bool:
         return from_program() or original()
 
+    def flat(
+        original: Callable[..., Any],
+        group: Any,
+        output: Any,
+        tensor: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        # NCCL takes any shapes with enough elements, gloo those of a concatenation.
+        return original(group, output.view(-1), tensor.reshape(-1), *args, **kwargs)
+
+    whole = "_allgather_base all_gather_single _reduce_scatter_base reduce_scatter_single"
+    around(dist.ProcessGroup, whole, flat)
     around(dist, "init_process_group new_group", make)
     for function in (barrier, get_backend, is_nccl_available):
         around(dist, function.__name__, function)
