@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 
 from fsdp_migrate.codemods.context import Silenced
 from fsdp_migrate.codemods.edit.text import Refused, overlap, spliced
+from fsdp_migrate.codemods.left import dynamic_names
+from fsdp_migrate.codemods.libraries import rules
 from fsdp_migrate.codemods.libraries.edits import edits_of
-from fsdp_migrate.codemods.libraries.rules import BY_CODE
 from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.codemods.silenced import unused
 from fsdp_migrate.configuration.launching import OF_VERL, launches
@@ -19,12 +20,14 @@ from fsdp_migrate.configuration.sections import flat_section, sections
 from fsdp_migrate.configuration.table import LIGHTNING, STRATEGY_OF_LIGHTNING, VERL
 from fsdp_migrate.configuration.translate import Said, translate
 from fsdp_migrate.configuration.tree import Change, Mapping, Value, mappings, plain
+from fsdp_migrate.facts.names import TORCH
 from fsdp_migrate.findings import Action, Finding, Problem
 from fsdp_migrate.migration import Outcome
 from fsdp_migrate.report import Change as FileChange
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
 
+BY_CODE = {**rules.BY_CODE, dynamic_names.RULE.code: dynamic_names.RULE}
 # What only a configuration of Lightning's Trainer has beside `strategy`.
 _LIGHTNING_KEYS = frozenset({"accelerator", "devices", "max_epochs", "num_nodes", "precision"})
 
@@ -103,6 +106,7 @@ class _File:
             found = [section for section in [flat_section(roots[0])] if section]
         for section in found:
             yield section.code, translate(section)
+        yield from self.by_path(roots)
         for entry in (e for root in roots for m in mappings(root) for e in m.entries):
             wanted = entry.key.lower().endswith(("strategy", "class_path", "_target_"))
             data = entry.data if wanted else None
@@ -113,6 +117,14 @@ class _File:
                     yield LIGHTNING, [Said(entry, STRATEGY_OF_LIGHTNING)]
                 elif OF_VERL.search(self.text):
                     yield VERL, [Said(entry, f"selects FSDP1 in verl: write {entry.key}: fsdp2")]
+
+    def by_path(self, roots: Sequence[Value]) -> Iterator[tuple[str, list[Said]]]:
+        """FSDP1's names by their paths, as for Hydra's `_target_`; Lightning's FSDPStrategy is FSDP1 and takes torch's."""
+        entries = (e for root in roots for m in mappings(root) for e in m.entries)
+        for entry in entries if ".FSDPStrategy" not in self.text else ():
+            path = entry.data
+            if isinstance(path, str) and path.startswith(TORCH) and dynamic_names.is_of_fsdp1(path):
+                yield dynamic_names.RULE.code, [Said(entry, dynamic_names.may_give(path))]
 
     def check(self, roots: Sequence[Value], changes: Sequence[Change], edits: list[Edit]) -> None:
         """The new text says what was meant, and nothing else has changed."""

@@ -30,7 +30,7 @@ _KINDS = (*_PROGRAMS, *CONFIGURATIONS)
 # A setting of FSDP, by its name or its value: more than the word in a path or a sentence.
 _SETTING = re.compile(
     rb"fsdp_[\w.]+['\"]?[ \t]*[:=]|\bfsdp['\"]?[ \t]*:|--fsdp|use[_-]fsdp|"
-    rb"(?:strategy|type|class_path|_target_)['\"]?[ \t]*[:=].*fsdp",
+    rb"(?:strategy|type|class_path|_target_)['\"]?[ \t]*[:=].*fsdp|torch\.distributed\.fsdp\.",
     re.IGNORECASE,
 )
 _LARGE = 1 << 20  # bytes: more is data, not a configuration

@@ -34,7 +34,7 @@ def find(context: Context) -> Iterator[Found]:
             continue
         user = context.file.parents[user] if isinstance(user, ast.keyword) else user
         function = _function(context, user)
-        name = fsdp1_name(path) or fsdp1_name(path.rpartition(".")[0])  # a method of the class
+        name = is_of_fsdp1(path)
         module = is_module(path.replace(RUNTIME, TORCH, 1))
         if (module and function in _IMPORTING) or (name and function in _PATCHING):
             yield _moved(context, constant, path)
@@ -42,8 +42,17 @@ def find(context: Context) -> Iterator[Found]:
             (name and _is_handed_on(constant, user))
             or ((name or module) and _may_be_imported(context, constant, user, function))
         ):
-            message = f"may give torch's FSDP1: on FSDP2 it is {path.replace(TORCH, RUNTIME)}"
-            yield Found(RULE, constant, Action.MANUAL, message)
+            yield Found(RULE, constant, Action.MANUAL, may_give(path))
+
+
+def is_of_fsdp1(path: str) -> bool:
+    """Whether a path is that of an FSDP1 name, or of a method or member of it."""
+    return any(map(fsdp1_name, (path, path.rpartition(".")[0])))
+
+
+def may_give(path: str) -> str:
+    """What is said of a path whose reader is not known."""
+    return f"may give torch's FSDP1: on FSDP2 it is {path.replace(TORCH, RUNTIME)}"
 
 
 def _function(context: Context, user: ast.AST) -> str:

@@ -49,6 +49,24 @@ config = {"_target_": "torch.distributed.fsdp.FullyShardedDataParallel", "use_or
             message="on FSDP2 it is fsdp_migrate.runtime.FullyShardedDataParallel",
         ),
         Example(
+            "classes of Hydra's",
+            """\
+fsdp:
+  _target_: torch.distributed.fsdp.FullyShardedDataParallel
+  _partial_: true
+""",
+            message="on FSDP2 it is fsdp_migrate.runtime.FullyShardedDataParallel",
+            file="fsdp.yaml",
+        ),
+        Example(
+            "a member, under any key",
+            """\
+{"model": [{"sharding": "torch.distributed.fsdp.ShardingStrategy.FULL_SHARD"}]}
+""",
+            message="on FSDP2 it is fsdp_migrate.runtime.ShardingStrategy.FULL_SHARD",
+            file="model.json",
+        ),
+        Example(
             "a patch of a method",
             """\
 from unittest.mock import patch
@@ -241,6 +259,22 @@ with FSDP.summon_full_params(model):
         ),
     ),
     "FSDP010": (
+        Example(
+            "what Lightning's strategy takes, and FSDP2",
+            """\
+strategy:
+  class_path: lightning.pytorch.strategies.FSDPStrategy
+  init_args:
+    mixed_precision:
+      class_path: torch.distributed.fsdp.MixedPrecision
+""",
+            file="lightning.yaml",
+        ),
+        Example(
+            "FSDP2 by its path",
+            "shard:\n  _target_: torch.distributed.fsdp.fully_shard\n",
+            file="plain.yaml",
+        ),
         Example(
             "names of FSDP2",
             """\
