@@ -119,9 +119,10 @@ class Models:
             return self._kept(expression, file)
         if isinstance(expression, ast.Subscript):
             return self.can_hold(expression.value, file)
-        return isinstance(expression, ast.Tuple | ast.List) and any(
-            self.can_hold(element, file) for element in expression.elts
-        )
+        held = expression.values if isinstance(expression, ast.Dict) else ()
+        if isinstance(expression, ast.Tuple | ast.List):
+            held = expression.elts
+        return any(self.can_hold(each, file) for each in held)
 
     def _made_by(self, call: ast.Call, file: File, path: tuple[int, ...] = ()) -> bool:
         if self.is_constructor(call, file):
@@ -189,6 +190,8 @@ class Models:
     def _iterated(self, loop: ast.For | ast.comprehension, name: str, file: File) -> bool:
         """Whether a loop binds a name to such models, one after the other; also by `zip` or `enumerate` of them."""
         items = loop.iter
+        if isinstance(items, ast.Call) and last_name(items.func) in {"items", "values"}:
+            return self.can_hold(getattr(items.func, "value", items), file)
         if isinstance(loop.target, ast.Name):
             return self.can_hold(items, file)
         if not isinstance(items, ast.Call) or last_name(items.func) not in {"zip", "enumerate"}:

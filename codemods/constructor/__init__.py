@@ -7,7 +7,7 @@
 - `recorded`, `recorded_units` and `recorded_checks`: the same by what a run gave.
 - `decision`: whether all constructors that may share a model become plain. It asks where a model comes from (`origin`), what it
   contains (`contents`), what FSDP2 refuses (`refused`), and what depends on FSDP1 in the files that it reaches
-  (`dependence`, with `before` and `parameter_names`).
+  (`dependence`, with `before`, `evaluations` and `parameter_names`).
 - `form` asks the files for each argument first, then a run; with `layout` it is the plain form as code. `findings`: what is
   reported of each call and argument.
 """

@@ -12,19 +12,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 
 from fsdp_migrate.codemods.constructor.construction import Construction
+from fsdp_migrate.codemods.constructor.evaluations import Evaluations
 from fsdp_migrate.codemods.constructor.makers import Uses, runs_only
 from fsdp_migrate.codemods.constructor.origin import is_module, may_be_module
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.models import given
-from fsdp_migrate.facts.file import File, last_name, root_of, values_given
+from fsdp_migrate.facts.file import File, root_of, values_given
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
 from fsdp_migrate.facts.program import Definition
 from fsdp_migrate.facts.scopes import Assigned, Opaque, Parameter
 from fsdp_migrate.facts.values import reaching
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
-_EVALUATION = re.compile(r"(^|_)(eval|valid|test|sanity|infer|generat|sampl)")
-_DATA = re.compile(r"load|data|sampler|split|config|metric|transform")
 _NO_UNIT = re.compile(r"(modules|parameters|buffers)\(|conf|cfg|args|optim|\.(weight|bias|grad)$")
 _PARTS = ("modules", "named_modules", "children", "named_children")
 # The calls of a name in the files that can share a model.
@@ -52,6 +51,7 @@ class Before:
         self.calls = calls
         self.factories = factories
         self.nested = nested
+        self.evaluations = Evaluations(context)
         self._first: dict[ast.AST | None, int] = {}
         self._wrapped: set[str] = set()
         self._names: dict[ast.AST | None, set[str]] = {}
@@ -189,43 +189,18 @@ class Before:
         parameters gathered, and an optimizer that is made then does not get the sharded ones."""
         function, line = file.function(node), getattr(node, "lineno", 0)
         above = (c for c in file.of(ast.Call) if file.function(c) is function and c.lineno < line)
-        if any(self._evaluates(file, call) for call in above):
+        if any(self.evaluations.may_be(file, call) for call in above):
             return True
         if function is None or not depth or function.name == "__init__":
             return False
         calls = self.calls(function.name)
         return any(self.may_have_run(other, call, depth - 1) for other, call in calls)
 
-    def _evaluates(self, file: File, call: ast.Call) -> bool:
-        """Whether a call evaluates a model: it is one of the model, or by its name, as a method or a function that gets one."""
-        if self.context.models.can_hold(call.func, file) or self._hands_to_caller(file, call):
-            return True
-        name = last_name(call.func)
-        if not _EVALUATION.search(name) or _DATA.search(name) or (name == "eval" and not call.args):
-            return False
-        given = values_given(call)
-        return isinstance(call.func, ast.Attribute) or any(
-            self.context.models.can_hold(each, file) or "model" in ast.unparse(each).lower()
-            for each in given
-        )
-
-    def _hands_to_caller(self, file: File, call: ast.Call) -> bool:
-        """Whether a call gives a model to a function of the program that calls it."""
-        values = values_given(call)
-        models = [value for value in values if self.context.models.can_hold(value, file)]
-        made = self.context.program.definition(call.func, file) if models else None
-        if made is None or not isinstance(made.node, ast.FunctionDef):
-            return False
-        return any(
-            made.file.function(inner) is made.node
-            and given(call, made.node, getattr(inner.func, "id", "")) in models
-            for inner in made.file.of(ast.Call)
-        )
-
     def _runs_model(self, call: ast.Call) -> bool:
-        """Whether a call is one of the model, or gets it as an argument."""
+        """Whether a call is one of the model, gets it as an argument, or may evaluate it otherwise."""
         every = [call.func, *values_given(call)]
-        return any(isinstance(each, ast.Name) and each.id in self._wrapped for each in every)
+        names = any(isinstance(each, ast.Name) and each.id in self._wrapped for each in every)
+        return names or self.evaluations.may_be(self.context.file, call)
 
 
 def _whole(loop: ast.AST) -> ast.Name | None:

@@ -20,6 +20,7 @@ BUFFERS = (*BATCH_NORM, "register_buffer", "Buffer(", "InstanceNorm", "FakeQuant
 # Packages that bring no BatchNorm and no buffers into a model of this program.
 _KNOWN = {"torch", "math", "functools", "typing", "dataclasses", "einops", "numpy", "collections"}
 _KNOWN |= {"fairscale", "flash_attn", "apex", "xformers", "logging", "warnings", "os", "abc"}
+_ADDING = frozenset({"add_module", "register_module", "register_parameter", "setattr"})
 _COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp)
 # Models of transformers and diffusers that are transformers, without BatchNorm.
 _TRANSFORMERS = re.compile(
@@ -186,7 +187,7 @@ class Contents:
         ]
         methods = (method for each in modules for method in ast.walk(each.node))
         used = surely_read(each for each in methods if isinstance(each, ast.FunctionDef))
-        return any(f".{name}" not in used for each in modules for name in self._parts(each))
+        return not all(_is_read(name, each, used) for each in modules for name in self._parts(each))
 
     def _parts(self, cls: Definition) -> Iterator[str]:
         """The attributes that a class gives itself by calls of torch.nn or of the program's classes."""
@@ -196,7 +197,7 @@ class Contents:
                 for each in (each for target in targets for each in ast.walk(target)):
                     if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store):
                         yield each.attr
-            elif isinstance(node, ast.Call) and last_name(node.func) in {"setattr", "add_module"}:
+            elif isinstance(node, ast.Call) and last_name(node.func) in _ADDING:
                 given = values_given(node)
                 if any(self._makes_part(each, cls) for each in given):
                     names = (each.value for each in given if isinstance(each, ast.Constant))
@@ -240,6 +241,14 @@ class Contents:
         found = re.findall(r"^\s*(?:from|import) (\w+)", self.reach.text(path), re.MULTILINE)
         own = {name for name in found if any(name in other for other in self.reach.imports(path))}
         return bool({*found} - _KNOWN - own)
+
+
+def _is_read(part: str, cls: Definition, used: set[str]) -> bool:
+    """Whether a part is called, or all that it has is read: `F.linear(x, self.head.weight)` leaves a bias out."""
+    if f".{part}" in used or f".{part}.weight" not in used:
+        return f".{part}" in used
+    no_bias = rf"\.{re.escape(part)}\b.*(?:Embedding|RMSNorm|bias=False)"
+    return f".{part}.bias" in used or bool(re.search(no_bias, cls.file.source(cls.node)))
 
 
 def _returns_several(cls: Definition) -> bool:

@@ -49,7 +49,8 @@ def _read(body: list[ast.stmt], indices: frozenset[str]) -> set[str]:
             names = [n.id for n in ast.walk(statement.target) if isinstance(n, ast.Name)]
             inside = _read(statement.body, indices | {*names})
             counted = getattr(getattr(statement.iter, "func", None), "id", "") == "enumerate"
-            if inside.issuperset(name for name in names[counted:] if name[0] != "_"):
+            every = inside.issuperset(name for name in names[counted:] if name[0] != "_")
+            if every and not _is_slice(statement.iter):
                 found |= _in(statement.iter, indices)  # each of them is used
             found |= inside
         elif isinstance(statement, ast.With | ast.AsyncWith | ast.Try | ast.FunctionDef):
@@ -73,14 +74,25 @@ def _in(node: ast.AST, indices: frozenset[str]) -> set[str]:
         return _in(node.test, indices) | either
     if isinstance(node, ast.BoolOp):
         return _in(node.values[0], indices)
-    if isinstance(node, _COMPREHENSIONS) and any(each.ifs for each in node.generators):
-        return set()
+    if isinstance(node, _COMPREHENSIONS):
+        if any(each.ifs or _is_slice(each.iter) for each in node.generators):
+            return set()
     if isinstance(node, ast.Attribute) and node.attr in {"argmax", "detach"}:
         return set()
     if isinstance(node, ast.Subscript) and _chooses(node.slice, indices):
         return _in(node.slice, indices)
-    found = {name for child in ast.iter_child_nodes(node) for name in _in(child, indices)}
+    if isinstance(node, ast.Attribute) and node.attr in {"bias", "weight"}:
+        if isinstance(node.value, ast.Attribute):
+            return {f".{node.value.attr}.{node.attr}"} | _in(node.value.value, indices)
+    children = list(ast.iter_child_nodes(node))
+    if isinstance(node, ast.Call) and _is_slice(node.func):
+        children.remove(node.func)  # `self.layers[:2](x)`
+    found = {name for child in children for name in _in(child, indices)}
     return found | set(_own(node))
+
+
+def _is_slice(node: ast.expr) -> bool:
+    return isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice)
 
 
 def _own(node: ast.AST) -> Iterator[str]:

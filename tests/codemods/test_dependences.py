@@ -193,6 +193,30 @@ GATHERED = {
         "def f(loader):\n    model = FSDP(Net())\n    evaluate(model, loader)\n"
         "    return torch.optim.AdamW(model.parameters())"
     ),
+    "an optimizer after a function that knows the model": (
+        "def f(x):\n    model = FSDP(Net())\n\n    def warm():\n        model(x)\n\n    warm()\n"
+        "    return torch.optim.AdamW(model.parameters())"
+    ),
+    "an optimizer after a method of an object that has the model": (
+        "class Probe:\n    def __init__(self, net):\n        self.net = net\n\n    def run(self, x):\n"
+        "        return self.net(x)\n\n\n"
+        "def f(x):\n    model = FSDP(Net())\n    Probe(model).run(x)\n    return torch.optim.AdamW(model.parameters())"
+    ),
+    "an optimizer after an object that runs the model when it is made": (
+        "class Probe:\n    def __init__(self, net, x):\n        self.mean = net(x)\n\n\n"
+        "def f(x):\n    model = FSDP(Net())\n    Probe(model, x)\n    return torch.optim.AdamW(model.parameters())"
+    ),
+    "an optimizer after a function of functions": (
+        "def deep(net, x):\n    return deeper(net, x)\n\n\ndef deeper(g, x):\n    return g(x)\n\n\n"
+        "def f(x):\n    model = FSDP(Net())\n    deep(model, x)\n    return torch.optim.AdamW(model.parameters())"
+    ),
+    "an optimizer after a map": (
+        "def f(x):\n    model = FSDP(Net())\n    list(map(model, x))\n    return torch.optim.AdamW(model.parameters())"
+    ),
+    "an optimizer after a loop over models by name": (
+        "def f(x):\n    model = FSDP(Net())\n    for name, net in {'a': model}.items():\n        print(name, net(x))\n"
+        "    return torch.optim.AdamW(model.parameters())"
+    ),
     "gradients that the model clears after its forward": (
         "def f(x):\n    loss = model(x)\n    model.zero_grad()\n    loss.backward()"
     ),

@@ -23,6 +23,10 @@ NOT_ALWAYS = (
     "for i, layer in enumerate(self.head):\n            x = i\n        return x",
     "for layer in self.head[:depth]:\n            x = layer(x)\n        return x",
     "return sum(layer(x) for layer in self.head if x.any())",
+    "return sum(layer(x) for layer in self.head[1:])",
+    "for layer in self.head[1:]:\n            x = layer(x)\n        return x",
+    "return self.head[:1](x)",
+    "return F.linear(x, self.head.weight)",
     "return self.head[self.task](x)",
     "return self.head(x).detach()",
     "with torch.no_grad():\n            x = self.head(x)\n        return x",
@@ -49,6 +53,8 @@ ALWAYS = (
     "for i, layer in enumerate(self.head):\n            x = layer(x)\n        return x",
     "for layer, _ in zip(self.head, x):\n            x = layer(x)\n        return x",
     "return self.head[0](x)",
+    "for layer in self.head[1:]:\n            x = layer(x)\n        return self.head[0](x)",
+    "return F.linear(x, self.head.weight, self.head.bias)",
     "x = self.head(x)\n        return x, loss(x)",
 )
 
@@ -69,6 +75,7 @@ def test_a_part_that_a_forward_may_not_use(tmp_path: Path, forward: str) -> None
     "made",
     [
         "setattr(self, name, nn.Linear(8, 8))",
+        "self.head.register_parameter('gamma', nn.Parameter(torch.ones(8)))",
         "self.add_module('norm', nn.LayerNorm(8))",
         "self.add_module(name='norm', module=nn.LayerNorm(8))",
         "self.add_module(*('norm', nn.LayerNorm(8)))",
@@ -85,6 +92,14 @@ def test_a_part_that_has_no_name_in_the_class(tmp_path: Path, made: str) -> None
 @pytest.mark.parametrize("forward", ALWAYS)
 def test_a_part_that_every_forward_uses(tmp_path: Path, forward: str) -> None:
     model = MODEL.replace("return self.head(x)", forward)
+    after = analysed(tmp_path, {"train.py": TRAIN, "model.py": model}).after
+    assert "fully_shard(model)" in after["train.py"]
+    assert "fill_unused" not in after["train.py"]
+
+
+def test_a_layer_without_bias_whose_weight_alone_is_used(tmp_path: Path) -> None:
+    model = MODEL.replace("return self.head(x)", "return F.linear(x, self.head.weight)")
+    model = model.replace("nn.Linear(8, 8)", "nn.Linear(8, 8, bias=False)")
     after = analysed(tmp_path, {"train.py": TRAIN, "model.py": model}).after
     assert "fully_shard(model)" in after["train.py"]
     assert "fill_unused" not in after["train.py"]
