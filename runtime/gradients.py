@@ -28,23 +28,27 @@ Model = TypeVar("Model", bound=nn.Module)
 _showing: WeakSet[FSDPModule] = WeakSet()
 
 
-def reduce_as_fsdp1(unit: FSDPModule) -> None:
+def reduce_as_fsdp1(unit: FSDPModule, *, plain: bool = False) -> None:
     """Makes the backward of ``unit`` give the gradients that FSDP1's gives.
 
     - FSDP1 reduces the gradient of a whole unit: a parameter that took no part has zeros as soon as another of its unit
       has a gradient, also if ranks use different parameters.
     - A gradient that is not reduced yet (``no_sync``) is in ``p.grad``, and gone where the program sets that to None or
       to zero. FSDP2 keeps it to itself: a placeholder shows whether that happened.
+    - A unit that stays gathered shows its sharded parameters then, unless it is ``plain``: FSDP2's own forward would not
+      show the gathered ones again.
     """
     _showing.add(unit)
-    around_backward(unit, _drop_what_was_cleared, partial(_reduce, as_fsdp1=True))
+    reduce = partial(_reduce, completes=True, shows_sharded=not plain)
+    around_backward(unit, _drop_what_was_cleared, reduce)
 
 
 def show_unreduced(unit: FSDPModule) -> None:
     """Lets ``zero_grad()`` drop unreduced gradients of a unit of ``fully_shard``; those of the bridge do so anyway."""
     if unit not in _showing:
         _showing.add(unit)
-        around_backward(unit, _drop_what_was_cleared, partial(_reduce, as_fsdp1=False))
+        reduce = partial(_reduce, completes=False, shows_sharded=False)
+        around_backward(unit, _drop_what_was_cleared, reduce)
 
 
 @contextlib.contextmanager
@@ -90,15 +94,17 @@ def _drop_what_was_cleared(group: Any) -> None:
             drop_unreduced_gradient(parameter)
 
 
-def _reduce(group: Any, reduce: Callable[[], None], *, as_fsdp1: bool) -> None:
+def _reduce(
+    group: Any, reduce: Callable[[], None], *, completes: bool, shows_sharded: bool
+) -> None:
     used = any(has_unreduced_gradient(parameter) for parameter in group.fsdp_params)
     if group.reduce_grads:
         _hide(group)
-        if used and as_fsdp1:
+        if used and completes:
             complete_gradients(group)
     reduce()
     if not group.reduce_grads:
-        if as_fsdp1:
+        if shows_sharded:
             show_sharded(group)
         if used:
             _show_unreduced(group)
@@ -114,7 +120,7 @@ def fill_unused_gradients(model: Model) -> Model:
     """
     for unit in units_of(model):
         if unit not in _showing:
-            reduce_as_fsdp1(unit)
+            reduce_as_fsdp1(unit, plain=True)
     return model
 
 

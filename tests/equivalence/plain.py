@@ -187,6 +187,14 @@ def _programs() -> Iterator[Program]:
     policy = f"auto_wrap_policy={listed}"
     yield program("plain-unused", policy, top=_NET, body=_OWN, model=models.Stack)
     yield program(
+        "plain-unused-no-sync",
+        f"sharding_strategy=ShardingStrategy.SHARD_GRAD_OP, {policy}",
+        top=_NET,
+        body=_OWN,
+        model=models.Stack,
+        micro_batches=3,
+    )
+    yield program(
         "plain-checkpointed",
         _BY_BLOCK,
         top=_CHECKPOINTED,
