@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
+from itertools import islice
 from pathlib import Path, PurePath
 
 from fsdp_migrate import git
@@ -34,15 +35,21 @@ _SETTING = re.compile(
     re.IGNORECASE,
 )
 _LARGE = 1 << 20  # bytes: more is data, not a configuration
+_MOST = 5_000  # files around one that is in no repository
 
 
 @dataclass
 class Discovered:
-    """What the paths of one run mean: files, each once and in order, those that were named, and problems."""
+    """What the paths of one run mean: files, each once and in order, those that were named, and problems.
+
+    Attributes:
+        others: looks for the other Python files around, which may work on the models of these.
+    """
 
     files: list[Path] = field(default_factory=list)
     named: list[Path] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    others: Callable[[], list[Path]] = list
 
 
 def mentions_fsdp(data: bytes, path: str = "") -> bool:
@@ -82,7 +89,25 @@ def discover(
             named.add(real)
     found.files = sorted(map(Path, seen.values()))
     found.named = sorted(Path(seen[real]) for real in named)
+    found.others = partial(_others, paths, excluded, seen)
     return found
+
+
+def _others(paths: Sequence[Path], excluded: _Excluded, known: Collection[str]) -> list[Path]:
+    """The Python files of the same repositories; without one, in and below the folder of a file that is named."""
+    given = [*map(os.path.abspath, paths)]
+    searched = set(filter(os.path.isdir, given))
+    found: dict[str, str] = {}
+    for path in given:
+        folder = path if path in searched else os.path.dirname(path)
+        root = git.toplevel(folder)
+        around = os.fspath(root or folder)
+        files = () if around in searched else _below(around, [])
+        searched.add(around)
+        for file, real in files if root else islice(files, _MOST):
+            if file.endswith(".py") and real not in known and not excluded(file):
+                found.setdefault(real, file)
+    return sorted(map(Path, found.values()))
 
 
 class _Excluded:

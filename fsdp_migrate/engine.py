@@ -24,7 +24,7 @@ from fsdp_migrate.source import (
     shown_path,
     source_from_bytes,
 )
-from fsdp_migrate.vendor import MARK, copies, forget, package_at
+from fsdp_migrate.vendor import MARK, copies, forget, is_copy, package_at
 
 if TYPE_CHECKING:
     from fsdp_migrate.facts.file import File
@@ -53,6 +53,8 @@ def analyse(
             sources.append(source)
         elif source is not None:
             report.errors.append(source)
+    if sources and isinstance(files, Discovered):
+        paths = [*paths, *files.others()]
     _analyse(sources, paths, options or Options(), report)
     report.seconds = time.perf_counter() - started
     return report
@@ -95,7 +97,7 @@ def _analyse(
 
         settings = [source for source in sources if source.ending in CONFIGURATIONS]
         sources = [source for source in sources if source.ending not in CONFIGURATIONS]
-        paths = [path for path in paths if path.suffix not in CONFIGURATIONS]
+        paths = [p for p in paths if p.suffix not in CONFIGURATIONS and not is_copy(p.parent)]
         if options.vendor is not None:
             package = package_at(options.vendor, [source.path for source in sources])
             sources = [replace(source, runtime=package) for source in sources]

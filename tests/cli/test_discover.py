@@ -143,6 +143,26 @@ def test_named_files_are_known(folder: Path) -> None:
     assert discover([Path("sub"), Path("a.py")]).named == [folder / "a.py"]
 
 
+def test_others_are_those_of_the_repository(folder: Path, repository: Any) -> None:
+    write(folder, "a.py", "lib/b.py", "lib/c.txt", "lib/deep/d.py", "gen/e.py", "ignored.py")
+    (folder / ".gitignore").write_text("ignored.py\n")
+
+    def others(*paths: str) -> list[str]:
+        found = discover([Path(path) for path in paths], ["gen/"], folder)
+        return [file.relative_to(folder).as_posix() for file in found.others()]
+
+    assert others("lib/b.py", "lib/b.py") == ["a.py", "lib/deep/d.py"]
+    assert others("lib") == ["a.py"]
+    assert others(".") == []
+
+
+def test_without_a_repository_others_are_below_the_folder_of_a_file(folder: Path) -> None:
+    write(folder, "a.py", "lib/b.py", "lib/deep/d.py")
+    found = discover([Path("lib/b.py")])
+    assert found.others() == [folder / "lib/deep/d.py"]
+    assert discover([Path("lib")]).others() == []
+
+
 def test_odd_names(folder: Path, repository: Any) -> None:
     odd = ["with space.py", "ünïcode.py", 'quote".py', "new\nline.py", "[red]x.py", "-dash.py"]
     write(folder, *odd)

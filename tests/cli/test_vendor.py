@@ -115,6 +115,9 @@ def test_later_runs_know_the_copy_and_bring_it_up_to_date(real_cli: Cli, project
     (project / "fsdp2" / "clip.py").write_text(f"{MARK} 0.0.1\n")
     assert real_cli("train.py", "--form", "bridge").code == 0
     assert contents(project) == before
+    before_helper = (project / "helper.py").read_text()
+    assert "rewrote helper.py" in real_cli(".").text  # the copy shares no model
+    (project / "helper.py").write_text(before_helper)
     assert "rewrote helper.py" in real_cli("helper.py").text  # the copy is found beside it
     assert "from fsdp2 import no_sync" in (project / "helper.py").read_text()
 

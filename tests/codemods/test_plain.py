@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fsdp_migrate.discover import discover
 from fsdp_migrate.engine import analyse
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.settings import Options
@@ -41,6 +42,19 @@ def test_a_file_without_fsdp_counts(tmp_path: Path, form: str) -> None:
     program = analysed(tmp_path, files)
     assert not is_plain(program.after["train.py"])
     assert any("helper.py:2" in finding.message for finding in program.findings)
+
+
+def test_files_around_the_one_that_is_named_count(tmp_path: Path) -> None:
+    helper = "from train import FSDP\n\n\ndef save(model):\n    return model.module.state_dict()\n"
+    files = {"train.py": f"import helper\n{TRAIN}", "model.py": MODEL, "helper.py": helper}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    report = analyse(discover([tmp_path / "train.py"]))
+    assert [change.path.name for change in report.changes] == ["train.py"]
+    assert any("helper.py:5" in finding.message for finding in report.findings)
+    (tmp_path / "helper.py").write_text("from train import FSDP\n")
+    after = analyse(discover([tmp_path / "train.py"])).changes[0].after.decode()
+    assert not is_plain(after), "the class that another file imports stays"
 
 
 def test_a_file_that_nothing_connects_does_not(tmp_path: Path) -> None:
