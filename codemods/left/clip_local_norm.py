@@ -95,12 +95,15 @@ def _is_for_others(context: Context, call: ast.Call) -> bool:
 
 
 def _other_ways(parent: ast.AST, child: ast.AST) -> Iterator[ast.AST]:
-    """What runs in place of a node for another kind of model: the other branch, or one above that ends the block."""
+    """What runs in place of a node for another kind of model: the other branch, what is tried first, or a block above that
+    ends."""
     if isinstance(parent, ast.If | ast.IfExp) and _asks_for_the_kind(parent.test):
         branches = (parent.body, parent.orelse)
         for branch in (each if isinstance(each, list) else [each] for each in branches):
             if child not in branch:
                 yield from branch
+    if isinstance(parent, ast.Try) and child in parent.handlers:
+        yield from parent.body
     for block in (getattr(parent, "body", None), getattr(parent, "orelse", None)):
         if isinstance(block, list) and child in block:
             for above in block[: block.index(child)]:

@@ -334,6 +334,19 @@ else:
 """,
         ),
         bridged(
+            "a model that has no method of its own",
+            """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(model, **options) if sharded else model
+try:
+    norm = model.clip_grad_norm_(1.0)
+except AttributeError:
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+""",
+        ),
+        bridged(
             "a base class whose subclass for FSDP clips in its own way",
             """\
 import torch
