@@ -31,7 +31,7 @@ from fsdp_migrate.codemods.constructor.parameter_names import (
 from fsdp_migrate.codemods.constructor.plain import leaves_of
 from fsdp_migrate.codemods.constructor.refused import refused
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.facts.file import File, last_name, root_of
 from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES, is_private
 from fsdp_migrate.facts.program import Definition, Meaning
 from fsdp_migrate.facts.reach import reach_of
@@ -82,7 +82,7 @@ WORDS = re.compile(
     + rb"|\.data\b|\.children\(|_modules\b|\.save\(|\.dumps?\(|meta|empty_weights|[gs]etattr|hasattr|__dict__|vars\(|isinstance"
     + rb"|channels_last|inplace|register_forward|\.parameters\(|\.buffers\(|Parameter\(|autocast|zero_grad"
     + rb"|def forward\((?s:.)*?(?: [-+*/]=|\] =|\.(?:append|clear|extend|insert|pop|setdefault|update)\()"
-    + rb"|\bin [\w(]*\.[\w.]+\)?:\n\s+\w+\.\w+ = |(?:model|\])\.\w+ = "
+    + rb"|\bin [\w(]*\.[\w.]+\)?:\n\s+\w+\.\w+ = |(?:model|\])\.\w+ = |(?:model|net)\.[\w.]+\.(?:weight|bias)\b"
 )
 _NO_MODEL = re.compile(
     r"optim|opt$|sched|scaler|loader|sampler|metric|callback|tokenizer|dataset|iterator|meter|ampl?$"
@@ -351,6 +351,10 @@ class _Search:
     def parameters(self) -> Iterator[Dependence]:
         clearing = (n for n in self.attributes("zero_grad") if self.may_be_model(n.value))
         yield from ((node, GATHERED) for node in clearing)
+        for node in self.attributes("weight", "bias"):
+            root = root_of(node)
+            if root and self.may_be_model(root) and self.before.may_have_run(self.file, node):
+                yield node, _CHANGED
         for node in self.attributes("parameters", "buffers"):
             if not self.may_be_model(node.value) or self._takes_sharded(node):
                 continue
@@ -372,15 +376,12 @@ class _Search:
             if isinstance(node.ctx, ast.Store) and getattr(node.value, "id", "") != "self":
                 yield node, _SET
         stores = [n for n in self.file.of(ast.Attribute) if not isinstance(n.ctx, ast.Load)]
-        for each in (*stores, *self.calls("setattr")):
+        for each in (*stores, *self.attributes("__dict__"), *self.calls("setattr", "vars")):
             value = getattr(self.file.parents[each], "value", None)
             if value is not None and self.context.can_be_model(value):
                 continue  # it is set in what is around the unit: `self.model.student = FSDP(...)`
             if not self.before.covers(each) and may_be_unit(self.context, subject_of(each)):
                 yield each, "sets an attribute, which FSDP1 kept at the wrapper"
-        for each in (*self.attributes("__dict__"), *self.calls("vars")):
-            if may_be_unit(self.context, subject_of(each)):
-                yield each, "may set an attribute, which FSDP1 kept at the wrapper"
 
     def _takes_sharded(self, node: ast.Attribute) -> bool:
         """Whether parameters are read where they are sharded: for clipping, which follows a backward, or before any forward."""

@@ -54,6 +54,9 @@ DEPENDENT = {
     "forward of a layer": (
         "def f(net, x):\n    for layer in net.layers:\n        x = layer.forward(x)\n    return x"
     ),
+    "a weight after an evaluation": (
+        "def f(loader):\n    model = FSDP(Net())\n    evaluate(model, loader)\n    model.head.weight.mul_(0.5)"
+    ),
     "a transposed parameter": "def f(w):\n    return nn.Parameter(w.t())",
     "a parameter of no elements": "def f():\n    return nn.Parameter(torch.empty(0, 8))",
     "a layout that FSDP2 refuses": "def f():\n    return FSDP(Net().to(memory_format=torch.channels_last))",
