@@ -27,6 +27,7 @@ from .api import (
     TrainingState,
 )
 from .bridge import FullyShardedDataParallel
+from .class_names import keep_class_names
 from .clip import clip_grad_norm_
 from .gather import local_shard
 from .gradients import fill_unused_gradients, no_sync
@@ -77,8 +78,8 @@ __all__ = [
     "_module_wrap_policy", "_or_policy", "always_wrap_policy", "api", "broadcast_module_states",
     "build_mesh", "cast_buffers", "clip_grad_norm_", "default_auto_wrap_policy", "enable_wrap",
     "fill_unused_gradients", "flatten_sharded_optim_state_dict", "full_optim_state_dict",
-    "fully_sharded_data_parallel", "get_state_dict_type", "lambda_auto_wrap_policy", "local_shard",
-    "materialize", "no_sync", "optim_state_dict", "optim_state_dict_to_load",
+    "fully_sharded_data_parallel", "get_state_dict_type", "keep_class_names",
+    "lambda_auto_wrap_policy", "local_shard", "materialize", "no_sync", "optim_state_dict", "optim_state_dict_to_load",
     "rekey_optim_state_dict", "replace_in_optimizers", "run_in_full_precision",
     "scatter_full_optim_state_dict", "set_state_dict_type", "shard_full_optim_state_dict", "sharded_grad_scaler",
     "sharded_optim_state_dict", "size_based_auto_wrap_policy", "state_dict_type",

@@ -15,6 +15,7 @@ from functools import cache, cached_property, lru_cache, partial
 
 from fsdp_migrate.codemods.constructor import precision, recorded, wrapping
 from fsdp_migrate.codemods.constructor.before import Before, are_held
+from fsdp_migrate.codemods.constructor.class_names import finds_by_class
 from fsdp_migrate.codemods.constructor.construction import (
     Construction,
     Constructions,
@@ -275,6 +276,11 @@ class Decisions:
             calls[Import(RUNTIME, "replace_in_optimizers", at)] = f"{name}, {{model}}"
         if not origin.factories or self.contents.may_leave_unused(origin):
             calls[Import(RUNTIME, "fill_unused_gradients", at)] = "{model}"
+        made = (self.contents.made_of(*each) for each in origin.factories)
+        if finds_by_class(
+            made, map(reach_of(self.program).text, self._reached(construction.context))
+        ):
+            calls[Import(RUNTIME, "keep_class_names", at)] = "{model}"
         if whole_states:
             calls[Import(RUNTIME, "use_full_state_dicts", at)] = "{model}"
         below = tuple(f"{each.name}({given})" for each, given in calls.items())

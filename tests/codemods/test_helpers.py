@@ -24,6 +24,7 @@ REASONS = {
     "clip_grad_norm_": "torch.nn.utils.clip_grad_norm_ returns a DTensor, and fails on offloaded gradients; it is "
     "used where the result is not",
     "fill_unused_gradients": "FSDP2 leaves the gradient of a parameter that no forward used None, FSDP1's was zeros",
+    "keep_class_names": "fully_shard gives a module another class, and transformers finds by its name what to record",
     "local_shard": "DTensor.to_local is no method of a plain tensor, and a function that takes norms may be given other models",
     "materialize": "to_empty takes all modules below or one; FSDP1 initialized those of one unit, in its own order",
     "no_sync": "set_requires_gradient_sync(False) stays in force until it is set back",

@@ -262,6 +262,37 @@ def test_a_model_of_another_package_that_goes_nowhere(tmp_path: Path) -> None:
     assert not is_plain(after["train.py"])
 
 
+THEIRS = """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from transformers import AutoModel
+
+from model import Net
+
+
+def main():
+    model = FSDP(MADE)
+    print(model(ids, ASKED))
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "asked", "kept"),
+    [
+        ("AutoModel.from_config(c)", "output_hidden_states=True", True),
+        ("AutoModel.from_config(c, output_attentions=True)", "mask", True),
+        ("AutoModel.from_config(c)", "mask", False),
+        ("Net()", "output_hidden_states=True", False),
+    ],
+)
+def test_a_model_of_transformers_is_found_by_its_class(
+    made: str, asked: str, kept: bool, tmp_path: Path
+) -> None:
+    train = THEIRS.replace("MADE", made).replace("ASKED", asked)
+    after = analysed(tmp_path, {"train.py": train, "model.py": MODEL}).after["train.py"]
+    assert is_plain(after)
+    assert ("keep_class_names(" in after) is kept
+
+
 @pytest.mark.parametrize("text", ['print("FSDP")', 'mode == "FSDP"', 'x: Literal["FSDP"] = y'])
 def test_text_that_reads_like_the_class_keeps_nothing_on_the_bridge(
     tmp_path: Path, text: str
