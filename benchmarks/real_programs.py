@@ -52,11 +52,23 @@ DPO = (
     *("lr=1e-3", "warmup_steps=2", "minimum_log_interval_secs=0", "local_run_dir=."),
 )
 
+DIT = (
+    *("--data_path", "none", "--results_dir", "out", "--max_steps", "3", "--num_workers", "0"),
+    *("--global_batch_size", "8", "--micro_batch_size", "2", "--precision", "fp32"),
+    *("--lr", "1e-3", "--grad_clip", "0.05", "--model"),
+)
+SMALL = (*DIT, "DiT_Llama_600M_patch2")
+ZERO2 = ("--data_parallel", "sdp")
+
 PROGRAMS = {
     "t5": Real("distributed/FSDP", "T5_training.py", T5),
     "t5-float32": Real("distributed/FSDP", "T5_training.py", T5, edit=FLOAT32),
     "llama-cookbook": Real("", "getting-started/finetuning/finetuning.py", LLAMA, ("src",)),
     "dpo": Real("", "train.py", DPO),
+    "flag-dit": Real("Flag-DiT-ImageNet", "train.py", SMALL),
+    "flag-dit-zero2": Real("Flag-DiT-ImageNet", "train.py", (*SMALL, *ZERO2)),
+    "large-dit": Real("Large-DiT-ImageNet", "train.py", SMALL),
+    "next-dit-mini": Real("lumina_next_t2i_mini", "train.py", (*DIT, "NextDiT_2B_patch2")),
 }
 
 # The tutorial's text has its program in pieces.

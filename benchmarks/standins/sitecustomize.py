@@ -68,7 +68,9 @@ class Tokenizer:
             "attention_mask": [[1] * len(row) + [0] * (fill - len(row)) for row in rows],
         }
         if how.get("return_tensors") == "pt":
-            return {name: torch.tensor(value) for name, value in found.items()}
+            from transformers import BatchEncoding
+
+            return BatchEncoding({name: torch.tensor(value) for name, value in found.items()})
         return found if several else {name: value[0] for name, value in found.items()}
 
     batch_encode_plus = __call__
@@ -164,9 +166,45 @@ def _transformers(module: Any) -> None:
     type(module).AdamW = torch.optim.AdamW
 
 
+def _no_images(module: Any) -> None:
+    # torchvision stands in for a part of itself.
+    module.is_torchvision_available = module.is_torchvision_v2_available = lambda: False
+
+
+def _diffusion(module: Any) -> None:
+    """The models of Lumina-T2X and LLaMA2-Accessory, of two layers, where a program asks for its smallest."""
+
+    def small(cls: Any, **sizes: int) -> Callable[..., Any]:
+        return lambda **how: cls(dim=64, n_layers=2, n_heads=4, **sizes, **how)
+
+    if hasattr(module, "nextdit"):
+        module.NextDiT_2B_patch2 = small(module.nextdit.NextDiT, patch_size=2)
+    else:
+        made = small(getattr(module, "model", module).DiT_Llama, patch_size=8)
+        module.DiT_Llama_600M_patch2, module.DiT_models = made, {"DiT_Llama_600M_patch2": made}
+
+
+def _captions(module: Any) -> None:
+    from torchvision.datasets import ImageFolder
+
+    class Captions(ImageFolder):
+        """Pictures of 64 by 64 and what they show."""
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            super().__init__("")
+
+        def __getitem__(self, index: int) -> Any:
+            return self.images[index, :, :64, :64], f"a picture of {'abc' * index}"
+
+    module.MyDataset = Captions
+
+
 PATCHES: dict[str, Callable[[Any], None]] = {
+    "data": _captions,
     "datasets": _datasets,
+    "models": _diffusion,
     "transformers": _transformers,
+    "transformers.utils.import_utils": _no_images,
     "transformers.models.auto.configuration_auto": _configs,
     "transformers.modeling_utils": _models,
     "transformers.models.auto.auto_factory": _auto_models,

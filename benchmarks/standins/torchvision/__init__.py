@@ -1,4 +1,4 @@
-"""Stands in for torchvision: MNIST is noise."""
+"""Stands in for torchvision: images are noise."""
 
 from torchvision import datasets, transforms
 

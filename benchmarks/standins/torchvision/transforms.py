@@ -1,4 +1,4 @@
-"""What the tutorial composes, and the noise does not need."""
+"""What programs compose, and the noise does not need."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 class Compose:
     """Takes anything, does nothing."""
 
-    def __init__(self, *_: Any) -> None: ...
+    def __init__(self, *_: Any, **__: Any) -> None: ...
 
 
-ToTensor = Normalize = Compose
+ToTensor = Normalize = Lambda = RandomHorizontalFlip = Compose
