@@ -246,9 +246,8 @@ class Models:
         """The calls of each name in the files that mention FSDP."""
         found: dict[str, list[tuple[File, ast.Call]]] = {}
         for file in self.program.files:
-            for call in file.of(ast.Call):
-                name = last_name(call.func)
-                found.setdefault(name, []).append((file, call))
+            for name, calls in file.calls.items():
+                found.setdefault(name, []).extend((file, call) for call in calls)
         return found
 
     def _kept(self, attribute: ast.Attribute, file: File) -> bool:

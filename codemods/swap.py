@@ -22,7 +22,7 @@ from fsdp_migrate.codemods.imports import (
     spent_aliases,
 )
 from fsdp_migrate.codemods.rule import Edit, Edits, Found, Import, Rule
-from fsdp_migrate.facts.file import last_name, root_of
+from fsdp_migrate.facts.file import root_of
 from fsdp_migrate.facts.names import CLASS, NAMES, RUNTIME, TORCH, fsdp1_name, in_runtime, is_module
 from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
@@ -244,8 +244,9 @@ def _looked_into(context: Context) -> list[ast.expr]:
     """FSDP1's modules where one of its names may be asked for: `getattr(fsdp, name)`, `vars(fsdp)`."""
     return [
         call.args[0]
-        for call in context.file.of(ast.Call)
-        if last_name(call.func) in {"getattr", "vars"} and call.args
+        for function in ("getattr", "vars")
+        for call in context.file.calls.get(function, ())
+        if call.args
         if not isinstance(name := keyword(call, "", 1), ast.Constant) or name.value in NAMES
         if _module_of(context, call.args[0])
     ]

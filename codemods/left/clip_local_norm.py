@@ -38,8 +38,8 @@ _ENDING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 def find(context: Context) -> Iterator[Found]:
     """Calls of torch's function with the parameters of an FSDP1 model, and of the model's where parameters are ignored."""
     yield from _with_ignored(context)
-    for call in context.file.of(ast.Call):
-        if last_name(call.func) != _NAME or not context.dotted(call.func) & _TORCH:
+    for call in context.file.calls.get(_NAME, ()):
+        if not context.dotted(call.func) & _TORCH:
             continue
         given = keyword(call, "parameters", 0)
         if given is None or not _are_sharded(context, given) or _is_for_others(context, call):

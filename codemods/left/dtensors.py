@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.left.taken import is_sharded, taken
 from fsdp_migrate.codemods.rule import Found, Rule
-from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.findings import Action
 
 OPTIMIZER = Rule("FSDP521", "failing-optimizer", "some optimizers of torch fail on DTensors")
@@ -25,8 +23,8 @@ _OTHERS = "draws other numbers for a DTensor, on CUDA by one generator for all r
 
 def find(context: Context) -> Iterator[Found]:
     """Calls of both kinds with sharded parameters."""
-    for call in context.file.of(ast.Call):
-        name = last_name(call.func)
+    named = ((name, call) for name, calls in context.file.calls.items() for call in calls)
+    for name, call in named:
         if name in _DRAWN:
             drawn = [*call.args[:1], getattr(call.func, "value", call)]
             if any(is_sharded(context, each) for each in drawn):

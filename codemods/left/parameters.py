@@ -116,10 +116,9 @@ def shapes(file: File) -> Iterator[ast.Attribute]:
 
 def _vectors(context: Context) -> Iterator[Found]:
     """Sharded parameters that are joined into one vector."""
-    for call in context.file.of(ast.Call):
-        if last_name(call.func) == "parameters_to_vector" and call.args:
-            if taken(context).are_parameters(call.args[0], context.file):
-                yield Found(RULE, call, Action.MANUAL, _VECTOR)
+    for call in context.file.calls.get("parameters_to_vector", ()):
+        if call.args and taken(context).are_parameters(call.args[0], context.file):
+            yield Found(RULE, call, Action.MANUAL, _VECTOR)
 
 
 def _sought(context: Context) -> Iterator[ast.expr]:
@@ -263,8 +262,8 @@ def reduces_over_ranks(context: Context, node: ast.AST) -> bool:
         if isinstance(around, ast.BinOp) and "world_size" in context.source(around):
             return True
     return any(
-        "reduce" in last_name(call.func)
-        and context.file.function(call) is function
-        and is_torchs(context, call)
-        for call in context.file.of(ast.Call)
+        context.file.function(call) is function and is_torchs(context, call)
+        for name, calls in context.file.calls.items()
+        if "reduce" in name
+        for call in calls
     )

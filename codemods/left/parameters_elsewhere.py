@@ -44,9 +44,9 @@ def _calls(context: Context) -> Iterator[tuple[ast.Call, Definition, bool]]:
     """The calls of functions and classes elsewhere, and whether they are given the model."""
     program, file = context.program, context.file
     asking = {name for path in _imported(context) for name in _asking(program.data(path))}
-    for call in file.of(ast.Call):
-        name = last_name(call.func)
-        if not (name in asking or _LIKELY.search(name)) or not _is_imported(context, call):
+    named = (n for n in file.calls if n in asking or _LIKELY.search(n))
+    for call in (call for name in named for call in file.calls[name]):
+        if not _is_imported(context, call):
             continue
         values = values_given(call)
         of_model = any(holds(context.models, value, file) for value in values)

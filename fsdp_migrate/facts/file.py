@@ -125,6 +125,14 @@ class File:
         return self._nodes.get(kind, [])  # type: ignore[return-value]
 
     @cached_property
+    def calls(self) -> dict[str, list[ast.Call]]:
+        """The calls of what has each name, as the last part of its path."""
+        found: dict[str, list[ast.Call]] = {}
+        for call in self.of(ast.Call):
+            found.setdefault(last_name(call.func), []).append(call)
+        return found
+
+    @cached_property
     def loads(self) -> dict[str, list[ast.Name]]:
         """Where each name is read."""
         found: dict[str, list[ast.Name]] = {}
