@@ -94,12 +94,14 @@ def discover(
 
 
 def _others(paths: Sequence[Path], excluded: _Excluded, known: Collection[str]) -> list[Path]:
-    """The Python files of the same repositories; without one, in and below the folder of a file that is named."""
+    """The Python files of the repositories of files that are named; without one, in and below the folder of such a file.
+
+    A folder that is named is a program by itself.
+    """
     given = [*map(os.path.abspath, paths)]
     searched = set(filter(os.path.isdir, given))
     found: dict[str, str] = {}
-    for path in given:
-        folder = path if path in searched else os.path.dirname(path)
+    for folder in (os.path.dirname(path) for path in given if path not in searched):
         root = git.toplevel(folder)
         around = os.fspath(root or folder)
         files = () if around in searched else _below(around, [])
