@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from fsdp_migrate.facts.program import Definition
+from fsdp_migrate.facts.program import External
 
 _RECORDED = re.compile(r"\boutput_(?:hidden_states|attentions|router_logits)\b")
 
@@ -18,5 +18,5 @@ def finds_by_class(made: Iterable[object], texts: Iterable[str]) -> bool:
         texts: the sources of the files that can get the model.
     """
     known = list(made)
-    is_own = bool(known) and all(isinstance(each, Definition) for each in known)
+    is_own = bool(known) and not any(each is None or isinstance(each, External) for each in known)
     return not is_own and any(_RECORDED.search(text) for text in texts)

@@ -266,12 +266,13 @@ THEIRS = """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from transformers import AutoModel
 
+import model
 from model import Net
 
 
 def main():
-    model = FSDP(MADE)
-    print(model(ids, ASKED))
+    net = FSDP(MADE)
+    print(net(ids, ASKED))
 """
 
 
@@ -282,6 +283,7 @@ def main():
         ("AutoModel.from_config(c, output_attentions=True)", "mask", True),
         ("AutoModel.from_config(c)", "mask", False),
         ("Net()", "output_hidden_states=True", False),
+        ("model.__dict__[name]()", "output_hidden_states=True", False),
     ],
 )
 def test_a_model_of_transformers_is_found_by_its_class(
