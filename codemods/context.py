@@ -19,7 +19,6 @@ from fsdp_migrate.settings import line_length
 
 if TYPE_CHECKING:
     from fsdp_migrate.codemods.models import Models
-    from fsdp_migrate.values import Recorded
 
 _SILENCING = re.compile(r"#\s*fsdp-migrate:\s*ignore\b(?:\[([A-Za-z0-9,\s]*)\])?")
 
@@ -30,7 +29,7 @@ class Context:
     Attributes:
         file: its facts.
         program: the files of the run.
-        plain: whether constructs are made plain where that is provable; False under `--form bridge`.
+        form: auto, bridge or torch: what `--form` asks for.
         writes: whether edits are written; if not, their code is not laid out.
         target: the torch release that the program runs on, as in (2, 8).
     """
@@ -40,15 +39,20 @@ class Context:
         file: File,
         program: Program,
         *,
-        plain: bool = True,
+        form: str = "auto",
         writes: bool = True,
         target: tuple[int, ...] = (2, 8),
     ) -> None:
         self.file = file
         self.program = program
-        self.plain = plain
+        self.form = form
         self.writes = writes
         self.target = target
+
+    @property
+    def plain(self) -> bool:
+        """Whether constructs leave FSDP1's interface: not under `--form bridge`, where imports alone change."""
+        return self.form != "bridge"
 
     @cached_property
     def models(self) -> Models:
@@ -78,24 +82,11 @@ class Context:
 
     def can_be_model(self, expression: ast.expr) -> bool:
         """Whether an expression can hold a model that FSDP1 wrapped."""
-        return self.models.can_hold(expression, self.file) or self._was_model(expression)
-
-    def _was_model(self, expression: ast.expr) -> bool:
-        """Whether a run has called a method of FSDP1's on what an expression gives."""
-        method = self.file.parents.get(expression) if self.program.recorded else None
-        call = self.file.parents.get(method) if isinstance(method, ast.Attribute) else None
-        recorded = self.recorded(call) if isinstance(call, ast.Call) else None
-        return recorded is not None and recorded.call == getattr(method, "attr", "")
+        return self.models.can_hold(expression, self.file)
 
     def value(self, expression: ast.expr) -> Value | None:
         """The one expression that gives a name its value, in this file or another; None if that is not known."""
         return value_of(self.program, self.file, expression)
-
-    def recorded(self, call: ast.Call | ast.Attribute) -> Recorded | None:
-        """What a run gave to a call, or to `.module`; None if it was not reached, or nothing was recorded."""
-        known = self.program.recorded
-        found = known.get(self.file.path.resolve(), ()) if known else ()
-        return next((each for each in found if each.is_at(call)), None)
 
     @cached_property
     def silenced(self) -> Silenced:

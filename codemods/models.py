@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 
 from fsdp_migrate.facts.file import File, last_name, values_given
 from fsdp_migrate.facts.names import CLASS
-from fsdp_migrate.facts.program import Definition, Program
+from fsdp_migrate.facts.program import Definition, External, Program
 from fsdp_migrate.facts.scopes import Assigned, Imported, Opaque, Parameter
 from fsdp_migrate.facts.values import element, reaches, reaching, within
 
@@ -353,3 +353,23 @@ def given(
     if 0 <= position < len(call.args) and not isinstance(call.args[position], ast.Starred):
         return call.args[position]
     return None
+
+
+_NO_MODULES = {"abc", "enum", "typing", "collections", "dataclasses"}
+
+
+def is_module(program: Program, cls: Definition) -> bool:
+    """Whether a class is certainly an nn.Module."""
+    return any(
+        isinstance(above, External) and above.dotted.startswith("torch.nn.")
+        for above in program.classes_above(cls)
+    )
+
+
+def may_be_module(program: Program, cls: Definition) -> bool:
+    """Whether a class may be an nn.Module: some base of it is of another package, or not known."""
+    return any(
+        not (isinstance(above, External) and above.dotted.split(".")[0] in _NO_MODULES)
+        for above in program.classes_above(cls)
+        if not isinstance(above, Definition)
+    )

@@ -72,10 +72,10 @@ def swap(
     for statement in statements:
         _decide(context, statement, gone)
     joined = _join(context, statements) if context.plain else set()
-    written_out = [each for each in _written_out(context) if each[0] not in gone]
-    of_torch = bool(written_out) or any(map(_is_of_torch, statements))
+    spelled_out = [each for each in written_out(context) if each[0] not in gone]
+    of_torch = bool(spelled_out) or any(map(_is_of_torch, statements))
     statements = [each for each in statements if is_on(RULE, each.node)]
-    written_out = [each for each in written_out if is_on(RULE, each[0])]
+    spelled_out = [each for each in spelled_out if is_on(RULE, each[0])]
     imported = {
         target
         for s in statements
@@ -84,7 +84,7 @@ def swap(
     }
     spelled: dict[ast.expr, str] = {}
     needs: dict[str, Import] = {}
-    for node, target in sorted(written_out, key=lambda each: _runs_late(context, each[0])):
+    for node, target in sorted(spelled_out, key=lambda each: _runs_late(context, each[0])):
         name = _last(node) if node in context.references or node in context.quoted else ""
         spelled[node] = f"{target}.{name}".rstrip(".")
         if not _covered(target, imported):
@@ -93,7 +93,7 @@ def swap(
     found = [each for statement in statements for each in _say(statement, joined)]
     found += [
         Found(RULE, node, Action.RUNTIME, f"is imported from {target}")
-        for node, target in written_out
+        for node, target in spelled_out
     ]
     found += [Found(RULE, each, Action.REWRITE, _SPENT, context.source(each)) for each in aliases]
     return Swap(
@@ -212,7 +212,7 @@ def _last(node: ast.expr) -> str:
     return path.rpartition(".")[2]
 
 
-def _written_out(context: Context) -> Iterator[tuple[ast.expr, str]]:
+def written_out(context: Context) -> Iterator[tuple[ast.expr, str]]:
     """FSDP1 names that are written out (`torch.distributed.fsdp.X`), with the runtime's module that has each.
 
     Of `F = torch.distributed.fsdp`, through which such a name is reached, the path is that expression.

@@ -153,7 +153,7 @@ def _shared(command: F) -> F:
 )
 @click.option(
     "--form",
-    type=click.Choice(["auto", "bridge"]),
+    type=click.Choice(["auto", "bridge", "torch"]),
     default="auto",
     show_default=True,
     help="bridge: swap imports and change nothing else. auto: also make plain what is provably the same.",

@@ -53,12 +53,11 @@ def migrate(file: File, source: Source, program: Program, options: Options) -> O
     """
     outcome = Outcome()
     refusals = []
-    forms = (True, False) if options.form == "auto" else (False,)
-    for plain in forms:
+    for form in dict.fromkeys((options.form, "bridge")):
         context = Context(
             file,
             program,
-            plain=plain,
+            form=form,
             writes=not options.only_checks,
             target=options.target_torch,
         )

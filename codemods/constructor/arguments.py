@@ -1,26 +1,21 @@
-"""The arguments of FSDP1's constructor that need no module of their own: a table, at the end, says what each means."""
+"""A row for each argument of FSDP1's constructor: its rule, what the runtime does with it, and its code in torch's words."""
 
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from fsdp_migrate.codemods.constructor import sharding
+from fsdp_migrate.codemods.constructor import precision, sharding, wrapping
 from fsdp_migrate.codemods.constructor.construction import Argument, Construction
-from fsdp_migrate.codemods.constructor.plain import (
-    Plain,
-    Said,
-    Stays,
+from fsdp_migrate.codemods.constructor.part import (
+    AtRunTime,
+    Part,
     bound,
-    bracketed,
-    device_type,
     has_torch,
     is_pure,
     rewritten,
 )
-from fsdp_migrate.codemods.constructor.translate import offload_policy
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Import, Rule
 from fsdp_migrate.facts.file import values_given
@@ -48,271 +43,279 @@ IGNORED = Rule(
     "FSDP212", "ignored-modules", "ignored modules and parameters are ignored by every unit"
 )
 
-_SETTERS = {
-    "torch.cuda.set_device",
-    "torch.xpu.set_device",
-    "torch.accelerator.set_device_index",
-    "torch.accelerator.set_device_idx",
-}
-
 
 @dataclass(frozen=True)
-class Meaning:
-    """What one of these arguments means under FSDP2.
+class Row:
+    """What one argument means under FSDP2.
 
     Attributes:
-        rule: its rule.
-        said: what the bridge does with it.
-        off: what to say instead where the argument is None or False; empty if `said` holds there, too.
-        plain: its plain form; Stays if it needs the runtime.
+        say: its rule, and what the runtime does with the value given.
+        part: its code in torch's words for a value other than None; raises AtRunTime where there is none.
     """
 
-    rule: Rule
-    said: str
-    off: str
-    plain: Callable[[Construction], Plain]
+    say: Callable[[Construction, Argument], tuple[Rule, str]]
+    part: Callable[[Construction, ast.expr], Part]
 
 
-def say(construction: Construction, argument: Argument) -> tuple[Rule, Said]:
-    """What the bridge does with one of these arguments."""
-    meaning = ARGUMENTS[argument.name]
-    constant = construction.constant(argument.value)
-    off = constant is None or constant is False  # 0 is a device
-    if argument.name == "cpu_offload":
-        made = construction.context.value(argument.value)
-        off = off or (
-            made is not None and _offloads(construction.context, made.node) == offload_policy(False)
-        )
-    return meaning.rule, Said(meaning.off if off and meaning.off else meaning.said)
-
-
-def plain(construction: Construction, name: str) -> dict[str, Plain]:
-    """What one of these arguments is in plain PyTorch, by its name.
+def parts_of(construction: Construction) -> dict[str, Part]:
+    """What each argument adds to the code in torch's words, by name.
 
     Raises:
-        Stays: if it needs the runtime.
+        AtRunTime: if an argument needs the runtime, or is not shown here.
     """
-    return {name: ARGUMENTS[name].plain(construction)}
+    if not construction.is_written_out:
+        raise AtRunTime("the runtime binds arguments that the call unpacks")
+    parts: dict[str, Part] = {}
+    for argument in construction.arguments:
+        if argument.name == "module":
+            continue
+        row = ROWS[argument.name]
+        if construction.is_none(argument.value):
+            if argument.name == "backward_prefetch":
+                raise AtRunTime("backward_prefetch: the runtime switches prefetching off")
+            parts[argument.name] = Part(row.say(construction, argument)[1])
+        else:
+            parts[argument.name] = row.part(construction, argument.value)
+    # The device is current before anything is broadcast or sharded.
+    return dict(sorted(parts.items(), key=lambda part: part[0] != "device_id"))
 
 
-def _no_effect(name: str) -> Callable[[Construction], Plain]:
+def _fixed(
+    rule: Rule, text: str, off: str = ""
+) -> Callable[[Construction, Argument], tuple[Rule, str]]:
+    """The rule and a text that is the same for all values, but for None and False where there is one for them."""
+
+    def say(construction: Construction, argument: Argument) -> tuple[Rule, str]:
+        constant = construction.constant(argument.value)
+        is_off = constant is None or constant is False  # 0 is a device
+        return rule, off if is_off and off else text
+
+    return say
+
+
+def _say_offload(construction: Construction, argument: Argument) -> tuple[Rule, str]:
+    made = construction.context.value(argument.value)
+    text = _offloads(construction.context, made.node) if made is not None else ""
+    if text == _OFF:
+        return CPU_OFFLOAD, "nothing is offloaded, as by default"
+    if text == _ON:
+        return CPU_OFFLOAD, "the runtime offloads with CPUOffloadPolicy()"
+    return CPU_OFFLOAD, "the runtime offloads with CPUOffloadPolicy() where its flag is set"
+
+
+def _no_effect(text: str) -> Callable[[Construction, ast.expr], Part]:
     """An argument that means nothing under FSDP2, whatever its value."""
 
-    def translate(construction: Construction) -> Plain:
-        value = construction.value(name)
-        if value is not None and not is_pure(construction.context, value):
-            raise Stays(f"evaluating {name} may have side effects")
-        return Plain(ARGUMENTS[name].said)
+    def part(construction: Construction, value: ast.expr) -> Part:
+        if not is_pure(construction.context, value):
+            raise AtRunTime("evaluating it may have side effects")
+        return Part(text)
 
-    return translate
-
-
-def _only_off(name: str) -> Callable[[Construction], Plain]:
-    """An argument that becomes plain where it is None or False; any other value stays on the bridge."""
-
-    def translate(construction: Construction) -> Plain:
-        value = construction.value(name)
-        if value is not None and construction.constant(value) is not False:
-            raise Stays(f"{name}: {ARGUMENTS[name].said}")
-        return Plain(ARGUMENTS[name].off)
-
-    return translate
+    return part
 
 
-def _cpu_offload(construction: Construction) -> Plain:
-    value = construction.value("cpu_offload")
-    if value is None:
-        return Plain(ARGUMENTS["cpu_offload"].off)
+def _only_off(text: str, off: str) -> Callable[[Construction, ast.expr], Part]:
+    """An argument that torch has no words for, unless it is None or False."""
+
+    def part(construction: Construction, value: ast.expr) -> Part:
+        if construction.constant(value) is not False:
+            raise AtRunTime(text)
+        return Part(off)
+
+    return part
+
+
+_ON, _OFF = "CPUOffloadPolicy()", "OffloadPolicy()"
+
+
+def _cpu_offload(construction: Construction, value: ast.expr) -> Part:
     context = construction.context
     made = rewritten(
-        context, value, lambda leaf: _offloads(context, leaf) or None, name="offload_policy"
+        context,
+        value,
+        lambda leaf: _offloads(context, leaf) or None,
+        construction.call,
+        name="offload_policy",
     )
     if made is None:
-        raise Stays("cpu_offload is known only when the program runs")
-    part = Plain(edits=made.edits, statements=made.statements, removed=made.removed)
-    if made.text == offload_policy(False):
-        return replace(part, message=ARGUMENTS["cpu_offload"].off)
-    several = len(made.leaves) > 1  # a plain `CPUOffloadPolicy()` needs no name
-    text, above = bound(construction, "offload_policy" if several else "", made.text)
+        raise AtRunTime("cpu_offload: the runtime reads it when the program runs")
+    if made.text == _OFF:
+        return Part("nothing is offloaded, as by default", removed=made.removed)
+    text, above = bound(construction, "offload_policy", made.text)
     texts = " ".join(_offloads(context, leaf) for leaf in made.leaves)
-    names = sorted({*re.findall(r"\w*OffloadPolicy", texts)})
-    return replace(
-        part,
-        message="becomes CPUOffloadPolicy() in every unit",
+    names = [name for name in ("CPUOffloadPolicy", "OffloadPolicy") if f" {name}()" in f" {texts}"]
+    return Part(
+        "becomes CPUOffloadPolicy() in every unit",
         shared={"offload_policy": text},
         above=above,
-        imports=tuple(Import(TORCH, name) for name in names),
+        imports=tuple(Import(TORCH, name, construction.call.func) for name in names),
+        edits=made.edits,
+        removed=made.removed,
     )
 
 
 def _offloads(context: Context, leaf: ast.expr) -> str:
     """`CPUOffload(...)` or None as a policy of FSDP2; "" for what else a leaf can be."""
     if isinstance(leaf, ast.Constant) and leaf.value is None:
-        return offload_policy(False)
+        return _OFF
     if not isinstance(leaf, ast.Call) or context.fsdp1(leaf.func) != "CPUOffload":
         return ""
     given = values_given(leaf)
     if not given:
-        return offload_policy(False)
+        return _OFF
     if isinstance(given[0], ast.Constant):
-        return offload_policy(bool(given[0].value))
+        return _ON if given[0].value else _OFF
     flag = context.source(given[0])
     if not isinstance(given[0], ast.Name | ast.Attribute | ast.Call | ast.Subscript):
         flag = f"({flag})"
-    return f"{offload_policy(True)} if {flag} else {offload_policy(False)}"
+    return f"{_ON} if {flag} else {_OFF}"
 
 
-def _backward_prefetch(construction: Construction) -> Plain:
-    given = [each for each in construction.arguments if each.name == "backward_prefetch"]
-    if not given:
-        return Plain()
-    member = construction.member(given[0].value, "BackwardPrefetch")
+def _backward_prefetch(construction: Construction, value: ast.expr) -> Part:
+    member = construction.member(value, "BackwardPrefetch")
     if member == "BACKWARD_PRE":
-        return Plain("no effect under FSDP2, which always prefetches this way")
+        return Part("no effect under FSDP2, which always prefetches this way")
     if member == "BACKWARD_POST":
-        return Plain("FSDP2 prefetches one unit earlier, with the same numbers")
-    raise Stays("backward_prefetch: the runtime prefetches as this argument says")
+        return Part("FSDP2 prefetches one unit earlier, with the same numbers")
+    raise AtRunTime("backward_prefetch: the runtime prefetches as this argument says")
 
 
-def _device_id(construction: Construction) -> Plain:
+_SETTERS = {
+    "torch.cuda.set_device",
+    "torch.xpu.set_device",
+    "torch.accelerator.set_device_index",
+    "torch.accelerator.set_device_idx",
+}
+_CURRENT = "torch.cuda.current_device"
+
+
+def _device_id(construction: Construction, value: ast.expr) -> Part:
     """The device: `fully_shard` moves the model to the current one, so it has to be the current one."""
-    value = construction.value("device_id")
-    if value is None:
-        return Plain(ARGUMENTS["device_id"].off)
     context = construction.context
-    if not is_pure(context, value):
-        raise Stays("evaluating device_id may have side effects")
-    function = value.func if isinstance(value, ast.Call) else value
-    if "torch.cuda.current_device" in context.dotted(function):
-        return Plain("fully_shard moves the model to the current device")
-    if device_type(construction) == "cpu" and construction.value("process_group") is not None:
-        return Plain("no effect: the mesh is on the CPU")
+    if _is_current(context, value):
+        return Part("is removed: fully_shard moves the model to the current device")
+    if not is_pure(context, value) or not has_torch(context, construction.call):
+        raise AtRunTime("device_id: the runtime makes this device the current one")
     made = context.value(value)
-    if made is not None and any(_is_cpu(node) for node in ast.walk(made.node)):
-        raise Stays("device_id is the CPU, which is not the current device where there is a GPU")
-    if is_set_before(construction, value):
-        return Plain("fully_shard moves the model to the current device, which the program sets")
-    if not has_torch(context, construction.call) or device_type(construction) != "cuda":
-        raise Stays("device_id: the runtime makes this device the current one")
-    line = f"torch.cuda.set_device({_copied(construction, value)})"
-    return Plain(
-        f"becomes {line}: fully_shard moves the model to the current device", above=(line,)
+    if made is not None and any(
+        isinstance(node, ast.Constant) and node.value == "cpu" for node in ast.walk(made.node)
+    ):
+        raise AtRunTime("device_id: the runtime shards on the CPU where it is the CPU")
+    text = context.source(value)
+    if any(_sets(context, call, text) for call in context.file.of(ast.Call)):
+        return Part("is removed: fully_shard moves the model to the current device, which is this")
+    if made is not None and (isinstance(made.node, ast.Constant) or _is_rank(made.node)):
+        line = f"torch.cuda.set_device({text})"
+        return Part(f"becomes {line}: fully_shard moves the model there", above=(line,))
+    raise AtRunTime("device_id: the runtime makes this device the current one")
+
+
+def _is_current(context: Context, value: ast.expr) -> bool:
+    """Whether a device is the current one, or None where there is no other."""
+    if isinstance(value, ast.IfExp):
+        branches = [b for b in (value.body, value.orelse) if not _is_none(b)]
+        return len(branches) == 1 and _is_current(context, branches[0])
+    function = value.func if isinstance(value, ast.Call) else value
+    return _CURRENT in context.dotted(function)
+
+
+def _is_none(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and value.value is None
+
+
+def _is_rank(value: ast.expr) -> bool:
+    """Whether a value is a number: `int(os.environ["LOCAL_RANK"])`."""
+    return isinstance(value, ast.Call) and getattr(value.func, "id", "") == "int"
+
+
+def _sets(context: Context, call: ast.Call, device: str) -> bool:
+    """Whether a call of the file makes a device current, by the same words."""
+    return (
+        len(call.args) == 1
+        and isinstance(call.func, ast.Name | ast.Attribute)
+        and bool(context.dotted(call.func) & _SETTERS)
+        and context.source(call.args[0]) == device
     )
 
 
-def _is_cpu(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and node.value == "cpu"
-
-
-def is_set_before(construction: Construction, value: ast.expr) -> bool:
-    """Whether this file makes a device current before the constructor runs, and perhaps this one."""
-    context = construction.context
-    here = context.file.function(construction.call)
-    setters = [
-        call
-        for call in context.file.of(ast.Call)
-        if isinstance(call.func, ast.Name | ast.Attribute)
-        and context.dotted(call.func) & _SETTERS
-        and (context.file.function(call) is not here or call.lineno < construction.call.lineno)
-    ]
-    return bool(setters) and all(_may_set(construction, call, value) for call in setters)
-
-
-def _may_set(construction: Construction, setter: ast.Call, value: ast.expr) -> bool:
-    """Whether a call can make this very device current: a number can only be the same number."""
-    if len(setter.args) != 1:
-        return False
-    return len({construction.constant(each) for each in (setter.args[0], value)}) == 1
-
-
-def _sync(construction: Construction) -> Plain:
-    """A broadcast in front of the sharding, over the mesh where there is one."""
-    value = construction.value("sync_module_states")
-    if value is None or construction.constant(value) is False:
-        return Plain(ARGUMENTS["sync_module_states"].off)
-    context, sure = construction.context, construction.constant(value) is True
-    if not sure and not (is_pure(context, value) and construction.constant(value) is ...):
-        raise Stays("sync_module_states: the runtime broadcasts before it shards")
-    device, parts = construction.value("device_id"), sharding.plain(construction)
-    mesh = [part.shared["mesh"] for part in parts.values() if "mesh" in part.shared]
-    where = f", mesh={mesh[0]}" if mesh else ""
-    if device is not None and not mesh:
-        where = f", device={_copied(construction, device)}"
-    line = f"broadcast_module_states({{model}}{where})"
-    if not sure:
-        line = f"if {bracketed(_copied(construction, value))}:\n    {line}"
-    return Plain(
+def _sync(construction: Construction, value: ast.expr) -> Part:
+    """A broadcast in front of the sharding."""
+    if construction.constant(value) is False:
+        return Part("nothing is broadcast, as by default")
+    others = (construction.value("device_mesh"), construction.value("process_group"))
+    if construction.constant(value) is not True or others != (None, None):
+        raise AtRunTime("sync_module_states: the runtime broadcasts before it shards")
+    device = construction.value("device_id")
+    where = "" if device is None else f", device={construction.context.source(device)}"
+    return Part(
         "parameters and buffers are broadcast from rank 0 before the model is sharded",
-        above=(line,),
+        above=(f"broadcast_module_states({{model}}{where})",),
         imports=(Import(RUNTIME, "broadcast_module_states", construction.call.func),),
     )
 
 
-def _copied(construction: Construction, value: ast.expr) -> str:
-    """The source of a value, for new code.
+_LIMIT = "no effect under FSDP2, which needs no limit"
+_ORIGINAL = "no effect under FSDP2, which always keeps the original parameters"
+_WHOLE = "the runtime leaves these parameters whole in every unit"
+_NOTHING = "None: nothing is ignored"
+_ORDER = "the runtime records the order of the units and prefetches in that order"
+_INIT = "the runtime initializes each unit before it shards it, as FSDP1 did"
 
-    Raises:
-        Stays: if the value names FSDP1: imports are not swapped in a copy.
-    """
-    if any(node in construction.context.references for node in ast.walk(value)):
-        raise Stays(f"{construction.context.source(value)}: the value is a name of FSDP1")
-    return construction.context.source(value)
-
-
-_LEFT_WHOLE = "the runtime leaves these parameters whole in every unit"
-_NOTHING_IGNORED = "None: nothing is ignored"
-ARGUMENTS = {
-    "cpu_offload": Meaning(
-        CPU_OFFLOAD,
-        "the runtime offloads with CPUOffloadPolicy()",
-        "nothing is offloaded, as by default",
-        _cpu_offload,
-    ),
-    "backward_prefetch": Meaning(
-        BACKWARD_PREFETCH,
-        "FSDP2 always prefetches as BACKWARD_PRE does",
-        "the runtime switches prefetching off",
+ROWS = {
+    "process_group": Row(sharding.say, sharding.group),
+    "sharding_strategy": Row(sharding.say, sharding.strategy),
+    "cpu_offload": Row(_say_offload, _cpu_offload),
+    "auto_wrap_policy": Row(wrapping.say, wrapping.policy),
+    "backward_prefetch": Row(
+        _fixed(
+            BACKWARD_PREFETCH,
+            "FSDP2 always prefetches as BACKWARD_PRE does",
+            "the runtime switches prefetching off",
+        ),
         _backward_prefetch,
     ),
-    "forward_prefetch": Meaning(
-        FORWARD_PREFETCH,
-        "the runtime records the order of the units and prefetches in that order",
-        "off, as by default",
-        _only_off("forward_prefetch"),
+    "mixed_precision": Row(precision.say, precision.precision),
+    "ignored_modules": Row(_fixed(IGNORED, _WHOLE, _NOTHING), _only_off(_WHOLE, _NOTHING)),
+    "param_init_fn": Row(
+        _fixed(INIT_FUNCTION, _INIT, "None: nothing to initialize"),
+        _only_off(f"param_init_fn: {_INIT}", "None: nothing to initialize"),
     ),
-    "limit_all_gathers": Meaning(
-        LIMIT,
-        "no effect under FSDP2, which needs no limit",
-        "",
-        _no_effect("limit_all_gathers"),
-    ),
-    "use_orig_params": Meaning(
-        USE_ORIG_PARAMS,
-        "no effect under FSDP2, which always keeps the original parameters",
-        "",
-        _no_effect("use_orig_params"),
-    ),
-    "device_id": Meaning(
-        DEVICE_ID,
-        "the runtime makes this device the current one and moves the model there",
-        "None: the model is on its device already",
+    "device_id": Row(
+        _fixed(
+            DEVICE_ID,
+            "the runtime makes this device the current one and moves the model there",
+            "None: the model is on its device already",
+        ),
         _device_id,
     ),
-    "sync_module_states": Meaning(
-        SYNC,
-        "the runtime broadcasts parameters and buffers from rank 0 before it shards",
-        "nothing is broadcast, as by default",
+    "sync_module_states": Row(
+        _fixed(
+            SYNC,
+            "the runtime broadcasts parameters and buffers from rank 0 before it shards",
+            "nothing is broadcast, as by default",
+        ),
         _sync,
     ),
-    "param_init_fn": Meaning(
-        INIT_FUNCTION,
-        "the runtime initializes each unit before it shards it, as FSDP1 did",
-        "None: nothing to initialize",
-        _only_off("param_init_fn"),
+    "forward_prefetch": Row(
+        _fixed(FORWARD_PREFETCH, _ORDER, "off, as by default"),
+        _only_off(f"forward_prefetch: {_ORDER}", "off, as by default"),
     ),
-    "ignored_modules": Meaning(
-        IGNORED, _LEFT_WHOLE, _NOTHING_IGNORED, _only_off("ignored_modules")
-    ),
-    "ignored_states": Meaning(IGNORED, _LEFT_WHOLE, _NOTHING_IGNORED, _only_off("ignored_states")),
+    "limit_all_gathers": Row(_fixed(LIMIT, _LIMIT), _no_effect(_LIMIT)),
+    "use_orig_params": Row(_fixed(USE_ORIG_PARAMS, _ORIGINAL), _no_effect(_ORIGINAL)),
+    "ignored_states": Row(_fixed(IGNORED, _WHOLE, _NOTHING), _only_off(_WHOLE, _NOTHING)),
+    "device_mesh": Row(sharding.say, sharding.mesh),
 }
-RULES = tuple(dict.fromkeys(meaning.rule for meaning in ARGUMENTS.values()))
+RULES = (
+    *sharding.RULES,
+    *wrapping.RULES,
+    *precision.RULES,
+    CPU_OFFLOAD,
+    BACKWARD_PREFETCH,
+    FORWARD_PREFETCH,
+    LIMIT,
+    USE_ORIG_PARAMS,
+    DEVICE_ID,
+    SYNC,
+    INIT_FUNCTION,
+    IGNORED,
+)

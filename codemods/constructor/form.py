@@ -1,198 +1,200 @@
-"""The plain form of one constructor: what each argument adds to it, and what the rewrites of a file take care of together."""
+"""What one constructor becomes: torch's words where the file shows every value, a loop over `units` or a function elsewhere."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from fsdp_migrate.codemods.constructor import (
-    arguments,
-    precision,
-    recorded,
-    recorded_units,
-    sharding,
-    wrapping,
-)
+from fsdp_migrate.codemods.constructor import layout
+from fsdp_migrate.codemods.constructor.arguments import parts_of
 from fsdp_migrate.codemods.constructor.construction import (
-    CHOSEN,
-    CONSTRUCTOR,
     DIRECT,
-    PARTIAL,
-    SIGNATURE,
+    ENABLE_WRAP,
+    SUBCLASS,
+    WRAP,
     Construction,
 )
-from fsdp_migrate.codemods.constructor.dependence import GATHERED
-from fsdp_migrate.codemods.constructor.layout import Shape, edits
-from fsdp_migrate.codemods.constructor.plain import NOTHING, Plain, Stays
+from fsdp_migrate.codemods.constructor.part import AtRunTime, Part, merged
+from fsdp_migrate.codemods.constructor.silent import Hit, hits
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.edit.text import Refused, overlap
-from fsdp_migrate.codemods.rule import Edit, Found, Import
+from fsdp_migrate.codemods.rule import Edit, Import
+from fsdp_migrate.codemods.swap import written_out
 from fsdp_migrate.facts.file import values_given
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
 
-if TYPE_CHECKING:
-    from fsdp_migrate.codemods.constructor.options import Fixed
-
-# What goes where FSDP1's class was imported.
-_OF_FSDP = (TORCH, RUNTIME, "torch.distributed.device_mesh")
+_BUILTINS = ("reversed", "list", "isinstance", "dict")
+_META = re.compile(r"""["']meta["']|init_empty_weights|deferred_init|init_on_device|skip_init""")
 
 
 @dataclass(frozen=True, eq=False)
-class PlainForm:
-    """A constructor in plain PyTorch: its parts by argument, together, and how it is written."""
+class Form:
+    """A constructor on FSDP2.
 
-    construction: Construction
-    parts: dict[str, Plain]
-    whole: Plain
-    shape: Shape
-    skip_root: bool
-
-    def edits(self) -> list[Edit]:
-        """The edits that make it plain."""
-        return edits(self.construction, self.whole, self.shape, skip_root=self.skip_root)
-
-    def freeing(self) -> PlainForm:
-        """The form whose root frees its parameters after forward.
-
-        Raises:
-            Stays: if the strategy keeps them.
-        """
-        if "reshard_after_forward" in self.whole.shared:
-            raise Stays(f"its strategy keeps them, and the program {GATHERED}")
-        root = {**self.whole.root, "reshard_after_forward": "True"}
-        return replace(self, whole=replace(self.whole, root=root))
-
-    @property
-    def imports(self) -> tuple[Import, ...]:
-        """The names that it uses."""
-        at = self.construction.call.func
-        needs = (Import(TORCH, "fully_shard"), *self.whole.imports)
-        return tuple(need._replace(at=at) if need.module in _OF_FSDP else need for need in needs)
-
-    @property
-    def removed(self) -> tuple[ast.AST, ...]:
-        """The code that it takes away: of the call, all but the model and what its arguments keep."""
-        call, maker = self.construction.call, self.construction.maker
-        if maker is not None and maker.kind == PARTIAL:
-            return tuple(values_given(maker.call))
-        given = values_given(call)
-        kept = [self.construction.module, *self.whole.kept]
-        by_maker = () if maker is None else (maker.call,)
-        return (
-            *by_maker,
-            call.func,
-            *(value for value in given if value not in kept),
-            *self.whole.removed,
-        )
-
-
-def handled_by(
-    context: Context, forms: Sequence[PlainForm], own: Sequence[PlainForm]
-) -> set[ast.AST]:
-    """The nodes of a file that its rewrites take care of.
-
-    Raises:
-        Stays: if two of them change the same code.
+    Attributes:
+        message: what becomes of the call.
+        edits: makes the edits.
+        imports: the names that they use.
+        removed: code that they take away.
+        parts: what its arguments become, by name, in torch's words; empty where the runtime reads them.
     """
-    from fsdp_migrate.codemods.registry import asked
 
-    found: list[Found] = []
-    for codemod in asked(context, but=["constructor.findings"]):
-        plain = getattr(codemod, "plain", None)
-        found += codemod.find(context) if plain is None else plain(context, forms)
-    edited = [each for each in found if each.edits is not None]
-    try:
-        every = {edit for form in own for edit in form.edits()}
-        every |= {edit for each in edited if each.edits for edit in each.edits()}
-    except Refused as refusal:
-        raise Stays(str(refusal)) from None
-    if overlap(every):
-        raise Stays("two rewrites change the same code")
-    regions = [node for form in own for node in form.removed]
-    regions += [node for each in edited for node in each.removed]
-    handled = {node for region in regions for node in ast.walk(region)}
-    for each in edited:
-        handled.add(each.node)
-        if isinstance(each.node, ast.Call):
-            handled.add(each.node.func)
-    return handled
+    message: str
+    edits: Callable[[], Sequence[Edit]]
+    imports: tuple[Import, ...]
+    removed: tuple[ast.AST, ...]
+    parts: dict[str, Part] = field(default_factory=dict)
 
 
-# What translates which arguments by what the files show.
-_TRANSLATED: tuple[tuple[Callable[[Construction], dict[str, Plain]], tuple[str, ...]], ...] = (
-    (sharding.plain, ("process_group", "sharding_strategy", "device_mesh")),
-    (wrapping.plain, ("auto_wrap_policy",)),
-    *((partial(arguments.plain, name=name), (name,)) for name in arguments.ARGUMENTS),
-    (precision.plain, ("mixed_precision",)),
-)
+@dataclass(frozen=True)
+class Decision:
+    """What is decided of one constructor: its form, or all that keeps it on the bridge.
 
-
-def parts_of(construction: Construction) -> dict[str, Plain]:
-    """What each argument adds to the plain form.
-
-    Raises:
-        Stays: if an argument needs the runtime, or is not known here.
+    Attributes:
+        reasons: what keeps it there, each with the edit that removes it.
+        hits: what changes in silence all the same, where the form does not ask for it.
     """
-    parts = _parts(construction)
-    if construction.kind == CHOSEN:
-        parts["cls"] = recorded.chosen_class(construction)
-    if parts and parts["param_init_fn"].each:  # then each unit is broadcast by itself, too
-        parts["mixed_precision"] = precision.cast_behind(parts["mixed_precision"])
-        sync = parts["sync_module_states"]
-        each = (line.replace("{model}", "{module}") for line in sync.above)
-        parts["sync_module_states"] = replace(sync, above=(), each=tuple(each))
-        parts = {"param_init_fn": parts.pop("param_init_fn"), **parts}
-    return parts
+
+    form: Form | None
+    reasons: tuple[str, ...] = ()
+    hits: tuple[Hit, ...] = ()
 
 
-def _parts(construction: Construction) -> dict[str, Plain]:
-    if construction.users:
-        return {}
-    if construction.kind not in (DIRECT, CHOSEN) and construction.maker is None:
-        raise Stays(f"{construction.kind} makes the units when the program runs")
-    if construction.unknown:
-        raise Stays(f"`{construction.unknown[0].arg}` is not an argument of FSDP1")
-    if construction.is_partly_known or not construction.is_sure:
-        unknown = "some arguments come from an unpacked dictionary"
-        unsure = "wrap makes a unit where enable_wrap is around its call"
-        why = Stays(unknown if construction.is_sure else unsure)
-        return recorded.parts(construction, SIGNATURE[1:], why)
-    parts: dict[str, Plain] = {}
-    given = {argument.name for argument in construction.arguments}
-    for plain, names in _TRANSLATED:
-        if given.isdisjoint(names):  # the defaults are FSDP2's, too
-            parts.update(dict.fromkeys(names, NOTHING))
-            continue
-        try:
-            parts.update(plain(construction))
-        except Stays as stays:
-            parts.update(recorded.parts(construction, names, stays))
-    # On meta, FSDP1 gave it memory also without `param_init_fn`.
-    if construction.ran is not None and recorded_units.was_on_meta(construction.ran):
-        parts |= recorded.parts(construction, ["param_init_fn"], Stays("its model was on meta"))
-    if construction.fixed:
-        spare = tuple(s for each in construction.fixed for s in _spare(construction, each))
-        parts["**"] = Plain(statements=spare)
-    # The device is current before a mesh is made.
-    return {"device_id": parts["device_id"], **parts}
-
-
-def _spare(construction: Construction, known: Fixed) -> Iterator[ast.stmt]:
-    """The assignment of a dictionary that only constructors of this decision unpack."""
+def decide(construction: Construction) -> Decision:
+    """The form of one constructor, whatever others do."""
     context = construction.context
-    calls = [use for use in known.uses if isinstance(use, ast.Call)]
-    if all(context.fsdp1(call.func) == CLASS for call in calls):
-        if not any(context.silenced(CONSTRUCTOR, call) for call in calls):
-            yield known.statement
+    if construction.kind == SUBCLASS:
+        return Decision(
+            None, ("a subclass of FSDP1's class has no counterpart: derive from nn.Module",)
+        )
+    if construction.unknown:
+        name = construction.unknown[0].arg
+        return Decision(None, (f"`{name}` is not an argument of FSDP1: remove it",))
+    found = tuple(hits(construction))
+    if found and context.form == "auto":
+        return Decision(None, tuple(map(str, found)))
+    return Decision(form_of(construction), hits=found)
 
 
-def why_not(construction: Construction) -> str:
-    """Why a constructor's own arguments keep it on the bridge; "" if they do not."""
+def form_of(construction: Construction) -> Form:
+    """The form of a constructor that leaves the bridge."""
+    context, like_fsdp1 = construction.context, construction.context.form == "auto"
+    place = layout.place_of(construction) if construction.kind == DIRECT else None
+    if place is None or not _are_free(context, construction.call):
+        return _by_function(construction, like_fsdp1=like_fsdp1)
     try:
-        parts_of(construction)
-    except Stays as stays:
-        return str(stays)
-    return ""
+        parts = _parts(construction)
+    except AtRunTime:
+        return _by_units(construction, place, like_fsdp1=like_fsdp1)
+    whole = merged(parts.values())
+    if not all(_is_free(context, construction.call, need) for need in whole.imports):
+        return _by_units(construction, place, like_fsdp1=like_fsdp1)
+    message = "becomes fully_shard(...): the model is sharded in place and stays the same object"
+    if whole.units:
+        message = "becomes fully_shard(...) on every unit, children before parents, the model last"
+    calls = () if like_fsdp1 else tuple(need for _, need in whole.below)
+    return Form(
+        message,
+        lambda: [
+            *layout.in_torchs_words(construction, whole, place, like_fsdp1=like_fsdp1),
+            *(edit for more in whole.edits for edit in more()),
+        ],
+        (*_imports(construction, like_fsdp1=like_fsdp1), *whole.imports, *calls),
+        (*_given(construction), *whole.removed),
+        parts,
+    )
+
+
+def _parts(construction: Construction) -> dict[str, Part]:
+    """The arguments in torch's words.
+
+    Raises:
+        AtRunTime: if one has none, or the model may be on the meta device, where the runtime gives it memory.
+    """
+    files = construction.context.program.files
+    if any(_META.search(file.text) for file in files):
+        raise AtRunTime("the model may be on the meta device")
+    return parts_of(construction)
+
+
+def _by_units(construction: Construction, place: layout.Place, *, like_fsdp1: bool) -> Form:
+    renames, needs, gone = _written_out(construction)
+    return Form(
+        "becomes fully_shard(...) on every unit that FSDP1 would make: units(...) reads its arguments",
+        lambda: layout.by_units(construction, place, renames, like_fsdp1=like_fsdp1),
+        (*_imports(construction, like_fsdp1=like_fsdp1), _runtime("units", construction), *needs),
+        (construction.call.func, *gone),
+    )
+
+
+def _by_function(construction: Construction, *, like_fsdp1: bool) -> Form:
+    """A function of the file's own in the place of the class, which shards what it is given."""
+    context, call = construction.context, construction.call
+    if construction.kind == WRAP:
+        message = "wraps by the function that `enable_wrap` is given"
+        return Form(message, list, (), ())
+    names = [call.func, *call.args, *(keyword.value for keyword in call.keywords)]
+    cls = next(each for each in names if context.references.get(each) == CLASS)
+    shared = context.program.kept.setdefault("functions", {})
+    key = str(context.file.path)
+    name, first = shared.setdefault(key, (context.free(layout.SHARD, cls), call))
+    _, top = name, layout.above_of(context, first)
+
+    def edits() -> list[Edit]:
+        code = layout.function(name, like_fsdp1=like_fsdp1)
+        defined = [layout.defined_above(context, top, code)] if first is call else []
+        return [*defined, context.rename(cls, name)]
+
+    what = "its units are made" if construction.kind == ENABLE_WRAP else "the model is sharded"
+    return Form(
+        f"becomes {name}(...), a function above: {what} in place by fully_shard",
+        edits,
+        (*_imports(construction, like_fsdp1=like_fsdp1), _runtime("units", construction)),
+        (cls,),
+    )
+
+
+def _imports(construction: Construction, *, like_fsdp1: bool) -> tuple[Import, ...]:
+    needs = (Import(TORCH, "fully_shard", construction.call.func),)
+    return (*needs, _runtime("like_fsdp1", construction)) if like_fsdp1 else needs
+
+
+def _runtime(name: str, construction: Construction) -> Import:
+    return Import(RUNTIME, name, construction.call.func)
+
+
+def _given(construction: Construction) -> list[ast.AST]:
+    """The code of a call that goes with it: all but the model."""
+    given = [each for each in values_given(construction.call) if each is not construction.module]
+    return [construction.call.func, *given]
+
+
+def _written_out(construction: Construction) -> tuple[list[Edit], list[Import], list[ast.AST]]:
+    """The edits of names like `torch.distributed.fsdp.ShardingStrategy` inside of a call, what they need, and the nodes."""
+    context, inside = construction.context, set(ast.walk(construction.call))
+    edits: list[Edit] = []
+    needs: list[Import] = []
+    nodes: list[ast.AST] = []
+    for node, target in written_out(context):
+        if node in inside and node is not construction.call.func:
+            name = (
+                node.attr if node in context.references and isinstance(node, ast.Attribute) else ""
+            )
+            edits.append(context.replace(node, f"{target}.{name}".rstrip(".")))
+            needs.append(Import(target, "", node))
+            nodes.append(node)
+    return edits, needs, nodes
+
+
+def _are_free(context: Context, at: ast.AST) -> bool:
+    """Whether the names of the code mean at a place what they mean to it."""
+    scope = context.file.scope_of(at)
+    needs = (Import(TORCH, "fully_shard"), Import(RUNTIME, "like_fsdp1"), Import(RUNTIME, "units"))
+    return not any(map(scope.lookup, _BUILTINS)) and all(
+        _is_free(context, at, need) for need in needs
+    )
+
+
+def _is_free(context: Context, at: ast.AST, need: Import) -> bool:
+    return context.means(need.name, at, f"{need.module}.{need.name}")

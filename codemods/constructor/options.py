@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,64 +16,6 @@ class Key:
     name: str
     value: ast.expr
     node: ast.AST
-
-
-@dataclass(frozen=True, eq=False)
-class Fixed:
-    """A dictionary that nothing changes: its keys, and the assignment, which is written for constructors alone."""
-
-    keys: list[Key]
-    statement: ast.stmt
-    uses: list[ast.AST]
-
-
-def fixed(context: Context, dictionary: ast.expr, at: ast.AST) -> Fixed | None:
-    """The dictionary that a name certainly has at a place: a literal, which is only unpacked; None for any other."""
-    file = context.file
-    if not isinstance(dictionary, ast.Name):
-        return None
-    found = file.variable(dictionary)
-    binding = found.bindings[0] if found and len(found.bindings) == 1 else None
-    if found is None or not isinstance(binding, Assigned):
-        return None
-    keywords = [file.parents[read] for read in file.reads(dictionary)]
-    if not all(isinstance(each, ast.keyword) and each.arg is None for each in keywords):
-        return None
-    if found.scope is file.scope and context.is_for_others(dictionary.id):
-        return None
-    keys = list(_literal(binding.value))
-    names = [n for key in keys for n in ast.walk(key.value) if isinstance(n, ast.Name)]
-    if not _is_whole(binding.value) or not all(_is_same(context, name, at) for name in names):
-        return None
-    statement = file.statement(binding.target)
-    if not context.is_alone(statement) or len(getattr(statement, "targets", [0])) != 1:
-        return None  # it could not be taken away with its calls
-    return Fixed(keys, statement, [file.parents[each] for each in keywords])
-
-
-def _is_whole(value: ast.expr) -> bool:
-    """Whether all keys of a dictionary are written in its literal."""
-    if isinstance(value, ast.Dict):
-        return all(isinstance(key, ast.Constant) for key in value.keys)
-    is_dict = isinstance(value, ast.Call) and getattr(value.func, "id", "") == "dict"
-    return is_dict and not value.args and all(keyword.arg for keyword in value.keywords)  # type: ignore[attr-defined]
-
-
-def _is_same(context: Context, name: ast.Name, at: ast.AST) -> bool:
-    """Whether a name means the same at another place: nothing gives it a second value.
-
-    Imports of one name all give it the same, and so do those of parts of one package.
-    """
-    here, there = context.file.variable(name), context.file.variable(name, at)
-    return here == there and len({_imported(each) for each in context.file.bindings(name)}) <= 1
-
-
-def _imported(binding: Binding) -> object:
-    """What an import binds: two that bind the same are equal. Any other binding is itself."""
-    if not isinstance(binding, Imported):
-        return binding
-    named = binding.member or binding.alias.asname
-    return (binding.module, binding.member) if named else None  # None: the package of that name
 
 
 def given_keys(context: Context, dictionary: ast.expr) -> list[Key]:

@@ -8,23 +8,16 @@ keeps every BatchNorm in full precision.
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
+from collections.abc import Mapping
 
 from fsdp_migrate.codemods.constructor.construction import Argument, Construction
-from fsdp_migrate.codemods.constructor.plain import (
-    Plain,
-    Said,
-    Stays,
-    bracketed,
-    is_given,
-    rewritten,
-)
-from fsdp_migrate.codemods.constructor.translate import casts, mp_policy, translated
+from fsdp_migrate.codemods.constructor.part import AtRunTime, Part, bracketed, rewritten
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit import text
 from fsdp_migrate.codemods.rule import Edit, Import, Rule
 from fsdp_migrate.facts.file import values_given
-from fsdp_migrate.findings import Action
+from fsdp_migrate.facts.names import RUNTIME, TORCH
+from fsdp_migrate.facts.reach import reach_of
 
 POLICY = Rule(
     "FSDP213",
@@ -46,93 +39,116 @@ _FIELDS = (
     "cast_root_forward_inputs",
     "_module_classes_to_ignore",
 )
-_WHEN_RUN = "mixed_precision is known only when the program runs"
+_TYPES = ("param_dtype", "reduce_dtype")
+# Where a model may get a BatchNorm from: FSDP1, given a policy, makes it a unit in full precision.
+_NORMS = ("BatchNorm", "batch_norm", "torchvision", "timm")
 
 
-def say(construction: Construction, argument: Argument) -> tuple[Rule, Said]:
-    """What the bridge does with a MixedPrecision."""
+def say(construction: Construction, argument: Argument) -> tuple[Rule, str]:
+    """What the runtime does with a MixedPrecision."""
     if construction.is_none(argument.value):
-        return POLICY, Said("None: full precision, the default")
+        return POLICY, "None: full precision, the default"
     made = construction.context.value(argument.value)
     fields = _fields(construction.context, made.node) if made is not None else None
     if fields is None:
-        return POLICY, Said("the runtime reads it when the program runs")
-    if fields.get("keep_low_precision_grads", False) is not False:
-        message = (
+        return POLICY, "the runtime reads it when the program runs"
+    if keeps_low_precision_gradients(construction, argument):
+        return LOW_PRECISION_GRADS, (
             "keep_low_precision_grads has no counterpart, and the runtime raises ValueError: "
             "cast the gradients before optimizer.step()"
         )
-        return LOW_PRECISION_GRADS, Said(message, Action.MANUAL)
     if "buffer_dtype" in fields:
-        return BUFFERS, Said(
-            "the runtime makes it a MixedPrecisionPolicy and casts buffers to buffer_dtype"
-        )
-    return POLICY, Said(
+        text = "the runtime makes it a MixedPrecisionPolicy and casts buffers to buffer_dtype"
+        return BUFFERS, text
+    return POLICY, (
         "the runtime makes it a MixedPrecisionPolicy and casts inputs at the root only, as FSDP1 did"
     )
 
 
-def plain(construction: Construction) -> dict[str, Plain]:
-    """What mixed precision is in plain PyTorch.
+def keeps_low_precision_gradients(construction: Construction, argument: Argument) -> bool:
+    """Whether a MixedPrecision asks for what FSDP2 does not have."""
+    made = construction.context.value(argument.value)
+    fields = _fields(construction.context, made.node) if made is not None else None
+    return (fields or {}).get("keep_low_precision_grads", False) is not False
+
+
+def precision(construction: Construction, value: ast.expr) -> Part:
+    """`mp_policy=`, where the file shows the types.
 
     Raises:
-        Stays: if it needs the runtime, or is known only when the program runs.
+        AtRunTime: if it needs the runtime, or is known only when the program runs.
     """
-    value = construction.value("mixed_precision")
-    if value is None:
-        return {"mixed_precision": Plain("None: full precision, the default")}
-    context = construction.context
+    context, has_policy = construction.context, construction.value("auto_wrap_policy") is not None
+    if has_policy and any(reach_of(context.program).has_word(word) for word in _NORMS):
+        raise AtRunTime("mixed_precision: the runtime keeps BatchNorms in full precision")
     made = rewritten(
         context,
         value,
         lambda leaf: _policy(context, leaf),
+        construction.call,
         change=lambda leaf: _edits(context, leaf),
     )
     if made is None:
-        raise Stays(_WHEN_RUN)
+        raise AtRunTime("mixed_precision: the runtime reads it when the program runs")
     every = [_fields(context, leaf) or {} for leaf in made.leaves]
-    parts = [translated("mixed_precision", fields) for fields in every]
-    buffers = {line for part in parts for line in part.above}
+    buffers = {fields.get("buffer_dtype") for fields in every}
     flags = {(casts(fields, below=True), casts(fields, below=False)) for fields in every if fields}
-    if len(flags) > 1 or len(buffers) > 1 or (buffers and len(every) > 1):
-        raise Stays("the branches of mixed_precision differ in more than types")
+    if len(flags) > 1 or len(buffers) > 1:
+        raise AtRunTime("mixed_precision: its branches differ in more than types")
     below, root = flags.pop() if flags else (False, True)
+    buffer = buffers.pop() if buffers else None
     where = "in every unit" if below else "at the root only" if root else "nowhere"
     message = f"becomes MixedPrecisionPolicy; inputs are cast {where}, as in FSDP1"
-    if buffers:
-        message += "; the runtime casts buffers"
-    imports = {need.name: need for part in parts for need in part.imports}
-    above = tuple(buffers)
-    given = Plain(
-        message, above=above, imports=tuple(imports.values()), edits=made.edits, removed=made.leaves
+    options = ""
+    calls: tuple[tuple[str, Import], ...] = ()
+    if buffer is not None:
+        message += f"; buffers are cast to {buffer}"
+        options = f"buffer_dtype={buffer}"
+        need = Import(RUNTIME, "cast_buffers", construction.call.func)
+        calls = ((f"cast_buffers({{model}}, {buffer})", need),)
+    if not any(name in fields for fields in every for name in _TYPES):
+        if made.name:
+            raise AtRunTime("mixed_precision: it names no type for parameters or gradients")
+        return Part(message, like_fsdp1=options, below=calls, removed=made.removed)
+    above: tuple[str, ...] = ()
+    imports = [Import(TORCH, "MixedPrecisionPolicy", construction.call.func)]
+    child = name = made.text
+    if has_policy:
+        name = made.name or context.free("mp_policy", construction.call)
+        above = () if made.name else (f"{name} = {bracketed(made.text)}",)
+        child = name
+        if below != root:
+            child = f"replace({name}, cast_forward_inputs={below})"
+            imports.append(Import("dataclasses", "replace"))
+    return Part(
+        message,
+        child={"mp_policy": child},
+        root={"mp_policy": name},
+        above=above,
+        like_fsdp1=options,
+        below=calls,
+        imports=tuple(imports),
+        edits=made.edits,
+        removed=made.removed,
     )
-    if "MixedPrecisionPolicy" not in imports:
-        raise Stays("mixed_precision names no type for parameters or gradients")
-    if not made.name and not is_given(construction, "auto_wrap_policy"):
-        return {"mixed_precision": replace(given, shared={"mp_policy": made.text})}
-    name = made.name or context.free("mp_policy", construction.call)
-    if not made.name:
-        above = (*above, f"{name} = {bracketed(made.text)}")
-    child = name
-    if below != root and is_given(construction, "auto_wrap_policy"):
-        child = f"replace({name}, cast_forward_inputs={below})"
-        given = replace(given, imports=(*given.imports, Import("dataclasses", "replace")))
-    policies = {"child": {"mp_policy": child}, "root": {"mp_policy": name}}
-    return {"mixed_precision": replace(given, above=above, **policies)}  # type: ignore[arg-type]
 
 
-def without_buffers(part: Plain) -> Plain:
-    """The plain form for a model that has no buffers to cast."""
-    needs = tuple(need for need in part.imports if need.name != "cast_buffers")
-    return replace(cast_behind(part), below=(), imports=needs)
+def mp_policy(fields: Mapping[str, object]) -> str:
+    """The policy of the root, as source.
+
+    FSDP1 casts the inputs of the root for either flag (`_runtime_utils.py`, `_root_pre_forward` and `_pre_forward`), and
+    those below for `cast_forward_inputs` alone.
+    """
+    given = [f"{name}={fields[name]}" for name in _TYPES if name in fields]
+    if not casts(fields, below=False):
+        given.append("cast_forward_inputs=False")
+    return f"MixedPrecisionPolicy({', '.join(given)})"
 
 
-def cast_behind(part: Plain) -> Plain:
-    """The plain form for a model whose buffers have no values before it is sharded."""
-    cast = tuple(line for line in part.above if line.startswith("cast_buffers"))
-    return replace(
-        part, above=tuple(e for e in part.above if e not in cast), below=cast or part.below
-    )
+def casts(fields: Mapping[str, object], *, below: bool) -> bool:
+    """Whether a unit's inputs are cast: the root's, or those of the units below it."""
+    everywhere = bool(fields.get("cast_forward_inputs", False))
+    return everywhere or (not below and bool(fields.get("cast_root_forward_inputs", True)))
 
 
 def _fields(context: Context, call: ast.expr) -> dict[str, object] | None:
@@ -161,7 +177,9 @@ def _policy(context: Context, leaf: ast.expr) -> str | None:
     flags = [(fields or {}).get(name, False) for name in _FIELDS[3:6]]
     if fields is None or not all(isinstance(flag, bool) for flag in flags):
         return None
-    return mp_policy(fields, below=False)
+    if flags[0] or "_module_classes_to_ignore" in fields:
+        return None
+    return mp_policy(fields)
 
 
 def _edits(context: Context, leaf: ast.expr) -> list[Edit]:

@@ -7,22 +7,10 @@ are freed after forward. FSDP2 has an argument for each, `mesh` and `reshard_aft
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
 
 from fsdp_migrate.codemods.constructor.construction import Argument, Construction
-from fsdp_migrate.codemods.constructor.plain import (
-    Plain,
-    Rewritten,
-    Said,
-    Stays,
-    bound,
-    device_type,
-    is_pure,
-    rewritten,
-)
-from fsdp_migrate.codemods.constructor.translate import HYBRID, reshard_after_forward
-from fsdp_migrate.codemods.rule import Import, Rule
-from fsdp_migrate.facts.names import RUNTIME
+from fsdp_migrate.codemods.constructor.part import AtRunTime, Part, bound, rewritten
+from fsdp_migrate.codemods.rule import Rule
 
 FULL_SHARD = Rule("FSDP101", "full-shard", "FULL_SHARD is FSDP2's default")
 SHARD_GRAD_OP = Rule(
@@ -58,6 +46,9 @@ _STRATEGIES = {
     "HYBRID_SHARD": (HYBRID_SHARD, "the runtime builds the mesh (replicate, shard)"),
     "_HYBRID_SHARD_ZERO2": (HYBRID_SHARD, "the runtime builds the mesh (replicate, shard)"),
 }
+# FULL_SHARD leaves the choice to FSDP2: freed after forward below the root, kept at the root.
+_RESHARD = {"FULL_SHARD": "None", "SHARD_GRAD_OP": "False"}
+_WITH_MESH = {"HYBRID_SHARD": "None", "_HYBRID_SHARD_ZERO2": "False"}
 _DEFAULT = "# None is FSDP2's default: freed after forward, except at the root"
 _WORLD = {"torch.distributed.group.WORLD", "torch.distributed.GroupMember.WORLD"}
 _INIT_DEVICE_MESH = {
@@ -66,138 +57,95 @@ _INIT_DEVICE_MESH = {
 }
 
 
-def say(construction: Construction, argument: Argument) -> tuple[Rule, Said]:
-    """What the bridge does with one of these arguments."""
+def say(construction: Construction, argument: Argument) -> tuple[Rule, str]:
+    """What the runtime does with one of these arguments."""
     none = construction.is_none(argument.value)
     if argument.name == "process_group":
-        text = "all ranks, the default" if none else "the runtime makes a mesh from this group"
-        return GROUP, Said(text)
+        return GROUP, (
+            "all ranks, the default" if none else "the runtime makes a mesh of this group's ranks"
+        )
     if argument.name == "device_mesh":
-        text = (
+        return MESH, (
             "all ranks, the default" if none else "the runtime takes the mesh and reads its shape"
         )
-        return MESH, Said(text)
     if none:
-        return FULL_SHARD, Said("None is FULL_SHARD, FSDP2's default")
+        return FULL_SHARD, "None is FULL_SHARD, FSDP2's default"
     member = construction.member(argument.value, "ShardingStrategy")
     if member in _STRATEGIES:
-        rule, text = _STRATEGIES[member]
-        return rule, Said(text)
-    return DYNAMIC, Said("the runtime reads the strategy when the program runs")
+        return _STRATEGIES[member]
+    return DYNAMIC, "the runtime reads the strategy when the program runs"
 
 
-def plain(construction: Construction) -> dict[str, Plain]:
-    """What these arguments are in plain PyTorch, by name.
-
-    Raises:
-        Stays: if one needs the runtime.
-    """
-    made, members = _members(construction)
-    group, given = _group(construction), construction.value("device_mesh")
-    said = (
-        _STRATEGIES[members[0]][1]
-        if len(members) == 1
-        else "each branch becomes its value of reshard_after_forward"
-    )
-    text, above = bound(construction, "reshard_after_forward", made.text)
-    if above and "FULL_SHARD" in members:
-        above = (_DEFAULT, *above)
-    shared = {} if text == "None" else {"reshard_after_forward": text}
-    part = Plain(said, shared, above=above, edits=made.edits, statements=made.statements)
-    part = replace(part, removed=made.removed)
-    by_group = Plain("is removed: the default mesh has all ranks")
-    by_mesh = Plain("all ranks, the default")
-    if given is not None:
-        by_mesh = _mesh(construction, given, hybrid=[member in HYBRID for member in members])
-    elif not {*members} <= {"FULL_SHARD", "SHARD_GRAD_OP"}:
-        by_group = _built(construction, members[0], made, group)
-        part = replace(part, removed=())  # the function that builds the mesh reads the strategy
-    elif group is not None:
-        by_group = _of_group(construction, group)
-    return {"process_group": by_group, "sharding_strategy": part, "device_mesh": by_mesh}
-
-
-def _members(construction: Construction) -> tuple[Rewritten, list[str]]:
-    """The strategy with its members translated, and the members.
+def strategy(construction: Construction, value: ast.expr) -> Part:
+    """`reshard_after_forward=`, where the file shows the strategy and torch's own mesh will do.
 
     Raises:
-        Stays: if it may have another value.
+        AtRunTime: if it may have another value, or needs a mesh that the runtime builds.
     """
-    value, context = construction.value("sharding_strategy"), construction.context
-    if value is None:
-        return Rewritten("None", ()), ["FULL_SHARD"]
+    table = _WITH_MESH if construction.value("device_mesh") is not None else _RESHARD
 
     def member(leaf: ast.expr) -> str:
         if isinstance(leaf, ast.Constant) and leaf.value is None:
             return "FULL_SHARD"
         owner, name = construction.member_of(leaf)
-        return name if owner == "ShardingStrategy" and name in _STRATEGIES else ""
+        return name if owner == "ShardingStrategy" else ""
 
     def text(leaf: ast.expr) -> str | None:
-        return reshard_after_forward(member(leaf)) if member(leaf) else None
+        return (_RESHARD | table).get(member(leaf))
 
-    made = rewritten(context, value, text, name="reshard_after_forward")
+    made = rewritten(
+        construction.context, value, text, construction.call, name="reshard_after_forward"
+    )
     if made is None:
-        raise Stays("sharding_strategy is known only when the program runs")
-    texts = {reshard_after_forward(member(leaf)) for leaf in made.leaves}
-    if len(texts) == 1 and not made.edits and is_pure(context, value):
-        made = replace(made, text=texts.pop())
-    return made, list(dict.fromkeys(map(member, made.leaves)))
+        raise AtRunTime("sharding_strategy: the runtime reads it and builds its mesh")
+    members = list(dict.fromkeys(map(member, made.leaves)))
+    texts = list(dict.fromkeys(map(text, made.leaves)))
+    said = "each branch becomes its value of reshard_after_forward"
+    if len(members) == 1:
+        said = _STRATEGIES[members[0]][1]
+        if members[0] in _WITH_MESH:
+            said = "device_mesh has both of its dimensions"
+    if len(texts) == 1 and not made.edits:
+        shared = {} if texts[0] == "None" else {"reshard_after_forward": str(texts[0])}
+        return Part(said, shared, removed=made.removed)
+    name, above = bound(construction, "reshard_after_forward", made.text)
+    if above and "None" in texts:
+        above = (_DEFAULT, *above)
+    shared = {"reshard_after_forward": name}
+    return Part(said, shared, above=above, edits=made.edits, removed=made.removed)
 
 
-def _group(construction: Construction) -> ast.expr | None:
-    """The process group, if it is not certainly that of all ranks."""
-    group = construction.value("process_group")
-    return None if group is None or construction.context.dotted(group) & _WORLD else group
+def group(construction: Construction, value: ast.expr) -> Part:
+    """Nothing, where the group is certainly that of all ranks.
+
+    Raises:
+        AtRunTime: for any other group.
+    """
+    if construction.context.dotted(value) & _WORLD:
+        return Part("is removed: the default mesh has all ranks")
+    raise AtRunTime("process_group: the runtime makes a mesh of this group's ranks")
 
 
-def _built(
-    construction: Construction, member: str, made: Rewritten, group: ast.expr | None
-) -> Plain:
-    """The mesh of a strategy that needs two dimensions, made by the runtime."""
-    device = device_type(construction)
-    strategy = construction.value("sharding_strategy")
-    if not device or made.edits or made.statements or strategy is None:
-        raise Stays(f"sharding_strategy: {member} needs a mesh that the runtime builds")
-    source = construction.context.source
-    more = "" if group is None else f", process_group={source(group)}"
-    name = construction.context.free("mesh", construction.call)
-    return Plain(
-        "the runtime builds the mesh for this strategy",
-        shared={"mesh": name},
-        above=(f'{name} = build_mesh({source(strategy)}, "{device}"{more})',),
-        imports=(Import(RUNTIME, "build_mesh"),),
-        kept=(strategy,),
-    )
+def mesh(construction: Construction, value: ast.expr) -> Part:
+    """`mesh=`, if this file shows a mesh of one dimension, or for a hybrid strategy one of two with names.
 
-
-def _of_group(construction: Construction, group: ast.expr) -> Plain:
-    """The mesh of a group that is not None."""
+    Raises:
+        AtRunTime: if the shape of the mesh is not seen.
+    """
     context = construction.context
-    value = context.value(group)
-    made = isinstance(value.node, ast.Call) if value is not None else False
-    device = device_type(construction)
-    if not made or not device:
-        raise Stays("process_group: the runtime makes a mesh from this group")
-    name = context.free("mesh", construction.call)
-    return Plain(
-        "becomes a mesh made from this group: the same ranks communicate as before",
-        shared={"mesh": name},
-        above=(f'{name} = DeviceMesh.from_group({context.source(group)}, "{device}")',),
-        imports=(Import("torch.distributed.device_mesh", "DeviceMesh"),),
-    )
-
-
-def _mesh(construction: Construction, mesh: ast.expr, *, hybrid: list[bool]) -> Plain:
-    """`mesh=`, if this file shows a mesh of one dimension, or for a hybrid strategy one of two with names."""
-    made = construction.context.value(mesh)
-    if made is None or made.file is not construction.context.file:
-        raise Stays("the shape of device_mesh is known only when the program runs")
-    seen = _dimensions(construction, made.node)
-    if seen != (2, True) if all(hybrid) else any(hybrid) or seen[0] != 1:
-        raise Stays("the shape of device_mesh is known only when the program runs")
-    text, above = bound(construction, "mesh", construction.context.source(mesh))
-    return Plain("becomes the argument mesh", shared={"mesh": text}, above=above)
+    given = construction.value("sharding_strategy")
+    member = construction.member(given, "ShardingStrategy") if given is not None else "FULL_SHARD"
+    made = context.value(value)
+    wanted = (2, True) if member in _WITH_MESH else (1, ...)
+    seen = _dimensions(construction, made.node) if made and made.file is context.file else (0, ...)
+    if (
+        member not in _WITH_MESH | _RESHARD
+        or seen[0] != wanted[0]
+        or wanted[1] not in (..., seen[1])
+    ):
+        raise AtRunTime("device_mesh: the runtime reads its shape")
+    text, above = bound(construction, "mesh", context.source(value))
+    return Part("becomes the argument mesh", shared={"mesh": text}, above=above)
 
 
 def _dimensions(construction: Construction, made: ast.expr) -> tuple[int, bool]:

@@ -8,18 +8,14 @@ by the runtime, as FSDP1 does.
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from fsdp_migrate.codemods.constructor.construction import FORMER_NAMES, Argument, Construction
-from fsdp_migrate.codemods.constructor.plain import Plain, Said, Stays, spent
-from fsdp_migrate.codemods.constructor.translate import unit_condition
+from fsdp_migrate.codemods.constructor.construction import Argument, Construction
+from fsdp_migrate.codemods.constructor.part import AtRunTime, Part, is_same
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import spliced
 from fsdp_migrate.codemods.rule import Rule
-from fsdp_migrate.facts.names import CLASS
-from fsdp_migrate.facts.program import UNKNOWN, Definition, External
+from fsdp_migrate.facts.program import Definition, External
 from fsdp_migrate.facts.values import Value
 
 CLASS_POLICY = Rule(
@@ -34,61 +30,44 @@ RULES = (CLASS_POLICY, RUNTIME_POLICY)
 _CONTAINERS = {"ModuleList", "ModuleDict", "ParameterList", "ParameterDict"}
 
 
-def say(construction: Construction, argument: Argument) -> tuple[Rule, Said]:
-    """What the bridge does with a policy."""
+def say(construction: Construction, argument: Argument) -> tuple[Rule, str]:
+    """What the runtime does with a policy."""
     if construction.is_none(argument.value):
-        return CLASS_POLICY, Said("None: the whole model is one unit")
-    try:
-        units = _units(construction, argument.value)
-    except Stays as stays:
-        return RUNTIME_POLICY, Said(f"the runtime applies it as FSDP1 did: {stays}")
-    if not units.classes:
-        return RUNTIME_POLICY, Said("the runtime tests every module with this condition")
-    return CLASS_POLICY, Said("the runtime makes every module of these classes a unit")
+        return CLASS_POLICY, "None: the whole model is one unit"
+    rule = CLASS_POLICY if named_classes(construction) else RUNTIME_POLICY
+    return rule, "the runtime applies it and gives the modules that FSDP1 would wrap"
 
 
-def plain(construction: Construction) -> dict[str, Plain]:
-    """The units by class or by a condition; nothing where there is no policy.
+def policy(construction: Construction, value: ast.expr) -> Part:
+    """The units by class, by a condition or as the list that the policy looks into.
 
     Raises:
-        Stays: if the policy looks at the model in other ways, or is not known here.
+        AtRunTime: if the policy looks at the model in other ways, or is not known here.
     """
-    value = construction.value("auto_wrap_policy")
-    if value is None:
-        return {"auto_wrap_policy": Plain("None: the whole model is one unit")}
-    context, units = construction.context, _units(construction, value)
-    shared = list(_arguments(context, value))
-    statements = spent(context, units.made, [each for each in shared if each is not value])
-    if statements is None:
-        raise Stays("auto_wrap_policy is also used elsewhere")
-    if value in shared[1:]:
-        statements = ()  # the first constructor takes them away
-    which = "of these classes" if units.classes else "that meets the condition"
-    return {
-        "auto_wrap_policy": Plain(
-            f"becomes a loop that shards every module {which}, children before parents",
-            units=units.condition,
-            statements=statements,
-            removed=(units.made.node,),
-        )
-    }
+    context = construction.context
+    made = context.value(value)
+    if made is None or made.file is not context.file or not isinstance(made.node, ast.Call):
+        raise AtRunTime("auto_wrap_policy: the runtime applies it to the model")
+    condition = _lambda(context, made)
+    if condition is not None:
+        names = _names_of(condition.body, condition.args.args[0].arg)
+        if not all(is_same(context, name, construction.call) for name in names):
+            raise AtRunTime("auto_wrap_policy: its names mean something else at the constructor")
+        units, which = _of_loop(context, condition), "that meets the condition"
+    else:
+        classes = named_classes(construction)
+        if not classes or not all(_is_unit(context, cls) for cls in classes):
+            raise AtRunTime("auto_wrap_policy: the runtime applies it to the model")
+        units, which = unit_condition([context.source(c) for c in classes]), "of these classes"
+    return Part(
+        f"becomes a loop that shards every module {which}, children before parents", units=units
+    )
 
 
-def _arguments(context: Context, policy: ast.expr) -> Iterator[ast.expr]:
-    """The constructors' arguments that are the same name: they share a policy, and become plain together."""
-    for load in context.file.loads.get(getattr(policy, "id", ""), ()):
-        keyword = context.file.parents[load]
-        call = context.file.parents[keyword]
-        if isinstance(keyword, ast.keyword) and isinstance(call, ast.Call):
-            is_policy = FORMER_NAMES.get(keyword.arg or "", keyword.arg) == "auto_wrap_policy"
-            if is_policy and context.references.get(call.func) == CLASS:
-                yield load
-
-
-def classes_of(construction: Construction) -> list[ast.expr] | None:
-    """The classes that a policy selects units by; None if there is no policy, or it selects by something else."""
-    value = construction.value("auto_wrap_policy")
-    return None if value is None else _units(construction, value).classes or None
+def unit_condition(classes: Sequence[str]) -> str:
+    """The condition by which `{module}` is a unit."""
+    named = classes[0] if len(classes) == 1 else f"({', '.join(classes)})"
+    return f"isinstance({{module}}, {named})"
 
 
 def named_classes(construction: Construction) -> list[ast.expr]:
@@ -99,60 +78,7 @@ def named_classes(construction: Construction) -> list[ast.expr]:
         return []
     given = _collection(context, made)
     elements = list(given.elts) if isinstance(given, ast.Set | ast.List | ast.Tuple) else []
-    known = all(_same_at(context, cls, construction.call) for cls in elements)
-    return elements if known else []
-
-
-def listed(construction: Construction) -> str:
-    """The list of the model's whose modules are units: `layers` of `m in list(model.layers)`; "" for any other policy."""
-    value = construction.value("auto_wrap_policy")
-    made = construction.context.value(value) if value is not None else None
-    function = _lambda(construction.context, made) if made is not None else None
-    body = function.body if function is not None else None
-    if not isinstance(body, ast.Compare) or construction.module is None:
-        return ""
-    modules = body.comparators[0]
-    if isinstance(modules, ast.Call) and getattr(modules.func, "id", "") == "list":
-        modules = modules.args[0]
-    text, model = ast.unparse(modules), ast.unparse(construction.module)
-    found = re.fullmatch(rf"{re.escape(model)}\.(\w+(\(\))?)", text)
-    return found[1] if found else ""
-
-
-@dataclass(frozen=True)
-class _Units:
-    """Which modules are units: the condition on `{module}`, the classes if it names them, and what makes the policy."""
-
-    condition: str
-    classes: list[ast.expr]
-    made: Value
-
-
-def _units(construction: Construction, value: ast.expr) -> _Units:
-    """The units of a policy.
-
-    Raises:
-        Stays: if it looks at the model in other ways, or a name means something else at the constructor.
-    """
-    context = construction.context
-    made = context.value(value)
-    if made is None or not isinstance(made.node, ast.Call):
-        raise Stays("auto_wrap_policy is known only when the program runs")
-    condition = _lambda(context, made)
-    given = _collection(context, made)
-    elements = list(given.elts) if isinstance(given, ast.Set | ast.List | ast.Tuple) else []
-    if not elements and condition is None:
-        raise Stays("auto_wrap_policy inspects the model")
-    if made.file is not context.file or not all(_is_unit(context, cls) for cls in elements):
-        raise Stays("the classes of auto_wrap_policy are known only when the program runs")
-    if condition is not None:
-        names = _names_of(condition.body, condition.args.args[0].arg)
-        if not all(_same_at(context, name, construction.call, times=None) for name in names):
-            raise Stays("names in auto_wrap_policy mean something else at the constructor")
-        return _Units(_of_loop(context, condition), [], made)
-    if not all(_same_at(context, cls, construction.call) for cls in elements):
-        raise Stays("the classes of auto_wrap_policy have no name at the constructor")
-    return _Units(unit_condition([context.source(cls) for cls in elements]), elements, made)
+    return elements if all(is_same(context, cls, construction.call) for cls in elements) else []
 
 
 def _lambda(context: Context, made: Value) -> ast.Lambda | None:
@@ -219,38 +145,18 @@ def _collection(context: Context, made: Value) -> ast.expr | None:
 
 
 def _is_unit(context: Context, expression: ast.expr) -> bool:
-    """Whether an expression names a class that can be a unit: of the program, imported or looked up, no container."""
-    meanings = context.program.meanings(expression, context.file)
-    if isinstance(expression, ast.Name) and set(meanings) == {UNKNOWN}:
-        return True  # a class that the program looks up
-    if not isinstance(expression, ast.Name | ast.Attribute) or len(meanings) != 1:
+    """Whether an expression can name a class of units: no container, which `fully_shard` refuses, and not every module."""
+    if not isinstance(expression, ast.Name | ast.Attribute) or expression in context.references:
         return False
-    if expression in context.references:  # FSDP1's own class, which no unit has inside
-        return False
-    meaning = meanings[0]
-    above = [meaning]
-    if isinstance(meaning, Definition):
-        if not isinstance(meaning.node, ast.ClassDef):
+    for meaning in context.program.meanings(expression, context.file):
+        above = [meaning]
+        if isinstance(meaning, Definition):
+            if not isinstance(meaning.node, ast.ClassDef):
+                return False
+            above += context.program.classes_above(meaning)
+        outside = [each.dotted for each in above if isinstance(each, External)]
+        if {dotted.rpartition(".")[2] for dotted in outside} & _CONTAINERS:
             return False
-        above += context.program.classes_above(meaning)
-    elif not isinstance(meaning, External):
-        return False
-    outside = {each.dotted.rpartition(".")[2] for each in above if isinstance(each, External)}
-    return not outside & _CONTAINERS and meaning != External("torch.nn.Module")
-
-
-def _same_at(context: Context, expression: ast.expr, place: ast.AST, times: int | None = 1) -> bool:
-    """Whether a name means the same at another place of the file.
-
-    Args:
-        times: how often it is bound; None for the names of a function, which are read when the constructor runs.
-    """
-    root = expression
-    while isinstance(root, ast.Attribute):
-        root = root.value
-    if not isinstance(root, ast.Name):
-        return False
-    there, here = context.file.variable(root), context.file.variable(root, place)
-    if there is None or here is None:
-        return times is None and there is here
-    return there.scope is here.scope and times in (None, len(here.bindings))
+        if meaning == External("torch.nn.Module"):
+            return False
+    return True

@@ -5,11 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fsdp_migrate.codemods.constructor.before import asks_first
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.left.private_names import FLAT, HANDLE
 from fsdp_migrate.codemods.rule import Found, Rule
-from fsdp_migrate.facts.file import values_given
+from fsdp_migrate.facts.file import File, values_given
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.findings import Action
 
@@ -80,8 +79,23 @@ def _attribute(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
     likely = name in _UNMISTAKABLE or (name in _LIKELY and speaks)
     is_self = isinstance(owner, ast.Name) and owner.id == "self"
     may_be_meant = context.can_be_model(owner) or (likely and not is_self)
-    if may_be_meant and not asks_first(context.file, attribute):
+    if may_be_meant and not _asks_first(context.file, attribute):
         yield Found(ATTRIBUTE, attribute, Action.MANUAL, ATTRIBUTES[name], f".{name}")
+
+
+def _asks_first(file: File, attribute: ast.Attribute) -> bool:
+    """Whether `model._handle` is inside of what a `hasattr` of the same receiver decides."""
+    asked = f"hasattr({ast.unparse(attribute.value)}, '{attribute.attr}')"
+    child: ast.AST = attribute
+    for parent in file.ancestors(attribute):
+        test = getattr(parent, "test", None)
+        if test is not None and child is not test and child not in getattr(parent, "orelse", ()):
+            if asked in (ast.unparse(test), *map(ast.unparse, getattr(test, "values", ()))):
+                return True
+        if isinstance(parent, ast.BoolOp) and asked in map(ast.unparse, parent.values):
+            return True
+        child = parent
+    return False
 
 
 def _reshard(context: Context, attribute: ast.Attribute) -> ast.Call | None:

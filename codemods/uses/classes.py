@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from fsdp_migrate.codemods.constructor.decision import decisions
-from fsdp_migrate.codemods.constructor.form import PlainForm
+from fsdp_migrate.codemods.constructor.construction import constructions
+from fsdp_migrate.codemods.constructor.form import decide
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Found, Import, Rule
 from fsdp_migrate.facts.file import File
@@ -16,44 +16,49 @@ from fsdp_migrate.findings import Action
 RULE = Rule(
     "FSDP007",
     "isinstance",
-    "isinstance(m, FSDP) and annotations name FSDPModule where the model is plain",
+    "isinstance(m, FSDP) and annotations name FSDPModule, every unit's class",
 )
 RULES = (RULE,)
 
 
 def find(context: Context) -> Iterator[Found]:
-    """The class in tests and annotations, where the models are plain; elsewhere it goes on meaning the runtime's."""
-    if CLASS not in context.references.values():
+    """The class in tests and annotations, as `FSDPModule`, where a file uses it for nothing else that stays.
+
+    Models are FSDPModules in every form. In a file that goes on using the runtime's class, it goes on meaning that.
+    """
+    references = [node for node, name in context.references.items() if name == CLASS]
+    if not references or not context.plain or _tells_both_apart(context):
         return
-    forms = decisions(context).plain_forms(context)
-    if forms is not None:
-        yield from plain(context, forms)
-
-
-def plain(context: Context, forms: Sequence[PlainForm]) -> Iterator[Found]:
-    """The class as `FSDPModule`."""
-    idle = {node for each in decisions(context).idle(context) for node in ast.walk(each)}
-    for reference, name in context.references.items():
-        if (
-            reference in idle
-            or name != CLASS
-            or not (_is_tested(context, reference) or context.is_annotation(reference))
-        ):
-            continue
-        if not context.means("FSDPModule", reference, f"{TORCH}.FSDPModule"):
-            continue
-        if _is_tested(context, reference):
-            if _tells_both_apart(context) or _passes_over(context.file, reference):
-                continue
+    about = [n for n in references if _is_tested(context, n) or context.is_annotation(n)]
+    if not about or not _goes(context, set(references) - set(about)):
+        return
+    free = all(context.means("FSDPModule", node, f"{TORCH}.FSDPModule") for node in about)
+    if not free or any(_is_tested(context, n) and _passes_over(context.file, n) for n in about):
+        return
+    for reference in about:
         yield Found(
             RULE,
             reference,
             Action.REWRITE,
-            "becomes FSDPModule, the class of a plain model",
+            "becomes FSDPModule, the class of every unit",
             edits=lambda node=reference: [context.rename(node, "FSDPModule")],  # type: ignore[misc]
             imports=(Import(TORCH, "FSDPModule", reference),),
             removed=(reference,),
         )
+
+
+def _goes(context: Context, others: set[ast.expr]) -> bool:
+    """Whether other references to the class go away: constructors that leave the bridge, functions that become the
+    runtime's."""
+    calls = {each.call: each for each in constructions(context)}
+    for node in others:
+        parent = context.file.parents[node]
+        at = parent if isinstance(parent, ast.Call) else context.file.parents[parent]
+        if getattr(parent, "attr", "") in ("summon_full_params", "fsdp_modules"):
+            continue
+        if at not in calls or decide(calls[at]).form is None:
+            return False
+    return True
 
 
 def _tells_both_apart(context: Context) -> bool:

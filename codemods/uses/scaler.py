@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from fsdp_migrate.codemods.constructor.plain import has_torch
+from fsdp_migrate.codemods.constructor.part import has_torch
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.models import Models
 from fsdp_migrate.codemods.rule import Found, Import, Rule

@@ -7,19 +7,16 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 
-from fsdp_migrate.codemods.constructor.before import last_value
-from fsdp_migrate.codemods.constructor.construction import Construction, Constructions
+from fsdp_migrate.codemods.constructor.construction import Construction, constructions
 from fsdp_migrate.codemods.constructor.options import given_keys
-from fsdp_migrate.codemods.constructor.origin import is_module
 from fsdp_migrate.codemods.context import Context, keyword
-from fsdp_migrate.codemods.models import Models
+from fsdp_migrate.codemods.models import Models, is_module
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import fsdp1_name
-from fsdp_migrate.facts.program import Definition, External
+from fsdp_migrate.facts.program import Definition, External, Program
 from fsdp_migrate.facts.reach import reach_of
-from fsdp_migrate.facts.values import Value
+from fsdp_migrate.facts.values import Value, last_value
 
 MODULE = "torch.distributed.checkpoint.state_dict"
 KINDS = {"FULL_STATE_DICT": "Full", "SHARDED_STATE_DICT": "Sharded", "LOCAL_STATE_DICT": "Local"}
@@ -148,12 +145,17 @@ _OF_ITS_OWN = re.compile(
 )
 
 
-@lru_cache(maxsize=1)
-def first_is_rank_0(models: Models) -> bool:
+def first_is_rank_0(context: Context) -> bool:
     """Whether rank 0 of each model's process group is rank 0 of all ranks, by the constructors of the run."""
-    program = models.program
+    known = context.program.kept.setdefault("rank 0", {})
+    if "" not in known:
+        known[""] = _first_is_rank_0(context.program)
+    return bool(known[""])
+
+
+def _first_is_rank_0(program: Program) -> bool:
     contexts = [Context(file, program) for file in program.files]
-    every = [each for context in contexts for each in Constructions(context).all]
+    every = [each for context in contexts for each in constructions(context)]
     if any(map(_may_have_group, every)) or any(map(_may_have_mesh, contexts)):
         return False
     if every and all(map(_has_one_group, every)):
@@ -185,13 +187,20 @@ def _has_one_group(construction: Construction) -> bool:
     return strategy is None or construction.member(strategy, "ShardingStrategy") in _ONE_GROUP
 
 
-@lru_cache(maxsize=1)  # of this file only
 def has_other_names(context: Context) -> bool:
     """Whether modules of the files that can share a model may give their state dicts names that torch's functions do not find,
     or values that those refuse.
 
     torch.compile around a model or a part of it puts `_orig_mod.` in front of names, which those functions take away.
     """
+    known = context.program.kept.setdefault("other names", {})
+    path = str(context.file.path)
+    if path not in known:
+        known[path] = _has_other_names(context)
+    return bool(known[path])
+
+
+def _has_other_names(context: Context) -> bool:
     program, reach = context.program, reach_of(context.program)
     paths = {*map(str, (file.path for file in program.files)), *reach.of(context.file.path)}
     files = (program.load(path) for path in paths if _OF_ITS_OWN.search(reach.text(path)))

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from fsdp_migrate.codemods.constructor.before import last_value
 from fsdp_migrate.codemods.context import Context, keyword, shortened
 from fsdp_migrate.codemods.rule import Edit, Found, Rule
 from fsdp_migrate.codemods.uses.snapshots import is_kept
@@ -31,6 +30,7 @@ from fsdp_migrate.codemods.uses.state_dict_settings import (
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES, STATE_DICTS
 from fsdp_migrate.facts.scopes import Assigned
+from fsdp_migrate.facts.values import last_value
 from fsdp_migrate.findings import Action
 
 CONTEXT = Rule("FSDP331", "state-dict-context", "a state-dict context becomes get_model_state_dict")
@@ -185,7 +185,7 @@ def _replacements(context: Context, body: Body, asked: Settings) -> Iterator[Rep
         assert isinstance(call.func, ast.Attribute)
         if asked.options is None:
             raise Unknown("no option says offload_to_cpu without rank0_only, or the reverse")
-        if asked.options == ON_RANK_0 and not first_is_rank_0(context.models):
+        if asked.options == ON_RANK_0 and not first_is_rank_0(context):
             raise Unknown("rank 0 of the model's process group may not be rank 0 of all")
         if asked.options != ON_RANK_0 and is_kept(context, call):
             raise Unknown("training may go on before what it gives is read")

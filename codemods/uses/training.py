@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from fsdp_migrate.codemods.constructor.decision import decisions
-from fsdp_migrate.codemods.constructor.form import PlainForm
-from fsdp_migrate.codemods.constructor.plain import has_torch
+from fsdp_migrate.codemods.constructor.part import has_torch
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.facts.names import RUNTIME
@@ -16,39 +14,33 @@ from fsdp_migrate.findings import Action
 CLIP = Rule(
     "FSDP301",
     "clip-method",
-    "model.clip_grad_norm_(c) becomes a function of a plain model's parameters",
+    "model.clip_grad_norm_(c) becomes a function of the model's parameters",
 )
-NO_SYNC = Rule(
-    "FSDP311", "no-sync", "model.no_sync() of a plain model becomes the runtime's no_sync(model)"
-)
+NO_SYNC = Rule("FSDP311", "no-sync", "model.no_sync() is answered as FSDP1 did, or no_sync(model)")
 RULES = (CLIP, NO_SYNC)
 
 _RULES = {"clip_grad_norm_": CLIP, "no_sync": NO_SYNC}
 _TORCH = "torch.nn.utils.clip_grad_norm_"
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
+# Of these parameters some are no DTensors, or on the CPU: torch's function refuses them.
+_MIXED = ("CPUOffload", "cpu_offload", "ignored_modules", "ignored_states", "ignored_parameters")
 
 
 def find(context: Context) -> Iterator[Found]:
-    """The two methods of expressions that can hold a model."""
-    uses = list(_uses(context))
-    forms = decisions(context).plain_forms(context) if uses else None
-    if forms is not None:
-        yield from plain(context, forms)
-        return
-    for attribute, _ in uses:
-        rule = _RULES[attribute.attr]
-        message = f"{attribute.attr} works on the bridge as it did"
-        yield Found(rule, attribute, Action.RUNTIME, message)
-
-
-def plain(context: Context, forms: Sequence[PlainForm]) -> Iterator[Found]:
-    """The calls as functions that take a plain model."""
+    """The two methods of expressions that can hold a model, sharded in any form."""
     for attribute, call in _uses(context):
-        if attribute.attr == "no_sync":
+        if attribute.attr == "clip_grad_norm_" and call is not None and context.plain:
+            if _torch_will_do(context, call):
+                yield _clip(context, attribute, call, _TORCH)
+                continue
+        if context.form != "torch":
+            message = f"the model answers {attribute.attr} as FSDP1's did"
+            yield Found(_RULES[attribute.attr], attribute, Action.RUNTIME, message)
+        elif attribute.attr == "no_sync":
             if call is None or not (call.args or call.keywords):
                 yield _no_sync(context, attribute, call)
         elif call is not None:
-            yield _clip(context, attribute, call, forms)
+            yield _clip(context, attribute, call, "clip_grad_norm_")
 
 
 def _uses(context: Context) -> Iterator[tuple[ast.Attribute, ast.Call | None]]:
@@ -62,32 +54,29 @@ def _uses(context: Context) -> Iterator[tuple[ast.Attribute, ast.Call | None]]:
 
 def _no_sync(context: Context, attribute: ast.Attribute, call: ast.Call | None) -> Found:
     model = context.source(attribute.value)
-    becomes = (
-        f"no_sync({model})" if call else f"partial(no_sync, {model})"
-    )  # one to be called later
+    # One without a call is to be called later.
+    becomes = f"no_sync({model})" if call else f"partial(no_sync, {model})"
     return Found(
         NO_SYNC,
         attribute,
         Action.RUNTIME,
-        "becomes no_sync(model), which turns gradient reduction off and on again",
+        "becomes no_sync(model), which turns gradient reduction off and on again, of a model in any form",
         edits=lambda: [context.replace(call or attribute, becomes)],
         imports=(Import(RUNTIME, "no_sync"), *(() if call else (Import("functools", "partial"),))),
         removed=(attribute,),
     )
 
 
-def _clip(
-    context: Context, attribute: ast.Attribute, call: ast.Call, forms: Sequence[PlainForm]
-) -> Found:
-    by_torch = _torch_will_do(context, call, forms)
-    function = _TORCH if by_torch else "clip_grad_norm_"
+def _clip(context: Context, attribute: ast.Attribute, call: ast.Call, function: str) -> Found:
+    by_torch = function == _TORCH
 
     def edits() -> list[Edit]:
         start, end = context.file.span(attribute)
         bracket = context.file.text.index("(", end) + 1
-        parameters = f"{context.source(attribute.value)}.parameters()"
+        model = context.source(attribute.value)
         comma = ", " if call.args or call.keywords else ""
-        return [Edit(start, bracket, f"{function}({parameters}{comma}")]
+        first = f"{model}.parameters()" if by_torch else model
+        return [Edit(start, bracket, f"{function}({first}{comma}")]
 
     return Found(
         CLIP,
@@ -102,8 +91,8 @@ def _clip(
     )
 
 
-def _torch_will_do(context: Context, call: ast.Call, forms: Sequence[PlainForm]) -> bool:
-    """Whether torch's function does the same: result unused, a finite norm, all reduced, nothing offloaded."""
+def _torch_will_do(context: Context, call: ast.Call) -> bool:
+    """Whether torch's function does the same: result unused, a finite norm, all reduced, all parameters DTensors."""
     if not isinstance(context.file.parents[call], ast.Expr):
         return False
     norm = [*call.args[1:2], *(k.value for k in call.keywords if k.arg == "norm_type")]
@@ -111,8 +100,8 @@ def _torch_will_do(context: Context, call: ast.Call, forms: Sequence[PlainForm])
     starred = any(isinstance(a, ast.Starred) for a in call.args) or any(
         keyword.arg is None for keyword in call.keywords
     )
-    offloads = any("offload_policy" in form.whole.shared for form in forms)
-    simple = finite and not starred and not offloads and has_torch(context, call)
+    mixed = any(word in file.text for file in context.program.files for word in _MIXED)
+    simple = finite and not starred and not mixed and has_torch(context, call)
     return simple and not _follows_each_backward(context, call)
 
 

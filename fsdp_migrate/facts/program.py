@@ -11,14 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import NAMES, fsdp1_name
 from fsdp_migrate.facts.scopes import Assigned, Binding, Defined, Imported, Opaque, Scope
-
-if TYPE_CHECKING:
-    from fsdp_migrate.values import Recorded
 
 Read = Callable[[Path], File | None]
 
@@ -64,7 +61,7 @@ class Program:
 
     Attributes:
         paths: the paths of all files, each once.
-        recorded: what a run gave to the FSDP1 constructs of a file, by its resolved path.
+        kept: what rules find out once a run, each under a name of its own.
         references: what means an FSDP1 name in each file, as far as it was asked.
     """
 
@@ -75,7 +72,7 @@ class Program:
         self._read = read
         self._loaded: dict[str, File | None] = {str(file.path): file for file in self.files}
         self.paths = list(dict.fromkeys([*self._loaded, *(str(path) for path in paths)]))
-        self.recorded: dict[Path, list[Recorded]] = {}
+        self.kept: dict[str, dict[str, Any]] = {}
         self.references: dict[File, dict[ast.expr, str]] = {}
         self._mentioning = frozenset(self._loaded)
         self._data: dict[str, bytes] = {}

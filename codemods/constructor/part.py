@@ -1,4 +1,4 @@
-"""What an argument of a constructor adds to the plain PyTorch form."""
+"""What an argument of a constructor adds to its code in torch's words, and how its value is found in the file."""
 
 from __future__ import annotations
 
@@ -12,44 +12,26 @@ from fsdp_migrate.codemods.edit.text import spliced
 from fsdp_migrate.codemods.rule import Edit, Edits, Import
 from fsdp_migrate.facts.file import NEWLINE
 from fsdp_migrate.facts.scopes import Assigned, Imported
-from fsdp_migrate.facts.values import Value, branches
-from fsdp_migrate.findings import Action
+from fsdp_migrate.facts.values import branches
 
 
-class Stays(Exception):
-    """A construction that stays on the bridge; the text says why, as in "the strategy is known only when the program runs"."""
-
-
-@dataclass(frozen=True)
-class Said:
-    """The message about an argument on the bridge."""
-
-    message: str
-    action: Action = Action.RUNTIME
+class AtRunTime(Exception):
+    """An argument whose value only a run knows, or which only the runtime gives FSDP2; the message says which."""
 
 
 @dataclass(frozen=True, eq=False)
-class Plain:
-    """A part of the plain form.
+class Part:
+    """What one argument adds to the code of a constructor in torch's words.
 
     Attributes:
         message: what is said of the argument.
         shared: keyword arguments, as source, of every `fully_shard` call.
         child, root: those of the units below the root, and of the root.
         units: the condition by which `{module}` is a unit of its own, as source; "" where the root alone is one.
-        members: units by their own names instead, `layers.*` for all of a container.
-        norms: whether every BatchNorm is a unit in full precision.
         above: statements in front, with `{model}` for the model.
-        below: statements behind.
-        each: statements in front of each `fully_shard` call, with `{module}` for what it shards; the calls come in the order
-            of `model.modules()` then, the model last.
+        like_fsdp1: keyword arguments of `like_fsdp1`, and `below` the statements that do the same without it.
         edits: changes elsewhere in the file.
         removed: code that goes, other than the call itself.
-        statements: assignments that have no other use and go.
-        first: statements in front of the checks, which name what they are about.
-        fixed: the value that it is right for, if a run gave it and the program can have others.
-        checks: the conditions under which it has this value.
-        kept: arguments whose source is in the new code.
     """
 
     message: str = ""
@@ -57,68 +39,52 @@ class Plain:
     child: dict[str, str] = field(default_factory=dict)
     root: dict[str, str] = field(default_factory=dict)
     units: str = ""
-    members: tuple[str, ...] = ()
-    norms: bool = False
     above: tuple[str, ...] = ()
-    below: tuple[str, ...] = ()
-    each: tuple[str, ...] = ()
+    like_fsdp1: str = ""
+    below: tuple[tuple[str, Import], ...] = ()
     imports: tuple[Import, ...] = ()
     edits: tuple[Edits, ...] = ()
     removed: tuple[ast.AST, ...] = ()
-    statements: tuple[ast.stmt, ...] = ()
-    first: tuple[str, ...] = ()
-    fixed: str = ""
-    checks: tuple[str, ...] = ()
-    kept: tuple[ast.expr, ...] = ()
 
 
-NOTHING = Plain()
-
-
-def merged(parts: Iterable[Plain]) -> Plain:
+def merged(parts: Iterable[Part]) -> Part:
     """The parts of all arguments together."""
     every = list(parts)
-    return Plain(
+    return Part(
         shared={k: v for part in every for k, v in part.shared.items()},
         child={k: v for part in every for k, v in part.child.items()},
         root={k: v for part in every for k, v in part.root.items()},
         units="".join(part.units for part in every),
-        members=tuple(name for part in every for name in part.members),
-        norms=any(part.norms for part in every),
         above=tuple(line for part in every for line in part.above),
+        like_fsdp1=", ".join(part.like_fsdp1 for part in every if part.like_fsdp1),
         below=tuple(line for part in every for line in part.below),
-        each=tuple(line for part in every for line in part.each),
         imports=tuple(need for part in every for need in part.imports),
         edits=tuple(edits for part in every for edits in part.edits),
         removed=tuple(node for part in every for node in part.removed),
-        statements=tuple(dict.fromkeys(s for part in every for s in part.statements)),
-        first=tuple(line for part in every for line in part.first),
-        fixed=", ".join(part.fixed for part in every if part.fixed),
-        checks=tuple(dict.fromkeys(check for part in every for check in part.checks)),
-        kept=tuple(node for part in every for node in part.kept),
     )
 
 
-def spent(
-    context: Context, value: Value, among: Collection[ast.expr] = ()
-) -> tuple[ast.stmt, ...] | None:
-    """The assignments that only lead to a value; None if something else reads one of their names, here or in another file.
-
-    Args:
-        among: further uses that do not count.
-    """
-    if any(each.target not in context.file.parents for each in value.assigned):
-        return None
-    found: list[ast.stmt] = []
-    for assigned in value.assigned:
-        statement, target = context.removable(assigned), assigned.target
-        if statement is None:
-            return None
-        assert isinstance(target, ast.Name)
-        if len([read for read in context.file.reads(target) if read not in among]) != 1:
-            return None
-        found.append(statement)
-    return tuple(found)
+def spent(context: Context, gone: Collection[ast.AST]) -> list[ast.stmt]:
+    """The assignments whose names only code that goes away has read: `policy = ModuleWrapPolicy({Block})`."""
+    nodes = {node for each in gone for node in ast.walk(each)}
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    found: dict[ast.stmt, None] = {}
+    while names:
+        name = names.pop()
+        variable = context.file.variable(name)
+        if variable is None or not all(read in nodes for read in context.file.reads(name)):
+            continue
+        if len(variable.assigned) != len(variable.bindings):
+            continue
+        statements = [context.removable(each) for each in variable.assigned]
+        pure = all(is_pure(context, each.value) for each in variable.assigned)
+        if pure and None not in statements:
+            for each in variable.assigned:
+                found[context.file.statement(each.target)] = None
+                inside = set(ast.walk(each.value)) - nodes
+                nodes |= inside
+                names += [node for node in inside if isinstance(node, ast.Name)]
+    return list(found)
 
 
 def is_pure(context: Context, value: ast.AST) -> bool:
@@ -153,18 +119,10 @@ def has_torch(context: Context, at: ast.AST) -> bool:
     )
 
 
-def is_given(construction: Construction, name: str) -> bool:
-    """Whether an argument is given and can be other than None."""
-    return construction.value(name) is not None
-
-
 def bound(construction: Construction, name: str, text: str) -> tuple[str, tuple[str, ...]]:
     """What to write for a value in each call: its source, or a name where there are several calls, with the statement that
     binds the name."""
-    several = any(
-        is_given(construction, each) for each in ("auto_wrap_policy", "sync_module_states")
-    )
-    if not name or text.isidentifier() or not several:
+    if text.isidentifier() or text in _SHORT or construction.value("auto_wrap_policy") is None:
         return text, ()
     free = construction.context.free(name, construction.call)
     return free, (f"{free} = {bracketed(text)}",)
@@ -175,31 +133,7 @@ def bracketed(text: str) -> str:
     return f"({text})" if NEWLINE.search(text) else text
 
 
-def device_type(construction: Construction) -> str:
-    """The kind of device that `device_id` certainly is; "" if it is left out or may be another."""
-    value, context = construction.value("device_id"), construction.context
-    if value is None:
-        return ""
-    made = context.value(value)
-    node = value if made is None else made.node
-    function = node.func if isinstance(node, ast.Call) else node
-    if isinstance(node, ast.Constant):
-        of_cuda = isinstance(node.value, int) or str(node.value).startswith("cuda:")
-        return "cuda" if of_cuda else "cpu" if node.value == "cpu" else ""
-    if made is not None and made.file is context.file and isinstance(node, ast.Call):
-        text = context.source(node)
-        if text.startswith(("int(", "torch.cuda.", 'torch.device("cuda', 'torch.device(f"cuda:')):
-            return "cuda"
-        return "cpu" if text == 'torch.device("cpu")' else ""
-    if isinstance(
-        function, ast.Name | ast.Attribute
-    ) and "torch.cuda.current_device" in context.dotted(function):
-        return "cuda"
-    name = getattr(node, "attr", getattr(node, "id", ""))
-    return (
-        "cuda" if name.lower() in {"rank", "local_rank", "gpu", "gpu_id", "local_rank_id"} else ""
-    )
-
+_SHORT = ("True", "False", "CPUOffloadPolicy()")
 
 # What a leaf is in FSDP2, as source; None for what the table does not have.
 Table = Callable[[ast.expr], str | None]
@@ -213,22 +147,20 @@ class Rewritten:
         text: the expression to write at the constructor.
         leaves: what was translated.
         edits: changes of the assignments that give it its value.
-        statements: assignments that go, since their value is written at the constructor.
         name: the name that is kept, if it is one.
-        shared: whether the leaves stay where they are, since others may read them as well.
+        copied: whether the leaves stay where they are, for others that read them.
     """
 
     text: str
     leaves: tuple[ast.expr, ...]
     edits: tuple[Edits, ...] = ()
-    statements: tuple[ast.stmt, ...] = ()
     name: str = ""
-    shared: bool = False
+    copied: bool = False
 
     @property
     def removed(self) -> tuple[ast.expr, ...]:
         """The leaves that the rewrite takes out of the file."""
-        return () if self.shared else self.leaves
+        return () if self.copied else self.leaves
 
 
 def leaves_of(context: Context, value: ast.expr) -> Iterator[ast.expr]:
@@ -244,6 +176,7 @@ def rewritten(
     context: Context,
     value: ast.expr,
     table: Table,
+    at: ast.Call,
     *,
     name: str = "",
     change: Callable[[ast.expr], list[Edit]] | None = None,
@@ -251,6 +184,7 @@ def rewritten(
     """An argument with all its leaves translated; None if one is not known.
 
     Args:
+        at: the constructor.
         name: what a local name that has several values is called from now on; "" where it keeps its name.
         change: the edits of a leaf that is assigned to a name which stays; None to write a single value at the constructor.
     """
@@ -259,14 +193,29 @@ def rewritten(
         return Rewritten(text, tuple(leaves_of(context, value)))
     assigned = _assigned(context, value)
     texts = [_text(context, each.value, table) for each in assigned]
-    if not assigned or None in texts or not _is_only_use(context, value, assigned):
+    if not assigned or None in texts:
         return _constant(context, value, table)
     assert isinstance(value, ast.Name)
     found = tuple(leaf for each in assigned for leaf in leaves_of(context, each.value))
-    statements = tuple(context.file.statement(each.target) for each in assigned)
     single = len(assigned) == 1
-    if single and change is None and is_pure(context, assigned[0].value):
-        return Rewritten(texts[0] or "", found, statements=statements)
+    if not (single and change is None) and _is_only_use(context, value, assigned):
+        return _where_assigned(context, value, assigned, texts, found, name, change)
+    if single and is_pure(context, assigned[0].value) and is_same(context, assigned[0].value, at):
+        return Rewritten(texts[0] or "", found, copied=True)
+    return None
+
+
+def _where_assigned(
+    context: Context,
+    value: ast.Name,
+    assigned: list[Assigned],
+    texts: list[str | None],
+    leaves: tuple[ast.expr, ...],
+    name: str,
+    change: Callable[[ast.expr], list[Edit]] | None,
+) -> Rewritten:
+    """An argument whose name stays, or becomes `name`, with its values translated where they are assigned."""
+    single = len(assigned) == 1
     kept = context.free(name, value) if name and not single else value.id
 
     def edits() -> list[Edit]:
@@ -280,7 +229,19 @@ def rewritten(
                 made.append(context.replace(each.value, text or ""))
         return made
 
-    return Rewritten(kept, found, (edits,), name=kept)
+    return Rewritten(kept, leaves, (edits,), name=kept)
+
+
+def is_same(context: Context, value: ast.expr, at: ast.AST) -> bool:
+    """Whether the names in an expression mean at another place what they mean where it is, and have one value."""
+    for name in (node for node in ast.walk(value) if isinstance(node, ast.Name)):
+        here, there = context.file.variable(name), context.file.variable(name, at)
+        if (here and here.scope) is not (there and there.scope):
+            return False
+        bindings = [] if here is None else here.bindings
+        if len(bindings) > 1 and not all(isinstance(each, Imported) for each in bindings):
+            return False
+    return True
 
 
 def _constant(context: Context, value: ast.expr, table: Table) -> Rewritten | None:
@@ -289,7 +250,7 @@ def _constant(context: Context, value: ast.expr, table: Table) -> Rewritten | No
     if made is None or not isinstance(made.node, ast.Attribute) or made.node is value:
         return None
     text = table(made.node)
-    return None if text is None else Rewritten(text, (made.node,), shared=True)
+    return None if text is None else Rewritten(text, (made.node,), copied=True)
 
 
 def _text(context: Context, value: ast.expr, table: Table) -> str | None:

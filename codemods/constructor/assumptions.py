@@ -1,0 +1,98 @@
+"""What `--form torch` relies on: FSDP1 did more than `fully_shard` does, and without `like_fsdp1` nothing makes up for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from fsdp_migrate.codemods.constructor.construction import Construction
+from fsdp_migrate.codemods.constructor.form import Decision, Form
+from fsdp_migrate.codemods.context import shortened
+from fsdp_migrate.codemods.rule import Found, Rule
+from fsdp_migrate.findings import Action
+
+ASSUMPTION = Rule(
+    "FSDP003", "assumption", "what the torch form assumes of the program, at each constructor"
+)
+SILENT = Rule(
+    "FSDP005", "silent-dependence", "code that relies on FSDP1's wrapper, and changes in silence"
+)
+RULES = (ASSUMPTION, SILENT)
+
+# In the order of their weight, which is also that of the words.
+_HOW = {
+    "silent": "changes in silence unless",
+    "loud": "raises an error unless",
+    "printing": "reads otherwise unless",
+}
+# How it shows where it does not hold, what is assumed, and the word in a file by which it matters; "" for any program.
+_ASSUMED = (
+    (
+        "silent",
+        "every forward uses every parameter that is trained: FSDP1 gave unused ones a gradient of zeros, which weight "
+        "decay and momentum act on",
+        "",
+    ),
+    (
+        "silent",
+        "the optimizer is made behind this line: an older one holds parameters that train nothing",
+        "",
+    ),
+    (
+        "silent",
+        "nothing hangs on parameters as attributes (`p.no_weight_decay = True`): sharding replaces them",
+        r"\bsetattr\(p\w*,|\bp(aram)?\.\w+ = ",
+    ),
+    (
+        "silent",
+        "no parameter is written by `p.data = x`: FSDP2 goes on with the memory that it had",
+        r"\.data\s*=[^=]",
+    ),
+    (
+        "silent",
+        "its state_dict() is saved by torch.distributed.checkpoint: it holds shards, where FSDP1's held whole tensors",
+        r"state_dict\(",
+    ),
+    (
+        "silent",
+        "autocast runs one forward a region: it keeps casts of parameters, which FSDP1's did not",
+        r"autocast",
+    ),
+    (
+        "loud",
+        "nothing reads or changes parameters between an evaluation and the next training step: the root stays gathered there",
+        r"no_grad|inference_mode|\.eval\(\)",
+    ),
+    (
+        "loud",
+        "nothing asks the model for FSDP1's methods and attributes that FSDP2's has not",
+        "",
+    ),
+    ("printing", "nothing prints names of classes and parameters, which lack FSDP1's wrapper", ""),
+)
+_NORMS = (
+    "silent",
+    "no BatchNorm is in a unit of low precision: FSDP1 kept them in float32",
+)
+
+
+def of(construction: Construction, form: Form, decision: Decision) -> Iterator[Found]:
+    """The assumptions of one constructor, the silent ones first, and the places that rely on the wrapper."""
+    context = construction.context
+    text = "\n".join(file.text for file in context.program.files)
+    assumed = [(how, what) for how, what, word in _ASSUMED if not word or re.search(word, text)]
+    if form.parts.get("mixed_precision") and form.parts.get("auto_wrap_policy"):
+        assumed.insert(1, _NORMS)
+    for how, what in assumed:
+        yield Found(
+            ASSUMPTION, construction.call, Action.REWRITE, f"{_HOW[how]} {what}", "fully_shard"
+        )
+    for hit in decision.hits:
+        if hit.file is context.file:
+            message = f"{hit.what}, and a model of fully_shard has no wrapper: {hit.edit}"
+            yield Found(
+                SILENT, hit.node, Action.MANUAL, message, shortened(context.source(hit.node))
+            )
+        else:
+            message = f"a model of fully_shard has no wrapper: {hit}"
+            yield Found(SILENT, construction.call, Action.MANUAL, message, "fully_shard")

@@ -1,0 +1,200 @@
+"""What would change in silence without FSDP1's wrapper: a search by name in the files that can get a model.
+
+A model that is sharded in place has no wrapper around it: its names lack `_fsdp_wrapped_module`, its units have a class of
+their own, and its first child is not the model itself. Code that is loud about that, or that the model answers, is not
+searched for.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fsdp_migrate.codemods.constructor.construction import Construction
+from fsdp_migrate.codemods.constructor.wrapping import named_classes
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.facts.program import Definition, External
+from fsdp_migrate.facts.reach import reach_of
+
+_WRAPPED = "_fsdp_wrapped_module"
+_CLASSES = ("FullyShardedDataParallel", "FSDP")
+# By these words a file is looked at that does not mention FSDP itself.
+_WORDS = re.compile(
+    rb"_fsdp_wrapped_module|FullyShardedDataParallel|\btype\([\w.]+\) (?:==|!=|is|in|not in)\b"
+    rb"|\.__class__ (?:==|!=|is|in|not in)\b|\.(?:named_)?children\("
+)
+_SAFE = ("replace", "removeprefix", "lstrip", "strip", "sub", "getattr", "hasattr")
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One place, what it relies on, and the edit that removes that."""
+
+    file: File
+    node: ast.AST
+    what: str
+    edit: str
+
+    def __str__(self) -> str:
+        return f"{self.file.shown}:{getattr(self.node, 'lineno', 1)} {self.what}: {self.edit}"
+
+
+def hits(construction: Construction) -> list[Hit]:
+    """The places that rely on the wrapper of a constructor's model."""
+    context = construction.context
+    program, reach = context.program, reach_of(context.program)
+    known = program.kept.setdefault("silent", {})
+    found: list[Hit] = []
+    own = str(context.file.path)
+    # What a test wraps stays in it; what other code wraps no test counts for.
+    paths = reach.below(own) if reach.is_test(own) else reach.of(context.file.path)
+    for path in paths:
+        if reach.is_test(path) and path != own:
+            continue
+        if path not in known:
+            looked = program.mentions(path) or _WORDS.search(program.data(path))
+            file = program.load(path) if looked else None
+            known[path] = [] if file is None else list(_hits(Context(file, program)))
+        found += [hit for hit, classes in known[path] if _concerns(construction, classes)]
+    return found
+
+
+def _concerns(construction: Construction, classes: frozenset[str]) -> bool:
+    """Whether a comparison with some classes is about a unit: of any class, unless the policy names its own."""
+    named = {last_name(cls) for cls in named_classes(construction)}
+    if construction.value("auto_wrap_policy") is None and classes:
+        return False  # the root alone is a unit
+    return not classes or not named or bool(classes & named)
+
+
+def _hits(context: Context) -> Iterator[tuple[Hit, frozenset[str]]]:
+    for each in (*_strings(context), *_children(context)):
+        yield each, frozenset()
+    yield from _types(context)
+
+
+def _strings(context: Context) -> Iterator[Hit]:
+    file = context.file
+    for node in file.of(ast.Constant):
+        text = node.value
+        if not isinstance(text, str) or len(text) > 200:
+            continue
+        around = file.parents[node]
+        if _WRAPPED in text and not isinstance(around, ast.Expr):
+            if not _is_taken_off(file, node):
+                yield Hit(
+                    file, node, "looks for the wrapper in names", "drop that part of the name"
+                )
+        elif text in _CLASSES and isinstance(around, ast.Compare):
+            others = [context.source(each) for each in (around.left, *around.comparators)]
+            if any("__name__" in each or "type(" in each or "__class__" in each for each in others):
+                edit = "ask isinstance(model, FSDPModule)"
+                yield Hit(file, node, "asks for the wrapper's class by its name", edit)
+
+
+def _is_taken_off(file: File, node: ast.Constant) -> bool:
+    """Whether a string is taken off, which does nothing where it is not: `name.replace(prefix, "")`.
+
+    Or the model answers it, as `getattr(model, "_fsdp_wrapped_module", model)`, or a list has the name without it, too.
+    """
+    call = file.parents[node]
+    if isinstance(call, ast.Call):
+        given = [value.value for value in call.args if isinstance(value, ast.Constant)]
+        return last_name(call.func) in _SAFE or "" in given
+    if isinstance(call, ast.List | ast.Tuple | ast.Set):
+        others = [each.value for each in call.elts if isinstance(each, ast.Constant)]
+        return str(node.value).replace(f"{_WRAPPED}.", "").replace(_WRAPPED, "") in others
+    if isinstance(call, ast.Assign) and isinstance(call.targets[0], ast.Name):
+        reads = file.reads(call.targets[0])
+        calls = [file.parents[read] for read in reads]
+        return bool(reads) and all(
+            isinstance(each, ast.Call) and last_name(each.func) in _SAFE for each in calls
+        )
+    return False
+
+
+def _children(context: Context) -> Iterator[Hit]:
+    """`list(model.children())[0]`: the first child of a wrapper is the module in it."""
+    file = context.file
+    for name in ("children", "named_children"):
+        for attribute in file.attributes.get(name, ()):
+            if context.can_be_model(attribute.value) and not _is_walked(file, attribute):
+                edit = f"take the parts of {context.source(attribute.value)} by their names"
+                yield Hit(file, attribute, "takes parts by their place in the wrapper", edit)
+
+
+def _is_walked(file: File, attribute: ast.Attribute) -> bool:
+    """Whether children are asked for all in the same way: in a loop, and not by their place."""
+    return isinstance(file.parents[file.parents[attribute]], ast.For | ast.comprehension)
+
+
+def _types(context: Context) -> Iterator[tuple[Hit, frozenset[str]]]:
+    """`type(module) == Block`: a unit's class derives from Block."""
+    file = context.file
+    for compare in file.of(ast.Compare):
+        sides = (compare.left, *compare.comparators)
+        if len(sides) != 2 or not isinstance(
+            compare.ops[0], ast.Eq | ast.NotEq | ast.Is | ast.IsNot | ast.In | ast.NotIn
+        ):
+            continue
+        for side, other in (sides, sides[::-1]):
+            classes = frozenset(_modules(context, other)) if _is_type(side) else frozenset()
+            if classes and not _initializes(file, compare):
+                edit = "write isinstance(...)"
+                what = f"compares a class with {', '.join(sorted(classes))}"
+                yield Hit(file, compare, what, edit), classes
+
+
+def _is_type(side: ast.expr) -> bool:
+    if isinstance(side, ast.Call):
+        return getattr(side.func, "id", "") == "type" and len(side.args) == 1
+    return isinstance(side, ast.Attribute) and side.attr == "__class__"
+
+
+def _modules(context: Context, expression: ast.expr) -> Iterator[str]:
+    """The names of what may be classes of modules in an expression."""
+    each = (
+        expression.elts if isinstance(expression, ast.Tuple | ast.List | ast.Set) else [expression]
+    )
+    for cls in each:
+        if isinstance(cls, ast.Name | ast.Attribute):
+            meanings = context.program.meanings(cls, context.file)
+            if meanings and all(_may_be_module(context, meaning) for meaning in meanings):
+                yield last_name(cls)
+
+
+def _may_be_module(context: Context, meaning: object) -> bool:
+    if isinstance(meaning, External):
+        return meaning.dotted.startswith("torch.nn.") and meaning.dotted != "torch.nn.Parameter"
+    if not isinstance(meaning, Definition) or not isinstance(meaning.node, ast.ClassDef):
+        return False
+    above = [each for each in context.program.classes_above(meaning) if isinstance(each, External)]
+    return any(each.dotted.startswith("torch.nn.") for each in above) or any(
+        each.dotted.partition(".")[0] not in _NO_MODULES for each in above
+    )
+
+
+# Bases of what is no module.
+_NO_MODULES = {
+    *("abc", "argparse", "builtins", "collections", "dataclasses", "datetime", "decimal", "enum"),
+    *("functools", "inspect", "logging", "os", "pathlib", "types", "typing", "unittest"),
+    *("PIL", "numpy", "omegaconf", "pandas", "pydantic", "torch", "tqdm"),
+}
+
+
+def _initializes(file: File, node: ast.AST) -> bool:
+    """Whether code runs before the model is wrapped: in `__init__`, or handed to `apply` by one."""
+    function = file.function(node)
+    if function is None or function.name == "__init__":
+        return function is not None
+    uses = (*file.loads.get(function.name, ()), *file.attributes.get(function.name, ()))
+    calls = [file.parents[use] for use in uses]
+    return bool(calls) and all(
+        isinstance(call, ast.Call)
+        and last_name(call.func) == "apply"
+        and getattr(file.function(call), "name", "") == "__init__"
+        for call in calls
+    )
