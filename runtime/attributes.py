@@ -26,11 +26,18 @@ from .torch_private import (
 WRAPPED = "_fsdp_wrapped_module"
 # Of modules that `units` gave out, which know what FSDP1's constructor was called with.
 _given: WeakKeyDictionary[nn.Module, dict[str, Any]] = WeakKeyDictionary()
+# FSDP1's `buffer_dtype` of units that the program sharded with FSDP2's own arguments, which have none.
+_buffer_dtypes: WeakKeyDictionary[nn.Module, torch.dtype] = WeakKeyDictionary()
 
 
 def remember(module: nn.Module, attributes: dict[str, Any]) -> None:
     """Keeps what FSDP1's constructor would have set on the wrapper of ``module``."""
     _given[module] = attributes
+
+
+def keep_buffers_in(unit: nn.Module, dtype: torch.dtype) -> None:
+    """Sets FSDP1's ``MixedPrecision.buffer_dtype`` of a unit: its first forward casts its buffers."""
+    _buffer_dtypes[unit] = dtype
 
 
 def given_attributes(unit: nn.Module) -> Mapping[str, Any] | None:
@@ -69,6 +76,7 @@ def _derived(unit: Any) -> dict[str, Any]:
         "mixed_precision": MixedPrecision(
             policy.param_dtype,
             policy.reduce_dtype,
+            _buffer_dtypes.get(unit),
             cast_forward_inputs=policy.cast_forward_inputs and policy.param_dtype is not None,
         ),
         "cpu_offload": CPUOffload(

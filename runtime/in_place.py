@@ -26,7 +26,7 @@ from .arguments import (
     ready_to_shard,
     warn_of_container,
 )
-from .attributes import given_attributes, remember
+from .attributes import given_attributes, keep_buffers_in, remember
 from .auto_wrap import plan_checked
 from .ignored import resolve_ignored
 from .in_place_units import adopt
@@ -148,6 +148,7 @@ def _without_like_fsdp1(model: nn.Module, sharded: list[Any]) -> None:
 def like_fsdp1(
     model: nn.Module,
     *,
+    buffer_dtype: torch.dtype | None = None,
     zero_gradients: bool = True,
     whole_state_dicts: bool = True,
     older_optimizers: bool = True,
@@ -165,6 +166,8 @@ def like_fsdp1(
     Each of these may be switched off; :func:`records` tells which ones a program needed.
 
     Args:
+        buffer_dtype: FSDP1's ``MixedPrecision.buffer_dtype``, which ``fully_shard`` has not: the first forward casts buffers
+            of floating point.
         zero_gradients: a parameter that took no part in backward has a gradient of zeros once another one of its unit
             has one, so that weight decay and momentum act on it. ``fully_shard`` leaves None.
         whole_state_dicts: ``state_dict()`` gives whole tensors and ``load_state_dict()`` takes them. ``fully_shard``'s
@@ -184,17 +187,24 @@ def like_fsdp1(
 
     Raises ValueError for a BatchNorm that would run in low precision where FSDP1 kept it in full precision.
     """
-    given = {name: value for name, value in locals().items() if name != "model"}
+    given = {k: v for k, v in locals().items() if k not in ("model", "buffer_dtype")}
     caller = sys._getframe(1)
     place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
-    return LikeFSDP1(model, place, [name for name, on in given.items() if not on])
+    return LikeFSDP1(model, buffer_dtype, place, [name for name, on in given.items() if not on])
 
 
 class LikeFSDP1:
     """The context that :func:`like_fsdp1` returns."""
 
-    def __init__(self, model: nn.Module, place: str, switched_off: list[str]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        buffer_dtype: torch.dtype | None,
+        place: str,
+        switched_off: list[str],
+    ) -> None:
         self._model = model
+        self._buffer_dtype = buffer_dtype
         self._given = place, switched_off
 
     def __enter__(self) -> None:
@@ -221,6 +231,8 @@ class LikeFSDP1:
         new = [unit for unit in torch_private.units_of(self._model) if _is_new(unit)]
         _check_batch_norms(new)
         for unit in new:
+            if self._buffer_dtype is not None and given_attributes(unit) is None:
+                keep_buffers_in(unit, self._buffer_dtype)
             adopt(unit, self._record)
         self._follow_parameters(new)
 
