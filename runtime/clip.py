@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from .gather import current_device, local_shard
@@ -37,12 +38,13 @@ def clip_grad_norm_(
 
     As in FSDP1 the norm is computed in float32, and gradients of plain (ignored) parameters count on their own rank
     only: if they differ between ranks, so do the norms. Without any DTensor this is ``torch.nn.utils``'s function.
-    Must be called by all ranks. A model without units that has a method of this name, such as torch's FSDP1, clips itself.
+    Must be called by all ranks. What is no unit and has a method of this name, such as torch's FSDP1, clips itself.
     """
+    if _clips_itself(parameters):
+        more = () if norm_type == 2.0 else (norm_type,)
+        norm: torch.Tensor = parameters.clip_grad_norm_(max_norm, *more)  # type: ignore[union-attr]
+        return norm
     if isinstance(parameters, nn.Module):
-        if _clips_itself(parameters):
-            norm: torch.Tensor = parameters.clip_grad_norm_(max_norm, norm_type)  # type: ignore[operator]
-            return norm
         parameters = _resharded(parameters).parameters()
     elif isinstance(parameters, torch.Tensor):
         parameters = [parameters]
@@ -77,8 +79,8 @@ def clip_grad_norm_(
     return total.to(functools.reduce(torch.promote_types, dtypes))
 
 
-def _clips_itself(model: nn.Module) -> bool:
-    return not units_of(model) and hasattr(model, "clip_grad_norm_")
+def _clips_itself(model: object) -> bool:
+    return not isinstance(model, FSDPModule) and hasattr(model, "clip_grad_norm_")
 
 
 def _resharded(model: nn.Module) -> nn.Module:

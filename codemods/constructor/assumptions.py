@@ -59,8 +59,9 @@ _ASSUMED = (
         r"autocast",
     ),
     (
-        "loud",
-        "nothing reads or changes parameters between an evaluation and the next training step: the root stays gathered there",
+        "silent",
+        "nothing reads or changes parameters, or makes an optimizer, between a forward without gradients and the next "
+        "training step: the root stays gathered there",
         r"no_grad|inference_mode|\.eval\(\)",
     ),
     (

@@ -48,8 +48,17 @@ def _uses(context: Context) -> Iterator[tuple[ast.Attribute, ast.Call | None]]:
         for attribute in context.file.attributes.get(name, ()):
             parent = context.file.parents[attribute]
             called = isinstance(parent, ast.Call) and parent.func is attribute
-            if isinstance(attribute.ctx, ast.Load) and context.can_be_model(attribute.value):
+            if isinstance(attribute.ctx, ast.Load) and _may_be_model(context, attribute):
                 yield attribute, parent if called and isinstance(parent, ast.Call) else None
+
+
+def _may_be_model(context: Context, attribute: ast.Attribute) -> bool:
+    """Whether a method may be FSDP1's. In torch's form any is that no other name means: the runtime's functions call the
+    method of what is no sharded model."""
+    if context.form != "torch" or not context.references:
+        return context.can_be_model(attribute.value)
+    is_self = getattr(attribute.value, "id", "") == "self"
+    return not is_self and not context.dotted(attribute)
 
 
 def _no_sync(context: Context, attribute: ast.Attribute, call: ast.Call | None) -> Found:
@@ -101,7 +110,9 @@ def _torch_will_do(context: Context, call: ast.Call) -> bool:
         keyword.arg is None for keyword in call.keywords
     )
     mixed = any(word in file.text for file in context.program.files for word in _MIXED)
-    simple = finite and not starred and not mixed and has_torch(context, call)
+    own = any("def clip_grad_norm_" in file.text for file in context.program.files)
+    receiver = context.can_be_model(call.func.value)  # type: ignore[attr-defined]
+    simple = finite and receiver and not (starred or mixed or own) and has_torch(context, call)
     return simple and not _follows_each_backward(context, call)
 
 
