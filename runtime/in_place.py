@@ -193,6 +193,10 @@ def like_fsdp1(
     return LikeFSDP1(model, buffer_dtype, place, [name for name, on in given.items() if not on])
 
 
+# The module and the name of a parameter, itself, and what the program has set on it.
+_Former = tuple[nn.Module, str, TensorWeakRef, dict[str, Any]]
+
+
 class LikeFSDP1:
     """The context that :func:`like_fsdp1` returns."""
 
@@ -208,16 +212,16 @@ class LikeFSDP1:
         self._given = place, switched_off
 
     def __enter__(self) -> None:
-        install()
-        self._record = start(*self._given, self._model)
-        OPEN.append(self._record)
         # Not the parameters themselves: whole ones must not outlive the sharding of their unit.
-        self._former = [
+        self._former: list[_Former] = [
             (module, name, TensorWeakRef(p), dict(vars(p)))
             for module in self._model.modules()
             for name, p in module._parameters.items()
             if p is not None
         ]
+        install()
+        self._record = start(*self._given, self._model)
+        OPEN.append(self._record)
 
     def __exit__(
         self,
@@ -226,6 +230,7 @@ class LikeFSDP1:
         at: TracebackType | None,
     ) -> None:
         OPEN.remove(self._record)
+        former, self._former = self._former, []
         if kind is not None:
             return
         new = [unit for unit in torch_private.units_of(self._model) if _is_new(unit)]
@@ -234,14 +239,14 @@ class LikeFSDP1:
             if self._buffer_dtype is not None and given_attributes(unit) is None:
                 keep_buffers_in(unit, self._buffer_dtype)
             adopt(unit, self._record)
-        self._follow_parameters(new)
+        self._follow_parameters(former, new)
 
-    def _follow_parameters(self, new_units: list[Any]) -> None:
+    def _follow_parameters(self, formers: list[_Former], new_units: list[Any]) -> None:
         """Hands optimizers, and what the program has set on parameters, from the former ones to the sharded ones."""
         off = self._record.switched_off
         kept = {m for unit in new_units if _keeps_objects(unit) for m in own_modules(unit, ())}
         successors: dict[torch.Tensor, nn.Parameter] = {}
-        for module, name, former, attributes in self._former:
+        for module, name, former, attributes in formers:
             old, new = former(), module._parameters[name]
             if new is None or old is new or module not in kept:
                 continue

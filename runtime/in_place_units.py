@@ -44,8 +44,10 @@ class InPlaceUnit(Unit):
         try:
             return super().__getattr__(name)  # type: ignore[misc]
         except AttributeError:
-            # Under FSDP1 the model's own methods did not see the wrapper.
-            if name.startswith("__") or _asks_itself(self) or not keeps(self, "interface"):  # type: ignore[arg-type]
+            if name.startswith("__") or not keeps(self, "interface"):  # type: ignore[arg-type]
+                raise
+            # Under FSDP1 the model's own methods did not see the wrapper: `hasattr(self, "rank")`.
+            if name not in _METHODS and _asks_itself(self):
                 raise
             answer = _answer(self, name)
             if answer is _NONE:
@@ -72,6 +74,7 @@ class InPlaceUnit(Unit):
 
 
 _NONE = object()
+_METHODS = {name for name, member in vars(Interface).items() if not isinstance(member, property)}
 
 
 def _asks_itself(unit: Any) -> bool:

@@ -12,7 +12,6 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import torch
 from torch import nn
-from torch.utils.weak import WeakTensorKeyDictionary
 
 _EXAMPLES = 20
 
@@ -48,7 +47,8 @@ RECORDS: list[Record] = []
 OPEN: list[Record] = []
 """Of the ``with like_fsdp1(model)`` that are being executed."""
 _of_units: WeakKeyDictionary[nn.Module, Record] = WeakKeyDictionary()
-_of_parameters: Any = WeakTensorKeyDictionary()
+# By identity, with the place where the parameter must be found: torch moves no parameter that has weak references.
+_of_parameters: dict[int, tuple[ReferenceType[nn.Module], str, Record]] = {}
 
 
 def start(place: str, switched_off: Iterable[str], model: nn.Module) -> Record:
@@ -60,14 +60,20 @@ def start(place: str, switched_off: Iterable[str], model: nn.Module) -> Record:
 def belongs_to(unit: nn.Module, record: Record) -> None:
     """From now on ``record`` counts what is done for ``unit``."""
     _of_units[unit] = record
-    for parameter in unit.parameters():
-        _of_parameters.setdefault(parameter, record)
+    for module in unit.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                _of_parameters[id(parameter)] = ref(module), name, record
 
 
 def record_of_parameter(parameter: torch.Tensor) -> Record | None:
     """The record of a sharded parameter of a unit that is sharded in place."""
-    record: Record | None = _of_parameters.get(parameter)
-    return record
+    known = _of_parameters.get(id(parameter))
+    if known is None:
+        return None
+    module, name, record = known
+    owner = module()
+    return record if owner is not None and owner._parameters.get(name) is parameter else None
 
 
 def record_of(unit: nn.Module) -> Record | None:

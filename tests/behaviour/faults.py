@@ -58,7 +58,7 @@ def another_default_type() -> None:
 
 @found_by("training.unused_parameters_of_used_units")
 def no_gradients_of_zero() -> None:
-    change(gradients, "_reduce", lambda group, reduce: reduce())
+    change(gradients, "_reduce", lambda group, reduce, **how: reduce())
 
 
 @found_by("accumulation.left_over_gradients_are_dropped")

@@ -34,12 +34,10 @@ from torch.distributed.tensor import debug
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime.record import cpu
 
-
-from .compare import differences
+from .compare import differences, without_wrappers
 from .faults import FAULTS, Fault
 from .in_place import IN_PLACE
 from .registry import BEHAVIOURS, Behaviour
-
 
 FORMS = {"bridge": runtime, "in place": IN_PLACE}
 
@@ -64,6 +62,8 @@ def run_one(behaviour: Behaviour, forms: Mapping[str, Any]) -> dict[str, Any]:
 def _compared(theirs: Any, behaviour: Behaviour, api: Any) -> dict[str, Any]:
     try:
         result = run_on(api, behaviour)
+        if api is IN_PLACE:
+            theirs, result = without_wrappers(theirs), without_wrappers(result)
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
         return {"refusal": text, "trace": traceback.format_exc()}
