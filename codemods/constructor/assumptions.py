@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.constructor.construction import Construction
@@ -80,8 +79,8 @@ _NORMS = (
 def of(construction: Construction, form: Form, decision: Decision) -> Iterator[Found]:
     """The assumptions of one constructor, the silent ones first, and the places that rely on the wrapper."""
     context = construction.context
-    text = "\n".join(file.text for file in context.program.files)
-    assumed = [(how, what) for how, what, word in _ASSUMED if not word or re.search(word, text)]
+    has = context.program.has
+    assumed = [(how, what) for how, what, word in _ASSUMED if not word or has(word)]
     if form.parts.get("mixed_precision") and form.parts.get("auto_wrap_policy"):
         assumed.insert(1, _NORMS)
     for how, what in assumed:

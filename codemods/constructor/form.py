@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -25,7 +24,7 @@ from fsdp_migrate.facts.file import values_given
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
 
 _BUILTINS = ("reversed", "list", "isinstance", "dict")
-_META = re.compile(r"""["']meta["']|init_empty_weights|deferred_init|init_on_device|skip_init""")
+_META = r"""["']meta["']|init_empty_weights|deferred_init|init_on_device|skip_init"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,8 +111,7 @@ def _parts(construction: Construction) -> dict[str, Part]:
     Raises:
         AtRunTime: if one has none, or the model may be on the meta device, where the runtime gives it memory.
     """
-    files = construction.context.program.files
-    if any(_META.search(file.text) for file in files):
+    if construction.context.program.has(_META):
         raise AtRunTime("the model may be on the meta device")
     return parts_of(construction)
 

@@ -83,10 +83,7 @@ class _Plain:
 def find(context: Context) -> Iterator[Found]:
     """Every use of FSDP1's types of state dicts, and of its functions for optimizers."""
     plain: list[_Plain] = []
-    for attribute in _attributes(context, "state_dict_type"):
-        call = context.file.parents[attribute]
-        assert isinstance(call, ast.Call)
-        decided = _decided(context, attribute, call)
+    for decided in _together(context, [*_contexts(context)]):
         if isinstance(decided, Found):
             yield decided
         else:
@@ -108,6 +105,25 @@ def find(context: Context) -> Iterator[Found]:
     yield from _local_types(context)
     yield from _of_optimizers(context)
     yield from _bare(context) if context.plain else ()
+
+
+def _contexts(context: Context) -> Iterator[_Plain | Found]:
+    for attribute in _attributes(context, "state_dict_type"):
+        call = context.file.parents[attribute]
+        assert isinstance(call, ast.Call)
+        yield _decided(context, attribute, call)
+
+
+def _together(context: Context, decided: list[_Plain | Found]) -> list[_Plain | Found]:
+    """The contexts of each function as one: all of them become plain, or none."""
+    staying = {context.file.function(each.node) for each in decided if isinstance(each, Found)}
+    message = "stays on the bridge: another context of this function stays there"
+    return [
+        Found(CONTEXT, each.call, Action.RUNTIME, message)
+        if isinstance(each, _Plain) and context.file.function(each.call) in staying
+        else each
+        for each in decided
+    ]
 
 
 def _attributes(context: Context, name: str) -> Iterator[ast.Attribute]:

@@ -109,8 +109,8 @@ def _torch_will_do(context: Context, call: ast.Call) -> bool:
     starred = any(isinstance(a, ast.Starred) for a in call.args) or any(
         keyword.arg is None for keyword in call.keywords
     )
-    mixed = any(word in file.text for file in context.program.files for word in _MIXED)
-    own = any("def clip_grad_norm_" in file.text for file in context.program.files)
+    mixed = context.program.has("|".join(_MIXED))
+    own = context.program.has("def clip_grad_norm_")
     receiver = context.can_be_model(call.func.value)  # type: ignore[attr-defined]
     simple = finite and receiver and not (starred or mixed or own) and has_torch(context, call)
     return simple and not _follows_each_backward(context, call)

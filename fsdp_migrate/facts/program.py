@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -97,6 +98,14 @@ class Program:
         """The file that `import dotted` inside `importer` means; None if it is not part of the run."""
         path = self.locate(dotted, importer.folder)
         return None if path is None else self.load(path)
+
+    def has(self, pattern: str) -> bool:
+        """Whether a pattern is found in the text of a file that mentions FSDP; each is searched for once a run."""
+        known = self.kept.setdefault("has", {})
+        if pattern not in known:
+            search = re.compile(pattern).search
+            known[pattern] = any(search(file.text) for file in self.files)
+        return bool(known[pattern])
 
     def mentions(self, path: str) -> bool:
         """Whether a file is one of those that mention FSDP."""
