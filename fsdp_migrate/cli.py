@@ -24,7 +24,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 # The commands that are imported only when used, with their modules.
 _LATE = {
     "checkpoint": "checkpoint.command",
-    "values": "verify.command",
     "verify": "verify.command",
 }
 
@@ -157,12 +156,6 @@ def _shared(command: F) -> F:
     default="auto",
     show_default=True,
     help="bridge: swap imports and change nothing else. auto: also make plain what is provably the same.",
-)
-@click.option(
-    "--values",
-    multiple=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Use the values that `fsdp-migrate values` recorded, and make plain what they decide, for that configuration.",
 )
 @click.option(
     "--vendor",

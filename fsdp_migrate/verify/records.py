@@ -24,7 +24,6 @@ class Rank:
             them.
         problems: what could not be recorded, and why.
         aligned: the first values that it took over from the other program.
-        constructs: what each FSDP1 construct was given, call by call, if that was asked for.
         output: what it printed, where the launcher parts it from the others.
         files: the files of the copy that it ran, relative to it.
         fsdp1: where it first built a model of torch's FSDP1, as `file:line`; empty if it did not.
@@ -49,7 +48,6 @@ class Rank:
     start: Path | None = None
     start_problem: str = ""
     aligned: list[str] = field(default_factory=list)
-    constructs: list[dict[str, Any]] = field(default_factory=list)
     output: str = ""
     files: list[str] = field(default_factory=list)
     fsdp1: str = ""

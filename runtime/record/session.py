@@ -21,7 +21,6 @@ from .evidence import Evidence
 from .imports import Copies
 from .leaving import Departure
 from .ranks import grouped, identity
-from .settings import SETTINGS
 from .start import Start
 
 
@@ -35,7 +34,6 @@ class Session:
         self.counts, self.bytes = costs.install(dist)
         self.start: Start | None = None
         self.kept = Kept()
-        self.constructs = _watched_constructs()
         self.reset()
 
     def reset(self) -> None:
@@ -57,7 +55,6 @@ class Session:
         self._stepping: int | None = None
         # A forked DataLoader worker has its parent's process group, and is no rank.
         self._inherited = grouped()
-        self.constructs.clear()
         self.counts.clear()
         self.bytes.clear()
 
@@ -132,7 +129,6 @@ class Session:
             "collective_bytes": dict(sorted(self.bytes.items())),
             "aligned": self.start.aligned if self.start else [],
             "start_problem": self.start.problem if self.start else "",
-            "constructs": self.constructs,
             "peak_memory_bytes": costs.peak_bytes(),
             **self.evidence.told(),
             "options": self.options,
@@ -159,15 +155,6 @@ class Session:
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
         return [f"no last parameters: {problem}"] if problem else []
-
-
-def _watched_constructs() -> list[dict[str, Any]]:
-    """What the constructs are given from now on; nothing unless that is asked for."""
-    if not SETTINGS.get("values"):
-        return []
-    from . import constructs
-
-    return constructs.install()
 
 
 def _makes_states() -> bool:
