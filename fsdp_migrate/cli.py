@@ -17,6 +17,7 @@ import click
 
 from fsdp_migrate import __version__
 from fsdp_migrate.exit_codes import BROKEN_PIPE, DONE, INTERRUPTED, USAGE
+from fsdp_migrate.settings import FORMS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -152,10 +153,10 @@ def _shared(command: F) -> F:
 )
 @click.option(
     "--form",
-    type=click.Choice(["auto", "bridge"]),
+    type=click.Choice([*FORMS]),
     default="auto",
     show_default=True,
-    help="bridge: swap imports and change nothing else. auto: also make plain what is provably the same.",
+    help="; ".join(f"{form}: {text}" for form, text in FORMS.items()) + ".",
 )
 @click.option(
     "--vendor",

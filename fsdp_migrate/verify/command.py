@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from fsdp_migrate.settings import FORMS
 from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.main import verify
 from fsdp_migrate.verify.nodes import Nodes
@@ -45,10 +46,10 @@ _FILE = _NewFile(dir_okay=False, path_type=Path)
 )
 @click.option(
     "--form",
-    type=click.Choice(["auto", "bridge"]),
+    type=click.Choice([*FORMS]),
     default="auto",
     show_default=True,
-    help="What the tool makes of the copy: as for `fsdp-migrate --form`.",
+    help="What the tool makes of the copy, as `fsdp-migrate --form` says.",
 )
 @click.argument("script", type=_PROGRAM)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
