@@ -20,6 +20,7 @@ from fsdp_migrate.verify import (
     migration,
     outputs,
     processes,
+    quirks,
     records,
     sources,
     start,
@@ -98,6 +99,7 @@ class Pair:
             uncompared=[*idle, *found.notes, *verdict.uncompared, *_never(found.compared, verdict)],
             notes=notes + verdict.notes + _ranks_started(one, how),
             sources=texts,
+            quirks=quirks.read(other, after.root),
             environment=launch.describe(how, before),
         )
         return self._explained(verdict, recording, folder)

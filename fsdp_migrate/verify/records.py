@@ -30,6 +30,7 @@ class Rank:
         sharded: whether it built a unit of FSDP1 or FSDP2.
         options: the options that the optimizer has for each parameter, at its first step.
         lost: parameters of optimizers that belong to no module.
+        quirks: what each `like_fsdp1` of the program did, as the runtime tells it (`runtime/record/quirks.py`).
         dtype: what the model computes in, as `torch.bfloat16`; so of the last loss and gradient.
     """
 
@@ -57,6 +58,7 @@ class Rank:
     dtype: str = ""
     loss_dtype: str = ""
     gradient_dtype: str = ""
+    quirks: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.optim import optimizer as optimizers
 
-from . import costs, gradients, losses, options, parameters
+from . import costs, gradients, losses, options, parameters, quirks
 from .census import Census, Kept
 from .evidence import Evidence
 from .imports import Copies
@@ -29,6 +29,7 @@ class Session:
 
     def __init__(self, folder: str, departure: Departure, copies: Copies) -> None:
         self.folder = folder
+        self.copies = copies
         self.evidence = Evidence(copies)
         self.departure = departure
         self.counts, self.bytes = costs.install(dist)
@@ -116,6 +117,7 @@ class Session:
         if self.rank < 0 and self.departure.well:
             return False
         path = os.path.join(self.folder, f"process-{os.getpid()}")
+        acted, problems = self._quirks()
         record = {
             "rank": self.rank,
             "backend": self.backend,
@@ -136,7 +138,8 @@ class Session:
             "loss_dtype": self.loss_dtype,
             "gradient_dtype": self.gradient_dtype,
             "dtype": self.start.dtype if self.start else "",
-            "problems": self.problems + self._write_parameters(f"{path}.pt"),
+            "quirks": acted,
+            "problems": self.problems + problems + self._write_parameters(f"{path}.pt"),
             "failure": self.departure.failure,
             "status": self.departure.status,
             "code": self.departure.code,
@@ -145,6 +148,13 @@ class Session:
             json.dump(record, file)
         os.replace(f"{path}.part", f"{path}.json")
         return self.rank >= 0
+
+    def _quirks(self) -> tuple[list[dict[str, Any]], list[str]]:
+        """What `like_fsdp1` did, and why that is not known."""
+        try:
+            return quirks.told(self.copies), []
+        except Exception as error:
+            return [], [f"not known what like_fsdp1 did: {type(error).__name__}: {error}"]
 
     def _write_parameters(self, path: str) -> list[str]:
         if not self.departure.well:
