@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from fsdp_migrate.runtime.in_place import like_fsdp1
 from fsdp_migrate.verify import quirks
 from fsdp_migrate.verify.command import verify_command
+from fsdp_migrate.verify.main import verify
 from fsdp_migrate.verify.records import Rank, Run
 
 KNOWN = ["zero_gradients", "whole_state_dicts", "class_names", "interface"]
@@ -86,18 +89,20 @@ def test_where_all_acted_there_is_nothing_to_change(tmp_path: Path) -> None:
 @pytest.mark.ranks
 @pytest.mark.usefixtures("forked")
 def test_every_report_says_what_the_run_needed(programs: Path, tmp_path: Path) -> None:
-    script, migrated = (programs / "kept" / name for name in ("original.py", "migrated.py"))
+    script, migrated = (
+        programs / "kept" / name for name in ("recorded_original.py", "recorded.py")
+    )
     files = {name: tmp_path / name for name in ("json", "report", "summary")}
     options = [part for name, file in files.items() for part in (f"--{name}", str(file))]
     arguments = [str(script), "--migrated", str(migrated), "--device", "cpu", *options]
     result = CliRunner().invoke(verify_command, arguments)
     assert result.exit_code == 0, result.output
     first = (
-        "migrated.py:11 like_fsdp1(model, class_names=False): zero gradients for 3 parameters (weight.0, weight.1, "
+        "recorded.py:11 like_fsdp1(model, class_names=False): zero gradients for 3 parameters (weight.0, weight.1, "
         "bias); 1 name of FSDP1's interface (no_sync); nothing else: "
         "`like_fsdp1(model, class_names=False, whole_state_dicts=False)` says so"
     )
-    second = "migrated.py:13 like_fsdp1(models[2]): nothing: the line may go (dedent its block)"
+    second = "recorded.py:13 like_fsdp1(models[2]): nothing: the line may go (dedent its block)"
     lines = result.stdout.splitlines()
     assert lines[-3:-1] == [first, second]
     assert lines[-1].startswith("same:")
@@ -107,8 +112,33 @@ def test_every_report_says_what_the_run_needed(programs: Path, tmp_path: Path) -
         "examples": ["weight.0", "weight.1", "bias"],
     }
     assert (one["idle"], one["may_go"]) == (["whole_state_dicts"], False)
-    assert (other["place"], other["may_go"], other["edit"]) == ("migrated.py:13", True, "")
+    assert (other["place"], other["may_go"], other["edit"]) == ("recorded.py:13", True, "")
     page = files["report"].read_text()
     assert "<h2>What like_fsdp1 did</h2>" in page
     assert "like_fsdp1(models[2]): nothing: the line may go" in page
     assert "nothing: the line may go" in files["summary"].read_text()
+
+
+def test_there_are_words_for_every_quirk() -> None:
+    parameters = inspect.signature(like_fsdp1).parameters.values()
+    known = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    assert sorted(known) == sorted([*quirks._TIMES, *quirks._THINGS])
+
+
+@pytest.mark.ranks
+@pytest.mark.usefixtures("forked")
+def test_a_program_is_told_what_it_needed(programs: Path) -> None:
+    original, migrated = (programs / "kept" / name for name in ("train_original.py", "train.py"))
+    verdict = verify(original, migrated, device="cpu", tolerance=0)
+    assert verdict.equal, verdict.line()
+    assert verdict.bitwise
+    assert not [text for text in verdict.uncompared if "program keeps" in text]
+    model, teacher, reference = verdict.quirks
+    assert model.place == "train.py:23"
+    assert set(model.acted) == {"zero_gradients", "whole_state_dicts", "interface"}
+    assert model.text().startswith(
+        "train.py:23 like_fsdp1(model): zero gradients for 2 parameters (aux.weight, aux.bias); 1 whole state dict; "
+        "1 name of FSDP1's interface (module); nothing else: `like_fsdp1(model, older_optimizers=False, "
+    )
+    assert (teacher.call, teacher.may_go) == ("like_fsdp1(teacher, class_names=False)", True)
+    assert (reference.call, reference.may_go) == ("like_fsdp1(reference)", True)
