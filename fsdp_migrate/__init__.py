@@ -23,17 +23,17 @@ __version__ = "0.1.0"
 def migrate_source(text: str, *, form: str = "auto") -> tuple[str, list[Finding]]:
     """Migrates one Python program; returns its code and the findings.
 
-    Of what it imports nothing is known, as for `fsdp-migrate -`. `form` is as for `--form`: auto or bridge. Raises
+    Of what it imports nothing is known, as for `fsdp-migrate -`. `form` is as for `--form`: auto, bridge or torch. Raises
     ValueError where the text is no Python, or cannot be migrated.
     """
     from pathlib import Path
 
     from fsdp_migrate.engine import analyse_source
-    from fsdp_migrate.settings import Options
+    from fsdp_migrate.settings import FORMS, Options
     from fsdp_migrate.source import Source
 
-    if form not in ("auto", "bridge"):
-        raise ValueError(f"{form!r} is no form: auto or bridge")
+    if form not in FORMS:
+        raise ValueError(f"{form!r} is no form: {', '.join(FORMS)}")
     path, shown = Path("program.py"), "program.py"
     try:
         encoding = Source(path, shown, text.encode()).encoding  # what the text itself declares

@@ -17,6 +17,7 @@ import click
 
 from fsdp_migrate import __version__
 from fsdp_migrate.exit_codes import BROKEN_PIPE, DONE, INTERRUPTED, USAGE
+from fsdp_migrate.settings import FORMS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,7 +25,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 # The commands that are imported only when used, with their modules.
 _LATE = {
     "checkpoint": "checkpoint.command",
-    "values": "verify.command",
     "verify": "verify.command",
 }
 
@@ -153,16 +153,10 @@ def _shared(command: F) -> F:
 )
 @click.option(
     "--form",
-    type=click.Choice(["auto", "bridge", "torch"]),
+    type=click.Choice([*FORMS]),
     default="auto",
     show_default=True,
-    help="bridge: swap imports and change nothing else. auto: also make plain what is provably the same.",
-)
-@click.option(
-    "--values",
-    multiple=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Use the values that `fsdp-migrate values` recorded, and make plain what they decide, for that configuration.",
+    help="; ".join(f"{form}: {text}" for form, text in FORMS.items()) + ".",
 )
 @click.option(
     "--vendor",

@@ -29,7 +29,6 @@ from fsdp_migrate.vendor import MARK, copies, forget, is_copy, package_at
 if TYPE_CHECKING:
     from fsdp_migrate.facts.file import File
     from fsdp_migrate.migration import Outcome
-    from fsdp_migrate.values import Recorded
 
 # How long one file may take.
 SECONDS = 60.0
@@ -102,15 +101,9 @@ def _analyse(
             package = package_at(options.vendor, [source.path for source in sources])
             sources = [replace(source, runtime=package) for source in sources]
         files = list(_files(sources, report))
-        recorded: dict[Path, list[Recorded]] = {}
-        if options.values is not None:
-            recorded, problems = options.values.of([file.path for file, _ in files])
-            report.errors += problems
 
         def together() -> Program:
-            program = Program([file for file, _ in files], paths, parse_file)
-            program.recorded = recorded
-            return program
+            return Program([file for file, _ in files], paths, parse_file)
 
         program = together()
 

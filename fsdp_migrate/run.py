@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -17,9 +16,6 @@ from fsdp_migrate.settings import Options, Settings, load_settings, split_codes
 from fsdp_migrate.source import Source, parse_problem, read_source, source_from_bytes
 from fsdp_migrate.views import rendered, text
 from fsdp_migrate.views.terminal import Stream, wants_colour, write_bytes, write_text
-
-if TYPE_CHECKING:
-    from fsdp_migrate.values import Values
 
 EMPTY = "the file is empty: nothing to migrate"
 
@@ -46,7 +42,6 @@ class Request:
     allow_dirty: bool = False
     from_hook: bool = False
     only_checks: bool = False
-    values: tuple[Path, ...] = ()
 
     @property
     def from_stdin(self) -> bool:
@@ -79,7 +74,6 @@ def run(request: Request) -> int:
         select=_known_codes(split_codes(request.select) or settings.select),
         ignore=_known_codes(split_codes(request.ignore) | settings.ignore),
         jobs=request.jobs,
-        values=_values(request),
         vendor=request.vendor,
     )
     original = b""
@@ -96,14 +90,6 @@ def run(request: Request) -> int:
     if report.errors:
         return USAGE
     return FINDINGS if request.check and not report.is_done else DONE
-
-
-def _values(request: Request) -> Values | None:
-    if not request.values:
-        return None
-    from fsdp_migrate.values import read
-
-    return read(request.values)
 
 
 def _known_codes(codes: frozenset[str]) -> frozenset[str]:

@@ -8,12 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fsdp_migrate.exit_codes import Unusable
-
-if TYPE_CHECKING:
-    from fsdp_migrate.values import Values
 
 TABLE = "[tool.fsdp-migrate]"
 LISTS = ("exclude", "ignore", "select")
@@ -21,14 +18,20 @@ KEYS = (*LISTS, "baseline")
 # How much a misspelt name has in common with the right one: `fsdp-migrat`, `FSDP_migrate`.
 _ALIKE = 0.75
 LINE_LENGTH = 88  # black's and ruff's default
+FORMS = {
+    "auto": "fully_shard on the model's own modules, with one line, like_fsdp1, that keeps FSDP1's behaviour",
+    "bridge": "only imports change",
+    "torch": "as auto without that line; each assumption is a finding",
+}
+"""What a program can become, for `--form`."""
 
 
 @dataclass(frozen=True)
 class Options:
     """What the analysis needs to know of a run; as the options of the command line are.
 
-    With `only_checks` no edits are wanted, with `bridge` also findings of what is on the bridge already. `values` are
-    what a run gave to the constructs.
+    `form` is a name of `FORMS`. With `only_checks` no edits are wanted, with `bridge` also findings of what is on the
+    bridge already.
     """
 
     form: str = "auto"
@@ -38,7 +41,6 @@ class Options:
     select: frozenset[str] = frozenset()
     ignore: frozenset[str] = frozenset()
     jobs: int = 1
-    values: Values | None = None
     vendor: Path | None = None
 
     def takes(self, code: str) -> bool:

@@ -1,14 +1,14 @@
-"""`fsdp-migrate verify` and `fsdp-migrate values`."""
+"""`fsdp-migrate verify`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from fsdp_migrate.settings import FORMS
 from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.main import verify
 from fsdp_migrate.verify.nodes import Nodes
@@ -16,10 +16,8 @@ from fsdp_migrate.verify.options import TIMEOUT, Launcher
 from fsdp_migrate.verify.page import render
 from fsdp_migrate.verify.processes import Interrupted, interruptible
 from fsdp_migrate.verify.show import markdown, markdown_of_failure, show
-from fsdp_migrate.verify.values import record
 from fsdp_migrate.views.terminal import is_terminal, paint, write_text
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 _PROGRAM = click.Path(exists=True, path_type=Path)
 _PATH = click.Path(path_type=Path)
 
@@ -39,63 +37,6 @@ class _NewFile(click.Path):
 
 _FILE = _NewFile(dir_okay=False, path_type=Path)
 
-_HOW_TO_RUN = (
-    click.argument("script", type=_PROGRAM),
-    click.argument("arguments", nargs=-1, type=click.UNPROCESSED),
-    click.option(
-        "--entry", type=_PATH, help="The script to run, where SCRIPT is the folder of a repository."
-    ),
-    click.option(
-        "--link",
-        "links",
-        multiple=True,
-        type=_PATH,
-        help="In a repository, what git ignores and the program reads, as data/: linked into the copies.",
-    ),
-    click.option(
-        "--root",
-        type=click.Path(exists=True, file_okay=False, path_type=Path),
-        help="The folder that belongs to SCRIPT, with all it imports and reads.  [default: its own]",
-    ),
-    click.option(
-        "--nproc",
-        "ranks",
-        type=click.IntRange(min=1),
-        default=2,
-        show_default=True,
-        help="Ranks.",
-    ),
-    click.option(
-        "--device",
-        type=click.Choice(["auto", "cpu", "cuda"]),
-        default="auto",
-        show_default=True,
-        help="auto: CUDA where there is a device for each rank, else the CPU.",
-    ),
-    click.option(
-        "--launcher",
-        type=click.Choice([launcher.value for launcher in Launcher]),
-        default=Launcher.AUTO.value,
-        show_default=True,
-        callback=lambda context, option, value: Launcher(value),
-        help="auto: python if the script starts its own processes, else torchrun.",
-    ),
-    click.option(
-        "--timeout",
-        type=click.FloatRange(min=0, min_open=True),
-        default=TIMEOUT,
-        show_default=True,
-        help="Seconds for each of the runs.",
-    ),
-)
-
-
-def _runs_a_program(command: Command) -> Command:
-    """The arguments and options by which both commands run a program; their names are those of `Options`."""
-    for parameter in reversed(_HOW_TO_RUN):
-        command = parameter(command)
-    return command
-
 
 @click.command("verify", short_help="Run a program before and after its migration, and compare.")
 @click.option(
@@ -105,12 +46,58 @@ def _runs_a_program(command: Command) -> Command:
 )
 @click.option(
     "--form",
-    type=click.Choice(["auto", "bridge"]),
+    type=click.Choice([*FORMS]),
     default="auto",
     show_default=True,
-    help="What the tool makes of the copy: as for `fsdp-migrate --form`.",
+    help="What the tool makes of the copy, as `fsdp-migrate --form` says.",
 )
-@_runs_a_program
+@click.argument("script", type=_PROGRAM)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--entry", type=_PATH, help="The script to run, where SCRIPT is the folder of a repository."
+)
+@click.option(
+    "--link",
+    "links",
+    multiple=True,
+    type=_PATH,
+    help="In a repository, what git ignores and the program reads, as data/: linked into the copies.",
+)
+@click.option(
+    "--root",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The folder that belongs to SCRIPT, with all it imports and reads.  [default: its own]",
+)
+@click.option(
+    "--nproc",
+    "ranks",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Ranks.",
+)
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="auto: CUDA where there is a device for each rank, else the CPU.",
+)
+@click.option(
+    "--launcher",
+    type=click.Choice([launcher.value for launcher in Launcher]),
+    default=Launcher.AUTO.value,
+    show_default=True,
+    callback=lambda context, option, value: Launcher(value),
+    help="auto: python if the script starts its own processes, else torchrun.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=TIMEOUT,
+    show_default=True,
+    help="Seconds for each of the runs.",
+)
 @click.option(
     "--tolerance",
     type=click.FloatRange(min=0),
@@ -136,12 +123,6 @@ def _runs_a_program(command: Command) -> Command:
     "--repeat/--no-repeat",
     default=None,
     help="Run the original twice: is it deterministic at all?  [default: where the programs differ]",
-)
-@click.option(
-    "--values",
-    type=_FILE,
-    help="Run the original once more first, write what its FSDP1 constructs are given to this file, and migrate "
-    "the copy with it.",
 )
 @click.option("--nnodes", type=click.IntRange(min=1), default=1, help="Nodes.  [default: 1]")
 @click.option("--node-rank", type=click.IntRange(min=0), help="This node's number, from 0.")
@@ -174,7 +155,6 @@ def verify_command(
     /,
     script: Path,
     migrated: Path | None,
-    values: Path | None,
     nnodes: int,
     node_rank: int | None,
     rdzv_endpoint: str | None,
@@ -196,10 +176,6 @@ def verify_command(
     nodes = _nodes(nnodes, node_rank, rdzv_endpoint, rdzv_id, records)
     try:
         with interruptible():
-            if values is not None:
-                _tell("recording what the original's constructs are given")
-                run = {key: options[key] for key in _RUN_OPTIONS}
-                options["recorded"] = record(script, values, **run)
             verdict = verify(script, migrated, nodes=nodes, progress=_tell, **options)
     except Interrupted as interrupt:
         write_text(f"fsdp-migrate verify: {interrupt}; nothing is left running", "stderr")
@@ -228,9 +204,6 @@ def verify_command(
     context.exit(code)
 
 
-_RUN_OPTIONS = ("entry", "links", "root", "ranks", "arguments", "device", "launcher", "timeout")
-
-
 def _tell(text: str) -> None:
     """Says what is being done, to a person who waits for it."""
     if is_terminal("stderr"):
@@ -250,31 +223,3 @@ def _nodes(
 def _append(file: Path, text: str) -> None:
     with file.open("a", encoding="utf-8") as summary:
         summary.write(text)
-
-
-@click.command("values", short_help="Run a program and record what its FSDP1 constructs are given.")
-@click.option(
-    "--output",
-    default="run.json",
-    show_default=True,
-    type=_FILE,
-    help="The file to write, for `migrate --values`.",
-)
-@_runs_a_program
-@click.pass_context
-def values_command(context: click.Context, /, script: Path, output: Path, **options: Any) -> None:
-    """Run SCRIPT once, on a temporary copy, and record what each FSDP1 construct was given.
-
-    `fsdp-migrate migrate --values FILE` then uses these values and writes plain PyTorch for this
-    configuration. ARGUMENTS after -- are the program's. A few steps of training are enough.
-    """
-    try:
-        found = record(script, output, **options)
-    except ProgramFailed as failure:
-        click.echo(f"{failure.details}\nfsdp-migrate values: {failure}", err=True)
-        context.exit(3)
-    count = len(found.entries)
-    click.echo(f"{output}: {count} FSDP1 constructs of {len(found.files)} files")
-    click.echo(
-        f"Next: `fsdp-migrate migrate PATH --values {output} --diff` shows what it makes plain."
-    )

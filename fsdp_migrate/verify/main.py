@@ -20,6 +20,7 @@ from fsdp_migrate.verify import (
     migration,
     outputs,
     processes,
+    quirks,
     records,
     sources,
     start,
@@ -47,12 +48,12 @@ def verify(original: Path, migrated: Path | None = None, **options: Any) -> Verd
     """
     how = Options(**options).usable()
     pair = Pair(original, migrated, how, how.recording)
-    with temporary_folder() as folder:
+    with _temporary_folder() as folder:
         return pair.run(folder)
 
 
 @contextlib.contextmanager
-def temporary_folder() -> Iterator[Path]:
+def _temporary_folder() -> Iterator[Path]:
     """A folder that is removed at the end, even when a signal ends the run."""
     folder = tempfile.TemporaryDirectory(prefix="fsdp-migrate-", ignore_cleanup_errors=True)
     try:
@@ -82,7 +83,7 @@ class Pair:
         notes = _stray_arguments(before, how) + notes
         texts = sources.read(before, after)
         old, new = outputs.files(before.root), outputs.files(after.root)
-        one, recording = self.run_original(before, folder)
+        one, recording = self._run_original(before, folder)
         check_original(one)
         saved = start.read(one).save(folder / "start.pt")
         other = self._run(after, replace(recording, start=saved), folder)
@@ -98,19 +99,20 @@ class Pair:
             uncompared=[*idle, *found.notes, *verdict.uncompared, *_never(found.compared, verdict)],
             notes=notes + verdict.notes + _ranks_started(one, how),
             sources=texts,
+            quirks=quirks.read(other, after.root),
             environment=launch.describe(how, before),
         )
         return self._explained(verdict, recording, folder)
 
     def _programs(self, folder: Path) -> tuple[Program, Program, list[str]]:
         """Fresh copies of both, and the warnings of the migration."""
-        before = self.copy("original", self.original, folder)
-        after = self.copy("migrated", self.migrated or self.original, folder)
+        before = self._copy("original", self.original, folder)
+        after = self._copy("migrated", self.migrated or self.original, folder)
         before, after = replace(before, twin=after.source), replace(after, twin=before.source)
         if self.migrated is not None:
             return before, after, []
         self.how.progress("migrating a copy")
-        return before, after, migration.migrate(after.root, self.how.form, self.how.recorded)
+        return before, after, migration.migrate(after.root, self.how.form)
 
     def _explained(self, verdict: Verdict, recording: Recording, folder: Path) -> Verdict:
         """The verdict after further runs where they are needed: the original against itself, both from the same values."""
@@ -134,13 +136,13 @@ class Pair:
                 return replace(verdict, causes=[causes.aligned(verdict.causes[0])])
         return verdict
 
-    def copy(self, name: str, path: Path, folder: Path) -> Program:
+    def _copy(self, name: str, path: Path, folder: Path) -> Program:
         """A copy of one of the programs."""
         how = self.how
         target = folder / name / "copy"
         return folders.copy(name, path, target, entry=how.entry, root=how.root, links=how.links)
 
-    def run_original(self, program: Program, folder: Path) -> tuple[records.Run, Recording]:
+    def _run_original(self, program: Program, folder: Path) -> tuple[records.Run, Recording]:
         """Run it, with CUDA emulated if it cannot do without; returns also how it was run."""
         may = self.how.may_emulate and not self.recording.emulate
         wants = may and emulation.wants_cuda(program.root)
@@ -154,7 +156,7 @@ class Pair:
                 raise
         self.how.progress("it needs CUDA: once more, with CUDA emulated")
         shutil.rmtree(folder / "original")
-        again = self.copy("original", self.original, folder)
+        again = self._copy("original", self.original, folder)
         return self._run(again, emulated, folder), emulated
 
     def _run(self, program: Program, recording: Recording, folder: Path) -> records.Run:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fsdp_migrate.values import Values
 from fsdp_migrate.verify.errors import Unverifiable
 
 
-def migrate(root: Path, form: str = "auto", values: Values | None = None) -> list[str]:
+def migrate(root: Path, form: str = "auto") -> list[str]:
     """Migrate the Python files below `root`, a copy, in place, by the project's settings; returns warnings.
 
     Raises Unverifiable where nothing changes, so that there is nothing to compare.
@@ -18,7 +17,7 @@ def migrate(root: Path, form: str = "auto", values: Values | None = None) -> lis
     from fsdp_migrate.settings import Options, load_settings
 
     settings = load_settings([root])
-    options = Options(form=form, select=settings.select, ignore=settings.ignore, values=values)
+    options = Options(form=form, select=settings.select, ignore=settings.ignore)
     report = analyse(discover([root], settings.exclude, settings.root), options)
     for change in report.changes:
         change.path.write_bytes(change.after)

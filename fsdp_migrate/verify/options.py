@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
-from fsdp_migrate.values import Values
 from fsdp_migrate.verify.errors import Unverifiable
 from fsdp_migrate.verify.nodes import Nodes
 
@@ -31,22 +30,17 @@ class Recording:
     Attributes:
         emulate: the number of CUDA devices to emulate on the CPU; 0 for none.
         align: whether the migrated program takes over the original's first values, from the file `start`.
-        values: what each FSDP1 construct is given is recorded, too.
     """
 
     canonical: bool = False
     emulate: int = 0
     align: bool = False
     start: Path | None = None
-    values: bool = False
 
 
 @dataclass(frozen=True)
 class Options:
-    """The options of `verify`, and of `values` where it has them: as `--help` says.
-
-    `recorded` is for the migration of the copy; `progress` is called with what is being done, in a few words.
-    """
+    """The options of `verify`, as `--help` says; `progress` is called with what is being done, in a few words."""
 
     entry: Path | None = None
     root: Path | None = None
@@ -63,7 +57,6 @@ class Options:
     emulate: bool | None = None
     repeat: bool | None = None
     form: str = "auto"
-    recorded: Values | None = None
     progress: Callable[[str], object] = lambda text: None
 
     def usable(self) -> Options:

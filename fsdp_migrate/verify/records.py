@@ -24,13 +24,13 @@ class Rank:
             them.
         problems: what could not be recorded, and why.
         aligned: the first values that it took over from the other program.
-        constructs: what each FSDP1 construct was given, call by call, if that was asked for.
         output: what it printed, where the launcher parts it from the others.
         files: the files of the copy that it ran, relative to it.
         fsdp1: where it first built a model of torch's FSDP1, as `file:line`; empty if it did not.
         sharded: whether it built a unit of FSDP1 or FSDP2.
         options: the options that the optimizer has for each parameter, at its first step.
         lost: parameters of optimizers that belong to no module.
+        quirks: what each `like_fsdp1` of the program did, as the runtime tells it (`runtime/record/quirks.py`).
         dtype: what the model computes in, as `torch.bfloat16`; so of the last loss and gradient.
     """
 
@@ -49,7 +49,6 @@ class Rank:
     start: Path | None = None
     start_problem: str = ""
     aligned: list[str] = field(default_factory=list)
-    constructs: list[dict[str, Any]] = field(default_factory=list)
     output: str = ""
     files: list[str] = field(default_factory=list)
     fsdp1: str = ""
@@ -59,6 +58,7 @@ class Rank:
     dtype: str = ""
     loss_dtype: str = ""
     gradient_dtype: str = ""
+    quirks: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

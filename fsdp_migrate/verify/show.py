@@ -36,6 +36,8 @@ def show(verdict: Verdict, stream: Stream) -> None:
         say("".join(cells), **({} if same else {"fg": "yellow"}))
     for line in _figures(verdict):
         say(line, dim=True)
+    for quirk in verdict.quirks:
+        say(quirk.text())
     if cause := verdict.cause:
         say(f"cause: {cause.title}. {cause.advice}", fg="yellow")
     say(verdict.line(), bold=True, fg="green" if verdict.equal else "red")
@@ -118,7 +120,8 @@ def markdown(verdict: Verdict, name: str) -> str:
     run_as = (f"{key}: {value}" for key, value in ran if key in ("commit", "date", "command"))
     lines += ["| | original | migrated |", "|---|---:|---:|"]
     lines += [f"| {' | '.join([title, *values])} |" for title, values in rows.items()]
-    lines += ["", *(f"- {escaped(text)}" for text in [*verdict.remarks, *run_as]), ""]
+    did = (line.text() for line in verdict.quirks)
+    lines += ["", *(f"- {escaped(text)}" for text in [*did, *verdict.remarks, *run_as]), ""]
     return "\n".join(lines)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from fsdp_migrate.verify.causes import Cause, find
 from fsdp_migrate.verify.compare import Comparison, Difference, largest
+from fsdp_migrate.verify.quirks import Line
 from fsdp_migrate.verify.records import Run
 from fsdp_migrate.verify.sources import Sources
 
@@ -28,6 +29,7 @@ class Verdict(Comparison):
         environment: where they ran, as names and values for a reader.
         buffer: where `max_abs_buffer_diff` is: a name, and the rank.
         control: the original against itself, if it ran twice.
+        quirks: what each `like_fsdp1` of the migrated program did.
     """
 
     tolerance: float
@@ -45,6 +47,7 @@ class Verdict(Comparison):
     canonical: bool = False
     emulated: bool = False
     control: Verdict | None = None
+    quirks: list[Line] = field(default_factory=list)
 
     @property
     def arithmetic(self) -> str:
@@ -192,6 +195,7 @@ class Verdict(Comparison):
             "deterministic": None if self.control is None else self.deterministic,
             "uncompared": self.uncompared,
             "cost": self.cost,
+            "quirks": [line.to_json() for line in self.quirks],
         }
 
 

@@ -182,11 +182,11 @@ class Kept:
 
 
 def _class(model: nn.Module) -> str:
-    """The name of a model's own class, without wrappers and without the class that FSDP2 makes."""
+    """The name of a model's own class, without wrappers and without the classes that sharding puts before it."""
     while wrapped := [m for name, m in model._modules.items() if name in layouts.WRAPPERS and m]:
         model = wrapped[0]
-    classes = type(model).__mro__
-    return (classes[2] if classes[1].__name__ == "FSDPModule" else classes[0]).__name__
+    classes = [cls.__name__ for cls in type(model).__mro__]
+    return classes[classes.index("FSDPModule") + 1 if "FSDPModule" in classes else 0]
 
 
 def _in_order(models: list[nn.Module], wanted: dict[int, torch.Tensor]) -> list[nn.Module]:
@@ -207,13 +207,15 @@ def _members(model: nn.Module) -> Iterator[torch.Tensor]:
 
 def roots() -> list[nn.Module]:
     """The live modules that no other module contains, those with most parameters first."""
-    modules = [
-        o
-        for o in gc.get_objects()
-        if issubclass(type(o), nn.Module) and "_modules" in o.__dict__  # else not initialised yet
-    ]
+    modules: dict[int, nn.Module] = {}
+    for o in gc.get_objects():
+        if issubclass(type(o), nn.Module) and "_modules" in o.__dict__:  # else not initialised yet
+            # `model.module` of a unit that is sharded in place is a second object with the unit's attributes.
+            if id(o.__dict__) not in modules or hasattr(type(o), "_get_fsdp_state"):
+                modules[id(o.__dict__)] = o
     return sorted(
-        _outermost(modules), key=lambda m: (-sum(1 for _ in m.parameters()), type(m).__qualname__)
+        _outermost([*modules.values()]),
+        key=lambda m: (-sum(1 for _ in m.parameters()), type(m).__qualname__),
     )
 
 

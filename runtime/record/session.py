@@ -15,13 +15,12 @@ import torch
 import torch.distributed as dist
 from torch.optim import optimizer as optimizers
 
-from . import costs, gradients, losses, options, parameters
+from . import costs, gradients, losses, options, parameters, quirks
 from .census import Census, Kept
 from .evidence import Evidence
 from .imports import Copies
 from .leaving import Departure
 from .ranks import grouped, identity
-from .settings import SETTINGS
 from .start import Start
 
 
@@ -30,12 +29,12 @@ class Session:
 
     def __init__(self, folder: str, departure: Departure, copies: Copies) -> None:
         self.folder = folder
+        self.copies = copies
         self.evidence = Evidence(copies)
         self.departure = departure
         self.counts, self.bytes = costs.install(dist)
         self.start: Start | None = None
         self.kept = Kept()
-        self.constructs = _watched_constructs()
         self.reset()
 
     def reset(self) -> None:
@@ -57,7 +56,6 @@ class Session:
         self._stepping: int | None = None
         # A forked DataLoader worker has its parent's process group, and is no rank.
         self._inherited = grouped()
-        self.constructs.clear()
         self.counts.clear()
         self.bytes.clear()
 
@@ -119,6 +117,7 @@ class Session:
         if self.rank < 0 and self.departure.well:
             return False
         path = os.path.join(self.folder, f"process-{os.getpid()}")
+        acted, problems = self._quirks()
         record = {
             "rank": self.rank,
             "backend": self.backend,
@@ -132,7 +131,6 @@ class Session:
             "collective_bytes": dict(sorted(self.bytes.items())),
             "aligned": self.start.aligned if self.start else [],
             "start_problem": self.start.problem if self.start else "",
-            "constructs": self.constructs,
             "peak_memory_bytes": costs.peak_bytes(),
             **self.evidence.told(),
             "options": self.options,
@@ -140,7 +138,8 @@ class Session:
             "loss_dtype": self.loss_dtype,
             "gradient_dtype": self.gradient_dtype,
             "dtype": self.start.dtype if self.start else "",
-            "problems": self.problems + self._write_parameters(f"{path}.pt"),
+            "quirks": acted,
+            "problems": self.problems + problems + self._write_parameters(f"{path}.pt"),
             "failure": self.departure.failure,
             "status": self.departure.status,
             "code": self.departure.code,
@@ -149,6 +148,13 @@ class Session:
             json.dump(record, file)
         os.replace(f"{path}.part", f"{path}.json")
         return self.rank >= 0
+
+    def _quirks(self) -> tuple[list[dict[str, Any]], list[str]]:
+        """What `like_fsdp1` did, and why that is not known."""
+        try:
+            return quirks.told(self.copies), []
+        except Exception as error:
+            return [], [f"not known what like_fsdp1 did: {type(error).__name__}: {error}"]
 
     def _write_parameters(self, path: str) -> list[str]:
         if not self.departure.well:
@@ -159,15 +165,6 @@ class Session:
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
         return [f"no last parameters: {problem}"] if problem else []
-
-
-def _watched_constructs() -> list[dict[str, Any]]:
-    """What the constructs are given from now on; nothing unless that is asked for."""
-    if not SETTINGS.get("values"):
-        return []
-    from . import constructs
-
-    return constructs.install()
 
 
 def _makes_states() -> bool:

@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 
 from fsdp_migrate.cli import main
+from fsdp_migrate.discover import Discovered
+from fsdp_migrate.report import Report
+from fsdp_migrate.settings import Options
 
 FSDP1 = b"from torch.distributed.fsdp import FSDP\nmodel = FSDP(model)  # keep\n"
 FSDP2 = b"from torch.distributed.fsdp import FSDP2\nmodel = FSDP2(model)  # keep\n"
@@ -244,6 +247,23 @@ def test_wrong_usage(cli: Cli, folder: Path, arguments: tuple[str, ...], words: 
     assert result.code == 2
     if arguments:
         assert words in result.err
+
+
+@pytest.mark.parametrize("form", ["auto", "bridge", "torch"])
+def test_the_analysis_is_told_the_form(
+    form: str, cli: Cli, engine: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(folder, a=FSDP1)
+    told: list[str] = []
+
+    def analyse(found: Discovered, options: Options) -> Report:
+        told.append(options.form)
+        return Report(files=1)
+
+    monkeypatch.setattr(engine, "analyse", analyse)
+    assert cli("a.py", "--diff", "--form", form).code == 0
+    assert cli("verify", "a.py", "--device", "cpu", "--form", form).code == 2  # nothing changes
+    assert told == [form, form]
 
 
 def test_codes_with_a_slip_are_refused(

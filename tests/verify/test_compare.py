@@ -163,6 +163,7 @@ def test_the_json_is_the_contract() -> None:
         "deterministic",
         "uncompared",
         "cost",
+        "quirks",
     ]
     assert data["first_difference"] == {
         "what": "loss",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fsdp_migrate.cli import exit_code
 from fsdp_migrate.verify import show
 from fsdp_migrate.verify.causes import find
 from fsdp_migrate.verify.compare import compare
@@ -158,3 +159,14 @@ def test_a_browser_has_nothing_to_complain_about(name: str, tmp_path: Path) -> N
     )
     assert "CONSOLE" not in done.stderr  # what the page itself gave rise to
     assert done.stdout.count('class="curve') >= 4
+
+
+@pytest.mark.parametrize("option", ["--json", "--report", "--summary"])
+def test_a_file_that_cannot_be_written_is_named_before_the_program_runs(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, file = tmp_path / "train.py", tmp_path / "missing" / "result"
+    script.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    assert exit_code(["verify", str(script), option, str(file)]) == 2
+    assert f"{file}: there is no such folder" in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()

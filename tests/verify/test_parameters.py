@@ -124,3 +124,28 @@ def test_models_with_the_same_names_are_told_apart() -> None:
     assert "1.running_mean" in census.buffers()
     census.look([*larger.parameters()], 0, 1)  # nothing new
     assert [name for name, _ in census.parts] == names
+
+
+def test_a_model_has_one_name_whatever_stands_before_its_class(kept: Any) -> None:
+    from fsdp_migrate.runtime.record.census import Census, roots
+
+    class FSDPModule:
+        def _get_fsdp_state(self) -> None:
+            return None
+
+    class Mine(torch.nn.Linear):
+        pass
+
+    class Sharded(FSDPModule, Mine):
+        pass
+
+    class InPlace(Sharded):
+        pass
+
+    model = InPlace(2, 2)
+    view = object.__new__(Mine)  # as `model.module` gives it
+    object.__setattr__(view, "__dict__", vars(model))
+    assert [root for root in roots() if root in (model, view)] == [model]
+    kept.look()
+    parts = kept.census(Census(), 0, 1).parts
+    assert {name for name, _ in parts} >= {"Mine.weight", "Mine.bias"}

@@ -21,7 +21,13 @@ _DIFF_LINES = 3000
 def render(verdict: Verdict, name: str) -> str:
     """The whole page; `name` is the program's."""
     diff = _diff(verdict.sources.diff)
-    body = [*_verdict(verdict), *_charts(verdict), *tables.sections(verdict), *diff]
+    body = [
+        *_verdict(verdict),
+        *_charts(verdict),
+        *tables.sections(verdict),
+        *_quirks(verdict),
+        *diff,
+    ]
     return document(f"{name}: FSDP1 and FSDP2", STYLE, body)
 
 
@@ -98,6 +104,14 @@ def _places(run: Run) -> list[float]:
 
 def _framed(caption: str, content: str) -> str:
     return f"<figure>\n<figcaption>{caption}</figcaption>\n{content}\n</figure>"
+
+
+def _quirks(verdict: Verdict) -> Iterator[str]:
+    if verdict.quirks:
+        yield "<h2>What like_fsdp1 did</h2>"
+        yield "<ul>"
+        yield from (f"<li>{escape(line.text())}</li>" for line in verdict.quirks)
+        yield "</ul>"
 
 
 def _diff(diff: str) -> Iterator[str]:

@@ -1,0 +1,144 @@
+"""What a run needed of `like_fsdp1`: told line by line, over all ranks, with the edit that follows."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from fsdp_migrate.runtime.in_place import like_fsdp1
+from fsdp_migrate.verify import quirks
+from fsdp_migrate.verify.command import verify_command
+from fsdp_migrate.verify.main import verify
+from fsdp_migrate.verify.records import Rank, Run
+
+KNOWN = ["zero_gradients", "whole_state_dicts", "class_names", "interface"]
+SOURCE = """\
+from fsdp_migrate.runtime import like_fsdp1
+from fsdp_migrate import runtime
+
+with like_fsdp1(model):
+    pass
+with (
+    torch.no_grad(),
+    runtime.like_fsdp1(
+        self.model, class_names=False, interface=keeps
+    ),
+):
+    pass
+"""
+
+
+def record(place: str, *off: str, **acted: tuple[int, list[str]]) -> dict[str, Any]:
+    done = {name: {"count": n, "examples": each} for name, (n, each) in acted.items()}
+    return {"place": place, "switched_off": [*off], "acted": done, "known": KNOWN}
+
+
+def told(folder: Path, *ranks: list[dict[str, Any]]) -> list[str]:
+    (folder / "train.py").write_text(SOURCE)
+    run = Run([Rank(n, [], [], [], [], quirks=each) for n, each in enumerate(ranks)], 1.0)
+    return [line.text() for line in quirks.read(run, folder)]
+
+
+def test_what_nothing_needed_may_go(tmp_path: Path) -> None:
+    idle = record("train.py:4", zero_gradients=(0, []))
+    assert told(tmp_path, [idle], [idle]) == [
+        "train.py:4 like_fsdp1(model): nothing: the line may go (dedent its block)"
+    ]
+    assert told(tmp_path, [], []) == []
+
+
+def test_a_quirk_is_needed_if_any_rank_needed_it(tmp_path: Path) -> None:
+    one = record("train.py:4", zero_gradients=(3, ["a", "b"]), whole_state_dicts=(2, ["saved"]))
+    other = record("train.py:4", zero_gradients=(9, ["b", "c", "d"]))
+    assert told(tmp_path, [one], [other]) == [
+        "train.py:4 like_fsdp1(model): zero gradients for 4 parameters (a, b, c, ...); 2 whole state dicts; "
+        "nothing else: `like_fsdp1(model, class_names=False, interface=False)` says so"
+    ]
+
+
+def test_one_line_may_shard_several_models(tmp_path: Path) -> None:
+    one = record("train.py:4", whole_state_dicts=(1, []))
+    assert told(tmp_path, [one, one], [one])[0].startswith(
+        "train.py:4 like_fsdp1(model): 2 whole state dicts; nothing else"
+    )
+
+
+def test_what_is_switched_off_stays_so_and_a_flag_is_replaced(tmp_path: Path) -> None:
+    one = record("train.py:8", "class_names", zero_gradients=(1, ["head.weight"]))
+    assert told(tmp_path, [one]) == [
+        "train.py:8 runtime.like_fsdp1(self.model, class_names=False, interface=keeps): zero gradients for "
+        "1 parameter (head.weight); nothing else: `runtime.like_fsdp1(self.model, class_names=False, "
+        "whole_state_dicts=False, interface=False)` says so"
+    ]
+
+
+def test_where_all_acted_there_is_nothing_to_change(tmp_path: Path) -> None:
+    acted: Any = {name: (1, ["x"]) for name in KNOWN}
+    (line,) = told(tmp_path, [record("elsewhere.py:4", **acted, newer=(2, ["y"]))])
+    assert line == (
+        "elsewhere.py:4 like_fsdp1(...): zero gradients for 1 parameter (x); 1 whole state dict; "
+        "1 printed name of classes; 1 name of FSDP1's interface (x); newer 2 times (y)"
+    )
+
+
+@pytest.mark.ranks
+@pytest.mark.usefixtures("forked")
+def test_every_report_says_what_the_run_needed(programs: Path, tmp_path: Path) -> None:
+    script, migrated = (
+        programs / "kept" / name for name in ("recorded_original.py", "recorded.py")
+    )
+    files = {name: tmp_path / name for name in ("json", "report", "summary")}
+    options = [part for name, file in files.items() for part in (f"--{name}", str(file))]
+    arguments = [str(script), "--migrated", str(migrated), "--device", "cpu", *options]
+    result = CliRunner().invoke(verify_command, arguments)
+    assert result.exit_code == 0, result.output
+    first = (
+        "recorded.py:11 like_fsdp1(model, class_names=False): zero gradients for 3 parameters (weight.0, weight.1, "
+        "bias); 1 name of FSDP1's interface (no_sync); nothing else: "
+        "`like_fsdp1(model, class_names=False, whole_state_dicts=False)` says so"
+    )
+    second = "recorded.py:13 like_fsdp1(models[2]): nothing: the line may go (dedent its block)"
+    lines = result.stdout.splitlines()
+    assert lines[-3:-1] == [first, second]
+    assert lines[-1].startswith("same:")
+    one, other = json.loads(files["json"].read_text())["quirks"]
+    assert one["acted"]["zero_gradients"] == {
+        "count": 4,
+        "examples": ["weight.0", "weight.1", "bias"],
+    }
+    assert (one["idle"], one["may_go"]) == (["whole_state_dicts"], False)
+    assert (other["place"], other["may_go"], other["edit"]) == ("recorded.py:13", True, "")
+    page = files["report"].read_text()
+    assert "<h2>What like_fsdp1 did</h2>" in page
+    assert "like_fsdp1(models[2]): nothing: the line may go" in page
+    assert "nothing: the line may go" in files["summary"].read_text()
+
+
+def test_there_are_words_for_every_quirk() -> None:
+    parameters = inspect.signature(like_fsdp1).parameters.values()
+    known = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    assert sorted(known) == sorted([*quirks._TIMES, *quirks._THINGS])
+
+
+@pytest.mark.ranks
+@pytest.mark.usefixtures("forked")
+def test_a_program_is_told_what_it_needed(programs: Path) -> None:
+    original, migrated = (programs / "kept" / name for name in ("train_original.py", "train.py"))
+    verdict = verify(original, migrated, device="cpu", tolerance=0)
+    assert verdict.equal, verdict.line()
+    assert verdict.bitwise
+    assert not [text for text in verdict.uncompared if "program keeps" in text]
+    model, teacher, reference = verdict.quirks
+    assert model.place == "train.py:23"
+    assert set(model.acted) == {"zero_gradients", "whole_state_dicts", "interface"}
+    assert model.text().startswith(
+        "train.py:23 like_fsdp1(model): zero gradients for 2 parameters (aux.weight, aux.bias); 1 whole state dict; "
+        "1 name of FSDP1's interface (module); nothing else: `like_fsdp1(model, older_optimizers=False, "
+    )
+    assert (teacher.call, teacher.may_go) == ("like_fsdp1(teacher, class_names=False)", True)
+    assert (reference.call, reference.may_go) == ("like_fsdp1(reference)", True)
