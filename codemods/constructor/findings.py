@@ -27,34 +27,23 @@ RULES = (CONSTRUCTOR, UNPACKED, UNKNOWN, *arguments.RULES, *assumptions.RULES)
 def find(context: Context) -> Iterator[Found]:
     """The constructors of a file, and their arguments."""
     spoken: set[ast.AST] = set()
-    gone: list[ast.AST] = []
+    forms: list[Form] = []
     for construction in constructions(context):
         decision = Decision(None) if context.form == "bridge" else decide(construction)
-        form = decision.form
         if context.silenced(CONSTRUCTOR, construction.call):
-            form = None
-        yield _constructor(construction, form, decision)
-        for argument in construction.arguments:
-            if argument.name != "module" and argument.node not in spoken:
-                spoken.add(argument.node)  # a dictionary may be unpacked into several calls
-                yield _argument(construction, argument, form)
-        for keyword in construction.unknown:
-            message = f"`{keyword.arg}` is not an argument of FSDP1: the call raises TypeError"
-            yield Found(UNKNOWN, keyword, Action.MANUAL, message, f"{keyword.arg}=")
-        for keyword in construction.unseen:
-            message = "the runtime binds the unpacked arguments when the program runs"
-            construct = f"**{shortened(context.source(keyword.value))}"
-            yield Found(UNPACKED, keyword.value, Action.RUNTIME, message, construct)
-        if form is not None:
-            gone += form.removed
-            yield from _translated_above(construction, form)
+            decision = Decision(None)
+        yield _constructor(construction, decision)
+        yield from _arguments(construction, decision.form, spoken)
+        if decision.form is not None:
+            forms.append(decision.form)
+            yield from _translated_above(construction, decision.form)
             if context.form == "torch":
-                yield from assumptions.of(construction, form, decision)
-    yield from _spent(context, gone)
+                yield from assumptions.of(construction, decision.form, decision)
+    yield from _spent(context, forms)
 
 
-def _constructor(construction: Construction, form: Form | None, decision: Decision) -> Found:
-    call, construct = construction.call, construction.kind
+def _constructor(construction: Construction, decision: Decision) -> Found:
+    call, construct, form = construction.call, construction.kind, decision.form
     if form is not None:
         return Found(
             CONSTRUCTOR,
@@ -71,6 +60,23 @@ def _constructor(construction: Construction, form: Form | None, decision: Decisi
         count = f"{len(decision.reasons)} places: " if len(decision.reasons) > 1 else ""
         message += f": {count}{'; '.join(decision.reasons)}"
     return Found(CONSTRUCTOR, call, Action.RUNTIME, message, construct)
+
+
+def _arguments(
+    construction: Construction, form: Form | None, spoken: set[ast.AST]
+) -> Iterator[Found]:
+    """The arguments of a call that nothing was said of: a dictionary may be unpacked into several calls."""
+    for argument in construction.arguments:
+        if argument.name != "module" and argument.node not in spoken:
+            spoken.add(argument.node)
+            yield _argument(construction, argument, form)
+    for keyword in construction.unknown:
+        message = f"`{keyword.arg}` is not an argument of FSDP1: the call raises TypeError"
+        yield Found(UNKNOWN, keyword, Action.MANUAL, message, f"{keyword.arg}=")
+    for keyword in construction.unseen:
+        message = "the runtime binds the unpacked arguments when the program runs"
+        construct = f"**{shortened(construction.context.source(keyword.value))}"
+        yield Found(UNPACKED, keyword.value, Action.RUNTIME, message, construct)
 
 
 def _argument(construction: Construction, argument: Argument, form: Form | None) -> Found:
@@ -98,15 +104,20 @@ def _translated_above(construction: Construction, form: Form) -> Iterator[Found]
                 yield Found(rule, statement, Action.REWRITE, part.message, construct)
 
 
-def _spent(context: Context, gone: list[ast.AST]) -> Iterator[Found]:
+def _spent(context: Context, forms: list[Form]) -> Iterator[Found]:
     """The assignments that only the arguments of constructors have read."""
-    for statement in spent(context, gone):
-        yield Found(
-            CONSTRUCTOR,
-            statement,
-            Action.REWRITE,
-            "is removed: only FSDP1's constructor has read it",
-            shortened(context.source(statement)),
-            edits=lambda at=statement: [context.remove(at)],  # type: ignore[misc]
-            removed=(statement,),
-        )
+    gone = [node for form in forms for node in form.removed]
+    kept = {name for form in forms for name in form.kept}
+    parts = [part for form in forms for part in form.parts.values() if part.edits]
+    edited = {context.file.statement(node) for part in parts for node in part.removed}
+    for statement in spent(context, gone, kept):
+        if statement not in edited:
+            yield Found(
+                CONSTRUCTOR,
+                statement,
+                Action.REWRITE,
+                "is removed: only FSDP1's constructor has read it",
+                shortened(context.source(statement)),
+                edits=lambda at=statement: [context.remove(at)],  # type: ignore[misc]
+                removed=(statement,),
+            )

@@ -15,7 +15,7 @@ from fsdp_migrate.codemods.constructor.construction import (
     WRAP,
     Construction,
 )
-from fsdp_migrate.codemods.constructor.part import AtRunTime, Part, merged
+from fsdp_migrate.codemods.constructor.part import AtRunTime, Part, merged, names_in
 from fsdp_migrate.codemods.constructor.silent import Hit, hits
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Edit, Import
@@ -37,6 +37,7 @@ class Form:
         imports: the names that they use.
         removed: code that they take away.
         parts: what its arguments become, by name, in torch's words; empty where the runtime reads them.
+        kept: names that the new code reads.
     """
 
     message: str
@@ -44,6 +45,7 @@ class Form:
     imports: tuple[Import, ...]
     removed: tuple[ast.AST, ...]
     parts: dict[str, Part] = field(default_factory=dict)
+    kept: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ def form_of(construction: Construction) -> Form:
         (*_imports(construction, like_fsdp1=like_fsdp1), *whole.imports, *calls),
         (*_given(construction), *whole.removed),
         parts,
+        frozenset(names_in(whole)),
     )
 
 

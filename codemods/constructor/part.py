@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -64,14 +65,26 @@ def merged(parts: Iterable[Part]) -> Part:
     )
 
 
-def spent(context: Context, gone: Collection[ast.AST]) -> list[ast.stmt]:
-    """The assignments whose names only code that goes away has read: `policy = ModuleWrapPolicy({Block})`."""
+def names_in(part: Part) -> set[str]:
+    """The names in the code of a part."""
+    texts = [part.units, part.like_fsdp1, *part.above, *(line for line, _ in part.below)]
+    for given in (part.shared, part.child, part.root):
+        texts += given.values()
+    return {name for text in texts for name in re.findall(r"[^\W\d]\w*", text)}
+
+
+def spent(context: Context, gone: Collection[ast.AST], kept: Collection[str]) -> list[ast.stmt]:
+    """The assignments whose names only code that goes away has read: `policy = ModuleWrapPolicy({Block})`.
+
+    Args:
+        kept: names that the new code reads.
+    """
     nodes = {node for each in gone for node in ast.walk(each)}
     names = [node for node in nodes if isinstance(node, ast.Name)]
     found: dict[ast.stmt, None] = {}
     while names:
         name = names.pop()
-        variable = context.file.variable(name)
+        variable = None if name.id in kept else context.file.variable(name)
         if variable is None or not all(read in nodes for read in context.file.reads(name)):
             continue
         if len(variable.assigned) != len(variable.bindings):

@@ -228,6 +228,7 @@ def _programs() -> Iterator[Program]:
         "plain-norms",
         "auto_wrap_policy=ModuleWrapPolicy({nn.Conv2d}), mixed_precision=MixedPrecision(torch.bfloat16, torch.float32, "
         "torch.bfloat16)",
+        top="# the word BatchNorm: FSDP1 makes units of them\n",
         model=models.ConvNet,
     )
     hybrid = _STRATEGY.replace("}[", '    "hsdp": ShardingStrategy.HYBRID_SHARD,\n}[')
