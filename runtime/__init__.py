@@ -29,8 +29,10 @@ from .api import (
 from .bridge import FullyShardedDataParallel
 from .class_names import keep_class_names
 from .clip import clip_grad_norm_
+from .forms import is_sharded, unwrap
 from .gather import local_shard
 from .gradients import fill_unused_gradients, no_sync
+from .in_place import like_fsdp1, units
 from .materialize import materialize
 from .mesh import build_mesh
 from .older_optimizers import StaleParameter, replace_in_optimizers
@@ -78,12 +80,15 @@ __all__ = [
     "_module_wrap_policy", "_or_policy", "always_wrap_policy", "api", "broadcast_module_states",
     "build_mesh", "cast_buffers", "clip_grad_norm_", "default_auto_wrap_policy", "enable_wrap",
     "fill_unused_gradients", "flatten_sharded_optim_state_dict", "full_optim_state_dict",
-    "fully_sharded_data_parallel", "get_state_dict_type", "keep_class_names",
-    "lambda_auto_wrap_policy", "local_shard", "materialize", "no_sync", "optim_state_dict", "optim_state_dict_to_load",
+    "fully_sharded_data_parallel", "get_state_dict_type", "is_sharded",
+    "keep_class_names",
+    "lambda_auto_wrap_policy", "like_fsdp1", "local_shard", "materialize", "no_sync",
+    "optim_state_dict", "optim_state_dict_to_load",
     "rekey_optim_state_dict", "replace_in_optimizers", "run_in_full_precision",
     "scatter_full_optim_state_dict", "set_state_dict_type", "shard_full_optim_state_dict", "sharded_grad_scaler",
     "sharded_optim_state_dict", "size_based_auto_wrap_policy", "state_dict_type",
-    "summon_full_params", "transformer_auto_wrap_policy", "use_full_state_dicts", "wrap",
+    "summon_full_params", "transformer_auto_wrap_policy", "units",
+    "unwrap", "use_full_state_dicts", "wrap",
 ]  # fmt: skip
 
 

@@ -8,21 +8,17 @@ from typing import Any
 
 from torch import nn
 
+from .arguments import Arguments, Common, is_unit
 from .ignored import Ignored
 from .materialize import own_modules
 from .plan import Unit, plan_units
 from .precision import run_in_full_precision
-from .units import Arguments, Common, is_unit
 
 
-def wrap_children(
-    module: nn.Module,
-    policy: Any,
-    arguments: Arguments,
-    common: Common,
-    wrap: Callable[[nn.Module, Arguments, Common], nn.Module],
-) -> None:
-    """Puts the units that ``policy`` selects in the place of the modules that they wrap."""
+def plan_checked(
+    module: nn.Module, policy: Any, arguments: Arguments, common: Common
+) -> list[Unit]:
+    """The units that ``policy`` makes of ``module``, itself the last; raises what FSDP1 raises for them."""
     for name, submodule in module.named_modules():
         if is_unit(submodule):
             raise ValueError(
@@ -41,6 +37,18 @@ def wrap_children(
         _check_frozen(module, units[:-1], common.ignored.parameters, arguments.use_orig_params)
     if arguments.precision is not None:
         _exempt(module, tuple(arguments.precision._module_classes_to_ignore))
+    return units
+
+
+def wrap_children(
+    module: nn.Module,
+    policy: Any,
+    arguments: Arguments,
+    common: Common,
+    wrap: Callable[[nn.Module, Arguments, Common], nn.Module],
+) -> None:
+    """Puts the units that ``policy`` selects in the place of the modules that they wrap."""
+    units = plan_checked(module, policy, arguments, common)
     places: dict[nn.Module, list[tuple[nn.Module, str]]] = {}
     for parent in module.modules():
         for name, child in parent._modules.items():

@@ -37,13 +37,13 @@ def clip_grad_norm_(
 
     As in FSDP1 the norm is computed in float32, and gradients of plain (ignored) parameters count on their own rank
     only: if they differ between ranks, so do the norms. Without any DTensor this is ``torch.nn.utils``'s function.
-    Must be called by all ranks.
+    Must be called by all ranks. A model without units that has a method of this name, such as torch's FSDP1, clips itself.
     """
     if isinstance(parameters, nn.Module):
-        for unit in units_of(parameters):
-            # An evaluation may have left whole parameters in place, and those have no gradients.
-            unit.reshard()
-        parameters = parameters.parameters()
+        if _clips_itself(parameters):
+            norm: torch.Tensor = parameters.clip_grad_norm_(max_norm, norm_type)  # type: ignore[operator]
+            return norm
+        parameters = _resharded(parameters).parameters()
     elif isinstance(parameters, torch.Tensor):
         parameters = [parameters]
     parameters = list(parameters)
@@ -75,6 +75,17 @@ def clip_grad_norm_(
         gradient.mul_(coefficient.to(gradient.device, gradient.dtype))
     dtypes = [gradient.dtype for gradient in everything] or [torch.float32]
     return total.to(functools.reduce(torch.promote_types, dtypes))
+
+
+def _clips_itself(model: nn.Module) -> bool:
+    return not units_of(model) and hasattr(model, "clip_grad_norm_")
+
+
+def _resharded(model: nn.Module) -> nn.Module:
+    """``model`` with the parameters that have gradients: an evaluation may have left whole ones in place."""
+    for unit in units_of(model):
+        unit.reshard()
+    return model
 
 
 def _total_norm(

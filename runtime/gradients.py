@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
+from .quirks import acted, keeps
 from .torch_private import (
     around_backward,
     complete_gradients,
@@ -28,7 +29,7 @@ Model = TypeVar("Model", bound=nn.Module)
 _showing: WeakSet[FSDPModule] = WeakSet()
 
 
-def reduce_as_fsdp1(unit: FSDPModule, *, plain: bool = False) -> None:
+def reduce_as_fsdp1(unit: Any, *, plain: bool = False) -> None:
     """Makes the backward of ``unit`` give the gradients that FSDP1's gives.
 
     - FSDP1 reduces the gradient of a whole unit: a parameter that took no part has zeros as soon as another of its unit
@@ -39,7 +40,8 @@ def reduce_as_fsdp1(unit: FSDPModule, *, plain: bool = False) -> None:
       show the gathered ones again.
     """
     _showing.add(unit)
-    reduce = partial(_reduce, completes=True, shows_sharded=not plain)
+    zeros = partial(acted, unit, "zero_gradients") if keeps(unit, "zero_gradients") else None
+    reduce = partial(_reduce, filled=zeros, shows_sharded=not plain)
     around_backward(unit, _drop_what_was_cleared, reduce)
 
 
@@ -47,7 +49,7 @@ def show_unreduced(unit: FSDPModule) -> None:
     """Lets ``zero_grad()`` drop unreduced gradients of a unit of ``fully_shard``; those of the bridge do so anyway."""
     if unit not in _showing:
         _showing.add(unit)
-        reduce = partial(_reduce, completes=False, shows_sharded=False)
+        reduce = partial(_reduce, filled=None, shows_sharded=False)
         around_backward(unit, _drop_what_was_cleared, reduce)
 
 
@@ -60,17 +62,11 @@ def no_sync(model: nn.Module) -> Iterator[None]:
     placeholder for them: ``zero_grad()`` drops them, as under FSDP1, and an optimizer that meets it raises. They add
     up in ``param_dtype``; FSDP2 alone would do so in ``reduce_dtype``.
 
-    A module with a ``no_sync`` of its own, such as DistributedDataParallel, gets that one.
+    A module without units gets its own, such as DistributedDataParallel's; one that has none reduces nothing anyway.
     """
     units = units_of(model)
     if not units:
-        own = getattr(model, "no_sync", None)
-        if own is None:
-            raise TypeError(
-                f"no_sync() expects a sharded module but got {type(model).__name__}: shard it "
-                "first, with FullyShardedDataParallel or fully_shard"
-            )
-        with own():
+        with getattr(model, "no_sync", contextlib.nullcontext)():
             yield
         return
     before = [(unit, syncs_gradients(unit), keeps_unsharded_after_forward(unit)) for unit in units]
@@ -95,13 +91,18 @@ def _drop_what_was_cleared(group: Any) -> None:
 
 
 def _reduce(
-    group: Any, reduce: Callable[[], None], *, completes: bool, shows_sharded: bool
+    group: Any,
+    reduce: Callable[[], None],
+    *,
+    filled: Callable[..., None] | None,
+    shows_sharded: bool,
 ) -> None:
+    """Reduces the gradients of one unit; ``filled`` is told which parameters got zeros, None: none get any."""
     used = any(has_unreduced_gradient(parameter) for parameter in group.fsdp_params)
     if group.reduce_grads:
         _hide(group)
-        if used and completes:
-            complete_gradients(group)
+        if used and filled is not None:
+            filled(*complete_gradients(group))
     reduce()
     if not group.reduce_grads:
         if shows_sharded:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
+from .attributes import given_attributes
+
 
 class Ignored(NamedTuple):
     """``modules`` with all their descendants, and every parameter of theirs or given by itself."""
@@ -63,8 +65,9 @@ def resolve_ignored(
         )
     for module in root.modules():
         if isinstance(module, FSDPModule):
-            closure.update(getattr(module, "_ignored_modules", ()))
-            parameters.update(getattr(module, "_ignored_params", ()))
+            given = given_attributes(module) or {}
+            closure.update(given.get("_ignored_modules", ()))
+            parameters.update(given.get("_ignored_params", ()))
     for module in closure:
         parameters.update(module.parameters())
     return Ignored(closure, parameters)

@@ -21,6 +21,7 @@ from .gradients import require_reduced
 from .torch_private import before_param_group
 
 _optimizers: WeakSet[Optimizer] = WeakSet()
+_watching: list[bool] = []
 
 
 class StaleParameter(RuntimeError):
@@ -35,8 +36,8 @@ class _Stale(nn.Parameter):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         raise StaleParameter(
-            "this parameter was replaced when FullyShardedDataParallel wrapped its module: take it "
-            "from model.parameters() after wrapping"
+            "this parameter was replaced when its module was sharded: take it from model.parameters() "
+            "after that"
         )
 
     def __repr__(self, **options: Any) -> str:  # type: ignore[override]
@@ -48,33 +49,47 @@ def replace_in_optimizers(former: Mapping[str, nn.Parameter], model: nn.Module) 
 
     FSDP1 kept the parameters of optimizers that are older than it with ``use_orig_params=True``.
     """
+    watch()
     now = dict(model.named_parameters(remove_duplicate=False))
     replace_parameters({p: now[name] for name, p in former.items() if now[name] is not p})
 
 
-@torch.no_grad()
-def replace_parameters(successors: Mapping[torch.Tensor, nn.Parameter]) -> None:
-    """Puts the new parameters in the place of the old ones in all optimizers, also those that are made later.
+def replace_parameters(
+    successors: Mapping[torch.Tensor, nn.Parameter], attributes: bool = True
+) -> int:
+    """Puts the new parameters in the place of the old ones in all optimizers, also those that are made later; returns how
+    many were in optimizers.
 
     Their groups, lists and order stay, so that schedulers and closures hold on to them; states are sharded.
     """
-    for optimizer in list(_optimizers):
-        for group in optimizer.param_groups:
-            group["params"][:] = [successors.get(p, p) for p in group["params"]]
-        for old in [p for p in optimizer.state if p in successors]:
-            new = successors[old]
-            optimizer.state[new] = {
-                key: sharded_as(value, new)
-                if isinstance(value, torch.Tensor) and isinstance(new, DTensor)
-                else value
-                for key, value in optimizer.state.pop(old).items()
-            }
+    replaced = sum(_replace_in(optimizer, successors) for optimizer in list(_optimizers))
     for old, new in successors.items():
         old.grad = None
-        vars(new).update(vars(old))  # what the program has set there: `p.no_weight_decay = True`
+        if attributes:
+            vars(new).update(
+                vars(old)
+            )  # what the program has set there: `p.no_weight_decay = True`
         old.data = torch.empty(0, dtype=old.dtype)  # the whole parameter is not needed any more
         old._successor = new  # type: ignore[attr-defined]
         old.__class__ = _Stale
+    return replaced
+
+
+@torch.no_grad()
+def _replace_in(optimizer: Optimizer, successors: Mapping[torch.Tensor, nn.Parameter]) -> int:
+    replaced = 0
+    for group in optimizer.param_groups:
+        replaced += sum(p in successors for p in group["params"])
+        group["params"][:] = [successors.get(p, p) for p in group["params"]]
+    for old in [p for p in optimizer.state if p in successors]:
+        new = successors[old]
+        optimizer.state[new] = {
+            key: sharded_as(value, new)
+            if isinstance(value, torch.Tensor) and isinstance(new, DTensor)
+            else value
+            for key, value in optimizer.state.pop(old).items()
+        }
+    return replaced
 
 
 def _before_param_group(optimizer: Optimizer, group: dict[str, Any]) -> None:
@@ -109,7 +124,10 @@ def _step_one_by_one_if_mixed(group: dict[str, Any]) -> None:
         group["foreach"] = False
 
 
-# A program may import the runtime in the function that wraps its model, when it has its optimizer already.
-_optimizers.update(each for each in gc.get_objects() if issubclass(type(each), Optimizer))
-before_param_group(_before_param_group)
-register_optimizer_step_pre_hook(_before_step)
+def watch() -> None:
+    """Finds the optimizers that there are, and those that are made from now on."""
+    if not _watching:
+        _watching.append(True)
+        _optimizers.update(each for each in gc.get_objects() if issubclass(type(each), Optimizer))
+        before_param_group(_before_param_group)
+        register_optimizer_step_pre_hook(_before_step)

@@ -6,11 +6,14 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import nn
 
 from .torch_private import apply_to_tensors
+
+_in_full_precision: WeakSet[nn.Module] = WeakSet()
 
 
 def run_in_full_precision(module: nn.Module) -> None:
@@ -36,6 +39,12 @@ def run_in_full_precision(module: nn.Module) -> None:
 
     module.register_forward_pre_hook(upcast)
     module.register_forward_hook(downcast)
+    _in_full_precision.add(module)
+
+
+def runs_in_full_precision(module: nn.Module) -> bool:
+    """Whether :func:`run_in_full_precision` was called for ``module``."""
+    return module in _in_full_precision
 
 
 @contextlib.contextmanager
@@ -51,6 +60,12 @@ def casting_anew() -> Iterator[None]:
         yield
     finally:
         torch.set_autocast_cache_enabled(keeps)
+
+
+def autocasts() -> bool:
+    """Whether autocast is on, and keeps casts."""
+    kinds = {"cpu", getattr(torch.accelerator.current_accelerator(), "type", "cpu")}
+    return torch.is_autocast_cache_enabled() and any(map(torch.is_autocast_enabled, kinds))
 
 
 def cast_buffers(
@@ -73,7 +88,7 @@ def cast_own_buffers(module: nn.Module, dtype: torch.dtype) -> None:
     """:func:`cast_buffers` for the buffers that ``module`` holds itself."""
     original: dict[str, torch.dtype] = {}
     for name, buffer in module.named_buffers(recurse=False):
-        if buffer.is_floating_point():
+        if buffer.is_floating_point() and buffer.dtype != dtype:
             original[name] = buffer.dtype
             buffer.data = buffer.to(dtype)
     if not original:

@@ -24,18 +24,21 @@ from .api import (
     StateDictSettings,
     StateDictType,
 )
+from .attributes import WRAPPED, attributes_of
 from .gather import gather, is_first, is_sharded, memory, offloaded, sharded_as
 from .materialize import own_modules
 from .optimizer_keys import as_saved
+from .quirks import acted, is_outermost
 from .refusals import local_state_dict
+from .running import Unit
 from .still_fsdp1 import or_fsdp1s
 from .torch_private import torch_asks_for_state, units_of
+from .views import unit_of
 
 Model = TypeVar("Model", bound=nn.Module)
 # Of every module of every unit that has its hooks. Without a type it does as FSDP2 has it.
 _in_force: WeakKeyDictionary[nn.Module, StateDictSettings | None] = WeakKeyDictionary()
 
-WRAPPED = "_fsdp_wrapped_module"
 PREFIX = f"{WRAPPED}."
 
 _DEPRECATED = (
@@ -182,11 +185,15 @@ def _save(unit: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: An
 
     By values, not by names: other hooks may have given them names of their own by now.
     """
+    unit = unit_of(unit)
     settings = _in_force.get(unit)
     if settings is None or torch_asks_for_state():
         return
+    if is_outermost(unit) and any(isinstance(v, DTensor) for v in state_dict.values()):
+        acted(unit, "whole_state_dicts", "saved")
     config = settings.state_dict_config
-    if getattr(unit, "sharding_strategy", None) is ShardingStrategy.NO_SHARD:
+    attributes = attributes_of(unit) if isinstance(unit, Unit) else {}
+    if attributes.get("sharding_strategy") is ShardingStrategy.NO_SHARD:
         config = api.FullStateDictConfig()  # as FSDP1 has it, whatever was asked for
         warnings.warn(
             "When using ``NO_SHARD`` for ``ShardingStrategy``, full_state_dict will be returned.",
@@ -195,7 +202,7 @@ def _save(unit: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: An
     full = settings.state_dict_type == StateDictType.FULL_STATE_DICT
     offload = config.offload_to_cpu
     keep = not getattr(config, "rank0_only", False) or _is_first(unit)
-    ignored = getattr(unit, "_ignored_params", ())
+    ignored = attributes.get("_ignored_params", ())
     kept = {memory(parameter) for parameter in ignored}
     own = {memory(parameter) for parameter in unit.parameters()} - kept
     for key in [key for key in state_dict if key.startswith(prefix)]:
@@ -222,6 +229,8 @@ def _load(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -
     settings = _in_force.get(module)
     if settings is None:
         return
+    if is_outermost(module) and any(type(v) is torch.Tensor for v in state_dict.values()):
+        acted(module, "whole_state_dicts", "loaded")
     if isinstance(module, FSDPModule):
         module.reshard()  # a forward may have left parameters gathered
     for name, parameter in module._parameters.items():

@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from .api import ShardingStrategy
+from .attributes import given_attributes
 from .gather import gather, shard
 from .materialize import own_modules
 from .still_fsdp1 import or_fsdp1s
@@ -94,13 +95,14 @@ def whole_parameters(
 def _check(
     unit: Any, writeback: bool, rank0_only: bool, offload_to_cpu: bool, with_grads: bool
 ) -> None:
-    original = getattr(unit, "_use_orig_params", True)
+    attributes = given_attributes(unit) or {}
+    original = attributes.get("_use_orig_params", True)
     if with_grads and (offload_to_cpu or not original):
         raise NotImplementedError(
             f"with_grads={with_grads}, use_orig_params={original}, offload_to_cpu={offload_to_cpu} "
             "is not supported yet"
         )
-    if offload_to_cpu and getattr(unit, "sharding_strategy", None) is ShardingStrategy.NO_SHARD:
+    if offload_to_cpu and attributes.get("sharding_strategy") is ShardingStrategy.NO_SHARD:
         raise NotImplementedError("offload_to_cpu=True and NO_SHARD is not supported yet")
     if writeback and rank0_only:
         raise NotImplementedError("writeback=True and rank0_only=True is not supported yet")

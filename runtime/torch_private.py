@@ -19,6 +19,8 @@ from torch.distributed.utils import _apply_to_tensors
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
+from .views import unit_of
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 apply_to_tensors = _apply_to_tensors
@@ -27,7 +29,7 @@ apply_to_tensors = _apply_to_tensors
 
 def units_of(module: nn.Module) -> list[Any]:
     """The units in the tree of ``module``, itself included; each is an nn.Module and an FSDPModule."""
-    return [m for m in module.modules() if isinstance(m, FSDPModule)]
+    return [m for m in unit_of(module).modules() if isinstance(m, FSDPModule)]
 
 
 def parameter_groups(unit: FSDPModule) -> list[Any]:
@@ -61,9 +63,29 @@ def shard(unit: nn.Module, **options: Any) -> None:
         fully_shard(unit, **options)
     finally:
         unit.__class__ = cls
-    state: Any = unit._get_fsdp_state()  # type: ignore[operator]
+    remove_hooks(unit)
+
+
+def remove_hooks(unit: Any) -> None:
+    """Takes FSDP2's forward hooks off ``unit``, whose forward calls :func:`pre_forward` and :func:`post_forward`."""
+    state = unit._get_fsdp_state()
     state._pre_forward_hook_handle.remove()
     state._post_forward_hook_handle.remove()
+
+
+def is_alone(unit: Any) -> bool:
+    """Whether ``unit`` was sharded by itself, not in a list of modules that FSDP2 gathers together."""
+    return len(unit._get_fsdp_state()._modules) == 1
+
+
+def precision_policy(unit: Any) -> Any:
+    """The MixedPrecisionPolicy of a unit."""
+    return unit._get_fsdp_state()._mp_policy
+
+
+def prefetches_in_forward(unit: Any) -> bool:
+    """Whether the program set what ``unit`` gathers ahead in forward."""
+    return bool(unit._get_fsdp_state()._states_to_forward_prefetch)
 
 
 def pre_forward(unit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -76,19 +98,22 @@ def pre_forward(unit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         if _may_change(before) and not _may_change(after):
             # A view by FSDP2's autograd node: torch refuses to change it in place, as it would FSDP1's input.
             torch._C._autograd._set_creation_meta(after, torch._C._autograd.CreationMeta.DEFAULT)
-    state = unit._get_fsdp_state()
-    if state._is_root or (state._mp_policy.cast_forward_inputs and state._mp_policy.param_dtype):
-        return args, kwargs  # of which FSDP1 made copies, too
-    return _in_place_of(given, (args, kwargs))
+    return args, kwargs
 
 
-def _in_place_of(given: Any, made: Any) -> Any:
+def copies_inputs(unit: Any) -> bool:
+    """Whether the inputs of ``unit`` were moved or cast."""
+    policy = precision_policy(unit)
+    return bool(is_root(unit) or (policy.cast_forward_inputs and policy.param_dtype))
+
+
+def in_place_of(given: Any, made: Any) -> Any:
     """Inputs as FSDP2 made them, in the lists and dictionaries that were given: a unit may add to these."""
     if isinstance(given, list | dict) and made is not given:
         for key in given if isinstance(given, dict) else range(len(given)):
-            given[key] = _in_place_of(given[key], made[key])
+            given[key] = in_place_of(given[key], made[key])
         return given
-    return tuple(map(_in_place_of, given, made)) if type(given) is tuple else made
+    return tuple(map(in_place_of, given, made)) if type(given) is tuple else made
 
 
 def _may_change(tensor: object) -> bool:
@@ -111,7 +136,18 @@ def gather_for_training(units: list[Any]) -> None:
                 unit.reshard()
 
 
-def post_forward(unit: Any, args: tuple[Any, ...], output: Any) -> Any:
+def is_left_gathered(unit: Any) -> bool:
+    """Whether a former forward left ``unit`` gathered, and no backward came to free it."""
+    return not is_running(unit) and any(group.is_unsharded for group in parameter_groups(unit))
+
+
+def is_outermost_forward(unit: Any) -> bool:
+    """Whether the forward that ``unit`` is in began with it."""
+    state = unit._get_fsdp_state()
+    return state._state_ctx.iter_forward_root is state
+
+
+def post_forward(unit: Any, args: tuple[Any, ...], output: Any, shows_sharded: bool = True) -> Any:
     """Frees the parameters of ``unit`` if its strategy says so; the output, ready for backward.
 
     When the outermost unit is done, every module shows its sharded parameters.
@@ -122,7 +158,7 @@ def post_forward(unit: Any, args: tuple[Any, ...], output: Any) -> Any:
     if recomputed:
         return output
     _hook_dataclasses(state, output)
-    if state._state_ctx.iter_forward_root is None:
+    if shows_sharded and state._state_ctx.iter_forward_root is None:
         for below in units_of(unit):
             for group in parameter_groups(below):
                 show_sharded(group)
@@ -283,18 +319,21 @@ def drop_unreduced_gradient(parameter: Any) -> None:
         unsharded.grad = None
 
 
-def complete_gradients(group: Any) -> None:
-    """Gives zeros to the parameters without a gradient, so that every rank reduces the same ones.
+def complete_gradients(group: Any) -> list[str]:
+    """Gives zeros to the parameters without a gradient, so that every rank reduces the same ones; returns their names.
 
     torch would add up gradients of different parameters; from 2.13 on it can fill in zeros
     (``set_reduce_scatter_unused_params``).
     """
+    completed = []
     for parameter in group.fsdp_params:
         unsharded = getattr(parameter, "_unsharded_param", None)
         if unsharded is None or not unsharded.requires_grad:
             continue
         if not has_unreduced_gradient(parameter):
             unsharded.grad = torch.zeros_like(unsharded)
+            completed.append(str(getattr(parameter, "_param_fqn", None)))
+    return completed
 
 
 # State dicts #
@@ -329,10 +368,16 @@ def before_param_group(prepare: Callable[[Optimizer, dict[str, Any]], None]) -> 
     Optimizer.add_param_group = add_param_group  # type: ignore[method-assign]
 
 
-def make_data_settable(assign: Callable[[DTensor, torch.Tensor], None]) -> None:
+def make_data_settable(assign: Callable[[DTensor, torch.Tensor], bool]) -> None:
     """``parameter.data = x`` of a DTensor calls ``assign(parameter, x)``; also of its gradient.
 
-    torch replaces the metadata of the outer tensor and leaves its shard as it is, without an error.
+    torch replaces the metadata of the outer tensor and leaves its shard as it is, without an error; so it does where
+    ``assign`` returns False.
     """
     own: Any = torch.Tensor.data
-    DTensor.data = property(own.__get__, assign)  # type: ignore[assignment]
+
+    def set_data(tensor: DTensor, value: torch.Tensor) -> None:
+        if not assign(tensor, value):
+            own.__set__(tensor, value)
+
+    DTensor.data = property(own.__get__, set_data)  # type: ignore[assignment]

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from fsdp_migrate.runtime import auto_wrap, bridge, gradients, state_dict_types, units
+from fsdp_migrate.runtime import arguments, auto_wrap, bridge, gradients, state_dict_types
 from fsdp_migrate.runtime.api import (
     ShardedOptimStateDictConfig,
     ShardedStateDictConfig,
@@ -29,6 +29,7 @@ class Fault:
 
     behaviour: Behaviour
     plant: Plant
+    form: str
 
 
 FAULTS: dict[str, Fault] = {}
@@ -40,9 +41,9 @@ def change(owner: Any, name: str, value: Any) -> None:
     setattr(owner, name, value)
 
 
-def found_by(name: str) -> Callable[[Plant], Plant]:
+def found_by(name: str, form: str = "bridge") -> Callable[[Plant], Plant]:
     def register(plant: Plant) -> Plant:
-        FAULTS[plant.__name__] = Fault(BEHAVIOURS[name], plant)
+        FAULTS[plant.__name__] = Fault(BEHAVIOURS[name], plant, form)
         return plant
 
     return register
@@ -67,7 +68,7 @@ def unreduced_gradients_come_back() -> None:
 
 @found_by("optimizers.built_before_wrapping")
 def older_optimizers_are_left() -> None:
-    change(units, "replace_parameters", lambda successors: None)
+    change(arguments, "replace_parameters", lambda successors: None)
 
 
 @found_by("wrapping.module_wrap_policy")

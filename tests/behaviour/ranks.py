@@ -11,11 +11,10 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -35,9 +34,14 @@ from torch.distributed.tensor import debug
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime.record import cpu
 
+
 from .compare import differences
 from .faults import FAULTS, Fault
+from .in_place import IN_PLACE
 from .registry import BEHAVIOURS, Behaviour
+
+
+FORMS = {"bridge": runtime, "in place": IN_PLACE}
 
 
 def fsdp1_on_cpu() -> None:
@@ -51,11 +55,15 @@ def fsdp1_on_cpu() -> None:
     cpu._aliased_optimizer_states(_optim_utils)
 
 
-def run_one(behaviour: Behaviour, ours: ModuleType) -> dict[str, Any]:
-    """What the two results of a behaviour differ in, and with which error the second one ends."""
+def run_one(behaviour: Behaviour, forms: Mapping[str, Any]) -> dict[str, Any]:
+    """For each form what its result and FSDP1's differ in, or with which error it ends."""
     theirs = run_on(fsdp1, behaviour)
+    return {form: _compared(theirs, behaviour, api) for form, api in forms.items()}
+
+
+def _compared(theirs: Any, behaviour: Behaviour, api: Any) -> dict[str, Any]:
     try:
-        result = run_on(ours, behaviour)
+        result = run_on(api, behaviour)
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
         return {"refusal": text, "trace": traceback.format_exc()}
@@ -71,7 +79,7 @@ def run_on(api: Any, behaviour: Behaviour) -> Any:
 
 def run_fault(fault: Fault) -> dict[str, Any]:
     fault.plant()
-    return run_one(fault.behaviour, runtime)
+    return run_one(fault.behaviour, {fault.form: FORMS[fault.form]})
 
 
 Task = tuple[str, Callable[[], dict[str, Any]]]
@@ -112,14 +120,14 @@ def is_recorded(folder: Path, name: str, ranks: int) -> bool:
 def main(ranks: int, folder: Path, names: list[str]) -> None:
     fsdp1_on_cpu()
     # To develop a behaviour: FSDP1 beside itself.
-    ours = fsdp1 if os.environ.get("BEHAVIOUR_OF") == "fsdp1" else runtime
+    forms = {"fsdp1": fsdp1} if os.environ.get("BEHAVIOUR_OF") == "fsdp1" else FORMS
     chosen = [
         behaviour
         for name, behaviour in BEHAVIOURS.items()
         if behaviour.ranks == ranks and (not names or name in names)
     ]
     for _, area in groupby(chosen, key=lambda behaviour: behaviour.area):
-        run_tasks(ranks, folder, [(each.name, partial(run_one, each, ours)) for each in area])
+        run_tasks(ranks, folder, [(each.name, partial(run_one, each, forms)) for each in area])
     for name, fault in FAULTS.items():
         if fault.behaviour.ranks == ranks and (not names or f"fault.{name}" in names):
             run_tasks(ranks, folder, [(f"fault.{name}", partial(run_fault, fault))])

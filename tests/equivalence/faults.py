@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 from torch import nn
 
-from fsdp_migrate.runtime import StateDictType, api, auto_wrap, gradients, state_dict_types, units
+from fsdp_migrate.runtime import (
+    StateDictType,
+    api,
+    arguments,
+    auto_wrap,
+    gradients,
+    state_dict_types,
+)
 from fsdp_migrate.runtime.plan import Unit, plan_units
 
 from .cases import strategy
@@ -54,7 +61,7 @@ FAULTS: dict[str, tuple[Any, str, Any, Callable[[], None]]] = {
         row("state-dict"),
     ),
     "no-zero-gradients": (
-        units,
+        arguments,
         "reduce_as_fsdp1",
         nothing,
         row("unused-parameters-under-weight-decay"),
@@ -65,7 +72,7 @@ FAULTS: dict[str, tuple[Any, str, Any, Callable[[], None]]] = {
         lambda parameter: False,
         row("unsynchronized-gradients-left-over"),
     ),
-    "optimizer-not-re-pointed": (units, "replace_parameters", nothing, row("optimizer-first")),
+    "optimizer-not-re-pointed": (arguments, "replace_parameters", nothing, row("optimizer-first")),
     "one-unit-too-many": (auto_wrap, "plan_units", one_unit_more, units_are_fsdp1s),
 }
 

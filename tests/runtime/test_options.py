@@ -249,7 +249,9 @@ def test_the_bridge_has_fsdp1s_methods_with_their_arguments() -> None:
         assert [(p.name, p.kind, p.default) for p in found.values()] == [
             (p.name, p.kind, p.default) for p in expected.values()
         ], name
-        static = [isinstance(vars(cls)[name], staticmethod) for cls in (theirs, ours)]
+        static = [
+            isinstance(inspect.getattr_static(cls, name), staticmethod) for cls in (theirs, ours)
+        ]
         assert static[0] is static[1], name
 
 

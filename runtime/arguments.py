@@ -8,16 +8,16 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
-from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy
 
 from .api import (
+    CPUOffload,
     MixedPrecision,
     ShardingStrategy,
     as_backward_prefetch,
@@ -31,9 +31,12 @@ from .materialize import materialize_modules, own_modules
 from .mesh import ProcessGroups, build_mesh
 from .older_optimizers import replace_parameters
 from .sync import broadcast_over_mesh
-from .torch_private import parameter_groups, shard
+from .torch_private import shard
 
 _SYNCED = "_fsdp_synced"
+
+# The parameters of a unit by module and name.
+Places = dict[tuple[nn.Module, str], nn.Parameter]
 
 
 @dataclass(frozen=True)
@@ -133,16 +136,55 @@ def strategy_over(world_size: int, strategy: ShardingStrategy) -> ShardingStrate
     return ShardingStrategy.NO_SHARD
 
 
+def attributes_from(mesh: DeviceMesh, arguments: Arguments, common: Common) -> dict[str, Any]:
+    """What FSDP1's wrapper has as attributes."""
+    process_group, inter_node = groups_of(mesh, arguments)
+    ignored_modules, ignored_parameters = common.ignored
+    return {
+        "process_group": process_group,
+        "_inter_node_pg": inter_node,
+        "rank": process_group.rank(),
+        "world_size": process_group.size(),
+        "compute_device": common.device,
+        "sharding_strategy": strategy_over(process_group.size(), arguments.strategy),
+        "mixed_precision": arguments.mixed_precision or MixedPrecision(),
+        "cpu_offload": arguments.cpu_offload or CPUOffload(),
+        "backward_prefetch": arguments.backward_prefetch,
+        "forward_prefetch": arguments.forward_prefetch,
+        "limit_all_gathers": arguments.limit_all_gathers,
+        "_use_orig_params": arguments.use_orig_params,
+        "_device_mesh": arguments.device_mesh,
+        "_ignored_modules": ignored_modules,
+        "_ignored_params": ignored_parameters,
+    }
+
+
 def shard_unit(
     unit: Any, module: nn.Module, arguments: Arguments, common: Common, mesh: DeviceMesh
 ) -> None:
     """Materializes, synchronizes and shards what ``unit`` holds of ``module``: what is not ignored and in no unit below."""
     if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
-        warnings.warn(
-            "FSDP will not all-gather parameters for containers that do not implement forward: "
-            f"{module}",
-            stacklevel=3,
-        )
+        warn_of_container(module)
+    options, places = ready_to_shard(module, arguments, common, mesh)
+    shard(unit, **options)
+    reduce_as_fsdp1(unit)
+    after_sharding(unit, arguments, mesh)
+    if arguments.use_orig_params:
+        replace_parameters(successors(places))
+
+
+def warn_of_container(module: nn.Module) -> None:
+    """FSDP1's warning for a unit that nothing calls."""
+    warnings.warn(
+        f"FSDP will not all-gather parameters for containers that do not implement forward: {module}",
+        stacklevel=4,
+    )
+
+
+def ready_to_shard(
+    module: nn.Module, arguments: Arguments, common: Common, mesh: DeviceMesh
+) -> tuple[dict[str, Any], Places]:
+    """Materializes and synchronizes one unit; the options that ``fully_shard`` needs for it, and its parameters' places."""
     ignored = common.ignored
     own = [] if is_unit(module) else own_modules(module, ignored.modules)
     materialize_modules(own, common.device, arguments.param_init_fn, ignored.parameters)
@@ -165,38 +207,42 @@ def shard_unit(
         for buffer in buffers:
             setattr(buffer, _SYNCED, True)
         broadcast_over_mesh([*buffers, *parameters], mesh, common.device)
-    shard(
-        unit,
-        mesh=mesh,
-        # None is FSDP1's FULL_SHARD: True, but False for the unit whose forward runs first.
-        reshard_after_forward=False if arguments.strategy.keeps_unsharded else None,
-        mp_policy=_precision_policy(arguments.precision),
-        offload_policy=_offload_policy(as_cpu_offload(arguments.cpu_offload)),
-        ignored_params=ignored.parameters | empty,
-    )
-    reduce_as_fsdp1(unit)
+    options: dict[str, Any] = {"mesh": mesh}
+    if arguments.strategy.keeps_unsharded:
+        # Else FSDP1's FULL_SHARD: True, but False for the unit whose forward runs first, as torch has it by default.
+        options["reshard_after_forward"] = False
+    if arguments.precision is not None:
+        options["mp_policy"] = _precision_policy(arguments.precision)
+    if as_cpu_offload(arguments.cpu_offload):
+        options["offload_policy"] = CPUOffloadPolicy(pin_memory=torch.accelerator.is_available())
+    if ignored.parameters or empty:
+        options["ignored_params"] = ignored.parameters | empty
+    return options, places
+
+
+def after_sharding(unit: Any, arguments: Arguments, mesh: DeviceMesh) -> None:
+    """What ``fully_shard`` has no options for."""
     if mesh.device_type == "cpu":
         # Some releases' gloo sums where it is asked to average (pytorch#162338).
         unit.set_force_sum_reduction_for_comms(True)
     if as_backward_prefetch(arguments.backward_prefetch) is None:
         # A list replaces FSDP2's own choice, and a unit has itself already.
         unit.set_modules_to_backward_prefetch([unit])
-    if arguments.use_orig_params:
-        now = {p: m._parameters[name] for (m, name), p in places.items()}
-        replace_parameters({p: new for p, new in now.items() if new is not None and new is not p})
 
 
-def _precision_policy(mixed_precision: MixedPrecision | None) -> MixedPrecisionPolicy:
-    """The policy of a unit; which inputs are cast is decided at the first forward."""
-    if mixed_precision is None:
-        return MixedPrecisionPolicy()
-    return MixedPrecisionPolicy(mixed_precision.param_dtype, mixed_precision.reduce_dtype)
+def successors(places: Places) -> dict[torch.Tensor, nn.Parameter]:
+    """The parameters that are in some places now, by those that were there before."""
+    now = {p: m._parameters[name] for (m, name), p in places.items()}
+    return {p: new for p, new in now.items() if new is not None and new is not p}
 
 
-def _offload_policy(offload: bool) -> OffloadPolicy:
-    if not offload:
-        return OffloadPolicy()
-    return CPUOffloadPolicy(pin_memory=torch.accelerator.is_available())
+def _precision_policy(mixed_precision: MixedPrecision) -> MixedPrecisionPolicy:
+    """The policy of a unit that is not the root."""
+    return MixedPrecisionPolicy(
+        mixed_precision.param_dtype,
+        mixed_precision.reduce_dtype,
+        cast_forward_inputs=mixed_precision.cast_forward_inputs,
+    )
 
 
 def _check_parameters(
@@ -223,28 +269,3 @@ def _check_parameters(
 def is_unit(module: nn.Module) -> bool:
     """Whether ``module`` is sharded, by the bridge or by ``fully_shard``."""
     return isinstance(module, FSDPModule)
-
-
-def prefetch_in_forward_order(root: Any, units: list[Any]) -> None:
-    """FSDP1's ``forward_prefetch=True``: each unit gathers the next one's parameters before its own computation.
-
-    As in FSDP1 the order is that of the first forward. ``root`` is in that forward already, but for its wrapped
-    module's.
-    """
-    order: list[FSDPModule] = []
-
-    def record(unit: FSDPModule) -> None:
-        if unit not in order and parameter_groups(unit):
-            order.append(unit)
-
-    def finish(module: nn.Module, args: Any, output: Any) -> None:
-        for handle in handles:
-            handle.remove()
-        for unit, following in pairwise(order):
-            unit.set_modules_to_forward_prefetch([following])
-
-    handles = [
-        unit.module.register_forward_pre_hook(lambda module, args, unit=unit: record(unit))
-        for unit in units
-    ]
-    handles.append(root.module.register_forward_hook(finish))

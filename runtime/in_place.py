@@ -1,0 +1,270 @@
+"""Sharding a model's own modules, without wrappers: FSDP1's units for ``fully_shard``, and FSDP1's behaviour on them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.weak import TensorWeakRef
+
+from . import torch_private
+from .api import BackwardPrefetch
+from .arguments import (
+    Arguments,
+    Common,
+    after_sharding,
+    attributes_from,
+    is_unit,
+    ready_to_shard,
+    warn_of_container,
+)
+from .attributes import given_attributes, remember
+from .auto_wrap import plan_checked
+from .ignored import resolve_ignored
+from .in_place_units import adopt
+from .materialize import own_modules
+from .mesh import compute_device
+from .older_optimizers import replace_parameters
+from .patches import install
+from .plan import Unit as Planned
+from .precision import runs_in_full_precision
+from .quirks import OPEN, start
+from .quirks import records as records
+from .running import Unit, cast_buffers_of, prefetch_by_hooks
+
+
+def units(
+    module: nn.Module,
+    process_group: Any = None,
+    sharding_strategy: Any = None,
+    cpu_offload: Any = None,
+    auto_wrap_policy: Any = None,
+    backward_prefetch: Any = BackwardPrefetch.BACKWARD_PRE,
+    mixed_precision: Any = None,
+    ignored_modules: Iterable[nn.Module] | None = None,
+    param_init_fn: Callable[[nn.Module], Any] | None = None,
+    device_id: int | str | torch.device | None = None,
+    sync_module_states: bool = False,
+    forward_prefetch: bool = False,
+    limit_all_gathers: bool = True,
+    use_orig_params: bool = False,
+    ignored_states: Iterable[nn.Parameter] | Iterable[nn.Module] | None = None,
+    device_mesh: DeviceMesh | None = None,
+) -> Iterator[tuple[nn.Module, dict[str, Any]]]:
+    """The modules that FSDP1's constructor would wrap, each with ``fully_shard``'s options for it: innermost first, the
+    model last.
+
+    ::
+
+        for module, options in units(model, auto_wrap_policy=policy, sharding_strategy=strategy):
+            fully_shard(module, **options)
+
+    With the arguments, the defaults, the errors and the warnings of ``FullyShardedDataParallel(module, ...)``. Before it
+    gives a module out it materializes and synchronizes it, in FSDP1's order; after ``fully_shard`` it sets what that
+    has no options for. A model that is sharded already, and a ``ModuleList`` or ``ModuleDict`` without a forward, which
+    ``fully_shard`` refuses, are left out; what such a list holds belongs to the unit around it.
+
+    Raises RuntimeError if ``fully_shard`` was not called for a module when the next one is asked for.
+    """
+    arguments = Arguments(
+        process_group=process_group,
+        sharding_strategy=sharding_strategy,
+        cpu_offload=cpu_offload,
+        backward_prefetch=backward_prefetch,
+        mixed_precision=mixed_precision,
+        param_init_fn=param_init_fn,
+        device_id=device_id,
+        sync_module_states=sync_module_states,
+        forward_prefetch=forward_prefetch,
+        limit_all_gathers=limit_all_gathers,
+        use_orig_params=use_orig_params,
+        device_mesh=device_mesh,
+    )
+    arguments.check(auto_wrap_policy is not None)
+    ignored = resolve_ignored(module, ignored_modules, ignored_states)
+    own = (p for p in module.parameters() if p not in ignored.parameters)
+    common = Common(ignored, compute_device(own, device_id, device_mesh))
+    if auto_wrap_policy is not None:
+        planned = plan_checked(module, auto_wrap_policy, arguments, common)
+    else:
+        planned = [Planned("", module, {})]
+    return _each(planned, arguments, common)
+
+
+def _each(
+    planned: list[Planned], arguments: Arguments, common: Common
+) -> Iterator[tuple[nn.Module, dict[str, Any]]]:
+    sharded = []
+    for unit in planned:
+        module = unit.module
+        if is_unit(module):
+            continue
+        own = arguments.for_unit(unit.name, unit.kwargs)
+        if _is_container(module):
+            warn_of_container(module)
+            if unit is not planned[-1] or not any(own_modules(module, common.ignored.modules)[1:]):
+                continue
+        mesh = common.mesh(own)
+        options, _ = ready_to_shard(module, own, common, mesh)
+        if unit is planned[-1] and "mp_policy" in options and own.precision is not None:
+            casts = own.precision.cast_forward_inputs or own.precision.cast_root_forward_inputs
+            options["mp_policy"] = replace(options["mp_policy"], cast_forward_inputs=casts)
+        remember(module, attributes_from(mesh, own, common))
+        yield module, options
+        if not isinstance(module, FSDPModule):
+            raise RuntimeError(
+                f"units() gave {unit.name or 'the model'} out to be sharded: call fully_shard(module, **options) "
+                "before the next one"
+            )
+        after_sharding(module, own, mesh)
+        sharded.append(module)
+    if not OPEN and planned[-1].module in sharded:
+        _without_like_fsdp1(planned[-1].module, sharded)
+
+
+def _is_container(module: nn.Module) -> bool:
+    """Whether ``fully_shard`` refuses ``module`` (``_fsdp_init.py``, ``_validate_module``)."""
+    own = type(module).forward is not nn.Module.forward
+    return isinstance(module, nn.ModuleList | nn.ModuleDict) and not own
+
+
+def _without_like_fsdp1(model: nn.Module, sharded: list[Any]) -> None:
+    """What the first forward does otherwise: dtypes of buffers, and the order of prefetching."""
+    given = [(unit, given_attributes(unit) or {}) for unit in sharded]
+    for unit, attributes in given:
+        cast_buffers_of(unit, attributes)
+    if any(attributes["forward_prefetch"] for _, attributes in given):
+        prefetch_by_hooks(model, sharded)
+
+
+def like_fsdp1(
+    model: nn.Module,
+    *,
+    zero_gradients: bool = True,
+    whole_state_dicts: bool = True,
+    older_optimizers: bool = True,
+    parameter_attributes: bool = True,
+    data_writes: bool = True,
+    class_names: bool = True,
+    sharded_after_forward: bool = True,
+    list_inputs: bool = True,
+    autocast_cache: bool = True,
+    whole_in_apply: bool = True,
+    interface: bool = True,
+) -> LikeFSDP1:
+    """Keeps FSDP1's behaviour on what is sharded inside: ``with like_fsdp1(model): fully_shard(...)``.
+
+    Each of these may be switched off; :func:`records` tells which ones a program needed.
+
+    Args:
+        zero_gradients: a parameter that took no part in backward has a gradient of zeros once another one of its unit
+            has one, so that weight decay and momentum act on it. ``fully_shard`` leaves None.
+        whole_state_dicts: ``state_dict()`` gives whole tensors and ``load_state_dict()`` takes them. ``fully_shard``'s
+            are DTensors.
+        older_optimizers: optimizers that were made before go on with the sharded parameters.
+        parameter_attributes: what the program has set on parameters is on the sharded ones: ``p.no_weight_decay = True``.
+        data_writes: ``p.data = x`` writes to the shards. torch changes nothing there, without an error.
+        class_names: classes of units have the names of before, for ``print(model)`` and comparisons of names.
+        sharded_after_forward: the model's parameters are the sharded ones after each forward. ``fully_shard`` leaves the
+            root's gathered ones in place, which an optimizer or a moving average would take for the model's.
+        list_inputs: what a unit puts into a list or dictionary that is given to it arrives at the caller.
+        autocast_cache: autocast casts parameters in each forward anew, as it did FSDP1's.
+        whole_in_apply: ``model.apply(fn)`` sees whole parameters.
+        interface: FSDP1's methods and attributes, where the model has none of that name: ``no_sync()``,
+            ``clip_grad_norm_()``, ``module``, ``sharding_strategy``, ... What FSDP2 cannot have raises an error that names
+            the rule.
+
+    Raises ValueError for a BatchNorm that would run in low precision where FSDP1 kept it in full precision.
+    """
+    given = {name: value for name, value in locals().items() if name != "model"}
+    caller = sys._getframe(1)
+    place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+    return LikeFSDP1(model, place, [name for name, on in given.items() if not on])
+
+
+class LikeFSDP1:
+    """The context that :func:`like_fsdp1` returns."""
+
+    def __init__(self, model: nn.Module, place: str, switched_off: list[str]) -> None:
+        self._model = model
+        self._given = place, switched_off
+
+    def __enter__(self) -> None:
+        install()
+        self._record = start(*self._given, self._model)
+        OPEN.append(self._record)
+        # Not the parameters themselves: whole ones must not outlive the sharding of their unit.
+        self._former = [
+            (module, name, TensorWeakRef(p), dict(vars(p)))
+            for module in self._model.modules()
+            for name, p in module._parameters.items()
+            if p is not None
+        ]
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        OPEN.remove(self._record)
+        if kind is not None:
+            return
+        new = [unit for unit in torch_private.units_of(self._model) if _is_new(unit)]
+        _check_batch_norms(new)
+        for unit in new:
+            adopt(unit, self._record)
+        self._follow_parameters(new)
+
+    def _follow_parameters(self, new_units: list[Any]) -> None:
+        """Hands optimizers, and what the program has set on parameters, from the former ones to the sharded ones."""
+        off = self._record.switched_off
+        kept = {m for unit in new_units if _keeps_objects(unit) for m in own_modules(unit, ())}
+        successors: dict[torch.Tensor, nn.Parameter] = {}
+        for module, name, former, attributes in self._former:
+            old, new = former(), module._parameters[name]
+            if new is None or old is new or module not in kept:
+                continue
+            if "parameter_attributes" not in off:
+                fresh = [each for each in attributes if each not in vars(new)]
+                vars(new).update({each: attributes[each] for each in fresh})
+                self._record.add("parameter_attributes", *(f"{name}.{each}" for each in fresh))
+            if old is not None and not old.is_meta:
+                successors[old] = new
+        if "older_optimizers" not in off:
+            replaced = replace_parameters(successors, attributes=False)
+            self._record.add("older_optimizers", *["parameter"] * replaced)
+
+
+def _is_new(unit: Any) -> bool:
+    return not isinstance(unit, Unit) and torch_private.is_alone(unit)
+
+
+def _keeps_objects(unit: nn.Module) -> bool:
+    """Whether FSDP1 kept the parameters of ``unit`` as objects; it did so with ``use_orig_params=True`` alone."""
+    return bool((given_attributes(unit) or {}).get("_use_orig_params", True))
+
+
+def _check_batch_norms(new_units: list[Any]) -> None:
+    """Raises ValueError where FSDP1, given a policy, made a unit in full precision of a BatchNorm, and this program not."""
+    if len(new_units) < 2:
+        return  # FSDP1 without a policy ran it in low precision
+    for unit in new_units:
+        dtype = torch_private.precision_policy(unit).param_dtype
+        if dtype in (None, torch.float32) or given_attributes(unit) is not None:
+            continue
+        for module in own_modules(unit, ()):
+            if isinstance(module, _BatchNorm) and not runs_in_full_precision(module):
+                raise ValueError(
+                    f"{type(module).__name__} would run in {dtype}, and FSDP1 made a unit in full precision of it: "
+                    "shard it by itself, behind run_in_full_precision(module) and without an mp_policy, or take "
+                    "the loop over units(model, ...) (fsdp-migrate explain FSDP213)"
+                )

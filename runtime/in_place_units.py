@@ -1,0 +1,154 @@
+"""A unit that ``fully_shard`` made of a module itself, with what FSDP1's wrapper around it did and answered."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakSet
+
+from torch import nn
+
+from . import torch_private
+from .attributes import WRAPPED, attributes_of
+from .gradients import reduce_as_fsdp1
+from .interface import Interface
+from .quirks import Record, acted, belongs_to, keeps
+from .refusals import PRIVATE_PARTS, private_part
+from .running import Unit, assert_idle, run_gathered
+from .state_dict_types import follow_default_type
+from .summon import whole_parameters
+from .views import view_of
+
+_running: WeakSet[nn.Module] = WeakSet()
+
+
+class InPlaceUnit(Unit):
+    """Comes before FSDP2's class, and that before the model's own, in the class of a unit that is sharded in place."""
+
+    _own_class: type[nn.Module]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """A module of the model's own class: a slice of an ``nn.Sequential`` is no unit."""
+        return cls._own_class(*args, **kwargs)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError(
+            "cannot copy a model that is sharded: copy it before that, or load its state dict into "
+            "another one"
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        """What the model itself does not have may be FSDP1's."""
+        try:
+            return super().__getattr__(name)  # type: ignore[misc]
+        except AttributeError:
+            # Under FSDP1 the model's own methods did not see the wrapper.
+            if name.startswith("__") or _asks_itself(self) or not keeps(self, "interface"):  # type: ignore[arg-type]
+                raise
+            answer = _answer(self, name)
+            if answer is _NONE:
+                if name in PRIVATE_PARTS:
+                    raise private_part(name) from None
+                raise
+        acted(self, "interface", name)  # type: ignore[arg-type]
+        return answer
+
+    def apply(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls a function on every module below with its parameters whole, and on this one."""
+        if not keeps(self, "whole_in_apply"):  # type: ignore[arg-type]
+            return super().apply(*args, **kwargs)  # type: ignore[misc]
+        assert_idle(self)
+        acted(self, "whole_in_apply", "apply")  # type: ignore[arg-type]
+        with whole_parameters([self]):
+            return super().apply(*args, **kwargs)  # type: ignore[misc]
+
+    def _get_name(self) -> str:
+        """The class in the representation of a model."""
+        if keeps(self, "class_names"):  # type: ignore[arg-type]
+            acted(self, "class_names", "print")  # type: ignore[arg-type]
+        return super()._get_name()  # type: ignore[misc,no-any-return]
+
+
+_NONE = object()
+
+
+def _asks_itself(unit: Any) -> bool:
+    """Whether a method of ``unit`` reads the attribute."""
+    return sys._getframe(2).f_locals.get("self") is unit
+
+
+def _answer(unit: Any, name: str) -> Any:
+    """What FSDP1's wrapper around ``unit`` has by that name."""
+    if name in ("module", WRAPPED):
+        checkpointed = unit._modules.get("_checkpoint_wrapped_module") if name == "module" else None
+        return view_of(unit, unit._own_class) if checkpointed is None else checkpointed
+    member = vars(Interface).get(name, _NONE)
+    if member is not _NONE:
+        return member.__get__(unit, type(unit))
+    return attributes_of(unit).get(name, _NONE)
+
+
+def adopt(unit: Any, record: Record) -> None:
+    """Lets ``unit``, just sharded by ``fully_shard``, do as FSDP1's, but for what ``record`` has switched off."""
+    belongs_to(unit, record)
+    torch_private.remove_hooks(unit)
+    reduce_as_fsdp1(unit)
+    if keeps(unit, "whole_state_dicts"):
+        follow_default_type(unit)
+    hooked = _has_own_hooks(unit)
+    own = vars(unit).get("forward")
+    sharded: Any = type(unit)
+    unit.__class__ = _class_of(sharded, hooked, keeps(unit, "class_names"))
+    if own is not None:
+        vars(unit)["forward"] = _gathered(own, lambda *args, **kwargs: own(*args, **kwargs), unit)
+
+
+def _has_own_hooks(unit: nn.Module) -> bool:
+    """Whether hooks of the program are there already, such as the old ``weight_norm``'s: FSDP1 ran them inside its own."""
+    hooks = (*unit._forward_pre_hooks.values(), *unit._forward_hooks.values())
+    ours = __name__.rpartition(".")[0]
+    return any(not getattr(hook, "__module__", "").startswith(ours) for hook in hooks)
+
+
+@functools.cache
+def _class_of(sharded: type[Any], hooked: bool, keeps_name: bool) -> type[Any]:
+    """The class of a unit, from FSDP2's; ``hooked`` units gather before their hooks."""
+    own: type[Any] = sharded.__mro__[2]  # FSDP2's class, FSDPModule, the model's own
+    members: dict[str, Any] = {"_own_class": own}
+    if not hasattr(own, "_is_root"):
+        members["_is_root"] = vars(Interface)["_is_root"]
+    metaclass: Any = type(sharded)
+    cls: Any = metaclass(sharded.__name__, (InPlaceUnit, sharded), members)
+    cls.forward = _gathered(own.forward, lambda self, *a, **k: super(cls, self).forward(*a, **k))
+    if hooked:
+        call = lambda self, *a, **k: super(cls, self)._call_impl(*a, **k)  # noqa: E731
+        cls._call_impl = _gathered(nn.Module._call_impl, call)
+    if keeps_name:
+        cls.__name__, cls.__qualname__, cls.__module__ = (
+            own.__name__,
+            own.__qualname__,
+            own.__module__,
+        )
+    return cls  # type: ignore[no-any-return]
+
+
+def _gathered(own: Callable[..., Any], call: Callable[..., Any], unit: Any = None) -> Any:
+    """``call``, with the signature of ``own`` and the unit gathered; itself inside the forward of the same unit.
+
+    Under FSDP1 what a module calls of itself is not the wrapper.
+    """
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        this, given = (unit, args) if unit is not None else (args[0], args[1:])
+        run = functools.partial(call, *args[: len(args) - len(given)])
+        if this in _running:
+            return run(*given, **kwargs)
+        _running.add(this)
+        try:
+            return run_gathered(this, run, given, kwargs)
+        finally:
+            _running.discard(this)
+
+    return torch_private.run_eagerly(inside=False)(functools.wraps(own)(forward))

@@ -1,0 +1,109 @@
+"""What ``like_fsdp1`` kept as FSDP1 had it, by name: what is switched off, and how often each acted.
+
+Of the bridge's units nothing is counted, and nothing is switched off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import ReferenceType, WeakKeyDictionary, ref
+
+import torch
+from torch import nn
+from torch.utils.weak import WeakTensorKeyDictionary
+
+_EXAMPLES = 20
+
+
+@dataclass
+class Acted:
+    """How often a quirk acted, and on what."""
+
+    count: int = 0
+    examples: list[str] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Record:
+    """One ``with like_fsdp1(model)``."""
+
+    place: str
+    switched_off: frozenset[str]
+    model: ReferenceType[nn.Module]
+    acted: dict[str, Acted] = field(default_factory=dict)
+
+    def add(self, quirk: str, *examples: str) -> None:
+        """Counts that ``quirk`` acted on each of ``examples``."""
+        if not examples:
+            return
+        acted = self.acted.setdefault(quirk, Acted())
+        acted.count += len(examples)
+        new = [each for each in dict.fromkeys(examples) if each not in acted.examples]
+        acted.examples += new[: max(0, _EXAMPLES - len(acted.examples))]
+
+
+RECORDS: list[Record] = []
+OPEN: list[Record] = []
+"""Of the ``with like_fsdp1(model)`` that are being executed."""
+_of_units: WeakKeyDictionary[nn.Module, Record] = WeakKeyDictionary()
+_of_parameters: Any = WeakTensorKeyDictionary()
+
+
+def start(place: str, switched_off: Iterable[str], model: nn.Module) -> Record:
+    """A new record."""
+    RECORDS.append(Record(place, frozenset(switched_off), ref(model)))
+    return RECORDS[-1]
+
+
+def belongs_to(unit: nn.Module, record: Record) -> None:
+    """From now on ``record`` counts what is done for ``unit``."""
+    _of_units[unit] = record
+    for parameter in unit.parameters():
+        _of_parameters.setdefault(parameter, record)
+
+
+def record_of_parameter(parameter: torch.Tensor) -> Record | None:
+    """The record of a sharded parameter of a unit that is sharded in place."""
+    record: Record | None = _of_parameters.get(parameter)
+    return record
+
+
+def record_of(unit: nn.Module) -> Record | None:
+    """The record of a unit that is sharded in place."""
+    return _of_units.get(unit)
+
+
+def keeps(unit: nn.Module, quirk: str) -> bool:
+    """Whether ``unit`` has a quirk; all are on where no ``like_fsdp1`` said otherwise."""
+    record = _of_units.get(unit)
+    return record is None or quirk not in record.switched_off
+
+
+def acted(unit: nn.Module, quirk: str, *examples: str) -> None:
+    """Counts that ``quirk`` acted on each of ``examples``."""
+    record = _of_units.get(unit)
+    if record is not None:
+        record.add(quirk, *examples)
+
+
+def is_outermost(module: nn.Module) -> bool:
+    """Whether ``module`` is a model that ``like_fsdp1`` was given, and not only a part of one."""
+    record = _of_units.get(module)
+    return record is not None and record.model() is module
+
+
+def records() -> list[dict[str, Any]]:
+    """What each ``with like_fsdp1(model)`` of this process did, as plain data.
+
+    ``{"place": "train.py:31", "switched_off": [...], "acted": {"zero_gradients": {"count": 3, "examples": [...]}}}``
+    """
+    return [
+        {
+            "place": each.place,
+            "switched_off": sorted(each.switched_off),
+            "acted": {name: vars(done) | {} for name, done in sorted(each.acted.items())},
+        }
+        for each in RECORDS
+    ]

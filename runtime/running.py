@@ -1,0 +1,183 @@
+"""A unit's forward, and what FSDP1 does and checks at the first use of a root."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+
+from . import torch_private
+from .api import MixedPrecision, TrainingState, as_mixed_precision
+from .attributes import given_attributes
+from .materialize import own_modules
+from .precision import autocasts, cast_own_buffers, casting_anew
+from .quirks import acted, keeps
+from .summon import is_summoned
+from .torch_private import parameter_groups, units_of
+
+_prepared: WeakSet[nn.Module] = WeakSet()
+
+
+class Unit:
+    """What units have in common that run as FSDP1's: the bridge's, and those that are sharded in place."""
+
+
+@torch_private.run_eagerly(inside=False)
+def run_gathered(
+    unit: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """``forward`` with the parameters of ``unit`` gathered before and freed after."""
+    if is_summoned(unit):  # whole already, perhaps changed
+        return forward(*args, **kwargs)
+    args, kwargs = _before_forward(unit, args, kwargs)
+    with _casting_as_fsdp1(unit):
+        output = forward(*args, **kwargs)
+    return _after_forward(unit, args, output)
+
+
+@torch_private.run_eagerly()
+def _before_forward(unit: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    prepare(unit)
+    _record_order(unit, done=False)
+    if torch_private.is_left_gathered(unit):
+        acted(unit, "sharded_after_forward", "forward")
+    made = torch_private.pre_forward(unit, args, kwargs)
+    if torch_private.copies_inputs(unit) or not keeps(unit, "list_inputs"):
+        return made  # FSDP1's root made copies, too
+    lists = [each for each in (*args, *kwargs.values()) if isinstance(each, list | dict)]
+    if lists:
+        acted(unit, "list_inputs", type(unit).__name__)
+    return torch_private.in_place_of((args, kwargs), made)
+
+
+@torch_private.run_eagerly()
+def _after_forward(unit: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+    if not torch.is_grad_enabled() and torch_private.is_outermost_forward(unit):
+        acted(unit, "sharded_after_forward", "forward without gradients")
+    _record_order(unit, done=True)
+    return torch_private.post_forward(unit, args, output, keeps(unit, "sharded_after_forward"))
+
+
+def _casting_as_fsdp1(unit: nn.Module) -> contextlib.AbstractContextManager[None]:
+    if not keeps(unit, "autocast_cache"):
+        return contextlib.nullcontext()
+    if autocasts():
+        acted(unit, "autocast_cache", type(unit).__name__)
+    return casting_anew()
+
+
+def prepare(root: Any) -> None:
+    """What FSDP1 does, and checks, at the first use of a root (``_runtime_utils.py``, ``_lazy_init``)."""
+    if root in _prepared:
+        return
+    torch_private.initialize(root)
+    units: list[Any] = [unit for unit in units_of(root) if isinstance(unit, Unit)]
+    # A unit that was sharded with FSDP2's own arguments has these.
+    given = {unit: known for unit in units if (known := given_attributes(unit)) is not None}
+    for name in ("_use_orig_params", "limit_all_gathers"):
+        values = {each[name] for each in given.values()}
+        if len(values) > 1:
+            raise ValueError(f"Expects one homogeneous value for {name} but got {values}")
+    for unit in units:
+        _prepared.add(unit)
+        if unit in given:
+            _follow_precision(unit, given[unit], is_root=unit is root)
+    torch_private.gather_for_training(units)
+    if any(each["forward_prefetch"] for each in given.values()):
+        order = ForwardOrder(root)
+        _orders.update(dict.fromkeys(units, order))
+
+
+def _follow_precision(unit: Any, attributes: Mapping[str, Any], is_root: bool) -> None:
+    precision = as_mixed_precision(attributes["mixed_precision"]) or MixedPrecision()
+    cast = bool(precision.cast_forward_inputs and parameter_groups(unit))
+    cast |= is_root and bool(torch_private.is_root(unit)) and precision.cast_root_forward_inputs
+    torch_private.set_cast_forward_inputs(unit, cast)
+    cast_buffers_of(unit, attributes)
+
+
+def cast_buffers_of(unit: nn.Module, attributes: Mapping[str, Any]) -> None:
+    """``buffer_dtype`` for what is in no unit below."""
+    precision = as_mixed_precision(attributes["mixed_precision"])
+    if precision is not None and precision.buffer_dtype is not None:
+        for module in own_modules(unit, attributes["_ignored_modules"]):
+            cast_own_buffers(module, precision.buffer_dtype)
+
+
+class ForwardOrder:
+    """FSDP1's ``forward_prefetch=True``: each unit gathers the next one's parameters before its own computation.
+
+    As in FSDP1 the order is that of the first forward of ``root``.
+    """
+
+    def __init__(self, root: nn.Module) -> None:
+        self.root = root
+        self._units: list[FSDPModule] = []
+
+    def add(self, unit: Any) -> None:
+        """``unit`` begins its forward."""
+        if unit not in self._units and parameter_groups(unit):
+            self._units.append(unit)
+
+    def finish(self) -> None:
+        """The forward of the root is done."""
+        for unit, following in pairwise(self._units):
+            unit.set_modules_to_forward_prefetch([following])
+
+
+_orders: WeakKeyDictionary[nn.Module, ForwardOrder] = WeakKeyDictionary()
+
+
+def _record_order(unit: nn.Module, done: bool) -> None:
+    order = _orders.get(unit)
+    if order is not None and not done:
+        order.add(unit)
+    elif order is not None and order.root is unit:
+        order.finish()
+        for each in [each for each, own in _orders.items() if own is order]:
+            del _orders[each]
+
+
+def prefetch_by_hooks(root: Any, units: list[Any]) -> None:
+    """:class:`ForwardOrder` for units whose forward is FSDP2's own."""
+    order = ForwardOrder(root)
+
+    def finish(module: nn.Module, args: Any, output: Any) -> None:
+        for handle in handles:
+            handle.remove()
+        order.finish()
+
+    handles = [
+        unit.register_forward_pre_hook(lambda module, args: order.add(module)) for unit in units
+    ]
+    handles.append(root.register_forward_hook(finish))
+
+
+def check_is_root(unit: Any) -> bool:
+    """Whether ``unit`` is the outermost one; settles that if no forward has."""
+    prepare(unit)
+    return bool(torch_private.is_root(unit))
+
+
+def training_state(unit: Any) -> TrainingState:
+    """What ``unit`` is doing."""
+    if is_summoned(unit):
+        return TrainingState.SUMMON_FULL_PARAMS
+    if torch_private.is_running(unit):
+        return TrainingState.FORWARD_BACKWARD
+    return TrainingState.IDLE
+
+
+def assert_idle(unit: Any) -> None:
+    """Raises ValueError inside a forward, a backward or ``summon_full_params``."""
+    state = training_state(unit)
+    if state != TrainingState.IDLE:
+        raise ValueError(
+            f"expected to be in states {[TrainingState.IDLE]} but current state is {state}"
+        )

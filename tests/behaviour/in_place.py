@@ -1,0 +1,41 @@
+"""FSDP1's names where the constructor shards a model in place, as a migrated program does it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+from fsdp_migrate import runtime
+from fsdp_migrate.runtime import like_fsdp1, units
+
+
+class _Constructor(type(runtime.FullyShardedDataParallel)):  # type: ignore[misc]
+    def __call__(cls, module: nn.Module, *args: Any, **options: Any) -> nn.Module:
+        if cls is not FullyShardedDataParallel:
+            raise TypeError("in place there is no wrapper to derive from")
+        with like_fsdp1(module):
+            for unit, unit_options in units(module, *args, **options):
+                fully_shard(unit, **unit_options)
+        return module
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, runtime.FullyShardedDataParallel)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, runtime.FullyShardedDataParallel)
+
+
+class FullyShardedDataParallel(runtime.FullyShardedDataParallel, metaclass=_Constructor):
+    """Its methods are the runtime's; a call shards a model and returns it."""
+
+
+class _Api:
+    FullyShardedDataParallel = FullyShardedDataParallel
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(runtime, name)
+
+
+IN_PLACE = _Api()
