@@ -28,6 +28,7 @@ def find(context: Context) -> Iterator[Found]:
     """The constructors of a file, and their arguments."""
     spoken: set[ast.AST] = set()
     gone: list[ast.AST] = []
+    written: set[str] = set()
     for construction in constructions(context):
         decision = Decision(None) if context.form == "bridge" else decide(construction)
         form = decision.form
@@ -47,10 +48,11 @@ def find(context: Context) -> Iterator[Found]:
             yield Found(UNPACKED, keyword.value, Action.RUNTIME, message, construct)
         if form is not None:
             gone += form.removed
+            written |= form.names
             yield from _translated_above(construction, form)
             if context.form == "torch":
                 yield from assumptions.of(construction, form, decision)
-    yield from _spent(context, gone)
+    yield from _spent(context, gone, written)
 
 
 def _constructor(construction: Construction, form: Form | None, decision: Decision) -> Found:
@@ -98,9 +100,9 @@ def _translated_above(construction: Construction, form: Form) -> Iterator[Found]
                 yield Found(rule, statement, Action.REWRITE, part.message, construct)
 
 
-def _spent(context: Context, gone: list[ast.AST]) -> Iterator[Found]:
+def _spent(context: Context, gone: list[ast.AST], written: set[str]) -> Iterator[Found]:
     """The assignments that only the arguments of constructors have read."""
-    for statement in spent(context, gone):
+    for statement in spent(context, gone, written):
         yield Found(
             CONSTRUCTOR,
             statement,

@@ -112,7 +112,9 @@ def strategy(construction: Construction, value: ast.expr) -> Part:
     if above and "None" in texts:
         above = (_DEFAULT, *above)
     shared = {"reshard_after_forward": name}
-    return Part(said, shared, above=above, edits=made.edits, removed=made.removed)
+    return Part(
+        said, shared, above=above, edits=made.edits, written=made.written, removed=made.removed
+    )
 
 
 def group(construction: Construction, value: ast.expr) -> Part:
