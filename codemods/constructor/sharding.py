@@ -38,7 +38,7 @@ _STRATEGIES = {
         FULL_SHARD,
         "FSDP2's default: parameters are freed after forward, except the root's",
     ),
-    "SHARD_GRAD_OP": (SHARD_GRAD_OP, "becomes reshard_after_forward=False in every unit"),
+    "SHARD_GRAD_OP": (SHARD_GRAD_OP, "reshard_after_forward=False in every unit"),
     "NO_SHARD": (
         NO_SHARD,
         "the runtime builds a mesh of shape (world, 1): every rank is a replica",

@@ -36,10 +36,10 @@ class Example:
     form: str = "auto"
 
 
-def bridged(title: str, before: str, message: str = "") -> Example:
-    """An example of what runs on the bridge: its imports alone change."""
+def bridged(title: str, before: str, message: str = "", form: str = "bridge") -> Example:
+    """An example of what is said on the bridge, where imports alone change, and mostly in every form."""
     after = before.replace(f"from {TORCH} import", f"from {RUNTIME} import")
-    return Example(title, before, after, message)
+    return Example(title, before, after, message, form=form)
 
 
 def examples_of(rule: Rule) -> list[Example]:

@@ -92,7 +92,9 @@ def test_second_run_changes_nothing_and_no_comment_is_lost(
 @pytest.mark.parametrize(("rule", "example"), EXAMPLES)
 def test_the_same_is_said_of_a_swapped_example(rule: Rule, example: Example) -> None:
     _, swapped = analyse(example.before, "bridge", example.file)
-    codes = {finding.code for finding in analyse(example.before, example.form, example.file)[0].findings}
+    codes = {
+        finding.code for finding in analyse(example.before, example.form, example.file)[0].findings
+    }
     again = {finding.code for finding in analyse(swapped, example.form, example.file)[0].findings}
     assert again | {IMPORT} == codes | {IMPORT}
 
