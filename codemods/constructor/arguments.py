@@ -150,6 +150,7 @@ def _cpu_offload(construction: Construction, value: ast.expr) -> Part:
         above=above,
         imports=tuple(Import(TORCH, name, construction.call.func) for name in names),
         edits=made.edits,
+        written=made.written,
         removed=made.removed,
     )
 

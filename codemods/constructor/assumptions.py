@@ -89,10 +89,10 @@ def of(construction: Construction, form: Form, decision: Decision) -> Iterator[F
         )
     for hit in decision.hits:
         if hit.file is context.file:
-            message = f"{hit.what}, and a model of fully_shard has no wrapper: {hit.edit}"
+            message = f"{hit.what}, which changes in silence without FSDP1's wrapper: {hit.edit}"
             yield Found(
                 SILENT, hit.node, Action.MANUAL, message, shortened(context.source(hit.node))
             )
         else:
-            message = f"a model of fully_shard has no wrapper: {hit}"
+            message = f"code changes in silence without FSDP1's wrapper: {hit}"
             yield Found(SILENT, construction.call, Action.MANUAL, message, "fully_shard")

@@ -107,10 +107,10 @@ def _translated_above(construction: Construction, form: Form) -> Iterator[Found]
 def _spent(context: Context, forms: list[Form]) -> Iterator[Found]:
     """The assignments that only the arguments of constructors have read."""
     gone = [node for form in forms for node in form.removed]
-    kept = {name for form in forms for name in form.kept}
+    written = {name for form in forms for name in form.names}
     parts = [part for form in forms for part in form.parts.values() if part.edits]
     edited = {context.file.statement(node) for part in parts for node in part.removed}
-    for statement in spent(context, gone, kept):
+    for statement in spent(context, gone, written):
         if statement not in edited:
             yield Found(
                 CONSTRUCTOR,

@@ -15,7 +15,7 @@ from fsdp_migrate.codemods.constructor.construction import (
     WRAP,
     Construction,
 )
-from fsdp_migrate.codemods.constructor.part import AtRunTime, Part, merged, names_in
+from fsdp_migrate.codemods.constructor.part import AtRunTime, Part, merged
 from fsdp_migrate.codemods.constructor.silent import Hit, hits
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Edit, Import
@@ -36,8 +36,8 @@ class Form:
         edits: makes the edits.
         imports: the names that they use.
         removed: code that they take away.
+        names: the names that the new code reads.
         parts: what its arguments become, by name, in torch's words; empty where the runtime reads them.
-        kept: names that the new code reads.
     """
 
     message: str
@@ -45,7 +45,7 @@ class Form:
     imports: tuple[Import, ...]
     removed: tuple[ast.AST, ...]
     parts: dict[str, Part] = field(default_factory=dict)
-    kept: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def form_of(construction: Construction) -> Form:
         (*_imports(construction, like_fsdp1=like_fsdp1), *whole.imports, *calls),
         (*_given(construction), *whole.removed),
         parts,
-        frozenset(names_in(whole)),
+        whole.names,
     )
 
 
@@ -120,6 +120,8 @@ def _parts(construction: Construction) -> dict[str, Part]:
 
 
 def _by_units(construction: Construction, place: layout.Place, *, like_fsdp1: bool) -> Form:
+    if not _is_free(construction.context, construction.call, _runtime("units", construction)):
+        return _by_function(construction, like_fsdp1=like_fsdp1)
     renames, needs, gone = _written_out(construction)
     return Form(
         "becomes fully_shard(...) on every unit that FSDP1 would make: units(...) reads its arguments",
@@ -139,11 +141,14 @@ def _by_function(construction: Construction, *, like_fsdp1: bool) -> Form:
     cls = next(each for each in names if context.references.get(each) == CLASS)
     shared = context.program.kept.setdefault("functions", {})
     key = str(context.file.path)
-    name, first = shared.setdefault(key, (context.free(layout.SHARD, cls), call))
-    _, top = name, layout.above_of(context, first)
+    name, first = shared.setdefault(key, (_function_name(context), call))
+    top = layout.above_of(context, first)
+    needs = (*_imports(construction, like_fsdp1=like_fsdp1), _runtime("units", construction))
+    # Names that the file uses for something else are imported inside of the function.
+    inside = [need for need in needs if not _is_free(context, context.file.tree, need)]
 
     def edits() -> list[Edit]:
-        code = layout.function(name, like_fsdp1=like_fsdp1)
+        code = layout.function(name, inside, like_fsdp1=like_fsdp1)
         defined = [layout.defined_above(context, top, code)] if first is call else []
         return [*defined, context.rename(cls, name)]
 
@@ -151,9 +156,17 @@ def _by_function(construction: Construction, *, like_fsdp1: bool) -> Form:
     return Form(
         f"becomes {name}(...), a function above: {what} in place by fully_shard",
         edits,
-        (*_imports(construction, like_fsdp1=like_fsdp1), _runtime("units", construction)),
+        tuple(need for need in needs if need not in inside),
         (cls,),
     )
+
+
+def _function_name(context: Context) -> str:
+    """A name that is free wherever the file names the class."""
+    name = layout.SHARD
+    for reference, meaning in context.references.items():
+        name = context.free(name, reference) if meaning == CLASS else name
+    return name
 
 
 def _imports(construction: Construction, *, like_fsdp1: bool) -> tuple[Import, ...]:
@@ -191,7 +204,7 @@ def _written_out(construction: Construction) -> tuple[list[Edit], list[Import], 
 def _are_free(context: Context, at: ast.AST) -> bool:
     """Whether the names of the code mean at a place what they mean to it."""
     scope = context.file.scope_of(at)
-    needs = (Import(TORCH, "fully_shard"), Import(RUNTIME, "like_fsdp1"), Import(RUNTIME, "units"))
+    needs = (Import(TORCH, "fully_shard"), Import(RUNTIME, "like_fsdp1"))
     return not any(map(scope.lookup, _BUILTINS)) and all(
         _is_free(context, at, need) for need in needs
     )

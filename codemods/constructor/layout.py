@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from textwrap import indent
 from tokenize import COMMENT
@@ -18,7 +19,7 @@ from fsdp_migrate.codemods.edit.text import (
     spliced,
     tokens,
 )
-from fsdp_migrate.codemods.rule import Edit
+from fsdp_migrate.codemods.rule import Edit, Import
 from fsdp_migrate.facts.file import NEWLINE
 
 # What a file's own function is called that takes the place of FSDP1's class in expressions.
@@ -184,15 +185,23 @@ def _given(construction: Construction, model: str, renames: list[Edit]) -> str:
     return spliced(file.text, edits, start, end - 1)
 
 
-def function(name: str, *, like_fsdp1: bool) -> str:
-    """A function that shards a model with FSDP1's arguments, and returns it."""
+def function(name: str, imports: Iterable[Import], *, like_fsdp1: bool) -> str:
+    """A function that shards a model with FSDP1's arguments, and returns it.
+
+    Args:
+        imports: what it imports itself.
+    """
     loop = [
         "for module, options in units(model, *args, **kwargs):",
         "    fully_shard(module, **options)",
     ]
     lines = _under("model", "", loop) if like_fsdp1 else loop
     doc = '"""Shards a model with FSDP1\'s arguments, in place."""'
-    body = indent("\n".join([doc, *lines, "return model"]), "    ")
+    own = [
+        f"from {need.module} import {need.name}"
+        for need in sorted(imports, key=lambda need: need[:2])
+    ]
+    body = indent("\n".join([doc, *own, *lines, "return model"]), "    ")
     return f"def {name}(model, *args, **kwargs):\n{body}"
 
 

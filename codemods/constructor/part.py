@@ -12,8 +12,10 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import spliced
 from fsdp_migrate.codemods.rule import Edit, Edits, Import
 from fsdp_migrate.facts.file import NEWLINE
-from fsdp_migrate.facts.scopes import Assigned, Imported
+from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
 from fsdp_migrate.facts.values import branches
+
+_NAME = re.compile(r"[^\W\d]\w*")
 
 
 class AtRunTime(Exception):
@@ -31,7 +33,7 @@ class Part:
         units: the condition by which `{module}` is a unit of its own, as source; "" where the root alone is one.
         above: statements in front, with `{model}` for the model.
         like_fsdp1: keyword arguments of `like_fsdp1`, and `below` the statements that do the same without it.
-        edits: changes elsewhere in the file.
+        edits: changes elsewhere in the file, and `written` the source that they write there.
         removed: code that goes, other than the call itself.
     """
 
@@ -45,7 +47,16 @@ class Part:
     below: tuple[tuple[str, Import], ...] = ()
     imports: tuple[Import, ...] = ()
     edits: tuple[Edits, ...] = ()
+    written: tuple[str, ...] = ()
     removed: tuple[ast.AST, ...] = ()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names that the code reads."""
+        given = (*self.shared.values(), *self.child.values(), *self.root.values())
+        below = (line for line, _ in self.below)
+        every = (*given, self.units, *self.above, self.like_fsdp1, *below, *self.written)
+        return frozenset(_NAME.findall(" ".join(every)))
 
 
 def merged(parts: Iterable[Part]) -> Part:
@@ -61,30 +72,25 @@ def merged(parts: Iterable[Part]) -> Part:
         below=tuple(line for part in every for line in part.below),
         imports=tuple(need for part in every for need in part.imports),
         edits=tuple(edits for part in every for edits in part.edits),
+        written=tuple(text for part in every for text in part.written),
         removed=tuple(node for part in every for node in part.removed),
     )
 
 
-def names_in(part: Part) -> set[str]:
-    """The names in the code of a part."""
-    texts = [part.units, part.like_fsdp1, *part.above, *(line for line, _ in part.below)]
-    for given in (part.shared, part.child, part.root):
-        texts += given.values()
-    return {name for text in texts for name in re.findall(r"[^\W\d]\w*", text)}
-
-
-def spent(context: Context, gone: Collection[ast.AST], kept: Collection[str]) -> list[ast.stmt]:
+def spent(
+    context: Context, gone: Collection[ast.AST], written: Collection[str] = ()
+) -> list[ast.stmt]:
     """The assignments whose names only code that goes away has read: `policy = ModuleWrapPolicy({Block})`.
 
     Args:
-        kept: names that the new code reads.
+        written: the names that the new code reads.
     """
     nodes = {node for each in gone for node in ast.walk(each)}
-    names = [node for node in nodes if isinstance(node, ast.Name)]
+    names = [node for node in nodes if isinstance(node, ast.Name) and node.id not in written]
     found: dict[ast.stmt, None] = {}
     while names:
         name = names.pop()
-        variable = None if name.id in kept else context.file.variable(name)
+        variable = context.file.variable(name)
         if variable is None or not all(read in nodes for read in context.file.reads(name)):
             continue
         if len(variable.assigned) != len(variable.bindings):
@@ -96,7 +102,9 @@ def spent(context: Context, gone: Collection[ast.AST], kept: Collection[str]) ->
                 found[context.file.statement(each.target)] = None
                 inside = set(ast.walk(each.value)) - nodes
                 nodes |= inside
-                names += [node for node in inside if isinstance(node, ast.Name)]
+                names += [
+                    node for node in inside if isinstance(node, ast.Name) and node.id not in written
+                ]
     return list(found)
 
 
@@ -161,6 +169,7 @@ class Rewritten:
         leaves: what was translated.
         edits: changes of the assignments that give it its value.
         name: the name that is kept, if it is one.
+        written: the source that the edits write.
         copied: whether the leaves stay where they are, for others that read them.
     """
 
@@ -168,6 +177,7 @@ class Rewritten:
     leaves: tuple[ast.expr, ...]
     edits: tuple[Edits, ...] = ()
     name: str = ""
+    written: tuple[str, ...] = ()
     copied: bool = False
 
     @property
@@ -242,7 +252,7 @@ def _where_assigned(
                 made.append(context.replace(each.value, text or ""))
         return made
 
-    return Rewritten(kept, leaves, (edits,), name=kept)
+    return Rewritten(kept, leaves, (edits,), kept, tuple(text or "" for text in texts))
 
 
 def is_same(context: Context, value: ast.expr, at: ast.AST) -> bool:
@@ -252,9 +262,17 @@ def is_same(context: Context, value: ast.expr, at: ast.AST) -> bool:
         if (here and here.scope) is not (there and there.scope):
             return False
         bindings = [] if here is None else here.bindings
+        bindings = [each for each in bindings if not _is_bound_by(context, each, at)]
         if len(bindings) > 1 and not all(isinstance(each, Imported) for each in bindings):
             return False
     return True
+
+
+def _is_bound_by(context: Context, binding: Binding, at: ast.AST) -> bool:
+    """Whether a binding is that of the statement that a node is in: `model = FSDP(model)` reads the value of before."""
+    return isinstance(binding, Assigned) and context.file.statement(
+        binding.target
+    ) is context.file.statement(at)
 
 
 def _constant(context: Context, value: ast.expr, table: Table) -> Rewritten | None:

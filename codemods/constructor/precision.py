@@ -129,6 +129,7 @@ def precision(construction: Construction, value: ast.expr) -> Part:
         below=calls,
         imports=tuple(imports),
         edits=made.edits,
+        written=made.written,
         removed=made.removed,
     )
 

@@ -38,7 +38,7 @@ _STRATEGIES = {
         FULL_SHARD,
         "FSDP2's default: parameters are freed after forward, except the root's",
     ),
-    "SHARD_GRAD_OP": (SHARD_GRAD_OP, "becomes reshard_after_forward=False in every unit"),
+    "SHARD_GRAD_OP": (SHARD_GRAD_OP, "reshard_after_forward=False in every unit"),
     "NO_SHARD": (
         NO_SHARD,
         "the runtime builds a mesh of shape (world, 1): every rank is a replica",
@@ -112,7 +112,9 @@ def strategy(construction: Construction, value: ast.expr) -> Part:
     if above and "None" in texts:
         above = (_DEFAULT, *above)
     shared = {"reshard_after_forward": name}
-    return Part(said, shared, above=above, edits=made.edits, removed=made.removed)
+    return Part(
+        said, shared, above=above, edits=made.edits, written=made.written, removed=made.removed
+    )
 
 
 def group(construction: Construction, value: ast.expr) -> Part:

@@ -23,7 +23,7 @@ _RULES = {"summon_full_params": SUMMON, "fsdp_modules": UNITS}
 
 
 def find(context: Context) -> Iterator[Found]:
-    """The two functions of the class, and in torch's form `apply`."""
+    """The two functions of the class, and `apply`."""
     for attribute in _uses(context):
         call = context.file.parents[attribute]
         called = isinstance(call, ast.Call) and call.func is attribute
@@ -37,8 +37,7 @@ def find(context: Context) -> Iterator[Found]:
                 continue
         message = f"the runtime's {attribute.attr} does what FSDP1's did"
         yield Found(_RULES[attribute.attr], attribute, Action.RUNTIME, message)
-    if context.form == "torch":
-        yield from _applied(context)
+    yield from _applied(context)
 
 
 def _uses(context: Context) -> Iterator[ast.Attribute]:
@@ -64,16 +63,17 @@ def _applied(context: Context) -> Iterator[Found]:
     """The statements `model.apply(f)` of what can hold a model."""
     for attribute in context.file.attributes.get("apply", ()):
         statement = context.file.statement(attribute)
+        if not context.can_be_model(attribute.value):
+            continue
+        if context.form != "torch":
+            message = "the model answers apply as FSDP1's did, with whole parameters"
+            yield Found(APPLY, attribute, Action.RUNTIME, message)
+            continue
         call = getattr(statement, "value", None)
         if not (isinstance(call, ast.Call) and call.func is attribute):
             continue
         name_is_free = context.means("summon_full_params", call, f"{RUNTIME}.summon_full_params")
-        if (
-            name_is_free
-            and isinstance(statement, ast.Expr)
-            and context.is_alone(statement)
-            and context.can_be_model(attribute.value)
-        ):
+        if name_is_free and isinstance(statement, ast.Expr) and context.is_alone(statement):
             model, code = context.source(attribute.value), context.source(statement)
             block = f"with summon_full_params({model}):\n    {code}"
             yield Found(

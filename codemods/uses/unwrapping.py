@@ -16,14 +16,17 @@ _NAMES = ("module", "_fsdp_wrapped_module")
 
 
 def find(context: Context) -> Iterator[Found]:
-    """`.module` of what can hold a model, where nothing answers it any more."""
-    if context.form != "torch" or not context.means(
+    """`.module` of what can hold a model; in torch's form nothing answers it any more."""
+    changes = context.form == "torch" and context.means(
         "unwrap", context.file.tree, f"{RUNTIME}.unwrap"
-    ):
-        return
+    )
     for name in _NAMES:
         for attribute in context.file.attributes.get(name, ()):
             if isinstance(attribute.ctx, ast.Load) and context.can_be_model(attribute.value):
+                if not changes:
+                    message = f"the model answers {name} as FSDP1's did"
+                    yield Found(RULE, attribute, Action.RUNTIME, message, f".{name}")
+                    continue
                 code = f"unwrap({context.source(attribute.value)})"
                 yield Found(
                     RULE,

@@ -9,7 +9,7 @@ from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.facts.names import RUNTIME, TORCH
 
 _EXAMPLE = re.compile(
-    r"(?:In `(?P<file>[^`]+)`:\n\n)?```(?P<kind>\w+)\n(?P<code>.*?)^```\n"
+    r"(?:With `--form (?P<form>\w+)`:\n\n)?(?:In `(?P<file>[^`]+)`:\n\n)?```(?P<kind>\w+)\n(?P<code>.*?)^```\n"
     r"(?:\n(?P<same>Stays as it is\.)? ?(?:The finding says: \*(?P<message>.*)\*\.)?\n)?",
     re.DOTALL | re.MULTILINE,
 )
@@ -25,6 +25,7 @@ class Example:
         after: the module afterwards; None if it stays as it is.
         message: a part of what a finding of the rule must say.
         file: what the module is called; a configuration, by its ending.
+        form: the `--form` that it is shown with.
     """
 
     title: str
@@ -32,12 +33,13 @@ class Example:
     after: str | None = None
     message: str = ""
     file: str = "example.py"
+    form: str = "auto"
 
 
-def bridged(title: str, before: str, message: str = "") -> Example:
-    """An example of what runs on the bridge: its imports alone change."""
+def bridged(title: str, before: str, message: str = "", form: str = "bridge") -> Example:
+    """An example of what is said on the bridge, where imports alone change, and mostly in every form."""
     after = before.replace(f"from {TORCH} import", f"from {RUNTIME} import")
-    return Example(title, before, after, message)
+    return Example(title, before, after, message, form=form)
 
 
 def examples_of(rule: Rule) -> list[Example]:
@@ -61,4 +63,5 @@ def _example(section: str) -> Example:
             "".join(line[1:] for line in lines if line[0] in f" {sign}") for sign in "-+"
         )
     file = found["file"] or "example.py"
-    return Example(title, before, None if found["same"] else after, found["message"] or "", file)
+    after = None if found["same"] else after
+    return Example(title, before, after, found["message"] or "", file, found["form"] or "auto")

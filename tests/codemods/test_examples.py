@@ -47,13 +47,13 @@ def analyse(text: str, form: str = "auto", name: str = "example.py") -> tuple[Re
 
 @pytest.mark.parametrize(("rule", "example"), EXAMPLES)
 def test_example_becomes_what_it_says(rule: Rule, example: Example) -> None:
-    _, after = analyse(example.before, name=example.file)
+    _, after = analyse(example.before, example.form, example.file)
     assert after == (example.before if example.after is None else example.after)
 
 
 @pytest.mark.parametrize(("rule", "example"), SPEAKING)
 def test_rule_speaks_of_its_example(rule: Rule, example: Example) -> None:
-    report, _ = analyse(example.before, name=example.file)
+    report, _ = analyse(example.before, example.form, example.file)
     own = [finding for finding in report.findings if finding.code == rule.code]
     assert own
     assert any(example.message in f"{finding.construct} {finding.message}" for finding in own)
@@ -61,13 +61,13 @@ def test_rule_speaks_of_its_example(rule: Rule, example: Example) -> None:
 
 @pytest.mark.parametrize(("rule", "example"), SILENT)
 def test_rule_has_nothing_to_say_of_others(rule: Rule, example: Example) -> None:
-    report, _ = analyse(example.before, name=example.file)
+    report, _ = analyse(example.before, example.form, example.file)
     assert rule.code not in {finding.code for finding in report.findings}
 
 
 @pytest.mark.parametrize(("rule", "example"), EXAMPLES)
 def test_every_line_that_changes_has_a_finding(rule: Rule, example: Example) -> None:
-    report, after = analyse(example.before, name=example.file)
+    report, after = analyse(example.before, example.form, example.file)
     spoken = {line for f in report.findings for line in range(f.line, f.end_line + 1)}
     kept = set(after.splitlines())
     changed = {
@@ -78,7 +78,7 @@ def test_every_line_that_changes_has_a_finding(rule: Rule, example: Example) -> 
     assert changed <= spoken
 
 
-@pytest.mark.parametrize("form", ["auto", "bridge"])
+@pytest.mark.parametrize("form", ["auto", "bridge", "torch"])
 @pytest.mark.parametrize(("rule", "example"), EXAMPLES)
 def test_second_run_changes_nothing_and_no_comment_is_lost(
     rule: Rule, example: Example, form: str
@@ -92,8 +92,10 @@ def test_second_run_changes_nothing_and_no_comment_is_lost(
 @pytest.mark.parametrize(("rule", "example"), EXAMPLES)
 def test_the_same_is_said_of_a_swapped_example(rule: Rule, example: Example) -> None:
     _, swapped = analyse(example.before, "bridge", example.file)
-    codes = {finding.code for finding in analyse(example.before, name=example.file)[0].findings}
-    again = {finding.code for finding in analyse(swapped, name=example.file)[0].findings}
+    codes = {
+        finding.code for finding in analyse(example.before, example.form, example.file)[0].findings
+    }
+    again = {finding.code for finding in analyse(swapped, example.form, example.file)[0].findings}
     assert again | {IMPORT} == codes | {IMPORT}
 
 

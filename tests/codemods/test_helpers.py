@@ -17,23 +17,15 @@ CODEMODS = Path(registry.__file__).parent
 REASONS = {
     "broadcast_module_states": "torch's _sync_params_and_buffers is private, and set_model_state_dict with "
     "broadcast_from_rank0 passes over buffers that no state dict has",
-    "build_mesh": "init_device_mesh takes a shape, and FSDP1's strategies follow groups and the ranks of a node",
-    "CPUOffload": "a check compares the program's own value, which is of this class, with the recorded one",
-    "MixedPrecision": "a check compares the program's own value, which is of this class, with the recorded one",
     "cast_buffers": "MixedPrecisionPolicy casts no buffers, as MixedPrecision(buffer_dtype=...) did",
     "clip_grad_norm_": "torch.nn.utils.clip_grad_norm_ returns a DTensor, and fails on offloaded gradients; it is "
     "used where the result is not",
-    "fill_unused_gradients": "FSDP2 leaves the gradient of a parameter that no forward used None, FSDP1's was zeros",
-    "keep_class_names": "fully_shard gives a module another class, and transformers finds by its name what to record",
+    "like_fsdp1": "fully_shard shards and nothing else; a line of its own says what FSDP1 did besides, and can go",
     "local_shard": "DTensor.to_local is no method of a plain tensor, and a function that takes norms may be given other models",
-    "materialize": "to_empty takes all modules below or one; FSDP1 initialized those of one unit, in its own order",
     "no_sync": "set_requires_gradient_sync(False) stays in force until it is set back",
-    "replace_in_optimizers": "fully_shard replaces the parameters that an older optimizer holds, and tells no optimizer",
-    "run_in_full_precision": "MixedPrecisionPolicy(output_dtype=...) casts to one type; FSDP1 gave the outputs of a "
-    "BatchNorm the type of its inputs",
     "summon_full_params": "unshard() does not recurse, casts, and forgets changes",
-    "use_full_state_dicts": "nothing of torch's says what a model's own state_dict() gives, wherever it is called; "
-    "get_model_state_dict takes its place where the model is certainly one of FSDP1's",
+    "units": "fully_shard knows no policies, strategies, groups, ignored modules, and no order of initialization",
+    "unwrap": "a model of fully_shard is itself, and one of DistributedDataParallel has a wrapper",
 }
 
 
@@ -42,13 +34,18 @@ def _emitted() -> set[str]:
     found = set()
     for file in CODEMODS.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Import":
-                module, name, *_ = [*node.args, ast.Constant("")]
-                if isinstance(module, ast.Name) and module.id == "RUNTIME":
-                    assert isinstance(name, ast.Constant), (
-                        f"{file.name}: a name that is not written out"
-                    )
-                    found.add(str(name.value))
+            called = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
+            given = node.args if isinstance(node, ast.Call) else []
+            if called == "Import" and getattr(given[0], "id", "") == "RUNTIME":
+                name = given[1]
+            elif called == "_runtime":  # a short form of it
+                name = given[0]
+            else:
+                continue
+            if isinstance(name, ast.Constant):
+                found.add(str(name.value))
+            else:
+                assert file.name == "form.py", f"{file.name}: a name that is not written out"
     return found
 
 

@@ -22,7 +22,7 @@ save(model, "model.pt")
 """,
             """\
 import torch
-from fsdp_migrate.runtime import use_full_state_dicts
+from fsdp_migrate.runtime import like_fsdp1
 from torch.distributed.fsdp import fully_shard
 
 from model import Net
@@ -33,8 +33,8 @@ def save(model, path):
 
 
 model = Net()
-fully_shard(model)
-use_full_state_dicts(model)
+with like_fsdp1(model):
+    fully_shard(model)
 save(model, "model.pt")
 """,
         ),
@@ -53,11 +53,21 @@ actor, critic = shard(Actor()), shard(Critic())
             """\
 from functools import partial
 
+from fsdp_migrate.runtime import ShardingStrategy, like_fsdp1, units
 from torch.distributed.fsdp import fully_shard
 
 from model import Actor, Critic
 
-shard = partial(fully_shard, reshard_after_forward=False)
+
+def shard_(model, *args, **kwargs):
+    \"\"\"Shards a model with FSDP1's arguments, in place.\"\"\"
+    with like_fsdp1(model):
+        for module, options in units(model, *args, **kwargs):
+            fully_shard(module, **options)
+    return model
+
+
+shard = partial(shard_, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)
 actor, critic = shard(Actor()), shard(Critic())
 """,
         ),
@@ -76,12 +86,24 @@ with enable_wrap(wrapper_cls=FSDP, use_orig_params=True):
 """,
             """\
 from torch.distributed.fsdp import fully_shard
+from fsdp_migrate.runtime import like_fsdp1, units
+from fsdp_migrate.runtime.wrap import enable_wrap, wrap
 
 from model import Net
 
-model = Net()
-model.head = fully_shard(model.head)
-model = fully_shard(model)
+
+def shard(model, *args, **kwargs):
+    \"\"\"Shards a model with FSDP1's arguments, in place.\"\"\"
+    with like_fsdp1(model):
+        for module, options in units(model, *args, **kwargs):
+            fully_shard(module, **options)
+    return model
+
+
+with enable_wrap(wrapper_cls=shard, use_orig_params=True):
+    model = Net()
+    model.head = wrap(model.head)
+    model = wrap(model)
 """,
         ),
     ),
@@ -101,6 +123,7 @@ model = FSDP(Net(), mixed_precision=precision)
 """,
             """\
 import torch
+from fsdp_migrate.runtime import like_fsdp1
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from model import Net
@@ -108,7 +131,9 @@ from model import Net
 precision = MixedPrecisionPolicy()
 if torch.cuda.is_bf16_supported():
     precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
-model = fully_shard(Net(), mp_policy=precision)
+model = Net()
+with like_fsdp1(model):
+    fully_shard(model, mp_policy=precision)
 """,
         ),
     ),

@@ -1,8 +1,73 @@
 """Programs for the rules of `codemods/uses`."""
 
+from functools import partial
+
 from ..pages import Example, bridged
 
+# A use that stays though the form is not the bridge's.
+stays = partial(bridged, form="auto")
+
 ALSO = {
+    "FSDP009": (
+        Example(
+            "asking first",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
+
+model = FSDP(Net())
+raw = model.module if hasattr(model, "module") else model
+""",
+            """\
+from fsdp_migrate.runtime import like_fsdp1
+from torch.distributed.fsdp import fully_shard
+
+from model import Net
+
+model = Net()
+with like_fsdp1(model):
+    fully_shard(model)
+raw = model.module if hasattr(model, "module") else model
+""",
+        ),
+        Example(
+            "a model that may be another",
+            """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
+
+
+def config(model):
+    return model.module.config
+
+
+print(config(FSDP(Net())))
+""",
+            """\
+from fsdp_migrate.runtime import like_fsdp1, units
+from torch.distributed.fsdp import fully_shard
+
+from model import Net
+
+
+def config(model):
+    return model.module.config
+
+
+def shard(model, *args, **kwargs):
+    \"\"\"Shards a model with FSDP1's arguments, in place.\"\"\"
+    with like_fsdp1(model):
+        for module, options in units(model, *args, **kwargs):
+            fully_shard(module, **options)
+    return model
+
+
+print(config(shard(Net())))
+""",
+        ),
+    ),
     "FSDP331": (
         Example(
             "shards, in the words of torch.distributed.checkpoint",
@@ -30,7 +95,7 @@ class Trainer:
         dcp.save(state, checkpoint_id=path)
 """,
         ),
-        bridged(
+        stays(
             "with the states of an optimizer",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
@@ -40,7 +105,7 @@ with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
 """,
             message="FSDP.optim_state_dict` depends on the state-dict type",
         ),
-        bridged(
+        stays(
             "a function that is given the model",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
@@ -50,7 +115,7 @@ with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
 """,
             message="passed on",
         ),
-        bridged(
+        Example(
             "rank 0 of a process group",
             """\
 from torch.distributed.fsdp import (
@@ -64,9 +129,26 @@ policy = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
 with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
     state = model.state_dict()
 """,
+            """\
+from fsdp_migrate.runtime import (
+    FullStateDictConfig,
+    FullyShardedDataParallel as FSDP,
+    StateDictType,
+    like_fsdp1,
+    units,
+)
+from torch.distributed.fsdp import fully_shard
+
+with like_fsdp1(model):
+    for module, options in units(model, process_group=group):
+        fully_shard(module, **options)
+policy = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
+with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
+    state = model.state_dict()
+""",
             message="may not be rank 0 of all",
         ),
-        bridged(
+        stays(
             "on the CPU of every rank",
             """\
 from torch.distributed.fsdp import (
@@ -81,7 +163,7 @@ with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
 """,
             message="no option says",
         ),
-        bridged(
+        stays(
             "loading a whole state dict",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
@@ -91,7 +173,7 @@ with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
 """,
             message="missing keys",
         ),
-        bridged(
+        stays(
             "a type from the configuration",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -103,7 +185,7 @@ with FSDP.state_dict_type(model, config.state_dict_type):
         ),
     ),
     "FSDP334": (
-        bridged(
+        stays(
             "a default",
             """\
 from torch.distributed.fsdp import StateDictType
@@ -116,7 +198,7 @@ class Config:
         ),
     ),
     "FSDP335": (
-        bridged(
+        stays(
             "the type currently set decides",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -158,10 +240,13 @@ scaler = ShardedGradScaler()
 """,
             """\
 import torch
-from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-from fsdp_migrate.runtime import ShardedGradScaler
+from fsdp_migrate.runtime import ShardedGradScaler, like_fsdp1, units
+from torch.distributed.fsdp import fully_shard
 
-model = FSDP(Net(), **options)
+model = Net()
+with like_fsdp1(model):
+    for module, options_ in units(model, **options):
+        fully_shard(module, **options_)
 optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1)
 scaler = ShardedGradScaler()
 """,
@@ -172,56 +257,24 @@ scaler = ShardedGradScaler()
 
 QUIET = {
     "FSDP007": (
-        bridged(
-            "on the bridge",
+        stays(
+            "of a subclass, which stays",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 from model import Net
 
-model = FSDP(Net(), **options)
+
+class Own(FSDP): ...
+
+
+model = Own(Net())
 print(isinstance(model, FSDP))
 """,
         ),
     ),
-    "FSDP009": (
-        Example(
-            "asking first",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-from model import Net
-
-model = FSDP(Net())
-raw = model.module if hasattr(model, "module") else model
-""",
-            """\
-from torch.distributed.fsdp import fully_shard
-
-from model import Net
-
-model = fully_shard(Net())
-raw = model.module if hasattr(model, "module") else model
-""",
-        ),
-        bridged(
-            "a model that may be another",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-from model import Net
-
-
-def config(model):
-    return model.module.config
-
-
-print(config(FSDP(Net())))
-""",
-        ),
-    ),
     "FSDP301": (
-        bridged(
+        Example(
             "a method of the same name of something else",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -236,15 +289,47 @@ class Agent:
 agent, model = Agent(), FSDP(Net(), **options)
 agent.clip_grad_norm_(1.0)
 """,
+            """\
+from fsdp_migrate.runtime import like_fsdp1, units
+from torch.distributed.fsdp import fully_shard
+
+from model import Net
+
+
+class Agent:
+    def clip_grad_norm_(self, limit): ...
+
+
+def shard(model, *args, **kwargs):
+    \"\"\"Shards a model with FSDP1's arguments, in place.\"\"\"
+    with like_fsdp1(model):
+        for module, options in units(model, *args, **kwargs):
+            fully_shard(module, **options)
+    return model
+
+
+agent, model = Agent(), shard(Net(), **options)
+agent.clip_grad_norm_(1.0)
+""",
         ),
     ),
     "FSDP311": (
-        bridged(
+        Example(
             "another library's",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 model = FSDP(model, **options)
+with accelerator.no_sync(other):
+    loss.backward()
+""",
+            """\
+from fsdp_migrate.runtime import like_fsdp1, units
+from torch.distributed.fsdp import fully_shard
+
+with like_fsdp1(model):
+    for module, options_ in units(model, **options):
+        fully_shard(module, **options_)
 with accelerator.no_sync(other):
     loss.backward()
 """,
@@ -263,13 +348,15 @@ model.apply(init_weights)
 model = FSDP(model)
 """,
             """\
+from fsdp_migrate.runtime import like_fsdp1
 from torch.distributed.fsdp import fully_shard
 
 from model import Net, init_weights
 
 model = Net()
 model.apply(init_weights)
-fully_shard(model)
+with like_fsdp1(model):
+    fully_shard(model)
 """,
         ),
     ),
@@ -297,7 +384,7 @@ plugin.set_state_dict_type("SHARDED_STATE_DICT")
         ),
     ),
     "FSDP333": (
-        bridged(
+        Example(
             "a model that may be another's",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -309,8 +396,21 @@ else:
     model = DDP(model)
 states = model.state_dict()
 """,
+            """\
+from fsdp_migrate.runtime import like_fsdp1, units
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+if config.fsdp:
+    with like_fsdp1(model):
+        for module, options in units(model, sharding_strategy=config.strategy):
+            fully_shard(module, **options)
+else:
+    model = DDP(model)
+states = model.state_dict()
+""",
         ),
-        bridged(
+        Example(
             "before the model is wrapped",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -318,10 +418,19 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 states = model.state_dict()
 model = FSDP(model, sharding_strategy=config.strategy)
 """,
+            """\
+from fsdp_migrate.runtime import like_fsdp1, units
+from torch.distributed.fsdp import fully_shard
+
+states = model.state_dict()
+with like_fsdp1(model):
+    for module, options in units(model, sharding_strategy=config.strategy):
+        fully_shard(module, **options)
+""",
         ),
     ),
     "FSDP334": (
-        bridged(
+        stays(
             "a comparison",
             """\
 from torch.distributed.fsdp import StateDictType
@@ -342,7 +451,7 @@ state = helper.full_optim_state_dict(model, optimizer)
         ),
     ),
     "FSDP351": (
-        bridged(
+        stays(
             "another scaler",
             """\
 import torch
