@@ -1,4 +1,4 @@
-"""FSDP1 programs beside what the tool makes of them where that is plain: `fully_shard`, with no bridge in it.
+"""FSDP1 programs beside what the tool makes of them: `fully_shard` on their own modules, with no bridge in it.
 
 Each fault is a program whose plain form is changed to what a wrong translation would be; the comparison finds it.
 """
@@ -247,28 +247,28 @@ PLAIN = list(_programs())
 FAULTS = {
     "strategies-exchanged": (
         "program-plain-zero3",
-        '"zero3": None',
-        '"zero3": False',
+        '"zero3": ShardingStrategy.FULL_SHARD',
+        '"zero3": ShardingStrategy.SHARD_GRAD_OP',
         "collectives",
     ),
     "no-units": ("program-plain-zero3", "in list(model.blocks)", "in []", "collectives"),
-    "not-broadcast": ("program-plain-zero3", "if args.sync:", "if not args.sync:", "losses"),
+    "not-broadcast": ("program-plain-zero3", "=args.sync", "=not args.sync", "losses"),
     "unused-forgotten": (
         "program-plain-unused",
-        "fill_unused_gradients(net)",
-        "pass",
+        "like_fsdp1(net)",
+        "like_fsdp1(net, zero_gradients=False)",
         "parameters",
     ),
     "left-gathered": (
         "program-plain-evaluated",
-        ", reshard_after_forward=True",
-        "",
+        "like_fsdp1(model)",
+        "like_fsdp1(model, sharded_after_forward=False)",
         "parameters",
     ),
     "drawn-on-shards": (
         "program-plain-apply",
-        "with summon_full_params(model):",
-        "if True:",
+        "like_fsdp1(model)",
+        "like_fsdp1(model, whole_in_apply=False)",
         "parameters",
     ),
     "whole-norms": (
@@ -279,8 +279,8 @@ FAULTS = {
     ),
     "wrap-forgotten": (
         "program-plain-wrap",
-        "fully_shard(model.head, reshard_after_forward=False)",
-        "model.head",
+        "model.head = wrap(wrap(model.head))",
+        "pass",
         "collectives",
     ),
 }
