@@ -1,6 +1,6 @@
 """Everything of torch that has no public name: what is read here, and what is patched.
 
-Run with torch 2.8, 2.11 and 2.13: what a release does not have is coped with here, and nowhere else.
+Run with torch 2.8, 2.11, 2.13, 2.14 and 2.15: what a release does not have is coped with here, and nowhere else.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -247,12 +248,21 @@ def around_backward(
     for group in parameter_groups(unit):
         for parameter in group.fsdp_params:
             parameter.to_accumulated_grad_if_needed = _keep
+        # torch >= 2.15 has autograd cast them instead, by what this method sets
+        group._set_unsharded_grad_dtypes = partial(_keep_gradient_dtypes, group)
         group.pre_backward = _preceded(group.pre_backward, before, group)
         group.post_backward = _replaced(group.post_backward, after, group)
 
 
 def _keep() -> None:
     pass
+
+
+def _keep_gradient_dtypes(group: Any, defer_upcast: bool) -> None:
+    for parameter in group.fsdp_params:
+        unsharded = getattr(parameter, "_unsharded_param", None)
+        if unsharded is not None and unsharded.requires_grad:
+            unsharded.grad_dtype = unsharded.dtype
 
 
 def _preceded(function: Callable[..., None], first: Callable[[Any], None], group: Any) -> Any:

@@ -190,7 +190,9 @@ def _precision_policy(mixed_precision: MixedPrecision | None) -> MixedPrecisionP
     """The policy of a unit; which inputs are cast is decided at the first forward."""
     if mixed_precision is None:
         return MixedPrecisionPolicy()
-    return MixedPrecisionPolicy(mixed_precision.param_dtype, mixed_precision.reduce_dtype)
+    # Since torch 2.15 FSDP2 reduces in the parameters' own dtype where it is not told another; FSDP1 never did.
+    reduced = mixed_precision.reduce_dtype or mixed_precision.param_dtype
+    return MixedPrecisionPolicy(mixed_precision.param_dtype, reduced)
 
 
 def _offload_policy(offload: bool) -> OffloadPolicy:
