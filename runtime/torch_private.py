@@ -1,12 +1,13 @@
 """Everything of torch that has no public name: what is read here, and what is patched.
 
-Run with torch 2.8, 2.11, 2.13, 2.14 and 2.15: what a release does not have is coped with here, and nowhere else.
+Run with torch 2.8 to 2.15 (``TRIED``): what a release does not have is coped with here, and nowhere else.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import sys
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -22,8 +23,26 @@ from torch.utils._pytree import tree_leaves
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+TRIED = ("2.8", "2.11", "2.13", "2.14", "2.15")
+"""The releases of torch that ``make torches`` and ``make test`` run."""
+
 apply_to_tensors = _apply_to_tensors
 """By which FSDP1 looks into tuples, lists, dictionaries and dataclasses."""
+
+
+def warn_of_newer_torch(version: str) -> None:
+    """Warns where ``version`` is newer than every release that was tried."""
+    if _release(version) > _release(TRIED[-1]):
+        text = f"tried with torch {', '.join(TRIED)}, and not with {version}"
+        warnings.warn(
+            f"fsdp-migrate's runtime was {text}: `fsdp-migrate verify` shows if a program trains the same",
+            stacklevel=3,
+        )
+
+
+def _release(version: str) -> tuple[int, int]:
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
 
 
 def units_of(module: nn.Module) -> list[Any]:
