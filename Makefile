@@ -15,7 +15,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 SOURCES := $(shell find fsdp_migrate codemods runtime -name '*.py') pyproject.toml constraints.txt README.md $(wildcard docs/rules/*.md)
-TORCHES := 2.8 2.11
+TORCHES := 2.8 2.11 2.14.1 newest
 FLOOR := 87
 EXAMPLE := fixtures/transformer/original
 
@@ -81,16 +81,20 @@ coverage: $(STAMP)
 	done
 	$(BIN)/coverage report --format=total --fail-under=$(FLOOR)
 
-# The runtime reaches into torch's private parts, which differ between releases: the oldest one, and one in between.
+# The runtime reaches into torch's private parts, which differ between releases: the oldest one, some in between, and the
+# newest that the registry has.
 torches: $(TORCHES:%=torch-%)
 
 torch-%: .venv-torch-%/.installed
 	.venv-torch-$*/bin/pytest -m "ranks and not thorough" tests/equivalence tests/behaviour
 
+.venv-torch-newest/.installed: look-again
+.PHONY: look-again
+
 .venv-torch-%/.installed: $(SOURCES)
 	$(PYTHON) -m venv $(@D)
 	rm -rf build
-	$(@D)/bin/python -m pip install --quiet --no-compile "torch==$*.*" ".[runtime,dev]"
+	$(@D)/bin/python -m pip install --quiet --no-compile $(if $(filter newest,$*),--upgrade torch,"torch==$*.*") ".[runtime,dev]"
 	@touch $@
 
 # What the tool makes of the bundled programs, written anew: read the difference before it is committed.

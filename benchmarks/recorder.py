@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from fsdp_migrate.verify import launch
+from fsdp_migrate.verify import launch, reproducible
 from fsdp_migrate.verify.folders import Program
 from fsdp_migrate.verify.options import Recording
 
@@ -56,7 +56,8 @@ def run(args: argparse.Namespace, recording: Recording | None) -> float:
     script = Path(__file__).resolve()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        values = dict(os.environ, OMP_NUM_THREADS="1", STEP_TIMES=str(folder))
+        values = {**reproducible.SETTINGS, **os.environ}
+        values |= {"OMP_NUM_THREADS": "1", "STEP_TIMES": str(folder)}
         if recording is not None:
             for kind in ("records", "start"):
                 (folder / kind).mkdir()

@@ -7,6 +7,8 @@ FSDP1 is imported, so that a program goes on running on a torch without it.
 
 from typing import Any
 
+import torch
+
 from . import api, fully_sharded_data_parallel, sharded_grad_scaler, wrap
 from .api import (
     BackwardPrefetch,
@@ -57,6 +59,7 @@ from .state_dict_types import (
 )
 from .summon import summon_full_params
 from .sync import broadcast_module_states
+from .torch_private import warn_of_newer_torch
 from .wrap import (
     CustomPolicy,
     ModuleWrapPolicy,
@@ -90,6 +93,8 @@ __all__ = [
     "summon_full_params", "transformer_auto_wrap_policy", "units",
     "unwrap", "use_full_state_dicts", "wrap",
 ]  # fmt: skip
+
+warn_of_newer_torch(torch.__version__)
 
 
 def __getattr__(name: str) -> Any:

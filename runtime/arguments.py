@@ -238,9 +238,11 @@ def successors(places: Places) -> dict[torch.Tensor, nn.Parameter]:
 
 def _precision_policy(mixed_precision: MixedPrecision) -> MixedPrecisionPolicy:
     """The policy of a unit that is not the root."""
+    # Since torch 2.15 FSDP2 reduces in the parameters' own dtype where it is not told another; FSDP1 never did.
+    reduced = mixed_precision.reduce_dtype or mixed_precision.param_dtype
     return MixedPrecisionPolicy(
         mixed_precision.param_dtype,
-        mixed_precision.reduce_dtype,
+        reduced,
         cast_forward_inputs=mixed_precision.cast_forward_inputs,
     )
 

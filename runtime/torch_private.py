@@ -1,13 +1,15 @@
 """Everything of torch that has no public name: what is read here, and what is patched.
 
-Run with torch 2.8, 2.11 and 2.13: what a release does not have is coped with here, and nowhere else.
+Run with torch 2.8 to 2.15 (``TRIED``): what a release does not have is coped with here, and nowhere else.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import sys
+import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -23,8 +25,26 @@ from .views import unit_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+TRIED = ("2.8", "2.11", "2.13", "2.14", "2.15")
+"""The releases of torch that ``make torches`` and ``make test`` run."""
+
 apply_to_tensors = _apply_to_tensors
 """By which FSDP1 looks into tuples, lists, dictionaries and dataclasses."""
+
+
+def warn_of_newer_torch(version: str) -> None:
+    """Warns where ``version`` is newer than every release that was tried."""
+    if _release(version) > _release(TRIED[-1]):
+        text = f"tried with torch {', '.join(TRIED)}, and not with {version}"
+        warnings.warn(
+            f"fsdp-migrate's runtime was {text}: `fsdp-migrate verify` shows if a program trains the same",
+            stacklevel=3,
+        )
+
+
+def _release(version: str) -> tuple[int, int]:
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
 
 
 def units_of(module: nn.Module) -> list[Any]:
@@ -283,12 +303,21 @@ def around_backward(
     for group in parameter_groups(unit):
         for parameter in group.fsdp_params:
             parameter.to_accumulated_grad_if_needed = _keep
+        # torch >= 2.15 has autograd cast them instead, by what this method sets
+        group._set_unsharded_grad_dtypes = partial(_keep_gradient_dtypes, group)
         group.pre_backward = _preceded(group.pre_backward, before, group)
         group.post_backward = _replaced(group.post_backward, after, group)
 
 
 def _keep() -> None:
     pass
+
+
+def _keep_gradient_dtypes(group: Any, defer_upcast: bool) -> None:
+    for parameter in group.fsdp_params:
+        unsharded = getattr(parameter, "_unsharded_param", None)
+        if unsharded is not None and unsharded.requires_grad:
+            unsharded.grad_dtype = unsharded.dtype
 
 
 def _preceded(function: Callable[..., None], first: Callable[[Any], None], group: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,9 +10,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from fsdp_migrate.vendor import runtime_folder
-from fsdp_migrate.verify import processes
+from fsdp_migrate.verify import processes, reproducible
 
 from .forkserver import ForkServer
+
+# Before a test multiplies, and for every process that one starts.
+os.environ.update({**reproducible.SETTINGS, **os.environ})
 
 # `make test` draws few examples, `make thorough` many: --hypothesis-profile=thorough.
 for profile, examples in (("quick", 10), ("thorough", 300)):

@@ -21,6 +21,10 @@ import torch
 import torch._dynamo  # FSDP2 imports it at first use: once here instead of once a rank
 import torch.distributed as dist
 
+from fsdp_migrate.verify import reproducible
+
+os.environ.update({**reproducible.SETTINGS, **os.environ})  # also where this runs without pytest
+
 # In every error of a connection of gloo (closed, reset, timed out) there is the path of its source.
 LOST = "gloo/transport"
 

@@ -138,8 +138,11 @@ def mp_policy(fields: Mapping[str, object]) -> str:
     """The policy of the root, as source.
 
     FSDP1 casts the inputs of the root for either flag (`_runtime_utils.py`, `_root_pre_forward` and `_pre_forward`), and
-    those below for `cast_forward_inputs` alone.
+    those below for `cast_forward_inputs` alone. Since torch 2.15 FSDP2 reduces in the parameters' own type where it is not
+    told another; FSDP1 reduced in `param_dtype`.
     """
+    if "param_dtype" in fields:
+        fields = {"reduce_dtype": fields["param_dtype"], **fields}
     given = [f"{name}={fields[name]}" for name in _TYPES if name in fields]
     if not casts(fields, below=False):
         given.append("cast_forward_inputs=False")
@@ -180,6 +183,8 @@ def _policy(context: Context, leaf: ast.expr) -> str | None:
         return None
     if flags[0] or "_module_classes_to_ignore" in fields:
         return None
+    if "reduce_dtype" not in fields and "(" in str(fields.get("param_dtype", "")):
+        return None  # it would be called twice
     return mp_policy(fields)
 
 
@@ -200,6 +205,9 @@ def _edits(context: Context, leaf: ast.expr) -> list[Edit]:
         here = file.span(value)[0]
         if name in new and (start == here or new[name] != name):
             edits.append(Edit(start, here, f"{new[name]}="))
+        if name == "param_dtype" and "reduce_dtype" not in fields:
+            end = file.span(value)[1]
+            edits.append(Edit(end, end, f", reduce_dtype={fields[name]}"))
     drops = text.drop_items(
         file.text, spans, [i for i, name in enumerate(names) if name not in new]
     )

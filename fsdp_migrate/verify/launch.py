@@ -18,7 +18,7 @@ from fsdp_migrate import __version__, git
 from fsdp_migrate.engine import parse_file
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.vendor import runtime_folder
-from fsdp_migrate.verify import folders
+from fsdp_migrate.verify import folders, reproducible
 from fsdp_migrate.verify.options import Launcher, Options, Recording
 
 _RANK_VARIABLES = (
@@ -127,6 +127,7 @@ def environment(
     values.setdefault("OMP_NUM_THREADS", "1")
     if device == "cpu":
         values["CUDA_VISIBLE_DEVICES"] = ""
+        values = {**reproducible.SETTINGS, **values}
     else:
         values.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     return values
@@ -143,6 +144,7 @@ def _own_path(recorder: Path) -> list[str]:
 
 def describe(how: Options, program: folders.Program) -> dict[str, str]:
     """Names and values; the programs run under this interpreter, so its packages are theirs."""
+    libraries = reproducible.SETTINGS if how.device == "cpu" else {}
     return {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
@@ -155,5 +157,6 @@ def describe(how: Options, program: folders.Program) -> dict[str, str]:
         "launcher": choose(how.launcher, program.script).value,
         "ranks": str(how.ranks),
         "threads of a rank": os.environ.get("OMP_NUM_THREADS", "1"),
+        **{name: os.environ.get(name, value) for name, value in libraries.items()},
         "arguments": shlex.join(how.arguments) or "none",
     }

@@ -352,7 +352,14 @@ COMPARISONS = [
     ),
     Case("by-hand-parts-apart", ranks=(2,), **PARTS_APART),
     Case("policy-custom-precision", custom_with_precision, ranks=(2,)),
-    Case("not-contiguous", policy(POLICIES["transformer"]), prepare=transpose, ranks=(2,)),
+    # FSDP1 keeps the strides, FSDP2 makes it contiguous: another kernel, which rounds otherwise
+    Case(
+        "not-contiguous",
+        policy(POLICIES["transformer"]),
+        prepare=transpose,
+        ranks=(2,),
+        bitwise=False,
+    ),
     Case("annotated", ranks=(2,), **ANNOTATED),
     Case(
         "annotated-mixed-precision",

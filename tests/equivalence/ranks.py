@@ -1,4 +1,4 @@
-"""Runs cases under several gloo ranks: ``python -m equivalence.ranks RANKS FOLDER [again]``, in ``tests/``."""
+"""Runs cases under several gloo ranks: ``python -m equivalence.ranks RANKS FOLDER [again] [NAME...]``, in ``tests/``."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from .train import (
 )
 
 
-def run_all(ranks: int, folder: Path, again: bool) -> None:
-    """Runs what is for that many ranks, or what that many show ``again``."""
+def run_all(ranks: int, folder: Path, again: bool, names: set[str]) -> None:
+    """Runs what is for that many ranks, or what that many show ``again``; only what is in ``names``, if that is not empty."""
     every: list[tuple[str, tuple[int, ...], Callable[[], Any]]] = []
     every += [(case.name, case.ranks, partial(_compare, case, case)) for case in COMPARISONS]
     for name, (case, changes, _) in FAULTS.items():
@@ -44,7 +44,7 @@ def run_all(ranks: int, folder: Path, again: bool) -> None:
         every.append((f"fault-{name}", (2,), partial(_compare_plain, program, (right, wrong))))
     every += [(name, at, check) for name, (at, check) in CHECKS.items()]
     for name, at, run in every:
-        if ranks in (at[1:] if again else at[:1]):
+        if ranks in (at[1:] if again else at[:1]) and (not names or name in names):
             record(folder, name, run)
 
 
@@ -68,9 +68,10 @@ def _compare_plain(program: Program, fault: tuple[str, str] = ("", "")) -> dict[
     return compare(theirs, ours)
 
 
-def main(ranks: int, folder: Path, again: bool) -> None:
-    run_ranks(ranks, folder, lambda rank: run_all(ranks, folder, again))
+def main(ranks: int, folder: Path, words: set[str]) -> None:
+    names = words - {"again"}
+    run_ranks(ranks, folder, lambda rank: run_all(ranks, folder, "again" in words, names))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:] == ["again"])
+    main(int(sys.argv[1]), Path(sys.argv[2]), {*sys.argv[3:]})

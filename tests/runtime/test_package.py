@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from fsdp_migrate import runtime
+from fsdp_migrate.runtime.torch_private import TRIED
 
 FILES = sorted(Path(runtime.__file__).parent.glob("*.py"))
 FSDP2 = {
@@ -46,3 +49,42 @@ def test_imports(path: Path) -> None:
 def test_all_names_what_is_there() -> None:
     assert sorted(runtime.__all__) == sorted(set(runtime.__all__))
     assert all(hasattr(runtime, name) for name in runtime.__all__)
+
+
+def imported(version: str, *options: str) -> str:
+    """What an import of the runtime prints, twice in one program, where torch says that it is of ``version``."""
+    program = f"import torch; torch.__version__ = {version!r}\nfrom fsdp_migrate import runtime\n"
+    command = [
+        sys.executable,
+        *options,
+        "-c",
+        program + "from fsdp_migrate.runtime import FSDPModule",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/")
+    return done.stderr
+
+
+def test_a_release_of_torch_that_nobody_tried_is_warned_of_once() -> None:
+    major, minor = TRIED[-1].split(".")
+    next_one = f"{major}.{int(minor) + 1}.0.dev1+cpu"
+    told = imported(next_one)
+    assert told.count("fsdp-migrate's runtime was tried") == 1
+    assert f"{', '.join(TRIED)}, and not with {next_one}" in told
+    assert not imported(next_one, "-W", "ignore:fsdp-migrate")
+    for version in (f"{TRIED[-1]}.3", "2.8.0+cu128"):
+        assert "fsdp-migrate" not in imported(version)
+
+
+def test_the_releases_that_were_tried_are_those_that_are_run() -> None:
+    root = Path(__file__).parents[2]
+    runs = re.search(r"^TORCHES := (.*) newest$", (root / "Makefile").read_text(), re.MULTILINE)
+    pinned = re.search(r"^torch==(.*)$", (root / "constraints.txt").read_text(), re.MULTILINE)
+    assert runs
+    assert pinned
+    tried = {release_of(version) for version in (*runs[1].split(), pinned[1])}
+    assert tried <= {*TRIED}
+    assert f"{TRIED[0]} to {TRIED[-1]}" in (root / "README.md").read_text()
+
+
+def release_of(version: str) -> str:
+    return ".".join(version.split(".")[:2])

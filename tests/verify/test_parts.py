@@ -80,6 +80,21 @@ def test_what_torchrun_left_in_the_environment_is_not_handed_on(
     assert "RANK" not in launch.environment(program, "cpu", tmp_path / "records", tmp_path)
 
 
+@pytest.mark.parametrize(("given", "used"), [(None, "AUTO,STRICT"), ("", ""), ("AVX2", "AVX2")])
+def test_matrices_are_multiplied_reproducibly_unless_the_user_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str | None, used: str
+) -> None:
+    monkeypatch.delenv("MKL_CBWR")
+    if given is not None:
+        monkeypatch.setenv("MKL_CBWR", given)
+    (tmp_path / "train.py").write_text("")
+    program = copy_program("original", tmp_path / "train.py", None, tmp_path.with_suffix(".copy"))
+    for device, values in (("cpu", [used, used]), ("cuda", [given, None])):
+        environment = launch.environment(program, device, tmp_path / "records", tmp_path)
+        told = launch.describe(options.Options(device=device), program)
+        assert [environment.get("MKL_CBWR"), told.get("MKL_CBWR")] == values
+
+
 def start(code: str, tmp_path: Path, path: str = "") -> subprocess.CompletedProcess[str]:
     """Run a few lines in an interpreter with the recorder."""
     (tmp_path / "train.py").write_text("")

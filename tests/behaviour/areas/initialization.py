@@ -392,7 +392,8 @@ def dtypes_of_two_units(api: Any) -> Any:
     return train(model), full(api, model)
 
 
-@holds()
+# FSDP1 keeps the strides of a parameter, FSDP2 makes it contiguous: another kernel, which rounds otherwise.
+@holds(tolerance=1e-6)
 def parameters_in_other_orders(api: Any) -> Any:
     """Parameters that are not contiguous in memory train, with the same values."""
     torch.manual_seed(1)

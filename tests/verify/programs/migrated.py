@@ -17,7 +17,8 @@ def main() -> None:
             "cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("replicate", "shard")
         )
     model, average = Model(), Model() if args.average else None
-    policy = MixedPrecisionPolicy(torch.bfloat16 if args.bf16 else None)
+    low = torch.bfloat16 if args.bf16 else None
+    policy = MixedPrecisionPolicy(low, low)  # torch 2.15 would reduce in float32 otherwise
     for whole in filter(None, (model, average)):
         for module in whole.modules():
             if isinstance(module, Block):
