@@ -19,7 +19,7 @@ def told(copies: Copies) -> list[dict[str, Any]]:
         own = vars(module) if name.endswith(_MODULE) and module is not None else {}
         if callable(own.get("like_fsdp1")) and callable(own.get("records")):
             signature = inspect.signature(own["like_fsdp1"])
-            known = [p.name for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
+            known = [p.name for p in signature.parameters.values() if isinstance(p.default, bool)]
             found += [
                 record | {"place": _inside(record["place"], copies), "known": known}
                 for record in own["records"]()
