@@ -23,6 +23,7 @@ import torch.distributed.fsdp as fsdp1
 import torch.distributed.fsdp.sharded_grad_scaler
 import torch.distributed.fsdp.wrap  # `api.wrap` is the module
 from forked import MEETINGS, PeerLost, fork_ranks, join, record
+from in_place import IN_PLACE
 from torch.distributed.fsdp import (
     _flat_param,
     _init_utils,
@@ -36,7 +37,6 @@ from fsdp_migrate.runtime.record import cpu
 
 from .compare import differences, without_wrappers
 from .faults import FAULTS, Fault
-from .in_place import IN_PLACE
 from .registry import BEHAVIOURS, Behaviour
 
 FORMS = {"bridge": runtime, "in place": IN_PLACE}
