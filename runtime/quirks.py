@@ -34,8 +34,8 @@ class Record:
     acted: dict[str, Acted] = field(default_factory=dict)
 
     def add(self, quirk: str, *examples: str) -> None:
-        """Counts that ``quirk`` acted on each of ``examples``."""
-        if not examples:
+        """Counts that ``quirk`` acted on each of ``examples``, unless it is switched off."""
+        if not examples or quirk in self.switched_off:
             return
         acted = self.acted.setdefault(quirk, Acted())
         acted.count += len(examples)
