@@ -107,9 +107,9 @@ def _answer(unit: Any, name: str) -> Any:
     return attributes_of(unit).get(name, _NONE)
 
 
-def adopt(unit: Any, record: Record) -> None:
+def adopt(unit: Any, record: Record, is_outermost: bool) -> None:
     """Lets ``unit``, just sharded by ``fully_shard``, do as FSDP1's, but for what ``record`` has switched off."""
-    belongs_to(unit, record)
+    belongs_to(unit, record, is_outermost)
     torch_private.remove_hooks(unit)
     reduce_as_fsdp1(unit)
     if keeps(unit, "whole_state_dicts"):
