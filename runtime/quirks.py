@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import ReferenceType, WeakKeyDictionary, ref
+from weakref import ReferenceType, WeakKeyDictionary, WeakSet, ref
 
 import torch
 from torch import nn
@@ -30,12 +30,11 @@ class Record:
 
     place: str
     switched_off: frozenset[str]
-    model: ReferenceType[nn.Module]
     acted: dict[str, Acted] = field(default_factory=dict)
 
     def add(self, quirk: str, *examples: str) -> None:
-        """Counts that ``quirk`` acted on each of ``examples``."""
-        if not examples:
+        """Counts that ``quirk`` acted on each of ``examples``, unless it is switched off."""
+        if not examples or quirk in self.switched_off:
             return
         acted = self.acted.setdefault(quirk, Acted())
         acted.count += len(examples)
@@ -44,21 +43,22 @@ class Record:
 
 
 RECORDS: list[Record] = []
-OPEN: list[Record] = []
-"""Of the ``with like_fsdp1(model)`` that are being executed."""
+_outermost: WeakSet[nn.Module] = WeakSet()
 _of_units: WeakKeyDictionary[nn.Module, Record] = WeakKeyDictionary()
 # By identity, with the place where the parameter must be found: torch moves no parameter that has weak references.
 _of_parameters: dict[int, tuple[ReferenceType[nn.Module], str, Record]] = {}
 
 
-def start(place: str, switched_off: Iterable[str], model: nn.Module) -> Record:
+def start(place: str, switched_off: Iterable[str]) -> Record:
     """A new record."""
-    RECORDS.append(Record(place, frozenset(switched_off), ref(model)))
+    RECORDS.append(Record(place, frozenset(switched_off)))
     return RECORDS[-1]
 
 
-def belongs_to(unit: nn.Module, record: Record) -> None:
+def belongs_to(unit: nn.Module, record: Record, is_outermost: bool) -> None:
     """From now on ``record`` counts what is done for ``unit``."""
+    if is_outermost:
+        _outermost.add(unit)
     _of_units[unit] = record
     for module in unit.modules():
         for name, parameter in module._parameters.items():
@@ -95,9 +95,8 @@ def acted(unit: nn.Module, quirk: str, *examples: str) -> None:
 
 
 def is_outermost(module: nn.Module) -> bool:
-    """Whether ``module`` is a model that ``like_fsdp1`` was given, and not only a part of one."""
-    record = _of_units.get(module)
-    return record is not None and record.model() is module
+    """Whether ``module`` is a unit that is in no other one of the same record."""
+    return module in _outermost
 
 
 def records() -> list[dict[str, Any]]:

@@ -39,3 +39,10 @@ class _Api:
 
 
 IN_PLACE = _Api()
+
+
+def units_alone(module: nn.Module, *args: Any, **options: Any) -> nn.Module:
+    """As ``--form torch`` has it: FSDP1's partition and options, FSDP2's behaviour."""
+    for unit, unit_options in units(module, *args, **options):
+        fully_shard(unit, **unit_options)
+    return module
