@@ -74,10 +74,21 @@ def parts_of(construction: Construction) -> dict[str, Part]:
             if argument.name == "backward_prefetch":
                 raise AtRunTime("backward_prefetch: the runtime switches prefetching off")
             parts[argument.name] = Part(row.say(construction, argument)[1])
+        elif _may_change(construction, argument):
+            raise AtRunTime(f"{argument.name}: the program may change its value on the way")
         else:
             parts[argument.name] = row.part(construction, argument.value)
     # The device is current before anything is broadcast or sharded.
     return dict(sorted(parts.items(), key=lambda part: part[0] != "device_id"))
+
+
+def _may_change(construction: Construction, argument: Argument) -> bool:
+    """Whether the object behind a name is reached into: `offload.offload_params = True`."""
+    file = construction.context.file
+    if argument.name not in ("cpu_offload", "mixed_precision", "auto_wrap_policy"):
+        return False
+    reads = file.reads(argument.value) if isinstance(argument.value, ast.Name) else []
+    return any(isinstance(file.parents[read], ast.Attribute) for read in reads)
 
 
 def _fixed(
@@ -203,7 +214,7 @@ def _device_id(construction: Construction, value: ast.expr) -> Part:
     ):
         raise AtRunTime("device_id: the runtime shards on the CPU where it is the CPU")
     text = context.source(value)
-    if any(_sets(context, call, text) for call in context.file.of(ast.Call)):
+    if any(_sets(construction, call, text) for call in context.file.of(ast.Call)):
         return Part("is removed: fully_shard moves the model to the current device, which is this")
     if made is not None and (isinstance(made.node, ast.Constant) or _is_rank(made.node)):
         line = f"torch.cuda.set_device({text})"
@@ -229,10 +240,15 @@ def _is_rank(value: ast.expr) -> bool:
     return isinstance(value, ast.Call) and getattr(value.func, "id", "") == "int"
 
 
-def _sets(context: Context, call: ast.Call, device: str) -> bool:
-    """Whether a call of the file makes a device current, by the same words."""
+def _sets(construction: Construction, call: ast.Call, device: str) -> bool:
+    """Whether a call of the file makes a device current, by the same words, and not below the constructor."""
+    context, here = construction.context, construction.call
+    is_below = context.file.function(call) is context.file.function(here) and (
+        call.lineno > here.lineno
+    )
     return (
-        len(call.args) == 1
+        not is_below
+        and len(call.args) == 1
         and isinstance(call.func, ast.Name | ast.Attribute)
         and bool(context.dotted(call.func) & _SETTERS)
         and context.source(call.args[0]) == device

@@ -186,23 +186,23 @@ def _given(construction: Construction, model: str, renames: list[Edit]) -> str:
 
 
 def function(name: str, imports: Iterable[Import], *, like_fsdp1: bool) -> str:
-    """A function that shards a model with FSDP1's arguments, and returns it.
+    """A function that shards a module with FSDP1's arguments, and returns it; it may be given by its name, too.
 
     Args:
         imports: what it imports itself.
     """
     loop = [
-        "for module, options in units(model, *args, **kwargs):",
-        "    fully_shard(module, **options)",
+        "for unit, options in units(module, *args, **kwargs):",
+        "    fully_shard(unit, **options)",
     ]
-    lines = _under("model", "", loop) if like_fsdp1 else loop
-    doc = '"""Shards a model with FSDP1\'s arguments, in place."""'
+    lines = _under("module", "", loop) if like_fsdp1 else loop
+    doc = '"""Shards a module with FSDP1\'s arguments, in place."""'
     own = [
         f"from {need.module} import {need.name}"
         for need in sorted(imports, key=lambda need: need[:2])
     ]
-    body = indent("\n".join([doc, *own, *lines, "return model"]), "    ")
-    return f"def {name}(model, *args, **kwargs):\n{body}"
+    body = indent("\n".join([doc, *own, *lines, "return module"]), "    ")
+    return f"def {name}(module, *args, **kwargs):\n{body}"
 
 
 def above_of(context: Context, node: ast.AST) -> ast.stmt:
@@ -222,7 +222,7 @@ def defined_above(context: Context, statement: ast.stmt, code: str) -> Edit:
         start = file.lines(decorators[0])[0]
         edit = edit._replace(start=start, end=start)
     line = edit.text[len(edit.text.rstrip("\r\n")) :] or "\n"
-    above = file.text[: edit.start].replace("\r\n", "\n")
+    above = NEWLINE.sub("\n", file.text[: edit.start])
     missing = max(0, 3 - (len(above) - len(above.rstrip("\n")))) if above else 0
     return edit._replace(text=line * missing + edit.text + line * 2)
 

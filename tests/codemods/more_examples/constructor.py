@@ -59,12 +59,12 @@ from torch.distributed.fsdp import fully_shard
 from model import Actor, Critic
 
 
-def shard_(model, *args, **kwargs):
-    \"\"\"Shards a model with FSDP1's arguments, in place.\"\"\"
-    with like_fsdp1(model):
-        for module, options in units(model, *args, **kwargs):
-            fully_shard(module, **options)
-    return model
+def shard_(module, *args, **kwargs):
+    \"\"\"Shards a module with FSDP1's arguments, in place.\"\"\"
+    with like_fsdp1(module):
+        for unit, options in units(module, *args, **kwargs):
+            fully_shard(unit, **options)
+    return module
 
 
 shard = partial(shard_, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)
@@ -92,12 +92,12 @@ from fsdp_migrate.runtime.wrap import enable_wrap, wrap
 from model import Net
 
 
-def shard(model, *args, **kwargs):
-    \"\"\"Shards a model with FSDP1's arguments, in place.\"\"\"
-    with like_fsdp1(model):
-        for module, options in units(model, *args, **kwargs):
-            fully_shard(module, **options)
-    return model
+def shard(module, *args, **kwargs):
+    \"\"\"Shards a module with FSDP1's arguments, in place.\"\"\"
+    with like_fsdp1(module):
+        for unit, options in units(module, *args, **kwargs):
+            fully_shard(unit, **options)
+    return module
 
 
 with enable_wrap(wrapper_cls=shard, use_orig_params=True):

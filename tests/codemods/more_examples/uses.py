@@ -56,12 +56,12 @@ def config(model):
     return model.module.config
 
 
-def shard(model, *args, **kwargs):
-    \"\"\"Shards a model with FSDP1's arguments, in place.\"\"\"
-    with like_fsdp1(model):
-        for module, options in units(model, *args, **kwargs):
-            fully_shard(module, **options)
-    return model
+def shard(module, *args, **kwargs):
+    \"\"\"Shards a module with FSDP1's arguments, in place.\"\"\"
+    with like_fsdp1(module):
+        for unit, options in units(module, *args, **kwargs):
+            fully_shard(unit, **options)
+    return module
 
 
 print(config(shard(Net())))
@@ -300,12 +300,12 @@ class Agent:
     def clip_grad_norm_(self, limit): ...
 
 
-def shard(model, *args, **kwargs):
-    \"\"\"Shards a model with FSDP1's arguments, in place.\"\"\"
-    with like_fsdp1(model):
-        for module, options in units(model, *args, **kwargs):
-            fully_shard(module, **options)
-    return model
+def shard(module, *args, **kwargs):
+    \"\"\"Shards a module with FSDP1's arguments, in place.\"\"\"
+    with like_fsdp1(module):
+        for unit, options in units(module, *args, **kwargs):
+            fully_shard(unit, **options)
+    return module
 
 
 agent, model = Agent(), shard(Net(), **options)

@@ -1,0 +1,813 @@
+"""How a constructor is written on FSDP2: statements in its place, or a function where there is no room for them."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from .programs import analysed
+from .test_examples import analyse
+
+HEAD = """\
+import functools
+import torch.nn as nn
+from model import Block, Net
+from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel as FSDP, ShardingStrategy
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy, enable_wrap, wrap
+
+
+"""
+# What each file of FUNCTIONS gets.
+SHARD = """\
+def shard(module, *args, **kwargs):
+    \"\"\"Shards a module with FSDP1's arguments, in place.\"\"\"
+    with like_fsdp1(module):
+        for unit, options in units(module, *args, **kwargs):
+            fully_shard(unit, **options)
+    return module
+
+
+"""
+# Programs behind their imports, and what they become.
+STATEMENTS = {
+    "the same name": (
+        """\
+net = FSDP(net)
+""",
+        """\
+with like_fsdp1(net):
+    fully_shard(net)
+""",
+    ),
+    "another name": (
+        """\
+sharded = FSDP(net)
+""",
+        """\
+with like_fsdp1(net):
+    fully_shard(net)
+sharded = net
+""",
+    ),
+    "an attribute": (
+        """\
+class T:
+    def wrap(self):
+        self.model = FSDP(self.model)
+""",
+        """\
+class T:
+    def wrap(self):
+        with like_fsdp1(self.model):
+            fully_shard(self.model)
+""",
+    ),
+    "an attribute of another": (
+        """\
+class T:
+    def __init__(self, net):
+        self.model = FSDP(net)
+""",
+        """\
+class T:
+    def __init__(self, net):
+        with like_fsdp1(net):
+            fully_shard(net)
+        self.model = net
+""",
+    ),
+    "a subscript": (
+        """\
+nets['actor'] = FSDP(nets['actor'])
+""",
+        """\
+with like_fsdp1(nets['actor']):
+    fully_shard(nets['actor'])
+""",
+    ),
+    "returned": (
+        """\
+def build(net):
+    return FSDP(net)
+""",
+        """\
+def build(net):
+    with like_fsdp1(net):
+        fully_shard(net)
+    return net
+""",
+    ),
+    "returned, made in the call": (
+        """\
+def build():
+    return FSDP(Net())
+""",
+        """\
+def build():
+    model = Net()
+    with like_fsdp1(model):
+        fully_shard(model)
+    return model
+""",
+    ),
+    "made in the call": (
+        """\
+net = FSDP(Net(8))
+""",
+        """\
+net = Net(8)
+with like_fsdp1(net):
+    fully_shard(net)
+""",
+    ),
+    "made in the call, for an attribute": (
+        """\
+class T:
+    def __init__(self):
+        self.net = FSDP(Net())
+""",
+        """\
+class T:
+    def __init__(self):
+        self.net = Net()
+        with like_fsdp1(self.net):
+            fully_shard(self.net)
+""",
+    ),
+    "a result that nothing keeps": (
+        """\
+def build(net):
+    FSDP(net, use_orig_params=True)
+""",
+        """\
+def build(net):
+    with like_fsdp1(net):
+        fully_shard(net)
+""",
+    ),
+    "module by its name": (
+        """\
+net = FSDP(use_orig_params=True, module=net)
+""",
+        """\
+with like_fsdp1(net):
+    fully_shard(net)
+""",
+    ),
+    "module by its name, read by units": (
+        """\
+net = FSDP(sharding_strategy=config.s, module=net)
+""",
+        """\
+with like_fsdp1(net):
+    for module, options in units(sharding_strategy=config.s, module=net):
+        fully_shard(module, **options)
+""",
+    ),
+    "of a condition": (
+        """\
+net = FSDP(
+    Net()
+    if big else Net(1),
+    cpu_offload=None,
+)
+""",
+        """\
+net = Net() if big else Net(1)
+with like_fsdp1(net):
+    fully_shard(net)
+""",
+    ),
+    "names that the loop takes": (
+        """\
+def build(module, options):
+    module = FSDP(module, **options)
+    return module
+""",
+        """\
+def build(module, options):
+    with like_fsdp1(module):
+        for module_, options_ in units(module, **options):
+            fully_shard(module_, **options_)
+    return module
+""",
+    ),
+    "the name model is taken": (
+        """\
+def build(model):
+    return FSDP(Net(model))
+""",
+        """\
+def build(model):
+    model_ = Net(model)
+    with like_fsdp1(model_):
+        fully_shard(model_)
+    return model_
+""",
+    ),
+    "inside of try": (
+        """\
+try:
+    net = FSDP(net)
+except ValueError:
+    pass
+""",
+        """\
+try:
+    with like_fsdp1(net):
+        fully_shard(net)
+except ValueError:
+    pass
+""",
+    ),
+    "under a with": (
+        """\
+with lock:
+    net = FSDP(net, **settings)
+""",
+        """\
+with lock:
+    with like_fsdp1(net):
+        for module, options in units(net, **settings):
+            fully_shard(module, **options)
+""",
+    ),
+    "under an if": (
+        """\
+if sharded:
+    net = FSDP(net)
+else:
+    net = DDP(net)
+""",
+        """\
+if sharded:
+    with like_fsdp1(net):
+        fully_shard(net)
+else:
+    net = DDP(net)
+""",
+    ),
+    "former names": (
+        """\
+net = FSDP(net, fsdp_auto_wrap_policy=policy, ignored_parameters=None)
+""",
+        """\
+with like_fsdp1(net):
+    for module, options in units(net, auto_wrap_policy=policy, ignored_states=None):
+        fully_shard(module, **options)
+""",
+    ),
+    "the end of a file without a line break": (
+        """\
+net = FSDP(net)""",
+        """\
+with like_fsdp1(net):
+    fully_shard(net)""",
+    ),
+    "several lines, in their own layout": (
+        """\
+net = FSDP(
+        net,
+        auto_wrap_policy=make(
+            1),  # by size
+    sharding_strategy=s)
+""",
+        """\
+with like_fsdp1(net):
+    for module, options in units(
+            net,
+            auto_wrap_policy=make(
+                1),  # by size
+        sharding_strategy=s):
+        fully_shard(module, **options)
+""",
+    ),
+    "several lines, deeper": (
+        """\
+def build(net):
+    if a:
+        net = FSDP(
+            net,
+            auto_wrap_policy=policy,
+        )
+    return net
+""",
+        """\
+def build(net):
+    if a:
+        with like_fsdp1(net):
+            for module, options in units(
+                net,
+                auto_wrap_policy=policy,
+            ):
+                fully_shard(module, **options)
+    return net
+""",
+    ),
+    "comments of an argument in words": (
+        """\
+net = FSDP(
+    net,  # on the CPU
+    # less memory
+    cpu_offload=None,
+    use_orig_params=True,  # for the decay
+)  # done
+""",
+        """\
+# on the CPU
+# less memory
+# FSDP1's use_orig_params=True:
+# for the decay
+with like_fsdp1(net):
+    fully_shard(net)  # done
+""",
+    ),
+    "comments of arguments of units": (
+        """\
+net = FSDP(
+    net,  # on the CPU
+    # by its size
+    auto_wrap_policy=policy,
+    # end
+)  # done
+""",
+        """\
+with like_fsdp1(net):
+    for module, options in units(
+        net,  # on the CPU
+        # by its size
+        auto_wrap_policy=policy,
+        # end
+    ):
+        fully_shard(module, **options)  # done
+""",
+    ),
+    "a comment above": (
+        """\
+# shard it
+net = FSDP(net)
+""",
+        """\
+# shard it
+with like_fsdp1(net):
+    fully_shard(net)
+""",
+    ),
+}
+# The same, below SHARD.
+FUNCTIONS = {
+    "an argument": (
+        """\
+train(FSDP(Net(), auto_wrap_policy=ModuleWrapPolicy({Block})))
+""",
+        """\
+train(shard(Net(), auto_wrap_policy=ModuleWrapPolicy({Block})))
+""",
+    ),
+    "a key of a dictionary": (
+        """\
+def build(net):
+    # sharded
+    return {'net': FSDP(net)}
+""",
+        """\
+def build(net):
+    # sharded
+    return {'net': shard(net)}
+""",
+    ),
+    "a comprehension": (
+        """\
+nets = [FSDP(Net(low), cpu_offload=CPUOffload(low)) for low in lows]
+""",
+        """\
+nets = [shard(Net(low), cpu_offload=CPUOffload(low)) for low in lows]
+""",
+    ),
+    "a lambda": (
+        """\
+make = lambda net: FSDP(net)
+""",
+        """\
+make = lambda net: shard(net)
+""",
+    ),
+    "a branch": (
+        """\
+net = FSDP(net) if sharded else net
+""",
+        """\
+net = shard(net) if sharded else net
+""",
+    ),
+    "behind a method": (
+        """\
+net = FSDP(Net()).cuda()
+""",
+        """\
+net = shard(Net()).cuda()
+""",
+    ),
+    "two names": (
+        """\
+a, b = FSDP(Net()), FSDP(Net())
+""",
+        """\
+a, b = shard(Net()), shard(Net())
+""",
+    ),
+    "two targets": (
+        """\
+a = b = FSDP(Net())
+""",
+        """\
+a = b = shard(Net())
+""",
+    ),
+    "a target that calls": (
+        """\
+nets[pick()] = FSDP(Net())
+""",
+        """\
+nets[pick()] = shard(Net())
+""",
+    ),
+    "a walrus": (
+        """\
+if (net := FSDP(Net())) is not None:
+    pass
+""",
+        """\
+if (net := shard(Net())) is not None:
+    pass
+""",
+    ),
+    "an annotated name": (
+        """\
+net: nn.Module = FSDP(Net())
+""",
+        """\
+net: nn.Module = shard(Net())
+""",
+    ),
+    "a class body": (
+        """\
+class T:
+    net = FSDP(Net())
+""",
+        """\
+class T:
+    net = shard(Net())
+""",
+    ),
+    "a decorator": (
+        """\
+@log(FSDP(Net()))
+def show():
+    pass
+""",
+        """\
+@log(shard(Net()))
+def show():
+    pass
+""",
+    ),
+    "on the line of its if": (
+        """\
+if sharded: net = FSDP(net)
+""",
+        """\
+if sharded: net = shard(net)
+""",
+    ),
+    "on the line of its with": (
+        """\
+with lock: net = FSDP(net)
+""",
+        """\
+with lock: net = shard(net)
+""",
+    ),
+    "beside another statement": (
+        """\
+net = Net(); net = FSDP(net)
+""",
+        """\
+net = Net(); net = shard(net)
+""",
+    ),
+    "a function on one line": (
+        """\
+def build(): return FSDP(Net())
+""",
+        """\
+def build(): return shard(Net())
+""",
+    ),
+    "the module by its name": (
+        """\
+train(FSDP(module=Net()))
+""",
+        """\
+train(shard(module=Net()))
+""",
+    ),
+    "a star": (
+        """\
+net = FSDP(*arguments)
+""",
+        """\
+net = shard(*arguments)
+""",
+    ),
+    "a partial": (
+        """\
+build = functools.partial(FSDP, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)
+net = build(Net())
+""",
+        """\
+build = functools.partial(shard, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)
+net = build(Net())
+""",
+    ),
+    "a partial that is handed on": (
+        """\
+nets = map(functools.partial(FSDP, **options), nets)
+""",
+        """\
+nets = map(functools.partial(shard, **options), nets)
+""",
+    ),
+    "enable_wrap": (
+        """\
+with enable_wrap(wrapper_cls=FSDP, use_orig_params=True):
+    net = Net()
+    net.head = wrap(net.head)
+    net = wrap(net)
+""",
+        """\
+with enable_wrap(wrapper_cls=shard, use_orig_params=True):
+    net = Net()
+    net.head = wrap(net.head)
+    net = wrap(net)
+""",
+    ),
+    "several, one function": (
+        """\
+def one():
+    return [FSDP(Net())]
+
+
+def two():
+    return [FSDP(Net(), use_orig_params=True)]
+""",
+        """\
+def one():
+    return [shard(Net())]
+
+
+def two():
+    return [shard(Net(), use_orig_params=True)]
+""",
+    ),
+    "a comment in the call": (
+        """\
+nets = [FSDP(Net(),  # this one
+    auto_wrap_policy=ModuleWrapPolicy({Block}))]
+""",
+        """\
+nets = [shard(Net(),  # this one
+    auto_wrap_policy=ModuleWrapPolicy({Block}))]
+""",
+    ),
+    "list is taken": (
+        """\
+def build(net, list):
+    net = FSDP(net, auto_wrap_policy=ModuleWrapPolicy({Block}))
+    return net, list
+""",
+        """\
+def build(net, list):
+    net = shard(net, auto_wrap_policy=ModuleWrapPolicy({Block}))
+    return net, list
+""",
+    ),
+}
+# Names that the file uses for something else, and a star that leaves room for statements: the whole code.
+TAKEN = {
+    "a star behind the model": (
+        """\
+net = FSDP(net, *arguments)
+""",
+        """\
+with like_fsdp1(net):
+    for module, options in units(net, *arguments):
+        fully_shard(module, **options)
+""",
+    ),
+    "its name is taken": (
+        """\
+def shard(x):
+    return x.chunk(2)
+
+
+nets = [FSDP(Net())]
+""",
+        """\
+def shard(x):
+    return x.chunk(2)
+
+
+def shard_(module, *args, **kwargs):
+    \"\"\"Shards a module with FSDP1's arguments, in place.\"\"\"
+    with like_fsdp1(module):
+        for unit, options in units(module, *args, **kwargs):
+            fully_shard(unit, **options)
+    return module
+
+
+nets = [shard_(Net())]
+""",
+    ),
+    "its name is taken where it is used": (
+        """\
+def build(shard):
+    return shard, FSDP(Net())
+""",
+        """\
+def shard_(module, *args, **kwargs):
+    \"\"\"Shards a module with FSDP1's arguments, in place.\"\"\"
+    with like_fsdp1(module):
+        for unit, options in units(module, *args, **kwargs):
+            fully_shard(unit, **options)
+    return module
+
+
+def build(shard):
+    return shard, shard_(Net())
+""",
+    ),
+    "units is taken": (
+        """\
+units = 8
+net = FSDP(net, **options)
+""",
+        """\
+units = 8
+
+
+def shard(module, *args, **kwargs):
+    \"\"\"Shards a module with FSDP1's arguments, in place.\"\"\"
+    from fsdp_migrate.runtime import units
+
+    with like_fsdp1(module):
+        for unit, options in units(module, *args, **kwargs):
+            fully_shard(unit, **options)
+    return module
+
+
+net = shard(net, **options)
+""",
+    ),
+    "fully_shard is taken": (
+        """\
+def fully_shard(x): ...
+net = FSDP(net)
+""",
+        """\
+def fully_shard(x): ...
+
+
+def shard(module, *args, **kwargs):
+    \"\"\"Shards a module with FSDP1's arguments, in place.\"\"\"
+    from torch.distributed.fsdp import fully_shard
+
+    with like_fsdp1(module):
+        for unit, options in units(module, *args, **kwargs):
+            fully_shard(unit, **options)
+    return module
+
+
+net = shard(net)
+""",
+    ),
+}
+
+
+def behind_imports(text: str) -> str:
+    """A program without the statements at its top."""
+    end = 0
+    for node in ast.parse(text).body:
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            break
+        end = node.end_lineno or 0
+    return "".join(text.splitlines(keepends=True)[end:]).lstrip("\n")
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_statements_take_its_place(name: str) -> None:
+    before, expected = STATEMENTS[name]
+    _, after = analyse(HEAD + before)
+    assert behind_imports(after) == expected
+    assert analyse(after)[1] == after  # a second run changes nothing
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_takes_its_place(name: str) -> None:
+    before, expected = FUNCTIONS[name]
+    _, after = analyse(HEAD + before)
+    assert behind_imports(after) == SHARD + expected
+    assert analyse(after)[1] == after
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_a_name_that_is_taken(name: str) -> None:
+    before, expected = TAKEN[name]
+    _, after = analyse(HEAD + before)
+    assert behind_imports(after) == expected
+    assert analyse(after)[1] == after
+
+
+@pytest.mark.parametrize("form", ["auto", "torch", "bridge"])
+@pytest.mark.parametrize("name", [*STATEMENTS, *FUNCTIONS, *TAKEN])
+def test_every_line_that_changes_has_a_finding(name: str, form: str) -> None:
+    before = HEAD + {**STATEMENTS, **FUNCTIONS, **TAKEN}[name][0]
+    report, after = analyse(before, form)
+    spoken = {line for f in report.findings for line in range(f.line, f.end_line + 1)}
+    kept = set(after.splitlines())
+    lines = enumerate(before.splitlines(), 1)
+    changed = {n for n, line in lines if line.strip() and line not in kept}
+    assert changed <= spoken
+
+
+@pytest.mark.parametrize("name", [*STATEMENTS, *FUNCTIONS, *TAKEN])
+def test_the_torch_form_lacks_one_line(name: str) -> None:
+    """The same program as by default, but for `with like_fsdp1(...)`."""
+    before = HEAD + {**STATEMENTS, **FUNCTIONS, **TAKEN}[name][0]
+    tree = Without().visit(ast.parse(behind_imports(analyse(before)[1])))
+    torchs = behind_imports(analyse(before, "torch")[1])
+    assert ast.unparse(tree) == ast.unparse(ast.parse(torchs))
+    assert analyse(torchs, "torch")[1] == torchs
+
+
+class Without(ast.NodeTransformer):
+    """Takes `with like_fsdp1(...)` away."""
+
+    def visit_With(self, node: ast.With) -> ast.AST | list[ast.stmt]:
+        self.generic_visit(node)
+        return node.body if "like_fsdp1" in ast.unparse(node.items[0]) else node
+
+
+@pytest.mark.parametrize("step", ["  ", "\t", "        "])
+def test_what_is_new_is_indented_as_the_file_is(step: str) -> None:
+    text = (
+        f"def build(net):\n{step}if net:\n{step * 2}net = FSDP(net, **options)\n{step}return net\n"
+    )
+    _, after = analyse(HEAD + text)
+    assert after.endswith(
+        f"def build(net):\n{step}if net:\n{step * 2}with like_fsdp1(net):\n"
+        f"{step * 3}for module, options_ in units(net, **options):\n{step * 4}fully_shard(module, **options_)\n"
+        f"{step}return net\n".replace("options_", "options_" if "options_" in after else "options")
+    )
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "net = FSDP(net)\n",
+        "nets = [FSDP(net)]\n",
+        "net = FSDP(\n    net,  # why\n    **options,\n)\n",
+    ],
+)
+def test_line_ends_stay(end: str, text: str) -> None:
+    _, after = analyse((HEAD + text).replace("\n", end))
+    assert after.replace(end, "\n") == analyse(HEAD + text)[1]
+    assert end == "\n" or "\n" not in after.replace(end, "")
+
+
+@pytest.mark.parametrize("form", ["auto", "torch"])
+def test_names_that_are_written_out(form: str) -> None:
+    text = (
+        "import torch\nimport torch.distributed.fsdp\n\n\ndef build(net):\n"
+        "    return torch.distributed.fsdp.FullyShardedDataParallel(\n"
+        "        net, sharding_strategy=torch.distributed.fsdp.ShardingStrategy.HYBRID_SHARD\n    )\n"
+    )
+    _, after = analyse(text, form)
+    assert "torch.distributed.fsdp.FullyShardedDataParallel" not in after
+    assert "sharding_strategy=fsdp_migrate.runtime.ShardingStrategy.HYBRID_SHARD" in after
+    assert "import fsdp_migrate.runtime\n" in after
+
+
+def test_each_constructor_is_decided_by_itself(tmp_path: Path) -> None:
+    """A subclass, and code that looks for the wrapper of another program, keep nothing else on the bridge."""
+    train = f"{HEAD}class Own(FSDP): ...\n\n\nteacher = Own(Net())\nstudent = FSDP(Net())\n"
+    program = analysed(tmp_path, {"train.py": train, "model.py": "class Net: ...\n"})
+    actions = [f.action.value for f in program.findings if f.code == "FSDP002"]
+    assert actions == ["runtime", "rewrite"]
+    assert (
+        "teacher = Own(Net())\nstudent = Net()\nwith like_fsdp1(student):\n"
+        in program.after["train.py"]
+    )
