@@ -29,6 +29,7 @@ CODEMODS: dict[str, tuple[str, ...]] = {
     "left.private_names": ("fsdp._", " _", "(_", ",_", "\t_", "FlatParam", "fully_sharded_data_"),
     "left.wrapper_internals": ("._", ".params", "_flat_param"),
     "left.dynamic_names": ('"torch.', "'torch.", '"fsdp_migrate.', "'fsdp_migrate."),
+    "left.module_names": ("__name__",),
     "left.hooks": ("register_", "_apply_optimizer_in_backward"),
     "left.dtensors": (
         *("_like(", "normal_", "bernoulli_", "exponential_", "random_", "uniform_"),

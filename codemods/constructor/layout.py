@@ -119,7 +119,7 @@ def in_torchs_words(
         unit = context.free("module", construction.call)
         calls += [
             f"for {unit} in reversed(list({place.model}.modules())):",
-            f"    if {part.units.format(module=unit)}:",
+            f"    if {part.units.format(module=unit, model=place.model)}:",
         ]
         if any("cast_forward_inputs=False" in value for value in part.child.values()):
             calls.append("        # As under FSDP1, the root alone casts its inputs")

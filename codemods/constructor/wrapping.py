@@ -53,15 +53,24 @@ def policy(construction: Construction, value: ast.expr) -> Part:
         names = _names_of(condition.body, condition.args.args[0].arg)
         if not all(is_same(context, name, construction.call) for name in names):
             raise AtRunTime("auto_wrap_policy: its names mean something else at the constructor")
+        classes = [n for n in ast.walk(condition.body) if isinstance(n, ast.Attribute | ast.Name)]
         units, which = _of_loop(context, condition), "that meets the condition"
     else:
         classes = named_classes(construction)
         if not classes or not all(_is_unit(context, cls) for cls in classes):
             raise AtRunTime("auto_wrap_policy: the runtime applies it to the model")
         units, which = unit_condition([context.source(c) for c in classes]), "of these classes"
+    if any(_is_torchs(context, cls) for cls in classes):
+        several = isinstance(condition and condition.body, ast.BoolOp)
+        units = f"{{module}} is not {{model}} and {f'({units})' if several else units}"
     return Part(
         f"becomes a loop that shards every module {which}, children before parents", units=units
     )
+
+
+def _is_torchs(context: Context, expression: ast.expr) -> bool:
+    """Whether an expression names a class of modules of torch's, such as Sequential, that the model itself may be of."""
+    return any(dotted.startswith("torch.nn.") for dotted in context.dotted(expression))
 
 
 def unit_condition(classes: Sequence[str]) -> str:

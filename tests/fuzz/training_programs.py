@@ -121,7 +121,7 @@ from torch.distributed.fsdp.wrap import (
     size_based_auto_wrap_policy,
     transformer_auto_wrap_policy,
 )
-from equivalence.models import Attention, Block, ConvNet, Stack, Tied, Transformer
+from equivalence.models import Attention, Block, ConvNet, Stack, Tied, Transformer  # with BatchNorm
 
 kind = "zero2"
 

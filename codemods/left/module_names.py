@@ -1,0 +1,71 @@
+"""The classes of a model's modules, listed: a model that is sharded in place has no wrappers among them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.rule import Found, Rule
+from fsdp_migrate.facts.file import last_name
+from fsdp_migrate.findings import Action
+
+RULE = Rule(
+    "FSDP523",
+    "names-of-modules",
+    "a list of the classes of all modules has no wrappers in it any more",
+)
+RULES = (RULE,)
+_WALKS = ("modules", "named_modules")
+
+
+def find(context: Context) -> Iterator[Found]:
+    """`type(module).__name__` in a loop over the modules of a model, and in what its `apply` calls."""
+    if context.form == "bridge":
+        return
+    for attribute in context.file.attributes.get("__name__", ()):
+        subject = _subject(attribute.value)
+        if subject is not None and _is_any_module(context, subject):
+            message = "FSDP1's wrappers were modules, too: where their number or their names matter, count FSDPModules"
+            yield Found(RULE, attribute, Action.MANUAL, message)
+
+
+def _subject(cls: ast.expr) -> ast.Name | None:
+    """`module` of `type(module)` and of `module.__class__`."""
+    if isinstance(cls, ast.Call) and getattr(cls.func, "id", "") == "type" and cls.args:
+        cls = cls.args[0]
+    elif isinstance(cls, ast.Attribute) and cls.attr == "__class__":
+        cls = cls.value
+    else:
+        return None
+    return cls if isinstance(cls, ast.Name) else None
+
+
+def _is_any_module(context: Context, name: ast.Name) -> bool:
+    """Whether a name goes over all modules of what can be a model."""
+    file = context.file
+    for around in file.ancestors(name):
+        loops = [around] if isinstance(around, ast.For) else getattr(around, "generators", ())
+        for each in loops:
+            bound = {node.id for node in ast.walk(each.target) if isinstance(node, ast.Name)}
+            if name.id in bound and isinstance(each.iter, ast.Call):
+                if last_name(each.iter.func) in _WALKS:
+                    return context.can_be_model(getattr(each.iter.func, "value", each.iter))
+        if isinstance(around, ast.Lambda | ast.FunctionDef):
+            return _is_applied(context, around)
+    return False
+
+
+def _is_applied(context: Context, function: ast.Lambda | ast.FunctionDef) -> bool:
+    """Whether `model.apply(function)` calls it on each module."""
+    uses: list[ast.AST] = [function]
+    if isinstance(function, ast.FunctionDef):
+        uses = [*context.file.loads.get(function.name, ())]
+    calls = [context.file.parents.get(use) for use in uses]
+    return any(
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr == "apply"
+        and context.can_be_model(call.func.value)
+        for call in calls
+    )
