@@ -13,7 +13,6 @@ from torch.distributed.fsdp import fully_shard
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime import like_fsdp1, units
 
-
 _BRIDGE = runtime.FullyShardedDataParallel
 
 
