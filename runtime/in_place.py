@@ -110,8 +110,8 @@ def _each(
         own = arguments.for_unit(unit.name, unit.kwargs)
         if _is_container(module):
             warn_of_container(module)
-            if unit is not planned[-1] or not any(own_modules(module, common.ignored.modules)[1:]):
-                continue
+            if unit is not planned[-1] or not _own_parameters(module, common):
+                continue  # else fully_shard says why not: no unit is around it
         mesh = common.mesh(own)
         options, _ = ready_to_shard(module, own, common, mesh)
         if unit is planned[-1] and "mp_policy" in options and own.precision is not None:
@@ -126,18 +126,23 @@ def _each(
             )
         after_sharding(module, own, mesh)
         sharded.append(module)
-        for (
-            context
-        ) in _open:  # now, so that optimizers of before do not keep the whole model until the end
+        # Now, so that optimizers of before do not keep the whole model until the end.
+        for context in _open:
             context.follow(module)
-    if not _open and planned[-1].module in sharded:
-        _without_like_fsdp1(planned[-1].module, sharded)
+    model = planned[-1].module
+    if model in sharded and not any(context.covers(model) for context in _open):
+        _without_like_fsdp1(model, sharded)
 
 
 def _is_container(module: nn.Module) -> bool:
     """Whether ``fully_shard`` refuses ``module`` (``_fsdp_init.py``, ``_validate_module``)."""
     own = type(module).forward is not nn.Module.forward
     return isinstance(module, nn.ModuleList | nn.ModuleDict) and not own
+
+
+def _own_parameters(module: nn.Module, common: Common) -> list[nn.Parameter]:
+    own = own_modules(module, common.ignored.modules)
+    return [p for each in own for p in each._parameters.values() if p is not None]
 
 
 def _without_like_fsdp1(model: nn.Module, sharded: list[Any]) -> None:
@@ -243,6 +248,10 @@ class LikeFSDP1:
                 adopt(unit, self._record, is_outermost=unit not in inner)
                 self.follow(unit)
         self._former.clear()
+
+    def covers(self, module: nn.Module) -> bool:
+        """Whether ``module`` will do as FSDP1's when this ends."""
+        return any(each is module for each in self._model.modules())
 
     def follow(self, unit: nn.Module) -> None:
         """Hands optimizers, and what the program has set on parameters, from the former ones to the sharded ones."""

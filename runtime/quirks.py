@@ -102,6 +102,8 @@ def is_outermost(module: nn.Module) -> bool:
 def records() -> list[dict[str, Any]]:
     """What each ``with like_fsdp1(model)`` of this process did, as plain data.
 
+    Of ``class_names`` only printing is seen, not a comparison of names.
+
     ``{"place": "train.py:31", "switched_off": [...], "acted": {"zero_gradients": {"count": 3, "examples": [...]}}}``
     """
     return [

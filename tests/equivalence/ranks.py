@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from forked import record, run_ranks
-from in_place import IN_PLACE, units_alone
+from in_place import IN_PLACE, constructing_in_place, units_alone
 
 from fsdp_migrate.runtime import FullyShardedDataParallel
 
@@ -66,7 +66,9 @@ def _compare_program(program: Program) -> dict[str, Any]:
     with fsdp1_on_cpu():  # nor can FSDP2 pin memory without a device
         theirs = run_source(program.case, program.source, full_fsdp1)
         ours = run_source(program.case, swap(program.source), full_fsdp2)
-    return compare(theirs, ours)
+        with constructing_in_place():
+            in_place = run_source(program.case, swap(program.source), full_fsdp2)
+    return {**compare(theirs, ours), "in place": compare(theirs, in_place)}
 
 
 def _compare_plain(program: Program, fault: tuple[str, str] = ("", "")) -> dict[str, Any]:

@@ -163,6 +163,15 @@ def test_containers_belong_to_the_unit_around_them() -> None:
     assert isinstance(model[0][0].weight, DTensor)
 
 
+def test_a_container_as_the_model() -> None:
+    blocks = nn.ModuleList([Block(), Block()])
+    policy = ModuleWrapPolicy({Block})
+    found = [m for m, o in units_of(blocks, auto_wrap_policy=policy) if fully_shard(m, **o)]
+    assert found == list(blocks)
+    with pytest.raises(ValueError, match="containers"):
+        by_units(nn.ModuleList([Block()]))
+
+
 def test_buffers_and_prefetching_without_like_fsdp1() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     model.register_buffer("scale", torch.ones(1))
