@@ -83,12 +83,16 @@ class _Plain:
 def find(context: Context) -> Iterator[Found]:
     """Every use of FSDP1's types of state dicts, and of its functions for optimizers."""
     plain: list[_Plain] = []
-    for attribute in _attributes(context, "state_dict_type"):
-        call = context.file.parents[attribute]
-        assert isinstance(call, ast.Call)
-        decided = _decided(context, attribute, call)
+    every = [_decided(context, each) for each in _attributes(context, "state_dict_type")]
+    function = context.file.function
+    # In one function all or none, so that nobody reads two ways to save side by side.
+    stay = {function(each.node) for each in every if isinstance(each, Found)}
+    for decided in every:
         if isinstance(decided, Found):
             yield decided
+        elif function(decided.call) in stay:
+            message = "stays on the bridge: another context of this function does"
+            yield Found(CONTEXT, decided.call, Action.RUNTIME, message)
         else:
             plain.append(decided)
             yield from _rewritten(context, decided)
@@ -125,8 +129,10 @@ def _is_of_model(context: Context, attribute: ast.Attribute, call: ast.Call) -> 
     return context.can_be_model(attribute.value) or (member or ("",))[0] == "StateDictType"
 
 
-def _decided(context: Context, attribute: ast.Attribute, call: ast.Call) -> _Plain | Found:
+def _decided(context: Context, attribute: ast.Attribute) -> _Plain | Found:
     """Whether a context becomes plain or stays on the bridge."""
+    call = context.file.parents[attribute]
+    assert isinstance(call, ast.Call)
     item = context.file.parents[call]
     statement = context.file.parents[item]
     model = keyword(call, "module", 0)
