@@ -36,8 +36,8 @@ from .older_optimizers import replace_parameters
 from .patches import install
 from .plan import Unit as Planned
 from .precision import runs_in_full_precision
-from .quirks import OPEN, start
 from .quirks import records as records
+from .quirks import start
 from .running import Unit, cast_buffers_of, prefetch_by_hooks
 
 
@@ -110,8 +110,8 @@ def _each(
         own = arguments.for_unit(unit.name, unit.kwargs)
         if _is_container(module):
             warn_of_container(module)
-            if unit is not planned[-1] or not any(own_modules(module, common.ignored.modules)[1:]):
-                continue
+            if unit is not planned[-1] or not _own_parameters(module, common):
+                continue  # else fully_shard says why not: no unit is around it
         mesh = common.mesh(own)
         options, _ = ready_to_shard(module, own, common, mesh)
         if unit is planned[-1] and "mp_policy" in options and own.precision is not None:
@@ -126,14 +126,23 @@ def _each(
             )
         after_sharding(module, own, mesh)
         sharded.append(module)
-    if not OPEN and planned[-1].module in sharded:
-        _without_like_fsdp1(planned[-1].module, sharded)
+        # Now, so that optimizers of before do not keep the whole model until the end.
+        for context in _open:
+            context.follow(module)
+    model = planned[-1].module
+    if model in sharded and not any(context.covers(model) for context in _open):
+        _without_like_fsdp1(model, sharded)
 
 
 def _is_container(module: nn.Module) -> bool:
     """Whether ``fully_shard`` refuses ``module`` (``_fsdp_init.py``, ``_validate_module``)."""
     own = type(module).forward is not nn.Module.forward
     return isinstance(module, nn.ModuleList | nn.ModuleDict) and not own
+
+
+def _own_parameters(module: nn.Module, common: Common) -> list[nn.Parameter]:
+    own = own_modules(module, common.ignored.modules)
+    return [p for each in own for p in each._parameters.values() if p is not None]
 
 
 def _without_like_fsdp1(model: nn.Module, sharded: list[Any]) -> None:
@@ -198,16 +207,19 @@ class LikeFSDP1:
         self._given = place, switched_off
 
     def __enter__(self) -> None:
-        install()
-        self._record = start(*self._given, self._model)
-        OPEN.append(self._record)
-        # Not the parameters themselves: whole ones must not outlive the sharding of their unit.
-        self._former = [
-            (module, name, TensorWeakRef(p), dict(vars(p)))
+        # By module: the name of a parameter, itself, and what the program has set on it. Not the parameter: a whole one
+        # must not outlive the sharding of its unit.
+        self._former = {
+            module: [
+                (name, TensorWeakRef(p), dict(vars(p)))
+                for name, p in module._parameters.items()
+                if p is not None
+            ]
             for module in self._model.modules()
-            for name, p in module._parameters.items()
-            if p is not None
-        ]
+        }
+        install()
+        self._record = start(*self._given)
+        _open.append(self)
 
     def __exit__(
         self,
@@ -215,42 +227,48 @@ class LikeFSDP1:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        OPEN.remove(self._record)
-        if kind is not None:
-            return
-        new = [unit for unit in torch_private.units_of(self._model) if _is_new(unit)]
-        _check_batch_norms(new)
-        for unit in new:
-            adopt(unit, self._record)
-        self._follow_parameters(new)
+        _open.remove(self)
+        if kind is None:
+            new = [unit for unit in torch_private.units_of(self._model) if _is_new(unit)]
+            _check_batch_norms(new)
+            inner = {below for unit in new for below in torch_private.units_of(unit)[1:]}
+            for unit in new:
+                adopt(unit, self._record, is_outermost=unit not in inner)
+                self.follow(unit)
+        self._former.clear()
 
-    def _follow_parameters(self, new_units: list[Any]) -> None:
+    def covers(self, module: nn.Module) -> bool:
+        """Whether ``module`` will do as FSDP1's when this ends."""
+        return any(each is module for each in self._model.modules())
+
+    def follow(self, unit: nn.Module) -> None:
         """Hands optimizers, and what the program has set on parameters, from the former ones to the sharded ones."""
+        if not (given_attributes(unit) or {}).get("_use_orig_params", True):
+            return  # FSDP1 made new ones, too
         off = self._record.switched_off
-        kept = {m for unit in new_units if _keeps_objects(unit) for m in own_modules(unit, ())}
         successors: dict[torch.Tensor, nn.Parameter] = {}
-        for module, name, former, attributes in self._former:
-            old, new = former(), module._parameters[name]
-            if new is None or old is new or module not in kept:
-                continue
-            if "parameter_attributes" not in off:
-                fresh = [each for each in attributes if each not in vars(new)]
-                vars(new).update({each: attributes[each] for each in fresh})
-                self._record.add("parameter_attributes", *(f"{name}.{each}" for each in fresh))
-            if old is not None and not old.is_meta:
-                successors[old] = new
+        for module in own_modules(unit, ()):
+            for name, former, attributes in self._former.pop(module, ()):
+                old, new = former(), module._parameters[name]
+                if new is None or old is new:
+                    continue
+                if "parameter_attributes" not in off:
+                    fresh = [each for each in attributes if each not in vars(new)]
+                    vars(new).update({each: attributes[each] for each in fresh})
+                    self._record.add("parameter_attributes", *(f"{name}.{each}" for each in fresh))
+                if old is not None and not old.is_meta:
+                    successors[old] = new
         if "older_optimizers" not in off:
             replaced = replace_parameters(successors, attributes=False)
             self._record.add("older_optimizers", *["parameter"] * replaced)
 
 
+_open: list[LikeFSDP1] = []
+"""Those that are being executed."""
+
+
 def _is_new(unit: Any) -> bool:
     return not isinstance(unit, Unit) and torch_private.is_alone(unit)
-
-
-def _keeps_objects(unit: nn.Module) -> bool:
-    """Whether FSDP1 kept the parameters of ``unit`` as objects; it did so with ``use_orig_params=True`` alone."""
-    return bool((given_attributes(unit) or {}).get("_use_orig_params", True))
 
 
 def _check_batch_norms(new_units: list[Any]) -> None:

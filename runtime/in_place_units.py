@@ -22,6 +22,7 @@ from .summon import whole_parameters
 from .views import view_of
 
 _running: WeakSet[nn.Module] = WeakSet()
+_hooked_before: WeakSet[nn.Module] = WeakSet()
 
 
 class InPlaceUnit(Unit):
@@ -44,8 +45,10 @@ class InPlaceUnit(Unit):
         try:
             return super().__getattr__(name)  # type: ignore[misc]
         except AttributeError:
-            # Under FSDP1 the model's own methods did not see the wrapper.
-            if name.startswith("__") or _asks_itself(self) or not keeps(self, "interface"):  # type: ignore[arg-type]
+            if name.startswith("__") or not keeps(self, "interface"):  # type: ignore[arg-type]
+                raise
+            # Under FSDP1 the model's own methods did not see the wrapper: `hasattr(self, "rank")`.
+            if name not in _METHODS and _asks_itself(self):
                 raise
             answer = _answer(self, name)
             if answer is _NONE:
@@ -64,6 +67,19 @@ class InPlaceUnit(Unit):
         with whole_parameters([self]):
             return super().apply(*args, **kwargs)  # type: ignore[misc]
 
+    @torch_private.run_eagerly(inside=False)
+    def _call_impl(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """``model(x)``: forward gathers the parameters, or with hooks this, so that they see what FSDP1's saw.
+
+        FSDP1 ran hooks of the module inside of its wrapper: those of before, and those of modules that a program found by
+        their class. Of the outermost unit a program has the wrapper, whose hooks ran outside.
+        """
+        call = super()._call_impl  # type: ignore[misc]
+        hooked = self._forward_pre_hooks or self._forward_hooks
+        if hooked and (self in _hooked_before or torch_private.is_root(self) is False):
+            return _once(self, call, args, kwargs)
+        return call(*args, **kwargs)
+
     def _get_name(self) -> str:
         """The class in the representation of a model."""
         if keeps(self, "class_names"):  # type: ignore[arg-type]
@@ -72,6 +88,7 @@ class InPlaceUnit(Unit):
 
 
 _NONE = object()
+_METHODS = {name for name, member in vars(Interface).items() if not isinstance(member, property)}
 
 
 def _asks_itself(unit: Any) -> bool:
@@ -90,31 +107,32 @@ def _answer(unit: Any, name: str) -> Any:
     return attributes_of(unit).get(name, _NONE)
 
 
-def adopt(unit: Any, record: Record) -> None:
+def adopt(unit: Any, record: Record, is_outermost: bool) -> None:
     """Lets ``unit``, just sharded by ``fully_shard``, do as FSDP1's, but for what ``record`` has switched off."""
-    belongs_to(unit, record)
+    belongs_to(unit, record, is_outermost)
     torch_private.remove_hooks(unit)
     reduce_as_fsdp1(unit)
     if keeps(unit, "whole_state_dicts"):
         follow_default_type(unit)
-    hooked = _has_own_hooks(unit)
+    if _has_own_hooks(unit):
+        _hooked_before.add(unit)
     own = vars(unit).get("forward")
     sharded: Any = type(unit)
-    unit.__class__ = _class_of(sharded, hooked, keeps(unit, "class_names"))
+    unit.__class__ = _class_of(sharded, keeps(unit, "class_names"))
     if own is not None:
         vars(unit)["forward"] = _gathered(own, lambda *args, **kwargs: own(*args, **kwargs), unit)
 
 
 def _has_own_hooks(unit: nn.Module) -> bool:
-    """Whether hooks of the program are there already, such as the old ``weight_norm``'s: FSDP1 ran them inside its own."""
+    """Whether hooks of the program are there, such as the old ``weight_norm``'s."""
     hooks = (*unit._forward_pre_hooks.values(), *unit._forward_hooks.values())
     ours = __name__.rpartition(".")[0]
     return any(not getattr(hook, "__module__", "").startswith(ours) for hook in hooks)
 
 
 @functools.cache
-def _class_of(sharded: type[Any], hooked: bool, keeps_name: bool) -> type[Any]:
-    """The class of a unit, from FSDP2's; ``hooked`` units gather before their hooks."""
+def _class_of(sharded: type[Any], keeps_name: bool) -> type[Any]:
+    """The class of a unit, from FSDP2's."""
     own: type[Any] = sharded.__mro__[2]  # FSDP2's class, FSDPModule, the model's own
     members: dict[str, Any] = {"_own_class": own}
     if not hasattr(own, "_is_root"):
@@ -122,9 +140,6 @@ def _class_of(sharded: type[Any], hooked: bool, keeps_name: bool) -> type[Any]:
     metaclass: Any = type(sharded)
     cls: Any = metaclass(sharded.__name__, (InPlaceUnit, sharded), members)
     cls.forward = _gathered(own.forward, lambda self, *a, **k: super(cls, self).forward(*a, **k))
-    if hooked:
-        call = lambda self, *a, **k: super(cls, self)._call_impl(*a, **k)  # noqa: E731
-        cls._call_impl = _gathered(nn.Module._call_impl, call)
     if keeps_name:
         cls.__name__, cls.__qualname__, cls.__module__ = (
             own.__name__,
@@ -135,20 +150,26 @@ def _class_of(sharded: type[Any], hooked: bool, keeps_name: bool) -> type[Any]:
 
 
 def _gathered(own: Callable[..., Any], call: Callable[..., Any], unit: Any = None) -> Any:
-    """``call``, with the signature of ``own`` and the unit gathered; itself inside the forward of the same unit.
-
-    Under FSDP1 what a module calls of itself is not the wrapper.
-    """
+    """``call``, with the signature of ``own`` and the parameters of its unit gathered: the given one, or its ``self``."""
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        this, given = (unit, args) if unit is not None else (args[0], args[1:])
-        run = functools.partial(call, *args[: len(args) - len(given)])
-        if this in _running:
-            return run(*given, **kwargs)
-        _running.add(this)
-        try:
-            return run_gathered(this, run, given, kwargs)
-        finally:
-            _running.discard(this)
+        if unit is not None:
+            return _once(unit, call, args, kwargs)
+        return _once(args[0], functools.partial(call, args[0]), args[1:], kwargs)
 
     return torch_private.run_eagerly(inside=False)(functools.wraps(own)(forward))
+
+
+@torch_private.run_eagerly(inside=False)
+def _once(
+    unit: nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """``call`` with the parameters gathered, unless that is inside of the same unit's: what a module calls of itself was
+    not FSDP1's wrapper."""
+    if unit in _running:
+        return call(*args, **kwargs)
+    _running.add(unit)
+    try:
+        return run_gathered(unit, call, args, kwargs)
+    finally:
+        _running.discard(unit)

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import ReferenceType, WeakKeyDictionary, ref
+from weakref import ReferenceType, WeakKeyDictionary, WeakSet, ref
 
 import torch
 from torch import nn
-from torch.utils.weak import WeakTensorKeyDictionary
 
 _EXAMPLES = 20
 
@@ -31,12 +30,11 @@ class Record:
 
     place: str
     switched_off: frozenset[str]
-    model: ReferenceType[nn.Module]
     acted: dict[str, Acted] = field(default_factory=dict)
 
     def add(self, quirk: str, *examples: str) -> None:
-        """Counts that ``quirk`` acted on each of ``examples``."""
-        if not examples:
+        """Counts that ``quirk`` acted on each of ``examples``, unless it is switched off."""
+        if not examples or quirk in self.switched_off:
             return
         acted = self.acted.setdefault(quirk, Acted())
         acted.count += len(examples)
@@ -45,29 +43,37 @@ class Record:
 
 
 RECORDS: list[Record] = []
-OPEN: list[Record] = []
-"""Of the ``with like_fsdp1(model)`` that are being executed."""
+_outermost: WeakSet[nn.Module] = WeakSet()
 _of_units: WeakKeyDictionary[nn.Module, Record] = WeakKeyDictionary()
-_of_parameters: Any = WeakTensorKeyDictionary()
+# By identity, with the place where the parameter must be found: torch moves no parameter that has weak references.
+_of_parameters: dict[int, tuple[ReferenceType[nn.Module], str, Record]] = {}
 
 
-def start(place: str, switched_off: Iterable[str], model: nn.Module) -> Record:
+def start(place: str, switched_off: Iterable[str]) -> Record:
     """A new record."""
-    RECORDS.append(Record(place, frozenset(switched_off), ref(model)))
+    RECORDS.append(Record(place, frozenset(switched_off)))
     return RECORDS[-1]
 
 
-def belongs_to(unit: nn.Module, record: Record) -> None:
+def belongs_to(unit: nn.Module, record: Record, is_outermost: bool) -> None:
     """From now on ``record`` counts what is done for ``unit``."""
+    if is_outermost:
+        _outermost.add(unit)
     _of_units[unit] = record
-    for parameter in unit.parameters():
-        _of_parameters.setdefault(parameter, record)
+    for module in unit.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                _of_parameters[id(parameter)] = ref(module), name, record
 
 
 def record_of_parameter(parameter: torch.Tensor) -> Record | None:
     """The record of a sharded parameter of a unit that is sharded in place."""
-    record: Record | None = _of_parameters.get(parameter)
-    return record
+    known = _of_parameters.get(id(parameter))
+    if known is None:
+        return None
+    module, name, record = known
+    owner = module()
+    return record if owner is not None and owner._parameters.get(name) is parameter else None
 
 
 def record_of(unit: nn.Module) -> Record | None:
@@ -89,13 +95,14 @@ def acted(unit: nn.Module, quirk: str, *examples: str) -> None:
 
 
 def is_outermost(module: nn.Module) -> bool:
-    """Whether ``module`` is a model that ``like_fsdp1`` was given, and not only a part of one."""
-    record = _of_units.get(module)
-    return record is not None and record.model() is module
+    """Whether ``module`` is a unit that is in no other one of the same record."""
+    return module in _outermost
 
 
 def records() -> list[dict[str, Any]]:
     """What each ``with like_fsdp1(model)`` of this process did, as plain data.
+
+    Of ``class_names`` only printing is seen, not a comparison of names.
 
     ``{"place": "train.py:31", "switched_off": [...], "acted": {"zero_gradients": {"count": 3, "examples": [...]}}}``
     """

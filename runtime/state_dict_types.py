@@ -189,8 +189,8 @@ def _save(unit: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: An
     settings = _in_force.get(unit)
     if settings is None or torch_asks_for_state():
         return
-    if is_outermost(unit) and any(isinstance(v, DTensor) for v in state_dict.values()):
-        acted(unit, "whole_state_dicts", "saved")
+    if any(isinstance(value, DTensor) for value in state_dict.values()):
+        _count(unit, settings, "saved")
     config = settings.state_dict_config
     attributes = attributes_of(unit) if isinstance(unit, Unit) else {}
     if attributes.get("sharding_strategy") is ShardingStrategy.NO_SHARD:
@@ -229,8 +229,8 @@ def _load(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -
     settings = _in_force.get(module)
     if settings is None:
         return
-    if is_outermost(module) and any(type(v) is torch.Tensor for v in state_dict.values()):
-        acted(module, "whole_state_dicts", "loaded")
+    if any(type(value) is torch.Tensor for value in state_dict.values()):
+        _count(module, settings, "loaded")
     if isinstance(module, FSDPModule):
         module.reshard()  # a forward may have left parameters gathered
     for name, parameter in module._parameters.items():
@@ -239,6 +239,12 @@ def _load(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -
             _refuse_local(settings, parameter)
         if isinstance(parameter, DTensor) and isinstance(value, torch.Tensor):
             state_dict[prefix + name] = sharded_as(value, parameter)
+
+
+def _count(unit: nn.Module, settings: StateDictSettings, what: str) -> None:
+    """That a program relies on FSDP1's default, and has not set a type itself."""
+    if is_outermost(unit) and settings == default_settings():
+        acted(unit, "whole_state_dicts", what)
 
 
 def _refuse_local(settings: StateDictSettings, value: Any) -> None:

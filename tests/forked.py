@@ -25,6 +25,9 @@ import torch.distributed as dist
 LOST = "gloo/transport"
 
 
+# In those of a group that could not be made.
+UNCONNECTED = "connectFullMesh"
+
 # How a rank ends that did not meet the others, and how often they try again: where hundreds of groups are made, a port
 # that one of them had may refuse the next one's connection.
 _NOT_MET = 3
@@ -117,6 +120,8 @@ def record(folder: Path, name: str, run: Callable[[], dict[str, Any] | None]) ->
     start = time.perf_counter()
     try:
         result = run() or {}
+    except NotMet:
+        raise
     except Exception:
         result = {"error": traceback.format_exc()}
     collect()

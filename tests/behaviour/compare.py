@@ -7,6 +7,29 @@ from typing import Any
 import torch
 
 
+class Tree(list[tuple[str, str, bool]]):
+    """Each module of a model: its name, its class, and whether it is a unit."""
+
+
+def without_wrappers(result: Any) -> Any:
+    """A result as it would be if a unit were the module that FSDP1 wrapped."""
+    if isinstance(result, Tree):
+        folded: dict[str, tuple[str, str, bool]] = {}
+        for name, cls, unit in result:
+            clean = _clean(f"{name}.")[:-1]
+            folded[clean] = clean, cls, unit or (clean in folded and folded[clean][2])
+        return list(folded.values())
+    if isinstance(result, dict):
+        return {without_wrappers(key): without_wrappers(each) for key, each in result.items()}
+    if type(result) in (list, tuple, set):
+        return type(result)(map(without_wrappers, result))
+    return _clean(result) if isinstance(result, str) else result
+
+
+def _clean(name: str) -> str:
+    return name.replace("_fsdp_wrapped_module.", "")
+
+
 def differences(theirs: Any, ours: Any, tolerance: float, where: str = "result") -> list[str]:
     """What keeps ``ours`` from being ``theirs``, a line for each place; empty if nothing does."""
     if isinstance(theirs, dict) and isinstance(ours, dict):

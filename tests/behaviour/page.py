@@ -11,13 +11,15 @@ from .registry import BEHAVIOURS, Behaviour
 PAGE = Path(__file__).parents[2] / "docs" / "results" / "fsdp1-behaviour.md"
 
 HEAD = """\
-# FSDP1's behaviour, on the bridge
+# FSDP1's behaviour, on the bridge and in place
 
 What PyTorch's own tests of FSDP1 assert of its public interface, as {count} small programs of this project. Each runs
-on CPU and gloo over two ranks, {four} of them over four, once with `torch.distributed.fsdp` and once with
-`fsdp_migrate.runtime`, and asserts its sentence; what it returns (values, names, types, errors, warnings) must be the same
-for both, bit by bit where no tolerance is given. {holds} hold. {cannot} cannot hold with FSDP2: the bridge refuses them with
-an error, or the results differ, as the table says. `tests/behaviour` runs them; this page is made from them.
+on CPU and gloo over two ranks, {four} of them over four, with `torch.distributed.fsdp`, with `fsdp_migrate.runtime`, and
+with a constructor that shards in place (`like_fsdp1`, `units`, `fully_shard`), and asserts its sentence; what it returns
+(values, names, types, errors, warnings) must be the same for all, bit by bit where no tolerance is given. In place the
+names of FSDP1's wrappers are left out of the comparison, as there are none. {cannot} cannot hold with FSDP2: the runtime
+refuses them with an error, or the results differ, as the table says. On the bridge the {holds} others hold, in place
+{in_place}; the rest is what depends on there being a wrapper. `tests/behaviour` runs them; this page is made from them.
 """
 
 
@@ -26,11 +28,15 @@ def render() -> str:
     cannot = sum(1 for b in behaviours if b.cannot)
     four = sum(1 for b in behaviours if b.ranks == 4)
     count = len(behaviours)
-    parts = [HEAD.format(count=count, four=four, holds=count - cannot, cannot=cannot)]
+    in_place = sum(1 for b in behaviours if not b.cannot and not b.in_place)
+    head = HEAD.format(
+        count=count, four=four, holds=count - cannot, cannot=cannot, in_place=in_place
+    )
+    parts = [head]
     for area, group in groupby(sorted(behaviours, key=lambda b: b.area), lambda b: b.area):
         rows = "".join(map(_row, group))
         parts.append(
-            f"\n## {area}\n\n{_about(area)}\n\n| behaviour | on the bridge |\n|---|---|\n{rows}"
+            f"\n## {area}\n\n{_about(area)}\n\n| behaviour | on the bridge | in place |\n|---|---|---|\n{rows}"
         )
     return "".join(parts)
 
@@ -47,7 +53,8 @@ def _row(behaviour: Behaviour) -> str:
         verdict = f"cannot hold: {behaviour.cannot}; refused, naming {behaviour.refusal}"
     else:
         verdict = f"cannot hold: {behaviour.cannot}"
-    return f"| {behaviour.sentence.replace('|', '/')} | {verdict} |\n"
+    in_place = f"does not hold: {behaviour.in_place}" if behaviour.in_place else "the same"
+    return f"| {behaviour.sentence.replace('|', '/')} | {verdict} | {in_place} |\n"
 
 
 if __name__ == "__main__":

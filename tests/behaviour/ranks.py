@@ -22,7 +22,8 @@ import torch.distributed as dist
 import torch.distributed.fsdp as fsdp1
 import torch.distributed.fsdp.sharded_grad_scaler
 import torch.distributed.fsdp.wrap  # `api.wrap` is the module
-from forked import MEETINGS, PeerLost, fork_ranks, join, record
+from forked import MEETINGS, UNCONNECTED, NotMet, PeerLost, fork_ranks, join, record
+from in_place import IN_PLACE
 from torch.distributed.fsdp import (
     _flat_param,
     _init_utils,
@@ -34,12 +35,9 @@ from torch.distributed.tensor import debug
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime.record import cpu
 
-
-from .compare import differences
+from .compare import differences, without_wrappers
 from .faults import FAULTS, Fault
-from .in_place import IN_PLACE
 from .registry import BEHAVIOURS, Behaviour
-
 
 FORMS = {"bridge": runtime, "in place": IN_PLACE}
 
@@ -64,8 +62,12 @@ def run_one(behaviour: Behaviour, forms: Mapping[str, Any]) -> dict[str, Any]:
 def _compared(theirs: Any, behaviour: Behaviour, api: Any) -> dict[str, Any]:
     try:
         result = run_on(api, behaviour)
+        if api is IN_PLACE:
+            theirs, result = without_wrappers(theirs), without_wrappers(result)
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
+        if UNCONNECTED in text:
+            raise NotMet(behaviour.name) from error
         return {"refusal": text, "trace": traceback.format_exc()}
     return {"differences": differences(theirs, result, behaviour.tolerance)}
 

@@ -1,7 +1,8 @@
-"""Behaviours of FSDP1: small functions that run on every rank, once on torch's FSDP1 and once on the bridge.
+"""Behaviours of FSDP1: small functions that run on every rank, on torch's FSDP1, on the bridge, and in place.
 
-Each gets ``api``: ``torch.distributed.fsdp``, or ``fsdp_migrate.runtime`` under the same names. It
-asserts what its docstring says, and returns plain data that must be the same for both.
+Each gets ``api``: ``torch.distributed.fsdp``, ``fsdp_migrate.runtime`` under the same names, or these
+names with a constructor that shards in place. It asserts what its docstring says, and returns plain
+data that must be the same for all; in place the names of the wrappers are left out.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ class Behaviour:
         cannot: why FSDP2 cannot have it; empty where it holds.
         refusal: what the error says with which the bridge refuses what cannot hold, as a rule is
             the code of a rule; empty where the results differ instead.
+        in_place: why it does not hold for a model that is sharded in place, although it does on the
+            bridge; empty where it does, or both cannot have it.
     """
 
     name: str
@@ -33,6 +36,7 @@ class Behaviour:
     tolerance: float
     cannot: str
     refusal: str
+    in_place: str
 
     @property
     def area(self) -> str:
@@ -46,9 +50,12 @@ class Behaviour:
 BEHAVIOURS: dict[str, Behaviour] = {}
 
 
-def holds(ranks: int = 2, tolerance: float = 0.0) -> Callable[[Run], Run]:
-    """Registers what the bridge must do as FSDP1 does it: bit for bit, or within ``tolerance``."""
-    return lambda run: _register(run, ranks, tolerance)
+def holds(ranks: int = 2, tolerance: float = 0.0, in_place: str = "") -> Callable[[Run], Run]:
+    """Registers what both forms must do as FSDP1 does it: bit for bit, or within ``tolerance``.
+
+    ``in_place`` says why the bridge alone does.
+    """
+    return lambda run: _register(run, ranks, tolerance, in_place=in_place)
 
 
 def cannot(reason: str, refusal: str = "") -> Callable[[Run], Run]:
@@ -56,9 +63,16 @@ def cannot(reason: str, refusal: str = "") -> Callable[[Run], Run]:
     return lambda run: _register(run, 2, 0.0, reason, refusal)
 
 
-def _register(run: Run, ranks: int, tolerance: float, reason: str = "", refusal: str = "") -> Run:
+def _register(
+    run: Run,
+    ranks: int,
+    tolerance: float,
+    reason: str = "",
+    refusal: str = "",
+    in_place: str = "",
+) -> Run:
     name = f"{run.__module__.rpartition('.')[2]}.{run.__name__}"
     if name in BEHAVIOURS or not run.__doc__:
         raise ValueError(f"{name} needs a name of its own and a docstring")
-    BEHAVIOURS[name] = Behaviour(name, run, ranks, tolerance, reason, refusal)
+    BEHAVIOURS[name] = Behaviour(name, run, ranks, tolerance, reason, refusal, in_place)
     return run

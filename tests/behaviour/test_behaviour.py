@@ -1,4 +1,4 @@
-"""What PyTorch's own tests assert of FSDP1, asserted of the bridge beside FSDP1."""
+"""What PyTorch's own tests assert of FSDP1, asserted of the bridge and in place beside FSDP1."""
 
 from __future__ import annotations
 
@@ -23,26 +23,27 @@ def parameters(behaviours: list[Behaviour]) -> list[Any]:
     return [pytest.param(b, id=b.name, marks=marks[b.ranks]) for b in behaviours]
 
 
-@pytest.mark.parametrize("behaviour", parameters([b for b in EVERY if not b.cannot]))
-def test_holds(results: Run, behaviour: Behaviour) -> None:
+@pytest.mark.parametrize("form", ["bridge", "in place"])
+@pytest.mark.parametrize("behaviour", parameters(EVERY))
+def test_holds(results: Run, behaviour: Behaviour, form: str) -> None:
+    """Or cannot, as its decorator says."""
     found = results(behaviour.ranks).get(behaviour.name, [])
     assert len(found) == behaviour.ranks, "not every rank finished"
     for result in found:
         assert "error" not in result, f"FSDP1 does not behave so:\n{result['error']}"
-        assert "refusal" not in result, result["trace"]
-        assert result["differences"] == []
+    own = [result[form] for result in found]
+    if behaviour.refusal:
+        assert all(behaviour.refusal in each.get("refusal", "no error") for each in own)
+    elif behaviour.cannot or (form == "in place" and behaviour.in_place):
+        assert any(map(differs, own)), "it holds: say so in its decorator"
+    else:
+        for each in own:
+            assert "refusal" not in each, each["trace"]
+            assert each["differences"] == []
 
 
-@pytest.mark.parametrize("behaviour", parameters([b for b in EVERY if b.cannot]))
-def test_cannot_hold(results: Run, behaviour: Behaviour) -> None:
-    found = results(behaviour.ranks).get(behaviour.name, [])
-    assert len(found) == behaviour.ranks, "not every rank finished"
-    for result in found:
-        assert "error" not in result, f"FSDP1 does not behave so:\n{result['error']}"
-        if behaviour.refusal:
-            assert behaviour.refusal in result.get("refusal", "no error")
-        else:
-            assert result["differences"], "it holds: say so in its decorator"
+def differs(result: dict[str, Any]) -> bool:
+    return bool(result.get("refusal") or result["differences"])
 
 
 @pytest.mark.ranks
@@ -51,7 +52,7 @@ def test_a_planted_fault_is_found(results: Run, fault: str) -> None:
     found = results(2).get(f"fault.{fault}", [])
     assert len(found) == 2
     assert all("error" not in result for result in found)
-    assert any(result.get("refusal") or result["differences"] for result in found)
+    assert any(differs(result[FAULTS[fault].form]) for result in found)
 
 
 def test_the_page_is_current() -> None:

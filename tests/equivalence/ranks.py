@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from forked import record, run_ranks
+from in_place import IN_PLACE, constructing_in_place, units_alone
 
-from . import faults, loop, silent, summon, surroundings  # noqa: F401  (they register their checks)
+from fsdp_migrate.runtime import FullyShardedDataParallel
+
+from . import faults, in_place, loop, silent, summon, surroundings  # noqa: F401  (they register their checks)
 from .cases import COMPARISONS, FAULTS
 from .checks import CHECKS
 from .plain import FAULTS as PLAIN_FAULTS
@@ -28,6 +31,8 @@ from .train import (
     run_ours,
     run_source,
 )
+
+FORMS = {"in place": IN_PLACE.FullyShardedDataParallel, "torch": units_alone}
 
 
 def run_all(ranks: int, folder: Path, again: bool) -> None:
@@ -49,14 +54,21 @@ def run_all(ranks: int, folder: Path, again: bool) -> None:
 
 
 def _compare(theirs: Case, ours: Case) -> dict[str, Any]:
-    return compare(run_fsdp1(theirs), run_ours(ours))
+    expected = run_fsdp1(theirs)
+    found = compare(expected, run_ours(ours))
+    for form, constructor in FORMS.items():
+        if ours.ours is FullyShardedDataParallel:
+            found[form] = compare(expected, run_ours(dataclasses.replace(ours, ours=constructor)))
+    return found
 
 
 def _compare_program(program: Program) -> dict[str, Any]:
     with fsdp1_on_cpu():  # nor can FSDP2 pin memory without a device
         theirs = run_source(program.case, program.source, full_fsdp1)
         ours = run_source(program.case, swap(program.source), full_fsdp2)
-    return compare(theirs, ours)
+        with constructing_in_place():
+            in_place = run_source(program.case, swap(program.source), full_fsdp2)
+    return {**compare(theirs, ours), "in place": compare(theirs, in_place)}
 
 
 def _compare_plain(program: Program, fault: tuple[str, str] = ("", "")) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """What goes on without an error, and does something else, where FSDP1 is left behind on an FSDP2 model.
 
-Each row is a small program. It is run as it is, with one construct left behind on a model of ``fully_shard``, and on the
-bridge. What is left behind runs and gives another result. The bridge gives FSDP1's, unless the program looks at parameters as
-tensors, which a rule must say.
+Each row is a small program. It is run as it is, with one construct left behind on a model of ``fully_shard``, on the
+bridge, and in place. What is left behind runs and gives another result. The other two give FSDP1's, unless the program
+looks at parameters as tensors, which a rule must say.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -282,15 +283,19 @@ def same(one: Any, other: Any) -> bool:
 
 
 def check_row(row: Row) -> None:
+    from in_place import constructing_in_place  # found where ranks run, in tests/
+
     expected = execute(row.source, full_fsdp1)
     if not row.left_hangs:
         assert not same(expected, execute(row.residue, full_fsdp2)), "what is left behind is right"
-    try:
-        found = execute(swap(row.source), full_fsdp2)
-    except Exception:
-        assert row.rule
-        raise
-    assert same(expected, found) is not bool(row.rule)
+    for form in (contextlib.nullcontext, constructing_in_place):
+        with form():
+            try:
+                found = execute(swap(row.source), full_fsdp2)
+            except Exception:
+                assert row.rule
+                raise
+        assert same(expected, found) is not bool(row.rule), form.__name__
 
 
 CLIPPED = Row(

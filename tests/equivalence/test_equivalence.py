@@ -1,4 +1,4 @@
-"""FSDP1 beside the bridge, and FSDP1 programs beside themselves with their imports swapped.
+"""FSDP1 beside the bridge and beside models that are sharded in place, and FSDP1 programs with their imports swapped.
 
 They have the same losses, parameters, buffers, norms and number of collectives.
 """
@@ -17,7 +17,7 @@ from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
 
 from ..launch import launch, results_in
-from . import faults, loop, silent, summon, surroundings  # noqa: F401  (they register their checks)
+from . import faults, in_place, loop, silent, summon, surroundings  # noqa: F401  (they register their checks)
 from .cases import COMPARISONS, FAULTS
 from .checks import CHECKS
 from .plain import FAULTS as PLAIN_FAULTS
@@ -46,7 +46,11 @@ def test_trains_like_fsdp1(results: Results, case: Case, ranks: int, again: bool
     found = results(ranks, again).get(case.name, [])
     assert len(found) == ranks, "not every rank finished"
     bitwise = ranks == 2 and case.bitwise
-    assert [differences(case, result, bitwise) for result in found] == [[]] * ranks
+    for result in found:
+        assert differences(case, result, bitwise) == []
+        for form in ("in place", "torch"):
+            if form in result:
+                assert differences(case, result[form], bitwise) == [], form
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -69,7 +73,9 @@ def test_swapped_program_trains_like_the_original(
     found = results(ranks, again).get(program.name, [])
     assert len(found) == ranks, "not every rank finished"
     bitwise = ranks == 2 and program.case.bitwise
-    assert [differences(program.case, result, bitwise) for result in found] == [[]] * ranks
+    for result in found:
+        assert differences(program.case, result, bitwise) == []
+        assert differences(program.case, result["in place"], bitwise) == []
 
 
 @pytest.mark.skipif(

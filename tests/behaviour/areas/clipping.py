@@ -226,7 +226,7 @@ def norms_by_name(api: Any) -> Any:
     return model.clip_grad_norm_("2.5", "inf")
 
 
-@holds(tolerance=NEAR)
+@holds(tolerance=NEAR, in_place="fully_shard refuses a ModuleDict whose class has no forward")
 def unused_parameters(api: Any) -> Any:
     """Parameters of a used unit that no forward used count with gradients of zero."""
     torch.manual_seed(1)

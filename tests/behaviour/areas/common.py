@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ..compare import Tree
+
 Tensors = dict[str, torch.Tensor]
 
 
@@ -132,10 +134,10 @@ def close(a: Tensors, b: Tensors) -> bool:
     return a.keys() == b.keys() and all(torch.allclose(a[n], b[n], atol=1e-5) for n in a)
 
 
-def tree(api: Any, model: nn.Module) -> list[tuple[str, str, bool]]:
+def tree(api: Any, model: nn.Module) -> Tree:
     """Each module: its name, its class, and whether it is a unit."""
     FSDP = api.FullyShardedDataParallel
-    return [(n, type(m).__name__, isinstance(m, FSDP)) for n, m in model.named_modules()]
+    return Tree((n, type(m).__name__, isinstance(m, FSDP)) for n, m in model.named_modules())
 
 
 def units(api: Any, model: nn.Module) -> list[str]:

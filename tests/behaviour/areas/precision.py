@@ -33,7 +33,7 @@ def noting() -> nn.Sequential:
 
 
 def seen(model: Any) -> list[list[str]]:
-    return [module.seen for module in model.modules() if type(module) is Noting]
+    return [module.seen for module in model.modules() if isinstance(module, Noting)]
 
 
 @holds()

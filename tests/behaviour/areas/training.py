@@ -708,7 +708,7 @@ def gathered_parameters_are_plain(api: Any) -> Any:
     return kinds, tuple(out.shape)
 
 
-@holds()
+@holds(in_place="a hook of `model.module` is one of the model")
 def forward_hooks(api: Any) -> Any:
     """Forward hooks of units and of the modules in them run, in order, with whole outputs."""
     model = in_blocks(api)
@@ -776,7 +776,7 @@ def activation_checkpoints(api: Any) -> Any:
     return results
 
 
-@holds()
+@holds(in_place="there are no wrappers to count")
 def train_and_eval_flags(api: Any) -> Any:
     """`train()` and `eval()` reach every module in a unit."""
     model = in_blocks(api)

@@ -50,7 +50,7 @@ def values_shapes_and_names(api: Any) -> Any:
     return results
 
 
-@holds()
+@holds(in_place="there is no wrapper between the model and what it holds itself")
 def names_with_prefix(api: Any) -> Any:
     """`prefix` and `recurse` of `named_parameters` and `named_buffers` act as on the wrapped model."""
     model, plain, found = in_blocks(api), net(), []
@@ -400,7 +400,7 @@ def apply_sees_whole_parameters(api: Any) -> Any:
     return shapes, found
 
 
-@holds()
+@holds(in_place="there are no wrappers to visit")
 def apply_below_a_plain_root(api: Any) -> Any:
     """`apply` of a module that is no unit reaches the units in it."""
     model = net()

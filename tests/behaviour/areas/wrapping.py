@@ -235,7 +235,7 @@ def policies_are_joined_by_or(api: Any) -> Any:
     return tree(api, api.FullyShardedDataParallel(net(), auto_wrap_policy=policy))
 
 
-@holds()
+@holds(in_place="the error prints the model without wrappers")
 def a_policy_refuses_wrapped_parts(api: Any) -> Any:
     """With a policy, a model of which a part is wrapped already is refused, and the part named."""
     FSDP = api.FullyShardedDataParallel
@@ -384,7 +384,7 @@ def a_unit_all_of_whose_parameters_are_in_others(api: Any) -> Any:
     return tree(api, model), train(model), full(api, model)
 
 
-@holds()
+@holds(in_place="fully_shard refuses a container whose class has no forward")
 def containers_become_units_with_a_warning(api: Any) -> Any:
     """A `ModuleList` or `ModuleDict` can be wrapped; a warning says that its forward never runs."""
     FSDP = api.FullyShardedDataParallel
@@ -464,7 +464,7 @@ def frozen_beside_trained_in_one_unit(api: Any) -> Any:
     return refusal, wanted
 
 
-@holds()
+@holds(in_place="there are no wrappers to name")
 def names_of_modules_and_parameters(api: Any) -> Any:
     """`named_modules` and `named_parameters` show the wrappers; with `use_orig_params` every parameter has its name."""
     model = in_blocks(api)
@@ -481,7 +481,9 @@ def flat_parameters(api: Any) -> Any:
     return [name for name, _ in in_blocks(api, use_orig_params=False).named_parameters()]
 
 
-@holds()
+@holds(
+    in_place="`model.module` is a view: another object of the module's class with the same `__dict__`"
+)
 def the_wrapped_module(api: Any) -> Any:
     """`module` of a unit is the very module that was wrapped, of its own class."""
     plain = net()
@@ -510,7 +512,7 @@ def attributes_of_the_wrapped_module(api: Any) -> Any:
     return model.label, model.twice(4), model[1].out_features, missing
 
 
-@holds()
+@holds(in_place="unit and module have one `__dict__`")
 def setting_attributes(api: Any) -> Any:
     """An attribute set on a unit belongs to the unit, and its module keeps its own."""
     layer = nn.Linear(4, 4)
@@ -522,7 +524,7 @@ def setting_attributes(api: Any) -> Any:
     return before, model.label, layer.label, hasattr(layer, "other")
 
 
-@holds()
+@holds(in_place="the model's own attribute comes first")
 def an_attribute_module_of_its_own(api: Any) -> Any:
     """A model that has an attribute `module` keeps it, one level below the unit's."""
 
@@ -542,7 +544,9 @@ def an_attribute_module_of_its_own(api: Any) -> Any:
     return [n for n, _ in model.named_parameters()], sorted(model.state_dict()), train(model)
 
 
-@holds()
+@holds(
+    in_place="a unit is of a class derived from the model's, with its name; `isinstance` finds it"
+)
 def classes_of_units(api: Any) -> Any:
     """A unit is of the class FullyShardedDataParallel, and the modules in it are not."""
     FSDP = api.FullyShardedDataParallel
@@ -573,7 +577,7 @@ def models_of_torchs_fsdp1(api: Any) -> Any:
     return issubclass(type(model), FSDP), list(state), full(api, model), train(model)
 
 
-@holds()
+@holds(in_place="the model prints as before")
 def representation(api: Any) -> Any:
     """The representation of a model shows its units."""
     text = repr(in_blocks(api))
@@ -617,7 +621,7 @@ def partial_constructors(api: Any) -> Any:
     return tree(api, model), model.sharding_strategy.name, layer.sharding_strategy.name
 
 
-@holds()
+@holds(in_place="there is no wrapper to derive from")
 def subclasses(api: Any) -> Any:
     """A subclass with a constructor and a forward of its own is a unit; `super().forward` gathers."""
 
@@ -634,7 +638,7 @@ def subclasses(api: Any) -> Any:
     return tree(api, model), train(model), full(api, model)
 
 
-@holds()
+@holds(in_place="there is no wrapper to derive from")
 def subclasses_with_a_policy(api: Any) -> Any:
     """A policy wraps the modules inside of a subclass's model in the subclass's base or itself, as FSDP1 does."""
 
@@ -668,7 +672,7 @@ def options_reach_every_unit(api: Any) -> Any:
     ]
 
 
-@holds()
+@holds(in_place="the model is the unit")
 def children_are_replaced_in_place(api: Any) -> Any:
     """A policy puts units in the place of the children of the very model that it got."""
     plain = net()

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime import like_fsdp1, units
 
+_BRIDGE = runtime.FullyShardedDataParallel
 
-class _Constructor(type(runtime.FullyShardedDataParallel)):  # type: ignore[misc]
+
+class _Constructor(type(_BRIDGE)):  # type: ignore[misc]
     def __call__(cls, module: nn.Module, *args: Any, **options: Any) -> nn.Module:
         if cls is not FullyShardedDataParallel:
             raise TypeError("in place there is no wrapper to derive from")
@@ -21,13 +26,13 @@ class _Constructor(type(runtime.FullyShardedDataParallel)):  # type: ignore[misc
         return module
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, runtime.FullyShardedDataParallel)
+        return isinstance(instance, _BRIDGE)
 
     def __subclasscheck__(cls, subclass: type) -> bool:
-        return issubclass(subclass, runtime.FullyShardedDataParallel)
+        return issubclass(subclass, _BRIDGE)
 
 
-class FullyShardedDataParallel(runtime.FullyShardedDataParallel, metaclass=_Constructor):
+class FullyShardedDataParallel(_BRIDGE, metaclass=_Constructor):
     """Its methods are the runtime's; a call shards a model and returns it."""
 
 
@@ -39,3 +44,20 @@ class _Api:
 
 
 IN_PLACE = _Api()
+
+
+@contextlib.contextmanager
+def constructing_in_place() -> Iterator[None]:
+    """Lets programs that import the bridge's class meanwhile shard in place."""
+    modules = (runtime, runtime.fully_sharded_data_parallel)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in modules:
+            patch.setattr(module, "FullyShardedDataParallel", FullyShardedDataParallel)
+        yield
+
+
+def units_alone(module: nn.Module, *args: Any, **options: Any) -> nn.Module:
+    """As ``--form torch`` has it: FSDP1's partition and options, FSDP2's behaviour."""
+    for unit, unit_options in units(module, *args, **options):
+        fully_shard(unit, **unit_options)
+    return module

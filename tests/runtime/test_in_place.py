@@ -1,0 +1,503 @@
+"""Models that are sharded in place: which units, what they keep of FSDP1, what may be switched off, and what is counted."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from fsdp_migrate import runtime
+from fsdp_migrate.runtime import (
+    FullyShardedDataParallel,
+    MixedPrecision,
+    ModuleWrapPolicy,
+    ShardingStrategy,
+    UnsupportedInFSDP2,
+    in_place,
+    is_sharded,
+    like_fsdp1,
+    unwrap,
+)
+from fsdp_migrate.runtime import units as units_of
+
+pytestmark = pytest.mark.usefixtures("one_rank")
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = nn.Linear(4, 4)
+        self.unused = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, *, scale: float = 1.0) -> torch.Tensor:
+        return x + scale * self.used(x)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(4, 4)
+        self.blocks = nn.Sequential(Block(), Block())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.blocks(self.stem(x))
+
+    def asks_itself(self) -> bool:
+        return hasattr(self, "rank")
+
+
+X = torch.ones(2, 4)
+
+
+def literal(model: Any = None, **switches: bool) -> Any:
+    model = model or Net()
+    with like_fsdp1(model, **switches):
+        for module in reversed(list(model.modules())):
+            if isinstance(module, Block):
+                fully_shard(module)
+        fully_shard(model)
+    return model
+
+
+def by_units(model: Any = None, *args: Any, **arguments: Any) -> Any:
+    model = model or Net()
+    with like_fsdp1(model):
+        for module, options in units_of(model, *args, **arguments):
+            fully_shard(module, **options)
+    return model
+
+
+def acted() -> dict[str, Any]:
+    """What the last ``like_fsdp1`` did."""
+    found: dict[str, Any] = in_place.records()[-1]["acted"]
+    return found
+
+
+# Units #
+
+
+def test_units_have_fsdp1s_arguments() -> None:
+    expected = inspect.signature(FullyShardedDataParallel).parameters.values()
+    found = inspect.signature(units_of).parameters.values()
+    assert [(p.name, p.default) for p in found] == [(p.name, p.default) for p in expected]
+
+
+def test_units_come_innermost_first_with_what_fully_shard_needs() -> None:
+    model = Net()
+    precision = MixedPrecision(torch.bfloat16, torch.float32)
+    given = {}
+    for module, options in units_of(
+        model,
+        None,
+        ShardingStrategy.SHARD_GRAD_OP,
+        auto_wrap_policy=ModuleWrapPolicy({Block}),
+        mixed_precision=precision,
+        ignored_states=[model.stem.bias],
+    ):
+        given[module] = options
+        fully_shard(module, **options)
+    assert list(given) == [*model.blocks, model]
+    inner = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+    assert given[model.blocks[0]]["mp_policy"] == inner
+    assert given[model]["mp_policy"] == replace(inner, cast_forward_inputs=True)
+    assert len({id(options["mesh"]) for options in given.values()}) == 1
+    assert all(options["reshard_after_forward"] is False for options in given.values())
+    assert given[model]["ignored_params"] == {model.stem.bias}
+    assert type(model).__name__ == "FSDPNet"
+    assert not isinstance(model, FullyShardedDataParallel)
+
+
+def test_options_that_are_not_needed_are_left_out() -> None:
+    (_, options), *_ = [(m, o) for m, o in units_of(nn.Linear(2, 2)) if fully_shard(m, **o)]
+    assert list(options) == ["mesh"]
+
+
+def test_errors_come_before_the_first_unit() -> None:
+    with pytest.raises(ValueError, match="requires explicit specification"):
+        units_of(Net(), sharding_strategy=ShardingStrategy.HYBRID_SHARD)
+    with pytest.raises(ValueError, match="already have FSDP applied"):
+        units_of(literal(), auto_wrap_policy=ModuleWrapPolicy({Block}))
+    model = Net()
+    model.blocks[0].used.weight.requires_grad_(False)
+    with pytest.raises(ValueError, match="requires_grad=True and False"):
+        units_of(model, auto_wrap_policy=ModuleWrapPolicy({Block}))
+
+
+def test_a_unit_that_was_not_sharded_is_said() -> None:
+    with pytest.raises(RuntimeError, match=r"fully_shard\(module, \*\*options\)"):
+        list(units_of(Net()))
+
+
+def test_what_is_sharded_already_is_left_out() -> None:
+    assert list(units_of(literal())) == []
+
+
+def test_containers_belong_to_the_unit_around_them() -> None:
+    model = nn.Sequential(nn.ModuleList([nn.Linear(2, 2)]), nn.Linear(2, 2))
+    found = [
+        m
+        for m, o in units_of(model, auto_wrap_policy=ModuleWrapPolicy({nn.ModuleList}))
+        if fully_shard(m, **o)
+    ]
+    assert found == [model]
+    assert isinstance(model[0][0].weight, DTensor)
+
+
+def test_a_container_as_the_model() -> None:
+    blocks = nn.ModuleList([Block(), Block()])
+    policy = ModuleWrapPolicy({Block})
+    found = [m for m, o in units_of(blocks, auto_wrap_policy=policy) if fully_shard(m, **o)]
+    assert found == list(blocks)
+    with pytest.raises(ValueError, match="containers"):
+        by_units(nn.ModuleList([Block()]))
+
+
+def test_buffers_and_prefetching_without_like_fsdp1() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model.register_buffer("scale", torch.ones(1))
+    for module, options in units_of(
+        model,
+        auto_wrap_policy=ModuleWrapPolicy({nn.Linear}),
+        mixed_precision=MixedPrecision(buffer_dtype=torch.bfloat16),
+        forward_prefetch=True,
+    ):
+        fully_shard(module, **options)
+    assert model.scale.dtype is torch.bfloat16
+    assert model.state_dict()["scale"].dtype is torch.float32
+    model(X)
+    first, second = (layer._get_fsdp_state() for layer in model)
+    assert first._states_to_forward_prefetch == [second]
+    assert len(model._forward_hooks) == 1, "only FSDP2's own is left"
+
+
+# What a unit is #
+
+
+def test_a_unit_is_of_its_class_by_name_and_of_fsdp1s_by_isinstance() -> None:
+    model = literal()
+    assert str(type(model)) == str(Net)
+    assert repr(model) == repr(Net())
+    assert isinstance(model, Net)
+    assert isinstance(model, FSDPModule)
+    assert isinstance(model, FullyShardedDataParallel)
+    assert not isinstance(fully_shard(Net()), FullyShardedDataParallel)
+    assert FullyShardedDataParallel.fsdp_modules(model) == [model, *model.blocks]
+    assert list(inspect.signature(model.blocks[0].forward).parameters) == ["x", "scale"]
+    assert type(literal(nn.Sequential(Block(), Block()))[:1]) is nn.Sequential
+    with pytest.raises(TypeError, match="cannot copy"):
+        copy.deepcopy(model)
+
+
+def test_a_direct_call_of_forward_gathers() -> None:
+    model = literal()
+    assert torch.equal(model.forward(X), model(X))
+
+
+def test_an_encoder_layer_keeps_its_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True).eval()
+    calls = []
+    fast = torch._transformer_encoder_layer_fwd
+    monkeypatch.setattr(
+        torch, "_transformer_encoder_layer_fwd", lambda *a: (calls.append(1), fast(*a))[1]
+    )
+    with like_fsdp1(layer):
+        fully_shard(layer)
+    with torch.no_grad():
+        layer(torch.ones(1, 3, 4))
+    assert calls
+
+
+def test_hooks_of_before_run_with_whole_parameters() -> None:
+    model = nn.Sequential(torch.nn.utils.weight_norm(nn.Linear(4, 4)))
+    expected = model(X)
+    with like_fsdp1(model):
+        fully_shard(model[0])
+        fully_shard(model)
+    torch.testing.assert_close(model(X), expected)
+
+
+def test_a_forward_of_the_object_itself_gathers() -> None:
+    model = Net()
+    model.forward = lambda x: model.stem(x)  # type: ignore[method-assign]
+    expected = model(X)
+    literal(model)
+    assert torch.equal(model(X), expected)
+    model(X).sum().backward()
+
+
+# The wrapped module #
+
+
+def test_the_view_is_the_model_without_fsdp1() -> None:
+    model = literal()
+    view = model.module
+    assert type(view) is Net
+    assert view is model.module is model._fsdp_wrapped_module
+    assert view is not model
+    assert not is_sharded(view)
+    assert not hasattr(view, "module")
+    assert not hasattr(view, "no_sync")
+    assert view.blocks[0] is model.blocks[0]
+    assert {type(v) for v in view.state_dict().values()} == {torch.Tensor}
+    view.load_state_dict(view.state_dict())
+    view.extra = 1
+    assert model.extra == 1
+
+
+def test_loops_that_unwrap_end() -> None:
+    model: Any = literal()
+    while hasattr(model, "module"):
+        model = model.module
+    assert type(model) is Net
+    model = literal()
+    while isinstance(model, (DistributedDataParallel, FullyShardedDataParallel)):
+        model = model.module
+    assert type(model) is Net
+
+
+def test_an_attribute_of_the_model_comes_first() -> None:
+    model = Net()
+    model.module = nn.Linear(4, 4)
+    model.rank = "mine"  # type: ignore[assignment]
+    literal(model)
+    assert isinstance(model.module, nn.Linear)
+    assert model.rank == "mine"
+
+
+def test_the_models_own_methods_do_not_see_fsdp1() -> None:
+    model = literal()
+    assert hasattr(model, "rank")
+    assert not model.asks_itself()
+
+
+# FSDP1's methods and attributes #
+
+
+def test_attributes_of_a_literal_call() -> None:
+    model = Net()
+    with like_fsdp1(model):
+        fully_shard(model, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))
+    assert model.sharding_strategy is ShardingStrategy.NO_SHARD  # one rank
+    assert model.mixed_precision.param_dtype is torch.bfloat16
+    assert (model.rank, model.world_size, model.compute_device.type) == (0, 1, "cpu")
+    assert not model.cpu_offload.offload_params
+    assert model.training_state.name == "IDLE"
+    assert model.check_is_root()
+
+
+def test_attributes_of_units_are_what_was_given() -> None:
+    precision = MixedPrecision(torch.bfloat16)
+    model = by_units(mixed_precision=precision, limit_all_gathers=False, use_orig_params=True)
+    assert model.mixed_precision is precision
+    assert model.limit_all_gathers is False
+
+
+def test_private_parts_are_refused() -> None:
+    model = literal()
+    with pytest.raises(UnsupportedInFSDP2, match="FSDP366"):
+        model._handles  # noqa: B018
+    with pytest.raises(UnsupportedInFSDP2, match="FSDP361"):
+        model.register_comm_hook(None, lambda state, gradient: None)
+    with pytest.raises(AttributeError, match="nothing"):
+        model.nothing  # noqa: B018
+
+
+def test_methods_also_unbound() -> None:
+    model = literal()
+    with FullyShardedDataParallel.no_sync(model):
+        model(X).sum().backward()
+    model(X).sum().backward()
+    assert FullyShardedDataParallel.clip_grad_norm_(model, 1.0) > 1
+    with FullyShardedDataParallel.summon_full_params(model):
+        assert type(model.stem.weight) is nn.Parameter
+        model(X)
+    with FullyShardedDataParallel.state_dict_type(model, runtime.StateDictType.SHARDED_STATE_DICT):
+        model.state_dict()
+
+
+# Any form #
+
+
+def test_unwrap_and_is_sharded() -> None:
+    plain, ours = Net(), literal()
+    bridge = FullyShardedDataParallel(Net())
+    ddp = DistributedDataParallel(Net())
+    own = Net()
+    own.module = nn.Linear(1, 1)
+    assert unwrap(plain) is plain
+    assert unwrap(ours) is ours
+    assert unwrap(own) is own
+    assert unwrap(bridge) is bridge.module
+    assert unwrap(ddp) is ddp.module
+    assert [is_sharded(each) for each in (plain, ours, own, bridge, ddp, fully_shard(Net()))] == [
+        False, True, False, True, False, True,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Net,
+        literal,
+        lambda: FullyShardedDataParallel(Net()),
+        lambda: DistributedDataParallel(Net(), find_unused_parameters=True),
+    ],
+)
+def test_functions_take_every_form(make: Any) -> None:
+    torch.manual_seed(0)
+    model = make()
+    optimizer = torch.optim.AdamW(model.parameters())
+    with runtime.no_sync(model):
+        model(X).sum().backward()
+    model(X).sum().backward()
+    assert runtime.clip_grad_norm_(model, 1.0).item() > 1
+    optimizer.step()
+    with runtime.summon_full_params(model):
+        assert {type(p) for p in model.parameters()} == {nn.Parameter}
+    with runtime.state_dict_type(model, runtime.StateDictType.FULL_STATE_DICT):
+        assert {type(v) for v in model.state_dict().values()} == {torch.Tensor}
+        state = runtime.optim_state_dict(model, optimizer)
+    optimizer.load_state_dict(runtime.optim_state_dict_to_load(model, optimizer, state))
+
+
+# Switches and counts #
+
+
+def test_what_acted_is_counted_by_place() -> None:
+    model = Net()
+    model.stem.weight.no_decay = True  # type: ignore[attr-defined]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    literal(model)
+    model(X).sum().backward()
+    model.stem.bias.data = torch.ones(4)
+    model.load_state_dict(model.state_dict())
+    model.no_sync()
+    record = in_place.records()[-1]
+    assert record["place"].startswith(f"{__file__}:")
+    assert record["switched_off"] == []
+    json.dumps(record)
+    found = record["acted"]
+    assert found["zero_gradients"]["count"] == 4
+    assert "blocks.0.unused.weight" in found["zero_gradients"]["examples"]
+    assert found["older_optimizers"]["count"] == 10
+    assert found["parameter_attributes"]["examples"] == ["weight.no_decay"]
+    assert optimizer.param_groups[0]["params"] == list(model.parameters())
+    assert found["data_writes"]["count"] == 1
+    assert found["whole_state_dicts"] == {"count": 2, "examples": ["saved", "loaded"]}
+    assert found["interface"]["examples"] == ["no_sync"]
+
+
+def test_a_program_that_needs_nothing_counts_nothing() -> None:
+    model = nn.Linear(4, 4)
+    with like_fsdp1(model):
+        fully_shard(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model(X).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert acted() == {}
+
+
+def test_each_quirk_can_be_switched_off() -> None:
+    off = {name: False for name in inspect.signature(like_fsdp1).parameters if name != "model"}
+    model = Net()
+    model.stem.weight.no_decay = True  # type: ignore[attr-defined]
+    literal(model, **off)
+    assert in_place.records()[-1]["switched_off"] == sorted(off)
+    assert type(model).__name__ == "FSDPNet"
+    assert not hasattr(model.stem.weight, "no_decay")
+    assert not hasattr(model, "no_sync")
+    model(X).sum().backward()
+    assert model.blocks[0].unused.weight.grad is None
+    assert {type(v) for v in model.state_dict().values()} == {DTensor}
+    before = model.stem.bias.to_local().clone()
+    model.stem.bias.data = torch.full((4,), 9.0)
+    assert torch.equal(model.stem.bias.to_local(), before)
+    seen: list[Any] = []
+    model.apply(lambda m: seen.extend(m.parameters(recurse=False)))
+    assert DTensor in set(map(type, seen))
+    with torch.no_grad():
+        model(X)
+    assert not isinstance(model.stem.weight, DTensor)
+    assert acted() == {}
+
+
+def test_models_without_like_fsdp1_are_left_alone() -> None:
+    literal()
+    plain = fully_shard(nn.Linear(4, 4))
+    assert type(plain).__name__ == "FSDPLinear"
+    assert {type(v) for v in plain.state_dict().values()} == {DTensor}  # type: ignore[attr-defined]
+    assert not hasattr(plain, "sharding_strategy")
+
+
+def test_after_an_error_nothing_is_kept() -> None:
+    model = Net()
+
+    def shard() -> None:
+        with like_fsdp1(model):
+            fully_shard(model)
+            raise KeyError("stop")
+
+    with pytest.raises(KeyError):
+        shard()
+    assert not isinstance(model, FullyShardedDataParallel)
+
+
+def test_nested_constructors() -> None:
+    model = Net()
+    by_units(model.blocks[0], use_orig_params=True)
+    by_units(model, use_orig_params=True, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)
+    assert FullyShardedDataParallel.fsdp_modules(model) == [model, model.blocks[0]]
+    model(X).sum().backward()
+    assert model.check_is_root()
+    assert not model.blocks[0].check_is_root()
+
+
+# torch #
+
+_UNTOUCHED = """
+import torch, torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import _global_optimizer_pre_hooks as hooks
+
+def classes():
+    return [dict(vars(c)) for c in (DTensor, Optimizer, FSDPModule, torch.nn.Module, torch.Tensor)], dict(hooks)
+
+before = classes()
+from fsdp_migrate import runtime
+assert classes() == before
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+for module, options in runtime.units(torch.nn.Linear(2, 2)):
+    fully_shard(module, **options)
+assert classes() == before
+"""
+
+
+def test_importing_the_runtime_and_units_change_nothing_in_torch() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _UNTOUCHED], cwd="/", capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
