@@ -355,21 +355,9 @@ def given(
     return None
 
 
-_NO_MODULES = {"abc", "enum", "typing", "collections", "dataclasses"}
-
-
 def is_module(program: Program, cls: Definition) -> bool:
     """Whether a class is certainly an nn.Module."""
     return any(
         isinstance(above, External) and above.dotted.startswith("torch.nn.")
         for above in program.classes_above(cls)
-    )
-
-
-def may_be_module(program: Program, cls: Definition) -> bool:
-    """Whether a class may be an nn.Module: some base of it is of another package, or not known."""
-    return any(
-        not (isinstance(above, External) and above.dotted.split(".")[0] in _NO_MODULES)
-        for above in program.classes_above(cls)
-        if not isinstance(above, Definition)
     )

@@ -40,7 +40,7 @@ _ASSUMED = (
     (
         "silent",
         "nothing hangs on parameters as attributes (`p.no_weight_decay = True`): sharding replaces them",
-        r"\bsetattr\(p\w*,|\bp(aram)?\.\w+ = ",
+        r"\bsetattr\(p\w*,|\bp(aram)?\.(?!data\b|grad\b|requires_grad\b)\w+ = ",
     ),
     (
         "silent",

@@ -81,7 +81,8 @@ def decide(construction: Construction) -> Decision:
 def form_of(construction: Construction) -> Form:
     """The form of a constructor that leaves the bridge."""
     context, like_fsdp1 = construction.context, construction.context.form == "auto"
-    place = layout.place_of(construction) if construction.kind == DIRECT else None
+    direct = construction.kind == DIRECT and not _has_another(context, construction.call)
+    place = layout.place_of(construction) if direct else None
     if place is None or not _are_free(context, construction.call):
         return _by_function(construction, like_fsdp1=like_fsdp1)
     try:
@@ -106,6 +107,12 @@ def form_of(construction: Construction) -> Form:
         parts,
         whole.names,
     )
+
+
+def _has_another(context: Context, call: ast.Call) -> bool:
+    """Whether FSDP1's class is named inside of a call, too: as in `FSDP(Net(FSDP(part)))`."""
+    inside = (node for node in ast.walk(call) if node is not call.func)
+    return any(isinstance(n, ast.expr) and context.references.get(n) == CLASS for n in inside)
 
 
 def _parts(construction: Construction) -> dict[str, Part]:

@@ -75,7 +75,7 @@ def place_of(construction: Construction) -> Place | None:
     if isinstance(module, ast.Name | ast.Attribute | ast.Subscript) and not _calls(module):
         dotted = ast.unparse(module)
         return Place(statement, "" if target == dotted else target, dotted)
-    name = target if target not in ("", "return") else context.free("model", call)
+    name = target if target not in ("", "return") else context.local("model", call)
     returned = "return" if target == "return" else ""
     return Place(statement, returned, name, f"{name} = {bracketed(context.source(module))}")
 
@@ -113,10 +113,10 @@ def in_torchs_words(
     calls: list[str] = []
     if part.units:
         if len(options) > 1:
-            name = context.free("fsdp_kwargs", construction.call)
+            name = context.local("fsdp_kwargs", construction.call)
             lines.append(f"{name} = dict({shared.removeprefix(', ')})")
             shared = f", **{name}"
-        unit = context.free("module", construction.call)
+        unit = context.local("module", construction.call)
         calls += [
             f"for {unit} in reversed(list({place.model}.modules())):",
             f"    if {part.units.format(module=unit, model=place.model)}:",
@@ -141,7 +141,7 @@ def by_units(
         renames: the edits of names inside of the call.
     """
     context, call = construction.context, construction.call
-    name, options = context.free("module", call), context.free("options", call)
+    name, options = context.local("module", call), context.local("options", call)
     given = _given(construction, place.model, renames)
     is_long = NEWLINE.search(given) is not None
     if is_long:  # stays in its own layout

@@ -23,8 +23,8 @@ _WRAPPED = "_fsdp_wrapped_module"
 _CLASSES = ("FullyShardedDataParallel", "FSDP")
 # By these words a file is looked at that does not mention FSDP itself.
 _WORDS = re.compile(
-    rb"_fsdp_wrapped_module|FullyShardedDataParallel|\btype\([\w.]+\) (?:==|!=|is|in|not in)\b"
-    rb"|\.__class__ (?:==|!=|is|in|not in)\b|\.(?:named_)?children\("
+    rb"_fsdp_wrapped_module|FullyShardedDataParallel|\.(?:named_)?children\("
+    rb"|(?:\btype\([^()\n]+\)|\.__class__)\s+(?:==|!=|(?:is|in|not in)\b)"
 )
 _SAFE = ("replace", "removeprefix", "lstrip", "strip", "sub", "getattr", "hasattr")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from fsdp_migrate.codemods.constructor.construction import constructions
 from fsdp_migrate.codemods.constructor.form import decide
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Found, Import, Rule
+from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import CLASS, TORCH
 from fsdp_migrate.findings import Action
@@ -30,8 +30,9 @@ def find(context: Context) -> Iterator[Found]:
     if not references or not context.plain or _tells_both_apart(context):
         return
     about = [n for n in references if _is_tested(context, n) or context.is_annotation(n)]
-    if not about or not _goes(context, set(references) - set(about)):
+    if not _goes(context, set(references) - set(about)):
         return
+    about += [node for node, name in context.quoted.items() if name == CLASS]
     free = all(context.means("FSDPModule", node, f"{TORCH}.FSDPModule") for node in about)
     if not free or any(_is_tested(context, n) and _passes_over(context.file, n) for n in about):
         return
@@ -41,10 +42,17 @@ def find(context: Context) -> Iterator[Found]:
             reference,
             Action.REWRITE,
             "becomes FSDPModule, the class of every unit",
-            edits=lambda node=reference: [context.rename(node, "FSDPModule")],  # type: ignore[misc]
+            edits=lambda node=reference: [_renamed(context, node)],  # type: ignore[misc]
             imports=(Import(TORCH, "FSDPModule", reference),),
             removed=(reference,),
         )
+
+
+def _renamed(context: Context, node: ast.expr) -> Edit:
+    if isinstance(node, ast.Constant):  # an annotation in quotes
+        code = context.source(node).replace(str(node.value), "FSDPModule")
+        return context.replace(node, code)
+    return context.rename(node, "FSDPModule")
 
 
 def _goes(context: Context, others: set[ast.expr]) -> bool:

@@ -83,9 +83,16 @@ class _Plain:
 def find(context: Context) -> Iterator[Found]:
     """Every use of FSDP1's types of state dicts, and of its functions for optimizers."""
     plain: list[_Plain] = []
-    for decided in _together(context, [*_contexts(context)]):
+    every = [_decided(context, each) for each in _attributes(context, "state_dict_type")]
+    function = context.file.function
+    # In one function all or none, so that nobody reads two ways to save side by side.
+    stay = {function(each.node) for each in every if isinstance(each, Found)}
+    for decided in every:
         if isinstance(decided, Found):
             yield decided
+        elif function(decided.call) in stay:
+            message = "stays on the bridge: another context of this function does"
+            yield Found(CONTEXT, decided.call, Action.RUNTIME, message)
         else:
             plain.append(decided)
             yield from _rewritten(context, decided)
@@ -107,25 +114,6 @@ def find(context: Context) -> Iterator[Found]:
     yield from _bare(context) if context.plain else ()
 
 
-def _contexts(context: Context) -> Iterator[_Plain | Found]:
-    for attribute in _attributes(context, "state_dict_type"):
-        call = context.file.parents[attribute]
-        assert isinstance(call, ast.Call)
-        yield _decided(context, attribute, call)
-
-
-def _together(context: Context, decided: list[_Plain | Found]) -> list[_Plain | Found]:
-    """The contexts of each function as one: all of them become plain, or none."""
-    staying = {context.file.function(each.node) for each in decided if isinstance(each, Found)}
-    message = "stays on the bridge: another context of this function stays there"
-    return [
-        Found(CONTEXT, each.call, Action.RUNTIME, message)
-        if isinstance(each, _Plain) and context.file.function(each.call) in staying
-        else each
-        for each in decided
-    ]
-
-
 def _attributes(context: Context, name: str) -> Iterator[ast.Attribute]:
     """The calls of a static method, by FSDP1's class or by a model."""
     for attribute in context.file.attributes.get(name, ()):
@@ -141,8 +129,10 @@ def _is_of_model(context: Context, attribute: ast.Attribute, call: ast.Call) -> 
     return context.can_be_model(attribute.value) or (member or ("",))[0] == "StateDictType"
 
 
-def _decided(context: Context, attribute: ast.Attribute, call: ast.Call) -> _Plain | Found:
+def _decided(context: Context, attribute: ast.Attribute) -> _Plain | Found:
     """Whether a context becomes plain or stays on the bridge."""
+    call = context.file.parents[attribute]
+    assert isinstance(call, ast.Call)
     item = context.file.parents[call]
     statement = context.file.parents[item]
     model = keyword(call, "module", 0)

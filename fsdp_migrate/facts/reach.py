@@ -19,8 +19,6 @@ from fsdp_migrate.facts.program import Program
 _IMPORT = re.compile(r"import(?<!\wimport)\b[ \t]*(\([^)]*\)|[^\n]*)")
 _FROM = re.compile(r"[ \t]*(?:from[ \t]+([.\w]+)[ \t]+)?")
 _DYNAMIC = ("import_module(", "__import__(")
-# What finds a file's functions by names that no text has.
-_BY_NAME = re.compile(r"\bglobals\(\)|\bFire\(\)|\bgetattr\(sys\.modules")
 _TEST = re.compile(r"(^|/)(tests?/|test_[^/]*\.py$|conftest\.py$)")
 _WORD = re.compile(r"[.\w]+")
 
@@ -90,21 +88,6 @@ class Reach:
             wanted, data = word.encode(), self.program.data
             self._holders[word] = {path for path in self.program.paths if wanted in data(path)}
         return self._holders[word]
-
-    def is_unused(self, function: ast.AST | None) -> bool:
-        """Whether nothing in the tree names a function that takes arguments, so that no installed command can be it."""
-        if not isinstance(function, ast.FunctionDef) or function.decorator_list:
-            return False
-        takes = len(function.args.args) > len(function.args.defaults)
-        if (
-            not takes
-            or function.name.startswith(("__", "test"))
-            or function.args.args[0].arg in ("self", "cls")
-        ):
-            return False
-        having = self._holding(function.name)
-        text = self.text(min(having)) if len(having) == 1 else ""
-        return len(re.findall(rf"\b{function.name}\b", text)) == 1 and not _BY_NAME.search(text)
 
     def text(self, path: str) -> str:
         """The source of a file; "" if it cannot be read."""

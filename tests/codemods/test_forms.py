@@ -762,15 +762,14 @@ class Without(ast.NodeTransformer):
 
 @pytest.mark.parametrize("step", ["  ", "\t", "        "])
 def test_what_is_new_is_indented_as_the_file_is(step: str) -> None:
-    text = (
-        f"def build(net):\n{step}if net:\n{step * 2}net = FSDP(net, **options)\n{step}return net\n"
-    )
-    _, after = analyse(HEAD + text)
-    assert after.endswith(
-        f"def build(net):\n{step}if net:\n{step * 2}with like_fsdp1(net):\n"
-        f"{step * 3}for module, options_ in units(net, **options):\n{step * 4}fully_shard(module, **options_)\n"
-        f"{step}return net\n".replace("options_", "options_" if "options_" in after else "options")
-    )
+    lines = ["if net:", f"{step}net = FSDP(net, **config)", "return net"]
+    _, after = analyse(HEAD + "def build(net):\n" + "".join(f"{step}{line}\n" for line in lines))
+    lines[1:2] = [
+        f"{step}with like_fsdp1(net):",
+        f"{step * 2}for module, options in units(net, **config):",
+        f"{step * 3}fully_shard(module, **options)",
+    ]
+    assert after.endswith("def build(net):\n" + "".join(f"{step}{line}\n" for line in lines))
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])

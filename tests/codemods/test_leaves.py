@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -19,70 +20,56 @@ from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 """
 SCALED = "mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)"
 OFFLOADS = "CPUOffloadPolicy() if read() else OffloadPolicy()"
-BY_CLASS = (
-    "model = FSDP(nn.Sequential(nn.Linear(2, 2)), auto_wrap_policy=ModuleWrapPolicy({nn.Linear}))"
-)
+SHARDED = "model = nn.Linear(2, 2)\nwith like_fsdp1(model):\n    fully_shard(model)\n"
 BECOMES = {
     "written in the call": (
         "model = FSDP(nn.Linear(2, 2), mixed_precision=MixedPrecision(torch.bfloat16))",
-        f"model = fully_shard(nn.Linear(2, 2), {SCALED})",
+        f"model = nn.Linear(2, 2)\nwith like_fsdp1(model): fully_shard(model, {SCALED})",
     ),
     "a name, whose value moves": (
         "zero2 = ShardingStrategy.SHARD_GRAD_OP\nmodel = FSDP(nn.Linear(2, 2), sharding_strategy=zero2)",
-        "model = fully_shard(nn.Linear(2, 2), reshard_after_forward=False)",
-    ),
-    "a name, whose value a call makes": (
-        "offload = CPUOffload(read())\nshow()\nmodel = FSDP(nn.Linear(2, 2), cpu_offload=offload)",
-        f"offload = {OFFLOADS}\nshow()\nmodel = fully_shard(nn.Linear(2, 2), offload_policy=offload)",
+        "model = nn.Linear(2, 2)\nwith like_fsdp1(model): fully_shard(model, reshard_after_forward=False)",
     ),
     "an annotated name": (
         "zero2: object = ShardingStrategy.SHARD_GRAD_OP\nmodel = FSDP(nn.Linear(2, 2), sharding_strategy=zero2)",
-        "model = fully_shard(nn.Linear(2, 2), reshard_after_forward=False)",
+        "model = nn.Linear(2, 2)\nwith like_fsdp1(model): fully_shard(model, reshard_after_forward=False)",
     ),
     "one of three": (
         "model = FSDP(nn.Linear(2, 2), cpu_offload=None if a else CPUOffload(True) if b else CPUOffload(c))",
-        "(OffloadPolicy() if a else CPUOffloadPolicy() if b else (CPUOffloadPolicy() if c else OffloadPolicy())),)",
+        "model = nn.Linear(2, 2)\nwith like_fsdp1(model):\n    fully_shard(model, offload_policy="
+        "OffloadPolicy() if a else CPUOffloadPolicy() if b else CPUOffloadPolicy() if c else OffloadPolicy())",
     ),
     "one of a table, which has a name": (
         'types = {"half": MixedPrecision(torch.float16)}.get(kind, MixedPrecision(torch.bfloat16))\n'
         "model = FSDP(nn.Linear(2, 2), mixed_precision=types)",
         'types = {"half": MixedPrecisionPolicy(param_dtype=torch.float16)}'
         ".get(kind, MixedPrecisionPolicy(param_dtype=torch.bfloat16))\n"
-        "model = fully_shard(nn.Linear(2, 2), mp_policy=types)",
-    ),
-    "a policy": (
-        BY_CLASS,
-        "for module in reversed(list(model.modules())):\n"
-        "    if module is not model and isinstance(module, nn.Linear):\n        fully_shard(module)\n"
-        "fully_shard(model)",
+        "model = nn.Linear(2, 2)\nwith like_fsdp1(model): fully_shard(model, mp_policy=types)",
     ),
     "one that keeps its name": (
         "types = MixedPrecision(torch.bfloat16)\nmodel = FSDP(nn.Linear(2, 2), mixed_precision=types)",
-        f"types = {SCALED.removeprefix('mp_policy=')}\nmodel = fully_shard(nn.Linear(2, 2), mp_policy=types)",
+        f"types = {SCALED.removeprefix('mp_policy=')}\nmodel = nn.Linear(2, 2)\n"
+        "with like_fsdp1(model): fully_shard(model, mp_policy=types)",
     ),
 }
+# The last argument of a call that `units` reads, and which stays with what is above it.
 STAYS = {
-    **{
-        f"a loop, where {name} is another": f"def {name}(*values):\n    return values\n\n{BY_CLASS}"
-        for name in ("reversed", "list", "isinstance", "dict")
-    },
     "one of several is not known": (
-        "strategy = ShardingStrategy.FULL_SHARD\nif asked():\n    strategy = read()\n"
-        "model = FSDP(nn.Linear(2, 2), sharding_strategy=strategy)"
+        "strategy = ShardingStrategy.FULL_SHARD\nif asked():\n    strategy = read()\n",
+        "sharding_strategy=strategy",
     ),
-    "a name of another module": (
-        "from settings import strategy\nmodel = FSDP(nn.Linear(2, 2), sharding_strategy=strategy)"
+    "a name, whose value a call makes": (
+        "offload = CPUOffload(read())\nshow()\n",
+        "cpu_offload=offload",
     ),
+    "a name of another module": ("from settings import strategy\n", "sharding_strategy=strategy"),
     "a name of FSDP1 in what a value is made of": (
-        "model = FSDP(nn.Linear(2, 2), cpu_offload=CPUOffload(kind is ShardingStrategy.NO_SHARD))"
+        "print(1)\n",
+        "cpu_offload=CPUOffload(kind is ShardingStrategy.NO_SHARD)",
     ),
     "a part of what is unpacked": (
-        "strategy, other = ShardingStrategy.NO_SHARD, 1\n"
-        "model = FSDP(nn.Linear(2, 2), sharding_strategy=strategy)"
-    ),
-    "a policy that shares its line": (
-        "policy = ModuleWrapPolicy({nn.Linear}); other = 1\n"
-        "model = FSDP(nn.Linear(2, 2), auto_wrap_policy=policy)"
+        "strategy, other = ShardingStrategy.NO_SHARD, 1\n",
+        "sharding_strategy=strategy",
     ),
 }
 
@@ -91,13 +78,23 @@ STAYS = {
 def test_a_value_becomes_plain(name: str, tmp_path: Path) -> None:
     before, after = BECOMES[name]
     made = analysed(tmp_path, f"{HEAD}{before}\n").after["train.py"]
-    assert "".join(made.split()).endswith("".join(after.split()))  # however long lines are laid out
+    # However long lines are laid out.
+    assert ast.unparse(ast.parse(made)).endswith(ast.unparse(ast.parse(after)))
 
 
 @pytest.mark.parametrize("name", STAYS)
 def test_a_value_that_stays(name: str, tmp_path: Path) -> None:
-    after = analysed(tmp_path, HEAD + STAYS[name]).after["train.py"]
-    assert after.endswith(STAYS[name])
+    above, given = STAYS[name]
+    after = analysed(tmp_path, f"{HEAD}{above}model = FSDP(net, {given})\n").after["train.py"]
+    assert above in after
+    assert f"units(net, {given}):" in after
+
+
+def test_a_policy_that_shares_its_line_stays(tmp_path: Path) -> None:
+    text = "policy = ModuleWrapPolicy({nn.Linear}); other = 1\nmodel = FSDP(net, auto_wrap_policy=policy)\n"
+    after = analysed(tmp_path, HEAD + text).after["train.py"]
+    assert "\npolicy = ModuleWrapPolicy({nn.Linear}); other = 1\n" in after
+    assert "        if isinstance(module, nn.Linear):\n" in after
 
 
 @pytest.mark.parametrize(
@@ -120,25 +117,26 @@ def test_a_policy_that_another_file_imports_and_hands_back(tmp_path: Path) -> No
     use = "from other import policy\nmodel = FSDP(nn.Linear(2, 2), auto_wrap_policy=policy)\n"
     other = "from train import own\n\npolicy = own\n"
     after = analysed(tmp_path, {"train.py": f"{HEAD}{made}\n{use}", "other.py": other}).after
-    assert after["train.py"].endswith(f"{made}\n{use}")
+    assert f"\n{made}\nfrom other import policy\n" in after["train.py"]
+    assert "        if isinstance(module, nn.Linear):\n" in after["train.py"]
 
 
 COMMENTS = {
     "above an argument, and behind it": (
         "# above\n    use_orig_params=True,  # behind\n    cpu_offload=None,  # other",
-        "# FSDP1's use_orig_params=True:\n# above\n# behind\n# other\nmodel = fully_shard(nn.Linear(2, 2))\n",
+        "# FSDP1's use_orig_params=True:\n# above\n# behind\n# other\n",
     ),
     "on the first line of an argument": (
         "device_id=torch.cuda.current_device(  # which\n    ),\n    use_orig_params=True,",
-        "# FSDP1's device_id=torch.cuda.current_device():\n# which\nmodel = fully_shard(nn.Linear(2, 2))\n",
+        "# FSDP1's device_id=torch.cuda.current_device():\n# which\n",
     ),
     "behind an argument of several lines": (
         "device_id=torch.cuda.current_device(\n    ),  # which\n    use_orig_params=True,",
-        "# FSDP1's device_id=torch.cuda.current_device():\n# which\nmodel = fully_shard(nn.Linear(2, 2))\n",
+        "# FSDP1's device_id=torch.cuda.current_device():\n# which\n",
     ),
     "below the last argument": (
         "use_orig_params=True,\n    # end",
-        "# end\nmodel = fully_shard(nn.Linear(2, 2))\n",
+        "# end\n",
     ),
 }
 
@@ -147,14 +145,14 @@ COMMENTS = {
 def test_a_comment_in_the_call(name: str, tmp_path: Path) -> None:
     given, expected = COMMENTS[name]
     text = f"{HEAD}model = FSDP(\n    nn.Linear(2, 2),\n    {given}\n)\n"
-    assert analysed(tmp_path, text).after["train.py"].endswith(f"\n\n{expected}")
+    assert analysed(tmp_path, text).after["train.py"].endswith(f"\n\n{expected}{SHARDED}")
 
 
 def test_a_comment_that_stays_in_the_model_is_not_written_twice(tmp_path: Path) -> None:
     text = "model = FSDP(\n    nn.Linear(\n        2,  # same\n        2,\n    ),\n    cpu_offload=None,  # same\n)\n"
     after = analysed(tmp_path, HEAD + text).after["train.py"]
     assert after.count("# same") == 2
-    assert "\n# same\nmodel = fully_shard(" in after
+    assert "\n# same\nmodel = nn.Linear(" in after
 
 
 def test_what_is_local_goes_whatever_others_import(tmp_path: Path) -> None:
@@ -165,7 +163,7 @@ def test_what_is_local_goes_whatever_others_import(tmp_path: Path) -> None:
     files = {"train.py": HEAD + text, "other.py": "from train import build, zero2\n"}
     after = analysed(tmp_path, files).after["train.py"]
     assert "zero2" not in after
-    assert "return fully_shard(" in after
+    assert "        fully_shard(model, reshard_after_forward=False)\n    return model\n" in after
 
 
 def test_what_others_import_stays(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A model with one use that cannot be plain keeps its bridge: each other use does the same there in either form."""
+"""A model whose constructor is silenced keeps its bridge: each use does the same there in either form."""
 
 from __future__ import annotations
 

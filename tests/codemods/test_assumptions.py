@@ -1,0 +1,100 @@
+"""`--form torch`: what it assumes of a program, said at each constructor, the silent assumptions first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .programs import analysed
+
+TRAIN = """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+from model import Block, Net
+
+
+def main():
+    model = Net()
+    model = FSDP(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+"""
+ALWAYS = (
+    "changes in silence unless every forward uses every parameter that is trained",
+    "changes in silence unless the optimizer is made behind this line",
+    "raises an error unless nothing asks the model for FSDP1's methods",
+    "reads otherwise unless nothing prints names",
+)
+# A line that makes an assumption matter.
+MATTERS = {
+    "p.no_weight_decay = True": "changes in silence unless nothing hangs on parameters as attributes",
+    "setattr(p, 'expert', 1)": "changes in silence unless nothing hangs on parameters as attributes",
+    "p.data = p.data * 0.9": "changes in silence unless no parameter is written by `p.data = x`",
+    "torch.save(model.state_dict(), 'x')": "changes in silence unless its state_dict() is saved by",
+    "with torch.autocast('cuda'): model(1)": "changes in silence unless autocast runs one forward a region",
+    "with torch.no_grad(): model(1)": "raises an error unless nothing reads or changes parameters between",
+}
+
+
+def _said(folder: Path, text: str, form: str = "torch", **files: str) -> list[str]:
+    """What is assumed at the constructor, in the order of the findings."""
+    more = {f"{name}.py": text for name, text in files.items()}
+    program = analysed(folder, {"train.py": text, "model.py": "class Net: ...\n", **more}, form)
+    found = [each for each in program.findings if each.code == "FSDP003"]
+    assert all(each.action.value == "rewrite" and each.construct == "fully_shard" for each in found)
+    line = 1 + text[: text.index("FSDP(model")].count("\n")
+    assert {each.line for each in found} <= {line}
+    return [each.message for each in found]
+
+
+def test_what_is_assumed_of_every_program(tmp_path: Path) -> None:
+    said = _said(tmp_path, TRAIN)
+    assert len(said) == len(ALWAYS)
+    assert all(
+        message.startswith(start) for message, start in zip(said, sorted(ALWAYS), strict=True)
+    )
+
+
+@pytest.mark.parametrize("form", ["auto", "bridge"])
+def test_the_other_forms_assume_nothing(form: str, tmp_path: Path) -> None:
+    assert _said(tmp_path, TRAIN, form) == []
+
+
+@pytest.mark.parametrize("line", MATTERS)
+def test_what_is_assumed_where_it_matters(line: str, tmp_path: Path) -> None:
+    start = MATTERS[line]
+    assert not any(message.startswith(start) for message in _said(tmp_path, TRAIN))
+    said = _said(tmp_path, f"{TRAIN}    {line}\n")
+    assert len(said) == len(ALWAYS) + 1
+    assert sum(message.startswith(start) for message in said) == 1
+
+
+def test_a_batch_norm_in_low_precision_is_assumed_away(tmp_path: Path) -> None:
+    options = (
+        "auto_wrap_policy=ModuleWrapPolicy({Block}), mixed_precision=MixedPrecision(torch.bfloat16)"
+    )
+    text = TRAIN.replace("FSDP(model)", f"FSDP(model, {options})")
+    said = _said(tmp_path, text)
+    assert any(each.startswith("changes in silence unless no BatchNorm") for each in said)
+    read = text.replace("ModuleWrapPolicy({Block})", "policy")  # `units` takes care of them
+    assert not any("BatchNorm" in each for each in _said(tmp_path, read))
+
+
+def test_silent_ones_come_first(tmp_path: Path) -> None:
+    said = _said(tmp_path, f"{TRAIN}    {'; '.join(list(MATTERS)[:4])}\n    model.eval()\n")
+    kinds = [message.split(" unless ")[0] for message in said]
+    order = ["changes in silence", "raises an error", "reads otherwise"]
+    assert kinds == sorted(kinds, key=order.index)
+    assert set(kinds) == set(order)
+
+
+def test_a_constructor_that_stays_assumes_nothing(tmp_path: Path) -> None:
+    text = TRAIN.replace("FSDP(model)", "FSDP(model, mesh=mesh)")
+    assert _said(tmp_path, text) == []
+
+
+def test_other_forms_of_the_call_assume_the_same(tmp_path: Path) -> None:
+    text = TRAIN.replace("model = FSDP(model)", "models = [FSDP(model)]")
+    assert _said(tmp_path, text) == _said(tmp_path, TRAIN)
