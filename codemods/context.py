@@ -18,7 +18,7 @@ from fsdp_migrate.facts.values import Value, value_of
 from fsdp_migrate.settings import line_length
 
 if TYPE_CHECKING:
-    from fsdp_migrate.codemods.models import Models
+    from fsdp_migrate.facts.models import Models
 
 _SILENCING = re.compile(r"#\s*fsdp-migrate:\s*ignore\b(?:\[([A-Za-z0-9,\s]*)\])?")
 
@@ -57,7 +57,7 @@ class Context:
     @cached_property
     def models(self) -> Models:
         """Which expressions can hold a model of FSDP1."""
-        from fsdp_migrate.codemods.models import models_of
+        from fsdp_migrate.facts.models import models_of
 
         return models_of(self.program)
 

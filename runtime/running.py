@@ -88,7 +88,7 @@ def prepare(root: Any) -> None:
         _prepared.add(unit)
         if unit in given:
             _follow_precision(unit, given[unit], is_root=unit is root)
-    torch_private.gather_for_training(units)
+    _gather_for_training(units)
     if any(each["forward_prefetch"] for each in given.values()):
         order = ForwardOrder(root)
         _orders.update(dict.fromkeys(units, order))
@@ -100,6 +100,18 @@ def _follow_precision(unit: Any, attributes: Mapping[str, Any], is_root: bool) -
     cast |= is_root and bool(torch_private.is_root(unit)) and precision.cast_root_forward_inputs
     torch_private.set_cast_forward_inputs(unit, cast)
     cast_buffers_of(unit, attributes)
+
+
+def _gather_for_training(units: list[Any]) -> None:
+    """Gathers units once where their first forward is in inference mode.
+
+    FSDP2 keeps what its first gathering allocates, and inference tensors cannot be trained.
+    """
+    if torch.is_inference_mode_enabled():
+        with torch.inference_mode(mode=False):
+            for unit in units:
+                unit.unshard()
+                unit.reshard()
 
 
 def cast_buffers_of(unit: nn.Module, attributes: Mapping[str, Any]) -> None:

@@ -144,18 +144,6 @@ def _may_change(tensor: object) -> bool:
     return bool(meta._get_creation_meta(tensor) == meta.CreationMeta.DEFAULT)
 
 
-def gather_for_training(units: list[Any]) -> None:
-    """Gathers units once where their first forward is in inference mode.
-
-    FSDP2 keeps what its first gathering allocates, and inference tensors cannot be trained.
-    """
-    if torch.is_inference_mode_enabled():
-        with torch.inference_mode(mode=False):
-            for unit in units:
-                unit.unshard()
-                unit.reshard()
-
-
 def is_left_gathered(unit: Any) -> bool:
     """Whether a former forward left ``unit`` gathered, and no backward came to free it."""
     return not is_running(unit) and any(group.is_unsharded for group in parameter_groups(unit))

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.models import Models
 from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.facts.models import Models
 from fsdp_migrate.facts.names import CLASS, fsdp1_name
 from fsdp_migrate.facts.scopes import Assigned, Imported, Parameter
 from fsdp_migrate.facts.values import reaching

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.constructor.part import has_torch
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.models import Models
 from fsdp_migrate.codemods.rule import Found, Import, Rule
 from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.facts.models import Models
 from fsdp_migrate.findings import Action
 
 RULE = Rule("FSDP351", "sharded-grad-scaler", "ShardedGradScaler becomes torch.amp.GradScaler")
