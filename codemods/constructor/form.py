@@ -20,7 +20,7 @@ from fsdp_migrate.codemods.constructor.silent import Hit, hits
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Edit, Import
 from fsdp_migrate.codemods.swap import written_out
-from fsdp_migrate.facts.file import values_given
+from fsdp_migrate.facts.file import root_of, values_given
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
 
 _BUILTINS = ("reversed", "list", "isinstance", "dict")
@@ -151,6 +151,10 @@ def _by_function(construction: Construction, *, like_fsdp1: bool) -> Form:
     name, first = shared.setdefault(key, (_function_name(context), call))
     top = layout.above_of(context, first)
     needs = (*_imports(construction, like_fsdp1=like_fsdp1), _runtime("units", construction))
+    root = root_of(cls)
+    found = None if root is None else context.file.variable(root)
+    if found is None or found.scope is not context.file.scope:  # imported in a function
+        needs = tuple(need._replace(at=None) for need in needs)
     # Names that the file uses for something else are imported inside of the function.
     inside = [need for need in needs if not _is_free(context, context.file.tree, need)]
 

@@ -222,9 +222,10 @@ def defined_above(context: Context, statement: ast.stmt, code: str) -> Edit:
         start = file.lines(decorators[0])[0]
         edit = edit._replace(start=start, end=start)
     line = edit.text[len(edit.text.rstrip("\r\n")) :] or "\n"
+    first = "\r\n" if file.text[: edit.start].endswith("\r") else line  # "\r" and "\n" would be one
     above = NEWLINE.sub("\n", file.text[: edit.start])
     missing = max(0, 3 - (len(above) - len(above.rstrip("\n")))) if above else 0
-    return edit._replace(text=line * missing + edit.text + line * 2)
+    return edit._replace(text=first * missing + edit.text + line * 2)
 
 
 def _arguments(given: dict[str, str]) -> str:

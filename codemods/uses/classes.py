@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fsdp_migrate.codemods.constructor.construction import constructions
-from fsdp_migrate.codemods.constructor.form import decide
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.facts.file import File
@@ -22,16 +20,11 @@ RULES = (RULE,)
 
 
 def find(context: Context) -> Iterator[Found]:
-    """The class in tests and annotations, as `FSDPModule`, where a file uses it for nothing else that stays.
-
-    Models are FSDPModules in every form. In a file that goes on using the runtime's class, it goes on meaning that.
-    """
+    """The class in tests and annotations, as `FSDPModule`: models are that in every form."""
     references = [node for node, name in context.references.items() if name == CLASS]
     if not references or not context.plain or _tells_both_apart(context):
         return
     about = [n for n in references if _is_tested(context, n) or context.is_annotation(n)]
-    if not _goes(context, set(references) - set(about)):
-        return
     about += [node for node, name in context.quoted.items() if name == CLASS]
     free = all(context.means("FSDPModule", node, f"{TORCH}.FSDPModule") for node in about)
     if not free or any(_is_tested(context, n) and _passes_over(context.file, n) for n in about):
@@ -53,20 +46,6 @@ def _renamed(context: Context, node: ast.expr) -> Edit:
         code = context.source(node).replace(str(node.value), "FSDPModule")
         return context.replace(node, code)
     return context.rename(node, "FSDPModule")
-
-
-def _goes(context: Context, others: set[ast.expr]) -> bool:
-    """Whether other references to the class go away: constructors that leave the bridge, functions that become the
-    runtime's."""
-    calls = {each.call: each for each in constructions(context)}
-    for node in others:
-        parent = context.file.parents[node]
-        at = parent if isinstance(parent, ast.Call) else context.file.parents[parent]
-        if getattr(parent, "attr", "") in ("summon_full_params", "fsdp_modules"):
-            continue
-        if at not in calls or decide(calls[at]).form is None:
-            return False
-    return True
 
 
 def _tells_both_apart(context: Context) -> bool:

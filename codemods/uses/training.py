@@ -36,6 +36,9 @@ def find(context: Context) -> Iterator[Found]:
         if context.form != "torch":
             message = f"the model answers {attribute.attr} as FSDP1's did"
             yield Found(_RULES[attribute.attr], attribute, Action.RUNTIME, message)
+        elif not context.means(attribute.attr, attribute, f"{RUNTIME}.{attribute.attr}"):
+            message = f"a model of fully_shard has no such method: the runtime's {attribute.attr}(model) does the same"
+            yield Found(_RULES[attribute.attr], attribute, Action.MANUAL, message)
         elif attribute.attr == "no_sync":
             if call is None or not (call.args or call.keywords):
                 yield _no_sync(context, attribute, call)

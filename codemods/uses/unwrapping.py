@@ -23,6 +23,10 @@ def find(context: Context) -> Iterator[Found]:
     for name in _NAMES:
         for attribute in context.file.attributes.get(name, ()):
             if isinstance(attribute.ctx, ast.Load) and context.can_be_model(attribute.value):
+                if context.form == "torch" and not changes:
+                    message = "a model of fully_shard has no wrapper: the runtime's unwrap(model) is the module"
+                    yield Found(RULE, attribute, Action.MANUAL, message, f".{name}")
+                    continue
                 if not changes:
                     message = f"the model answers {name} as FSDP1's did"
                     yield Found(RULE, attribute, Action.RUNTIME, message, f".{name}")

@@ -12,7 +12,9 @@ import pytest
 import yaml
 
 from fsdp_migrate.codemods import registry
-from fsdp_migrate.engine import analyse_source
+from fsdp_migrate.discover import discover
+from fsdp_migrate.engine import analyse, analyse_source
+from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
 
 from ..codemods.pages import examples_on
@@ -82,15 +84,30 @@ def main():
 """
 
 
-def test_the_change_in_the_readme_is_what_the_tool_makes() -> None:
-    shown = re.search(r"```diff\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
-    assert shown is not None
-    source = Source(Path("/nowhere/train.py"), "train.py", PROGRAM.encode())
-    after = analyse_source(source).changes[0].after.decode()
-    for line in shown[1].splitlines():
-        if line != " ...":
-            texts = {"-": [PROGRAM], "+": [after], " ": [PROGRAM, after]}[line[0]]
-            assert all(f"\n{line[1:]}\n" in text for text in texts), line
+def test_the_changes_in_the_readme_are_what_the_tool_makes() -> None:
+    """One program in the three forms, a part of each."""
+    shown = re.findall(r"```diff\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    for form, diff in zip(("auto", "torch", "bridge"), shown, strict=True):
+        source = Source(Path("/nowhere/train.py"), "train.py", PROGRAM.encode())
+        after = analyse_source(source, Options(form)).changes[0].after.decode()
+        for line in diff.splitlines():
+            if line != " ...":
+                texts = {"-": [PROGRAM], "+": [after], " ": [PROGRAM, after]}[line[0]]
+                assert all(f"\n{line[1:]}\n" in f"\n{text}" for text in texts), line
+
+
+def test_the_programs_of_the_guide_become_what_it_says(tmp_path: Path) -> None:
+    text = (ROOT / "docs/guide.md").read_text("utf-8")
+    section = text.partition("\n## Four programs\n")[2].partition("\n## ")[0]
+    shown = re.findall(r"```diff\n(.*?)```", section, re.DOTALL)
+    assert len(shown) == 4
+    (tmp_path / "model.py").write_text("class Block: ...\n")
+    for diff in shown:
+        lines = diff.splitlines(keepends=True)
+        before, after = ("".join(e[1:] for e in lines if e[0] in f" {sign}") for sign in "-+")
+        (tmp_path / "train.py").write_text(before)
+        (change,) = analyse(discover([tmp_path])).changes
+        assert change.after.decode() == after
 
 
 def test_the_site_has_every_page() -> None:

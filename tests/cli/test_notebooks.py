@@ -85,7 +85,8 @@ def test_cells_are_migrated_and_all_else_stays(real_cli: Cli, notebook: Path) ->
     imports = CELLS[1]["source"]
     assert cells[1]["source"][:5] == imports[:5]
     assert cells[1]["source"][5:] == [
-        "from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard"
+        "from fsdp_migrate.runtime import like_fsdp1\n",
+        "from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard",
     ]
     model = cells[3]["source"]
     assert model[0] == "%%time\n"

@@ -74,19 +74,19 @@ def test_what_is_used_is_copied_and_imported_from_there(real_cli: Cli, project: 
     assert (done.code, done.err) == (0, "")
     assert "copied the runtime to lib/fsdp" in done.text
     assert "where fsdp-migrate is not installed" not in done.text
-    assert "from lib.fsdp import no_sync" in (project / "helper.py").read_text()
+    assert "from lib.fsdp import like_fsdp1" in (project / "helper.py").read_text()
     copy = project / "lib" / "fsdp"
     few = modules(copy)
-    assert "gradients" in few
+    assert "in_place" in few
     assert "bridge" not in few
     assert "Redistribution" in (copy / "LICENSE").read_text()
     entrance = ast.parse((copy / "__init__.py").read_text())
-    assert "no_sync" in ast.unparse(entrance)
+    assert "like_fsdp1" in ast.unparse(entrance)
     assert "FullyShardedDataParallel" not in "".join(map(ast.unparse, entrance.body[1:]))
 
     # A later run without the option keeps what is copied, and adds what a file needs more.
-    (project / "other.py").write_text("from lib.fsdp import no_sync\n" + TRAIN)
-    assert real_cli("other.py").code == 0
+    (project / "other.py").write_text("from lib.fsdp import like_fsdp1\n" + TRAIN)
+    assert real_cli("other.py", "--form", "bridge").code == 0
     assert "from lib.fsdp import FullyShardedDataParallel" in (project / "other.py").read_text()
     assert few < modules(copy)
 
@@ -97,7 +97,7 @@ def test_what_is_used_is_copied_and_imported_from_there(real_cli: Cli, project: 
     )
     assert real_cli("option.py", "--vendor", "lib/fsdp").code == 0
     assert modules(copy) == few
-    assert "no_sync" in ast.unparse(ast.parse((copy / "__init__.py").read_text()))
+    assert "like_fsdp1" in ast.unparse(ast.parse((copy / "__init__.py").read_text()))
     assert all(file.read_text().startswith(MARK) for file in copy.glob("*.py"))
 
 
@@ -119,7 +119,7 @@ def test_later_runs_know_the_copy_and_bring_it_up_to_date(real_cli: Cli, project
     assert "rewrote helper.py" in real_cli(".").text  # the copy shares no model
     (project / "helper.py").write_text(before_helper)
     assert "rewrote helper.py" in real_cli("helper.py").text  # the copy is found beside it
-    assert "from fsdp2 import no_sync" in (project / "helper.py").read_text()
+    assert "from fsdp2 import like_fsdp1" in (project / "helper.py").read_text()
 
 
 def test_a_diff_with_the_copy_applies(real_cli: Cli, project: Path, repository: Any) -> None:

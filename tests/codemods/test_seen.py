@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fsdp_migrate.codemods.left import clip_local_norm
+from fsdp_migrate.facts.names import FSDP2_NAMES
 from fsdp_migrate.verify import migration
 from fsdp_migrate.verify.folders import copy_program
 from fsdp_migrate.verify.launch import Launcher
@@ -31,12 +32,13 @@ def migrate(request: pytest.FixtureRequest, tmp_path: Path) -> Migrate:
 
 
 def fsdp1_imports(text: str) -> list[str]:
-    """The names that a file imports from torch's FSDP."""
+    """The names of FSDP1 that a file imports from torch."""
     return [
         alias.name
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.ImportFrom) and "torch.distributed.fsdp" in (node.module or "")
         for alias in node.names
+        if alias.name not in FSDP2_NAMES
     ]
 
 
@@ -257,7 +259,7 @@ with model.no_sync():
             "wrappers.py": "from torch.nn.parallel import DistributedDataParallel as DDP  # or FSDP\n",
         }
     )
-    for part in ("model = FSDP(", f"{ddp}(", "raw_model", "no_sync"):
+    for part in (f"{ddp}(", "raw_model", "no_sync"):
         assert program.is_kept(part)
     assert fsdp1_imports(program.after["train.py"]) == []
 

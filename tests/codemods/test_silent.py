@@ -82,7 +82,8 @@ TWINS = {
         "    return [re.sub(r'_fsdp_wrapped_module\\.', '', n) for n in model.state_dict()]\n"
     ),
     "a prefix with a name that is taken off": (
-        "PREFIX = '_fsdp_wrapped_module.'\n\n\ndef run(model):\n    return [n.replace(PREFIX, '') for n in model.state_dict()]\n"
+        "PREFIX = '_fsdp_wrapped_module.'\n\n\n"
+        "def run(model):\n    return [n.replace(PREFIX, '') for n in model.state_dict()]\n"
     ),
     "an attribute that may be missing": (
         "def run(model):\n    return getattr(model, '_fsdp_wrapped_module', model)\n"

@@ -7,17 +7,14 @@ import io
 import logging
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from fsdp_migrate.codemods.constructor import translate
-from fsdp_migrate.codemods.constructor.arguments import ARGUMENTS
-from fsdp_migrate.codemods.constructor.construction import FREE
-from fsdp_migrate.codemods.constructor.plain import Plain, Stays
-from fsdp_migrate.codemods.rule import Import
+from fsdp_migrate.codemods.constructor import precision, sharding
+from fsdp_migrate.codemods.constructor.arguments import ROWS
+from fsdp_migrate.codemods.constructor.construction import SIGNATURE
 from fsdp_migrate.codemods.uses import scaler, state_dict_bodies, state_dicts
 from fsdp_migrate.facts.names import (
     CLASS,
@@ -30,6 +27,7 @@ from fsdp_migrate.facts.names import (
     fsdp1_name,
     is_private,
 )
+from fsdp_migrate.runtime import units
 
 from .programs import analysed
 
@@ -85,124 +83,18 @@ def test_what_is_private_to_fsdp1(path: str, private: bool) -> None:
     assert is_private(f"another{path}") is False
 
 
-OFFLOAD, POLICY = Import(TORCH, "CPUOffloadPolicy"), Import(TORCH, "MixedPrecisionPolicy")
-CAST = Import(RUNTIME, "cast_buffers")
-TRANSLATED: list[tuple[str, Any, Plain]] = [
-    ("sharding_strategy", None, Plain()),
-    ("sharding_strategy", "FULL_SHARD", Plain()),
-    ("sharding_strategy", "HYBRID_SHARD", Plain()),
-    ("sharding_strategy", "NO_SHARD", Plain()),
-    ("sharding_strategy", "SHARD_GRAD_OP", Plain(shared={"reshard_after_forward": "False"})),
-    ("sharding_strategy", "_HYBRID_SHARD_ZERO2", Plain(shared={"reshard_after_forward": "False"})),
-    ("cpu_offload", False, Plain()),
-    (
-        "cpu_offload",
-        True,
-        Plain(shared={"offload_policy": "CPUOffloadPolicy()"}, imports=(OFFLOAD,)),
-    ),
-    ("auto_wrap_policy", None, Plain()),
-    ("auto_wrap_policy", ["Block"], Plain(units="isinstance({module}, Block)")),
-    ("auto_wrap_policy", ["A", "B"], Plain(units="isinstance({module}, (A, B))")),
-    ("sync_module_states", False, Plain()),
-    (
-        "sync_module_states",
-        True,
-        Plain(
-            above=("broadcast_module_states({model})",),
-            imports=(Import(RUNTIME, "broadcast_module_states"),),
-        ),
-    ),
-    ("mixed_precision", None, Plain()),
-    ("mixed_precision", {}, Plain()),
-    (
-        "mixed_precision",
-        {"param_dtype": "a", "cast_forward_inputs": True},
-        Plain(shared={"mp_policy": "MixedPrecisionPolicy(param_dtype=a)"}, imports=(POLICY,)),
-    ),
-    (
-        "mixed_precision",
-        {"param_dtype": "a", "reduce_dtype": "b", "buffer_dtype": "c"},
-        Plain(
-            child={
-                "mp_policy": "MixedPrecisionPolicy(param_dtype=a, reduce_dtype=b, cast_forward_inputs=False)"
-            },
-            root={"mp_policy": "MixedPrecisionPolicy(param_dtype=a, reduce_dtype=b)"},
-            above=("cast_buffers({model}, c)",),
-            imports=(CAST, POLICY),
-        ),
-    ),
-    (
-        "mixed_precision",
-        {"reduce_dtype": "b", "cast_root_forward_inputs": False, "buffer_dtype": "c"},
-        Plain(
-            shared={"mp_policy": "MixedPrecisionPolicy(reduce_dtype=b, cast_forward_inputs=False)"},
-            above=("cast_buffers({model}, c)",),
-            imports=(CAST, POLICY),
-        ),
-    ),
-    (
-        "mixed_precision",
-        {"buffer_dtype": "c", "keep_low_precision_grads": False},
-        Plain(above=("cast_buffers({model}, c)",), imports=(CAST,)),
-    ),
-    *((name, None, Plain()) for name in FREE),
-    *((name, True, Plain()) for name in FREE if name != "forward_prefetch"),
-    ("ignored_modules", None, Plain()),
-    ("ignored_states", None, Plain()),
-    ("param_init_fn", None, Plain()),
-    (
-        "forward_prefetch",
-        True,
-        Plain("the numbers are the same; set_modules_to_forward_prefetch asks for it"),
-    ),
-]
-
-
-@pytest.mark.parametrize(("name", "value", "expected"), TRANSLATED)
-def test_a_value_is_translated(name: str, value: Any, expected: Plain) -> None:
-    assert vars(translate.translated(name, value)) == vars(expected)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("mixed_precision", {"keep_low_precision_grads": True}),
-        ("mixed_precision", {"_module_classes_to_ignore": "()"}),
-        ("ignored_modules", True),
-        ("ignored_states", True),
-        ("param_init_fn", True),
-    ],
-)
-def test_a_value_stays_on_the_bridge(name: str, value: Any) -> None:
-    with pytest.raises(Stays):
-        translate.translated(name, value)
-
-
 def test_arguments_are_those_of_fsdp1() -> None:
     signature = inspect.signature(getattr(THEIRS[""], CLASS)).parameters
-    assert set(signature) >= {*FREE}
-    without_effect = {n for n, m in ARGUMENTS.items() if "_no_effect" in m.plain.__qualname__}
-    assert without_effect == {"limit_all_gathers", "use_orig_params"}
-    assert without_effect < {*FREE}
+    assert tuple(signature) == SIGNATURE
+    assert {"module", *ROWS} == set(SIGNATURE)
     of_scaler = set(inspect.signature(THEIRS[".sharded_grad_scaler"].ShardedGradScaler).parameters)
     assert of_scaler - {"process_group"} == scaler._SAME
-    fields = inspect.signature(THEIRS[""].MixedPrecision).parameters
-    assert set(translate._TYPES) | {"buffer_dtype"} == {n for n in fields if n.endswith("_dtype")}
+    assert tuple(inspect.signature(THEIRS[""].MixedPrecision).parameters) == precision._FIELDS
+    assert set(sharding._STRATEGIES) == set(THEIRS[""].ShardingStrategy.__members__)
 
 
-def test_meshes() -> None:
-    names = 'mesh_dim_names=("replicate", "shard"))'
-    hybrid = f"init_device_mesh(kind, (world // 8, 8), {names}"
-    assert translate.mesh("HYBRID_SHARD", "kind", 8, "world") == hybrid
-    assert translate.mesh("_HYBRID_SHARD_ZERO2", "kind", 8, "world") == hybrid
-    assert (
-        translate.mesh("NO_SHARD", "kind", 8, "world")
-        == f"init_device_mesh(kind, (world, 1), {names}"
-    )
-    assert [translate.offload_policy(each) for each in (True, False)] == [
-        "CPUOffloadPolicy()",
-        "OffloadPolicy()",
-    ]
+def test_the_runtime_takes_fsdp1s_arguments() -> None:
+    assert tuple(inspect.signature(units).parameters) == SIGNATURE
 
 
 def test_harmless_methods_and_functions_of_optimizers_exist() -> None:

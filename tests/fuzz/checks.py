@@ -30,7 +30,7 @@ FSDP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
 POLICY = (
     f"{FSDP}from torch.distributed.fsdp.wrap import ModuleWrapPolicy\nfrom m import Block, Net\n"
 )
-FORMS = ("auto", "bridge")
+FORMS = ("auto", "torch", "bridge")
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,7 @@ def broken(outcome: Outcome, form: str = "auto") -> list[str]:
     )  # `model = FSDP(model)` binds a name that `fully_shard(model)` only reads
     found += [f"{name} is not defined" for name in sorted(undefined)]
     early = used_before_bound(outcome.after) - used_before_bound(outcome.before)
+    early -= assigned(outcome.before)
     found += [f"{name} is used above its definition" for name in sorted(early)]
     twice = shadowing_imports(outcome.after) - shadowing_imports(outcome.before)
     found += [f"the import of {name} means another thing than before" for name in sorted(twice)]

@@ -201,9 +201,6 @@ FILES = {
         POLICY + "if x:\n  model = FSDP(m, auto_wrap_policy=ModuleWrapPolicy({Block}))  # c\n"
     ).encode(),
     "no final newline": (FSDP + "model = FSDP(model)").encode(),
-    "no final newline, last line goes": (
-        POLICY + "m = FSDP(m, auto_wrap_policy=p)\np = ModuleWrapPolicy({Block})"
-    ).encode(),
     "form feed": (FSDP + "\x0c\n# c\nmodel = FSDP(model)\n").encode(),
     "wide characters before the call": (
         FSDP + "é = '日本語 \U0001f600'; model = FSDP(model)  # ü\n"

@@ -109,6 +109,7 @@ USES = {
         ("FSDP.summon_full_params(model)", "summon_full_params(model)"),
         end=_SUMMONED,
         imports="from fsdp_migrate.runtime import summon_full_params",
+        rewritten=True,
     ),
     "unwrap": Use(
         ("model.module.", "model."),

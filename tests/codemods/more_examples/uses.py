@@ -258,18 +258,13 @@ scaler = ShardedGradScaler()
 QUIET = {
     "FSDP007": (
         stays(
-            "of a subclass, which stays",
+            "a loop over what is no wrapper",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
-from model import Net
 
-
-class Own(FSDP): ...
-
-
-model = Own(Net())
-print(isinstance(model, FSDP))
+def inner(model):
+    return [m for m in model.modules() if not isinstance(m, FSDP)]
 """,
         ),
     ),
