@@ -54,6 +54,11 @@ _ASSUMED = (
     ),
     (
         "silent",
+        "nothing compares names of classes: a unit of Block is of FSDPBlock",
+        r"__name__\)? *(==|!=|in\b|not in\b)|\bin .*__name__",
+    ),
+    (
+        "silent",
         "autocast runs one forward a region: it keeps casts of parameters, which FSDP1's did not",
         r"autocast",
     ),

@@ -24,7 +24,8 @@ def find(context: Context) -> Iterator[Found]:
     if context.form == "bridge":
         return
     for attribute in context.file.attributes.get("__name__", ()):
-        subject = _subject(attribute.value)
+        compared = isinstance(context.file.parents[attribute], ast.Compare)
+        subject = None if compared else _subject(attribute.value)
         if subject is not None and _is_any_module(context, subject):
             message = "FSDP1's wrappers were modules, too: where their number or their names matter, count FSDPModules"
             yield Found(RULE, attribute, Action.MANUAL, message)

@@ -15,7 +15,9 @@ import pytest
 
 from fsdp_migrate.engine import analyse
 from fsdp_migrate.findings import Action
+from fsdp_migrate.settings import Options as Analysis
 from fsdp_migrate.verify import migration
+from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.folders import copy_program
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.main import run_program
@@ -32,6 +34,31 @@ CHOSEN = {"07", "26", "55", "76", "88", "92", "107"}
 # parameters whole: 44 clips by the norm over all ranks and not by each rank's own, an optimizer of 86 takes the norm of
 # each parameter, and 88 prints whether a parameter is empty on this rank.
 DIFFERENT = {"44": "FSDP302", "86 lars": "FSDP507", "88": "FSDP507"}
+
+# What differs, or ends with an error, in torch's form, and words of the finding that says so: an assumption (FSDP003), or
+# code that relies on the wrapper (FSDP005).
+STATES, GATHERED = "its state_dict() is saved", "the root stays gathered"
+ASKED, WRITTEN = "asks the model for FSDP1's methods", "p.data = x"
+ASSUMED = {
+    "03b": STATES,
+    "07": WRITTEN,
+    "103": GATHERED,
+    "106": GATHERED,
+    "26": "looks for the wrapper in names",
+    "31": GATHERED,
+    "36": ASKED,
+    "38": ASKED,
+    "40": GATHERED,
+    "44": "clips by the norm",
+    "55 unused": "every forward uses every parameter",
+    "75": ASKED,
+    "78": ASKED,
+    "83 clsname": "compares names of classes",
+    "83 type": "compares a class",
+    "86 lars": "measures whole parameters",
+    "88": "measures whole parameters",
+    "96": ASKED,
+}
 
 pytestmark = [pytest.mark.ranks, pytest.mark.usefixtures("forked")]
 
@@ -91,6 +118,22 @@ def test_a_case_prints_the_same(
         assert found != expected, "it is the same now: DIFFERENT need not name it"
     else:
         assert found == expected
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("case", "arguments"), [*cases()])
+def test_what_differs_in_torchs_form_was_assumed(
+    case: str, arguments: list[str], results: Results
+) -> None:
+    name = " ".join([case, *arguments])
+    try:
+        found = results(case, arguments, "torch")
+    except ProgramFailed:
+        found = []
+    assert (found != results(case, arguments)) == (name in ASSUMED)
+    if name in ASSUMED:
+        findings = analyse([*(PROGRAMS / case).rglob("*.py")], Analysis(form="torch")).findings
+        assert any(ASSUMED[name] in finding.message for finding in findings)
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
