@@ -23,9 +23,10 @@ from fsdp_migrate.codemods.rule import Edit, Import
 from fsdp_migrate.codemods.swap import written_out
 from fsdp_migrate.facts.file import root_of, values_given
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
+from fsdp_migrate.facts.reach import reach_of
 
 _BUILTINS = ("reversed", "list", "isinstance", "dict")
-_META = re.compile(r"""["']meta["']|init_empty_weights|deferred_init|init_on_device|skip_init""")
+_META = re.compile(rb"""["']meta["']|init_empty_weights|deferred_init|init_on_device|skip_init""")
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,8 +123,9 @@ def _parts(construction: Construction) -> dict[str, Part]:
     Raises:
         AtRunTime: if one has none, or the model may be on the meta device, where the runtime gives it memory.
     """
-    files = construction.context.program.files
-    if any(_META.search(file.text) for file in files):
+    context = construction.context
+    paths = reach_of(context.program).of(context.file.path)
+    if any(_META.search(context.program.data(path)) for path in paths):
         raise AtRunTime("the model may be on the meta device")
     return parts_of(construction)
 
