@@ -1,8 +1,9 @@
 """How far the tool reaches: ``python benchmarks/reach.py CORPUS``, where each folder of CORPUS is a repository.
 
 Prints a row a repository: constructor calls by form, findings by action, files that change, public FSDP1 names that a
-migrated file still imports from torch, and findings that are known to be false alarms. With ``--check FILE`` the row of
-totals is compared with the one in FILE, a page that this program printed before: it may not get worse.
+migrated file still imports from torch, and findings that are known to be false alarms. Below the table, each constructor call
+that stays on the bridge with all its reasons. With ``--check FILE`` the row of totals is compared with the first one in FILE,
+a page that this program printed before: it may not get worse.
 """
 
 from __future__ import annotations
@@ -14,12 +15,22 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from fsdp_migrate.codemods.constructor import construction
 from fsdp_migrate.discover import discover
 from fsdp_migrate.engine import analyse
 from fsdp_migrate.facts.names import TORCH, fsdp1_name
 from fsdp_migrate.report import Report
+from fsdp_migrate.settings import Options
 
-CONSTRUCTOR = "FSDP002"
+CONSTRUCTOR = construction.CONSTRUCTOR.code
+# How findings name constructor calls: the others of this code are about assignments that go with a call.
+CALLS = {
+    construction.DIRECT,
+    construction.SUBCLASS,
+    construction.PARTIAL,
+    construction.ENABLE_WRAP,
+    construction.WRAP,
+}
 # Findings by hand that somebody read and found to be wrong: repository, file and code, one a line.
 FALSE_ALARMS = Path(__file__).parent / "false_alarms.txt"
 COLUMNS = (
@@ -40,14 +51,15 @@ COLUMNS = (
 WORSE_UP = ("manual %", "left on torch", "errors", "false alarms")
 
 
-def measure(repository: Path, false_alarms: set[tuple[str, str, str]]) -> Counter[str]:
+def measure(
+    report: Report, repository: Path, false_alarms: set[tuple[str, str, str]]
+) -> Counter[str]:
     """The numbers of one repository."""
-    report = analyse(discover([repository], root=repository))
     numbers: Counter[str] = Counter()
     forms = {"rewrite": "plain", "runtime": "bridge", "manual": "by hand"}
     for finding in report.findings:
         numbers[finding.action.value] += 1
-        if finding.code == CONSTRUCTOR:
+        if finding.code == CONSTRUCTOR and finding.construct in CALLS:
             numbers[forms[finding.action.value]] += 1
         path = finding.path.partition(f"{repository.name}/")[2]
         numbers["false alarms"] += (repository.name, path, finding.code) in false_alarms
@@ -56,6 +68,17 @@ def measure(repository: Path, false_alarms: set[tuple[str, str, str]]) -> Counte
     numbers["left on torch"] = sum(1 for _ in left_on_torch(report))
     numbers["errors"] = len(report.errors)
     return numbers
+
+
+def staying(report: Report, repository: Path) -> Iterator[str]:
+    """The constructor calls that stay on the bridge, a line each, with their reasons."""
+    for finding in report.findings:
+        stays = finding.action.value != "rewrite" and finding.construct in CALLS
+        if finding.code == CONSTRUCTOR and stays:
+            path = finding.path.partition(f"{repository.name}/")[2]
+            reason = finding.message.removeprefix("stays on the bridge: ")
+            reason = reason.replace(finding.path, path).replace("|", "\\|")
+            yield f"- {repository.name}/{path}:{finding.line}, `{finding.construct}`: {reason}"
 
 
 def left_on_torch(report: Report) -> Iterator[str]:
@@ -87,6 +110,7 @@ def totals_of(page: str) -> dict[str, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("corpus", type=Path)
+    parser.add_argument("--form", choices=("auto", "bridge", "torch"), default="auto")
     parser.add_argument("--check", type=Path, metavar="FILE")
     arguments = parser.parse_args()
     lines = FALSE_ALARMS.read_text("utf-8").splitlines() if FALSE_ALARMS.exists() else []
@@ -96,12 +120,15 @@ def main() -> int:
         f"|---|{'---:|' * len(COLUMNS)}",
     ]
     total: Counter[str] = Counter()
+    stay: list[str] = []
     for repository in sorted(path for path in arguments.corpus.iterdir() if path.is_dir()):
-        numbers = measure(repository, known)  # type: ignore[arg-type]
+        report = analyse(discover([repository], root=repository), Options(arguments.form))
+        numbers = measure(report, repository, known)  # type: ignore[arg-type]
+        stay += staying(report, repository)
         total += numbers
         page.append(row(repository.name, numbers))
     page.append(row("total", total))
-    print("\n".join(page))
+    print("\n".join([*page, "", *stay]))
     if arguments.check is None:
         return 0
     before, now = totals_of(arguments.check.read_text("utf-8")), totals_of("\n".join(page))

@@ -220,11 +220,12 @@ class Context:
 
     def local(self, wanted: str, at: ast.AST) -> str:
         """As `free`, but a function may use a name of its file again that it does not read."""
-        function, loads = self.file.function(at), self.file.loads.get(wanted, ())
-        inside = any(function in self.file.ancestors(load) for load in loads)
-        if function is None or inside or wanted in self.file.scope_of(at).bindings:
+        function = self.file.function(at)
+        if function is None or wanted in self.file.scope_of(at).bindings:
             return self.free(wanted, at)
-        return wanted
+        loads = self.file.loads.get(wanted, ())
+        inside = any(function is each for load in loads for each in self.file.ancestors(load))
+        return self.free(wanted, at) if inside else wanted
 
     def _is_from_elsewhere(self, name: str) -> bool:
         """Whether code reads a name that nothing binds here, but perhaps an `import *`."""

@@ -25,7 +25,7 @@ from .api import (
     as_mixed_precision,
     as_sharding_strategy,
 )
-from .gradients import reduce_as_fsdp1
+from .gradients import average_on_gloo, reduce_as_fsdp1
 from .ignored import Ignored
 from .materialize import materialize_modules, own_modules
 from .mesh import ProcessGroups, build_mesh
@@ -168,7 +168,7 @@ def shard_unit(
     options, places = ready_to_shard(module, arguments, common, mesh)
     shard(unit, **options)
     reduce_as_fsdp1(unit)
-    after_sharding(unit, arguments, mesh)
+    after_sharding(unit, arguments)
     if arguments.use_orig_params:
         replace_parameters(successors(places))
 
@@ -220,11 +220,9 @@ def ready_to_shard(
     return options, places
 
 
-def after_sharding(unit: Any, arguments: Arguments, mesh: DeviceMesh) -> None:
+def after_sharding(unit: Any, arguments: Arguments) -> None:
     """What ``fully_shard`` has no options for."""
-    if mesh.device_type == "cpu":
-        # Some releases' gloo sums where it is asked to average (pytorch#162338).
-        unit.set_force_sum_reduction_for_comms(True)
+    average_on_gloo(unit)
     if as_backward_prefetch(arguments.backward_prefetch) is None:
         # A list replaces FSDP2's own choice, and a unit has itself already.
         unit.set_modules_to_backward_prefetch([unit])

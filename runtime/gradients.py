@@ -19,6 +19,7 @@ from .torch_private import (
     drop_unreduced_gradient,
     has_unreduced_gradient,
     keeps_unsharded_after_forward,
+    parameter_groups,
     show_sharded,
     syncs_gradients,
     units_of,
@@ -39,10 +40,17 @@ def reduce_as_fsdp1(unit: Any, *, plain: bool = False) -> None:
     - A unit that stays gathered shows its sharded parameters then, unless it is ``plain``: FSDP2's own forward would not
       show the gathered ones again.
     """
+    average_on_gloo(unit)
     _showing.add(unit)
     zeros = partial(acted, unit, "zero_gradients") if keeps(unit, "zero_gradients") else None
     reduce = partial(_reduce, filled=zeros, shows_sharded=not plain)
     around_backward(unit, _drop_what_was_cleared, reduce)
+
+
+def average_on_gloo(unit: Any) -> None:
+    """Some releases' gloo sums where it is asked to average (pytorch#162338): the sum is divided then."""
+    if any(group.mesh_info.mesh.device_type == "cpu" for group in parameter_groups(unit)):
+        unit.set_force_sum_reduction_for_comms(True)
 
 
 def show_unreduced(unit: FSDPModule) -> None:

@@ -124,7 +124,7 @@ def _each(
                 f"units() gave {unit.name or 'the model'} out to be sharded: call fully_shard(module, **options) "
                 "before the next one"
             )
-        after_sharding(module, own, mesh)
+        after_sharding(module, own)
         sharded.append(module)
         # Now, so that optimizers of before do not keep the whole model until the end.
         for context in _open:

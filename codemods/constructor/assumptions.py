@@ -80,6 +80,11 @@ _NORMS = (
     "no BatchNorm is in a unit of low precision: FSDP1 kept them in float32",
 )
 
+_DATACLASSES = (
+    "silent",
+    "no forward returns a dataclass: FSDP2 reduces no gradients of its tensors before torch 2.13",
+)
+
 
 def of(construction: Construction, form: Form, decision: Decision) -> Iterator[Found]:
     """The assumptions of one constructor, the silent ones first, and the places that rely on the wrapper."""
@@ -88,6 +93,8 @@ def of(construction: Construction, form: Form, decision: Decision) -> Iterator[F
     assumed = [(how, what) for how, what, word in _ASSUMED if not word or has(word)]
     if form.parts.get("mixed_precision") and form.parts.get("auto_wrap_policy"):
         assumed.insert(1, _NORMS)
+    if context.target < (2, 13) and "@dataclass" in text:
+        assumed.insert(1, _DATACLASSES)
     for how, what in assumed:
         yield Found(
             ASSUMPTION, construction.call, Action.REWRITE, f"{_HOW[how]} {what}", "fully_shard"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -22,9 +23,10 @@ from fsdp_migrate.codemods.rule import Edit, Import
 from fsdp_migrate.codemods.swap import written_out
 from fsdp_migrate.facts.file import root_of, values_given
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
+from fsdp_migrate.facts.reach import reach_of
 
 _BUILTINS = ("reversed", "list", "isinstance", "dict")
-_META = r"""["']meta["']|init_empty_weights|deferred_init|init_on_device|skip_init"""
+_META = re.compile(rb"""["']meta["']|init_empty_weights|deferred_init|init_on_device|skip_init""")
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +123,9 @@ def _parts(construction: Construction) -> dict[str, Part]:
     Raises:
         AtRunTime: if one has none, or the model may be on the meta device, where the runtime gives it memory.
     """
-    if construction.context.program.has(_META):
+    context = construction.context
+    paths = reach_of(context.program).of(context.file.path)
+    if any(_META.search(context.program.data(path)) for path in paths):
         raise AtRunTime("the model may be on the meta device")
     return parts_of(construction)
 

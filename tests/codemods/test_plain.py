@@ -49,6 +49,18 @@ def build(model, Block):
     )
 
 
+@pytest.mark.parametrize("imported", [True, False])
+def test_a_model_on_meta_in_a_file_without_fsdp(imported: bool, tmp_path: Path) -> None:
+    """The runtime gives it memory; what nothing connects with the constructor does not count."""
+    helper = (
+        "import torch\n\n\ndef empty(cls):\n    with torch.device('meta'):\n        return cls()\n"
+    )
+    text = f"from helper import empty\n{TRAIN}" if imported else TRAIN
+    files = {"train.py": text, "model.py": MODEL, "helper.py": helper}
+    after = analysed(tmp_path, files).after["train.py"]
+    assert ("in units(model):" in after) is imported
+
+
 USES = """\
 
 

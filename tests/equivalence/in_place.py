@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 from collections.abc import Callable
@@ -117,7 +118,10 @@ def a_state_dict_of_rank_0_is_sent_by_hand_and_loaded_on_every_rank() -> None:
 
 @check(2)
 def gradients_are_counted_in_a_plain_tensor() -> None:
-    """Which FSDP507 says of both forms: parameters are DTensors, and torch mixes them with no plain tensor."""
+    """Which FSDP507 says of both forms: parameters are DTensors, which newer releases mix with no plain tensor.
+
+    It raises, or it counts right: never another number.
+    """
 
     def count(module: nn.Module) -> torch.Tensor:
         module(*Transformer.batch(torch.Generator())).float().pow(2).mean().backward()
@@ -127,8 +131,8 @@ def gradients_are_counted_in_a_plain_tensor() -> None:
         return bad
 
     for shard in FORMS.values():
-        with pytest.raises((AssertionError, RuntimeError)):
-            count(shard(model()))
+        with contextlib.suppress(RuntimeError):
+            assert int(count(shard(model()))) == 0
 
 
 @check(2)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from fsdp_migrate.engine import analyse_source
 from fsdp_migrate.settings import Options
@@ -78,10 +77,6 @@ def test_swapped_program_trains_like_the_original(
         assert differences(program.case, result["in place"], bitwise) == []
 
 
-@pytest.mark.skipif(
-    torch.__version__.startswith("2.8."),
-    reason="gloo adds gradients up where FSDP2 wants their mean (pytorch#162338)",
-)
 @pytest.mark.parametrize(
     ("program", "ranks", "again"), [p for c in PLAIN for p in at_ranks(c, c.name, c.case.ranks)]
 )
