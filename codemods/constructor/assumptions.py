@@ -93,7 +93,7 @@ def of(construction: Construction, form: Form, decision: Decision) -> Iterator[F
     assumed = [(how, what) for how, what, word in _ASSUMED if not word or has(word)]
     if form.parts.get("mixed_precision") and form.parts.get("auto_wrap_policy"):
         assumed.insert(1, _NORMS)
-    if context.target < (2, 13) and "@dataclass" in text:
+    if context.target < (2, 13) and has("@dataclass"):
         assumed.insert(1, _DATACLASSES)
     for how, what in assumed:
         yield Found(

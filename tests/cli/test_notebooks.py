@@ -90,7 +90,7 @@ def test_cells_are_migrated_and_all_else_stays(real_cli: Cli, notebook: Path) ->
     ]
     model = cells[3]["source"]
     assert model[0] == "%%time\n"
-    assert "fully_shard(é, mp_policy=" in "".join(model)
+    assert "mp_policy=MixedPrecisionPolicy(" in "".join(model)
     assert model[-4:] == CELLS[3]["source"][-4:]
     for cell, old in zip(cells, CELLS, strict=True):
         assert {**cell, "source": 0} == {**old, "source": 0}

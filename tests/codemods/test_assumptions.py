@@ -35,7 +35,7 @@ MATTERS = {
     "torch.save(model.state_dict(), 'x')": "changes in silence unless its state_dict() is saved by",
     "with torch.autocast('cuda'): model(1)": "changes in silence unless autocast runs one forward a region",
     "@dataclass\n    class Output: ...": "changes in silence unless no forward returns a dataclass",
-    "with torch.no_grad(): model(1)": "raises an error unless nothing reads or changes parameters between",
+    "with torch.no_grad(): model(1)": "changes in silence unless nothing reads or changes parameters, or makes",
 }
 
 

@@ -18,7 +18,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 """
-SCALED = "mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16)"
+SCALED = "mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)"
 OFFLOADS = "CPUOffloadPolicy() if read() else OffloadPolicy()"
 SHARDED = "model = nn.Linear(2, 2)\nwith like_fsdp1(model):\n    fully_shard(model)\n"
 BECOMES = {
@@ -42,8 +42,8 @@ BECOMES = {
     "one of a table, which has a name": (
         'types = {"half": MixedPrecision(torch.float16)}.get(kind, MixedPrecision(torch.bfloat16))\n'
         "model = FSDP(nn.Linear(2, 2), mixed_precision=types)",
-        'types = {"half": MixedPrecisionPolicy(param_dtype=torch.float16)}'
-        ".get(kind, MixedPrecisionPolicy(param_dtype=torch.bfloat16))\n"
+        'types = {"half": MixedPrecisionPolicy(param_dtype=torch.float16, reduce_dtype=torch.float16)}'
+        ".get(kind, MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16))\n"
         "model = nn.Linear(2, 2)\nwith like_fsdp1(model): fully_shard(model, mp_policy=types)",
     ),
     "one that keeps its name": (
@@ -94,7 +94,7 @@ def test_a_policy_that_shares_its_line_stays(tmp_path: Path) -> None:
     text = "policy = ModuleWrapPolicy({nn.Linear}); other = 1\nmodel = FSDP(net, auto_wrap_policy=policy)\n"
     after = analysed(tmp_path, HEAD + text).after["train.py"]
     assert "\npolicy = ModuleWrapPolicy({nn.Linear}); other = 1\n" in after
-    assert "        if isinstance(module, nn.Linear):\n" in after
+    assert "        if module is not net and isinstance(module, nn.Linear):\n" in after
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_policy_that_another_file_imports_and_hands_back(tmp_path: Path) -> No
     other = "from train import own\n\npolicy = own\n"
     after = analysed(tmp_path, {"train.py": f"{HEAD}{made}\n{use}", "other.py": other}).after
     assert f"\n{made}\nfrom other import policy\n" in after["train.py"]
-    assert "        if isinstance(module, nn.Linear):\n" in after["train.py"]
+    assert "        if module is not model and isinstance(module, nn.Linear):\n" in after["train.py"]
 
 
 COMMENTS = {

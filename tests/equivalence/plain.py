@@ -225,6 +225,10 @@ def _programs() -> Iterator[Program]:
     yield program("plain-partial-units", f"{zero2}, {_BY_BLOCK}", body=partial)
     yield program("plain-wrap", zero2, body=_WRAPPED)
     yield program(
+        "plain-param-dtype-only",
+        f"mixed_precision=MixedPrecision(param_dtype=torch.bfloat16), {_BY_BLOCK}",
+    )
+    yield program(
         "plain-norms",
         "auto_wrap_policy=ModuleWrapPolicy({nn.Conv2d}), mixed_precision=MixedPrecision(torch.bfloat16, torch.float32, "
         "torch.bfloat16)",

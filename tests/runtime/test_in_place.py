@@ -420,7 +420,8 @@ def test_a_program_that_needs_nothing_counts_nothing() -> None:
 
 
 def test_each_quirk_can_be_switched_off() -> None:
-    off = {name: False for name in inspect.signature(like_fsdp1).parameters if name != "model"}
+    parameters = inspect.signature(like_fsdp1).parameters.values()
+    off = {each.name: False for each in parameters if isinstance(each.default, bool)}
     model = Net()
     model.stem.weight.no_decay = True  # type: ignore[attr-defined]
     literal(model, **off)

@@ -130,7 +130,7 @@ from model import Net
 
 precision = MixedPrecisionPolicy()
 if torch.cuda.is_bf16_supported():
-    precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
 model = Net()
 with like_fsdp1(model):
     fully_shard(model, mp_policy=precision)
