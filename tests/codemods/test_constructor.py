@@ -98,7 +98,9 @@ SHOWN = {
     ),
     "mixed precision that casts no inputs": (
         "FSDP(model, mixed_precision=MixedPrecision(torch.bfloat16, cast_root_forward_inputs=False))",
-        "fully_shard(\n    model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16, cast_forward_inputs=False)\n)",
+        "fully_shard(\n"
+        "    model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16, "
+        "cast_forward_inputs=False)\n)",
     ),
     "classes": (
         f"FSDP(model, {BY_BLOCK})",
@@ -107,7 +109,8 @@ SHOWN = {
     ),
     "several classes": (
         "FSDP(model, auto_wrap_policy=partial(transformer_auto_wrap_policy, transformer_layer_cls={Block, nn.Linear}))",
-        "for module in reversed(list(model.modules())):\n    if module is not model and isinstance(module, (Block, nn.Linear)):\n"
+        "for module in reversed(list(model.modules())):\n"
+        "    if module is not model and isinstance(module, (Block, nn.Linear)):\n"
         "        fully_shard(module)\nfully_shard(model)",
     ),
     "classes of which nothing is known": (
@@ -188,7 +191,8 @@ NAMED = {
     "names that the new code reads": (
         "low = torch.bfloat16\nlocal = int(rank)\ndp = mesh['dp']\np = MixedPrecision(param_dtype=low)\n"
         "model = FSDP(model, mixed_precision=p, device_id=local, device_mesh=dp)\n",
-        "low = torch.bfloat16\nlocal = int(rank)\ndp = mesh['dp']\np = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=low)\n"
+        "low = torch.bfloat16\nlocal = int(rank)\ndp = mesh['dp']\n"
+        "p = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=low)\n"
         "torch.cuda.set_device(local)\nwith like_fsdp1(model):\n    fully_shard(model, mp_policy=p, mesh=dp)\n",
     ),
     "a class behind a name": (
@@ -205,7 +209,8 @@ NAMED = {
     ),
     "mixed precision that may be None": (
         "p = MixedPrecision(torch.bfloat16)\nif x:\n    p = None\nmodel = FSDP(model, mixed_precision=p)\n",
-        "p = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)\nif x:\n    p = MixedPrecisionPolicy()\n"
+        "p = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)\nif x:\n"
+        "    p = MixedPrecisionPolicy()\n"
         "with like_fsdp1(model):\n    fully_shard(model, mp_policy=p)\n",
     ),
     "the current device, where there is one": (

@@ -118,7 +118,9 @@ def test_a_policy_that_another_file_imports_and_hands_back(tmp_path: Path) -> No
     other = "from train import own\n\npolicy = own\n"
     after = analysed(tmp_path, {"train.py": f"{HEAD}{made}\n{use}", "other.py": other}).after
     assert f"\n{made}\nfrom other import policy\n" in after["train.py"]
-    assert "        if module is not model and isinstance(module, nn.Linear):\n" in after["train.py"]
+    assert (
+        "        if module is not model and isinstance(module, nn.Linear):\n" in after["train.py"]
+    )
 
 
 COMMENTS = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import io
 from collections.abc import Callable
@@ -131,8 +130,11 @@ def gradients_are_counted_in_a_plain_tensor() -> None:
         return bad
 
     for shard in FORMS.values():
-        with contextlib.suppress(RuntimeError):
-            assert int(count(shard(model()))) == 0
+        try:
+            counted = int(count(shard(model())))
+        except (AssertionError, RuntimeError):  # torch's own
+            continue
+        assert counted == 0
 
 
 @check(2)
