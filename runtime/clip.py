@@ -42,7 +42,7 @@ def clip_grad_norm_(
     """
     if _clips_itself(parameters):
         more = () if norm_type == 2.0 else (norm_type,)
-        norm: torch.Tensor = parameters.clip_grad_norm_(max_norm, *more)  # type: ignore[union-attr]
+        norm: torch.Tensor = parameters.clip_grad_norm_(max_norm, *more)  # type: ignore[union-attr,operator]
         return norm
     if isinstance(parameters, nn.Module):
         parameters = _resharded(parameters).parameters()

@@ -53,7 +53,9 @@ def policy(construction: Construction, value: ast.expr) -> Part:
         names = _names_of(condition.body, condition.args.args[0].arg)
         if not all(is_same(context, name, construction.call) for name in names):
             raise AtRunTime("auto_wrap_policy: its names mean something else at the constructor")
-        classes = [n for n in ast.walk(condition.body) if isinstance(n, ast.Attribute | ast.Name)]
+        classes: list[ast.expr] = [
+            node for node in ast.walk(condition.body) if isinstance(node, ast.Attribute | ast.Name)
+        ]
         units, which = _of_loop(context, condition), "that meets the condition"
     else:
         classes = named_classes(construction)
