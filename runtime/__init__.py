@@ -29,15 +29,14 @@ from .api import (
     TrainingState,
 )
 from .bridge import FullyShardedDataParallel
-from .class_names import keep_class_names
 from .clip import clip_grad_norm_
 from .forms import is_sharded, unwrap
 from .gather import local_shard
-from .gradients import fill_unused_gradients, no_sync
+from .gradients import no_sync
 from .in_place import like_fsdp1, units
 from .materialize import materialize
 from .mesh import build_mesh
-from .older_optimizers import StaleParameter, replace_in_optimizers
+from .older_optimizers import StaleParameter
 from .optimizer_keys import rekey_optim_state_dict
 from .optimizer_state import (
     flatten_sharded_optim_state_dict,
@@ -55,7 +54,6 @@ from .state_dict_types import (
     get_state_dict_type,
     set_state_dict_type,
     state_dict_type,
-    use_full_state_dicts,
 )
 from .summon import summon_full_params
 from .sync import broadcast_module_states
@@ -82,16 +80,13 @@ __all__ = [
     "StateDictSettings", "StateDictType", "TrainingState", "UnsupportedInFSDP2",
     "_module_wrap_policy", "_or_policy", "always_wrap_policy", "api", "broadcast_module_states",
     "build_mesh", "cast_buffers", "clip_grad_norm_", "default_auto_wrap_policy", "enable_wrap",
-    "fill_unused_gradients", "flatten_sharded_optim_state_dict", "full_optim_state_dict",
-    "fully_sharded_data_parallel", "get_state_dict_type", "is_sharded",
-    "keep_class_names",
-    "lambda_auto_wrap_policy", "like_fsdp1", "local_shard", "materialize", "no_sync",
-    "optim_state_dict", "optim_state_dict_to_load",
-    "rekey_optim_state_dict", "replace_in_optimizers", "run_in_full_precision",
-    "scatter_full_optim_state_dict", "set_state_dict_type", "shard_full_optim_state_dict", "sharded_grad_scaler",
+    "flatten_sharded_optim_state_dict", "full_optim_state_dict", "fully_sharded_data_parallel",
+    "get_state_dict_type", "is_sharded", "lambda_auto_wrap_policy", "like_fsdp1", "local_shard",
+    "materialize", "no_sync", "optim_state_dict", "optim_state_dict_to_load",
+    "rekey_optim_state_dict", "run_in_full_precision", "scatter_full_optim_state_dict",
+    "set_state_dict_type", "shard_full_optim_state_dict", "sharded_grad_scaler",
     "sharded_optim_state_dict", "size_based_auto_wrap_policy", "state_dict_type",
-    "summon_full_params", "transformer_auto_wrap_policy", "units",
-    "unwrap", "use_full_state_dicts", "wrap",
+    "summon_full_params", "transformer_auto_wrap_policy", "units", "unwrap", "wrap",
 ]  # fmt: skip
 
 warn_of_newer_torch(torch.__version__)

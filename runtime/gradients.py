@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -25,25 +25,23 @@ from .torch_private import (
     units_of,
 )
 
-Model = TypeVar("Model", bound=nn.Module)
 # The units whose gradients are in `p.grad` before they are reduced.
 _showing: WeakSet[FSDPModule] = WeakSet()
 
 
-def reduce_as_fsdp1(unit: Any, *, plain: bool = False) -> None:
+def reduce_as_fsdp1(unit: Any) -> None:
     """Makes the backward of ``unit`` give the gradients that FSDP1's gives.
 
     - FSDP1 reduces the gradient of a whole unit: a parameter that took no part has zeros as soon as another of its unit
       has a gradient, also if ranks use different parameters.
     - A gradient that is not reduced yet (``no_sync``) is in ``p.grad``, and gone where the program sets that to None or
       to zero. FSDP2 keeps it to itself: a placeholder shows whether that happened.
-    - A unit that stays gathered shows its sharded parameters then, unless it is ``plain``: FSDP2's own forward would not
-      show the gathered ones again.
+    - A unit that stays gathered shows its sharded parameters then.
     """
     average_on_gloo(unit)
     _showing.add(unit)
     zeros = partial(acted, unit, "zero_gradients") if keeps(unit, "zero_gradients") else None
-    reduce = partial(_reduce, filled=zeros, shows_sharded=not plain)
+    reduce = partial(_reduce, filled=zeros, shows_sharded=True)
     around_backward(unit, _drop_what_was_cleared, reduce)
 
 
@@ -117,20 +115,6 @@ def _reduce(
             show_sharded(group)
         if used:
             _show_unreduced(group)
-
-
-def fill_unused_gradients(model: Model) -> Model:
-    """From now on unused parameters of units that have gradients get zeros in backward, as under FSDP1. Returns
-    ``model``.
-
-    ``fully_shard`` leaves ``None`` there, so that the optimizer passes them by where FSDP1's applied weight decay and
-    momentum, and its reduction hangs or mixes gradients up where ranks use different parameters. Call it behind the
-    last ``fully_shard``.
-    """
-    for unit in units_of(model):
-        if unit not in _showing:
-            reduce_as_fsdp1(unit, plain=True)
-    return model
 
 
 def _show_unreduced(group: Any) -> None:

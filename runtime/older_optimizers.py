@@ -44,16 +44,6 @@ class _Stale(nn.Parameter):
         return "a parameter that sharding has replaced"
 
 
-def replace_in_optimizers(former: Mapping[str, nn.Parameter], model: nn.Module) -> None:
-    """Gives optimizers the parameters of a model that ``fully_shard`` has sharded, for those that it had before, by name.
-
-    FSDP1 kept the parameters of optimizers that are older than it with ``use_orig_params=True``.
-    """
-    watch()
-    now = dict(model.named_parameters(remove_duplicate=False))
-    replace_parameters({p: now[name] for name, p in former.items() if now[name] is not p})
-
-
 def replace_parameters(
     successors: Mapping[torch.Tensor, nn.Parameter], attributes: bool = True
 ) -> int:

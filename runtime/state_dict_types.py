@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -35,7 +35,6 @@ from .still_fsdp1 import or_fsdp1s
 from .torch_private import torch_asks_for_state, units_of
 from .views import unit_of
 
-Model = TypeVar("Model", bound=nn.Module)
 # Of every module of every unit that has its hooks. Without a type it does as FSDP2 has it.
 _in_force: WeakKeyDictionary[nn.Module, StateDictSettings | None] = WeakKeyDictionary()
 
@@ -104,20 +103,6 @@ def follow_default_type(unit: nn.Module) -> None:
     """Gives a new unit what FSDP1's have from the start: whole tensors in and out."""
     for each in own_modules(unit, ()):
         _follow(each, default_settings())
-
-
-def use_full_state_dicts(model: Model) -> Model:
-    """From now on ``state_dict()`` gives whole tensors and ``load_state_dict()`` takes them, as under FSDP1. Returns
-    ``model``.
-
-    For models of ``fully_shard``, whose own are of DTensors, so that ``torch.save`` writes one rank's shards. All
-    ranks must call ``state_dict()``. It holds also for a module around ``model``. Call it behind the last
-    ``fully_shard``; code that knows that a model is sharded has torch's ``get_model_state_dict``.
-    """
-    for unit in units_of(model):
-        if _in_force.get(unit) is None:
-            follow_default_type(unit)
-    return model
 
 
 def _follow(module: nn.Module, settings: StateDictSettings) -> None:

@@ -124,10 +124,10 @@ def unused_parameters_get_the_zeros_that_fsdp1_gave() -> None:
 @check(2)
 def gradients_are_filled_where_a_unit_has_some() -> None:
     model = frozen()
-    for part in model.parts:
-        fully_shard(part)
-    fully_shard(model)
-    runtime.fill_unused_gradients(model)
+    with runtime.like_fsdp1(model):
+        for part in model.parts:
+            fully_shard(part)
+        fully_shard(model)
     model(torch.ones(2, 6), 0).sum().backward()
     filled = {name for name, p in model.named_parameters() if p.grad is not None}
     everything = {name for name, _ in model.named_parameters()}
@@ -169,14 +169,13 @@ def the_local_type_may_be_set_and_is_refused_where_it_is_used() -> None:
 
 
 @check(2)
-def a_plain_models_own_state_dicts_are_whole_wherever_they_are_called() -> None:
+def a_models_own_state_dicts_are_whole_wherever_they_are_called() -> None:
     torch.manual_seed(0)
     whole = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3)).state_dict()
     model = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3))
-    fully_shard(model[0])
-    fully_shard(model)
-    assert isinstance(model.state_dict()["0.weight"], DTensor)
-    assert runtime.use_full_state_dicts(model) is model
+    with runtime.like_fsdp1(model):
+        fully_shard(model[0])
+        fully_shard(model)
     around = nn.ModuleDict({"model": model})
     around.load_state_dict({f"model.{name}": value for name, value in whole.items()})
     for prefix, module in (("", model), ("model.", around)):
@@ -188,5 +187,4 @@ def a_plain_models_own_state_dicts_are_whole_wherever_they_are_called() -> None:
     assert isinstance(get_model_state_dict(model)["0.weight"], DTensor)  # as its options say
     with runtime.state_dict_type(model, runtime.StateDictType.SHARDED_STATE_DICT):
         assert isinstance(model.state_dict()["0.weight"], DTensor)
-    runtime.use_full_state_dicts(model)  # once is enough
     assert torch.equal(model.state_dict()["0.weight"], whole["0.weight"])

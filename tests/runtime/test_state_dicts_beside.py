@@ -27,6 +27,12 @@ def partly_ignored(api: Any) -> nn.Module:
     return unit(api, parts, ignored_modules=[parts[0]])
 
 
+def in_place(model: nn.Module) -> nn.Module:
+    with runtime.like_fsdp1(model):
+        fully_shard(model)
+    return model
+
+
 def test_warnings() -> None:
     def told(model: nn.Module) -> set[str]:
         with warnings.catch_warnings(record=True) as caught:
@@ -36,7 +42,7 @@ def test_warnings() -> None:
         return {text for text in texts if "NO_SHARD" in text}
 
     assert told(unit(runtime, nn.Linear(2, 2))) == told(unit(fsdp, nn.Linear(2, 2)))
-    assert not told(runtime.use_full_state_dicts(fully_shard(nn.Linear(2, 2))))
+    assert told(in_place(nn.Linear(2, 2))) == told(unit(fsdp, nn.Linear(2, 2)))
 
 
 def test_names_of_what_does_not_fit() -> None:
@@ -65,15 +71,13 @@ def test_types_of_a_model_that_is_not_the_bridges() -> None:
     assert isinstance(state["bias"], DTensor)
     model.load_state_dict(state)
     runtime.set_state_dict_type(model, sharded)
-    runtime.use_full_state_dicts(model)
     assert runtime.get_state_dict_type(model).state_dict_type == sharded
 
 
 def test_loading_after_an_evaluation() -> None:
-    model = runtime.use_full_state_dicts(fully_shard(nn.Linear(2, 2, bias=False)))
+    model = in_place(nn.Linear(2, 2, bias=False))
     with torch.no_grad():
         model(torch.ones(1, 2))
-    assert not isinstance(model.weight, DTensor)  # a root keeps its parameters
     model.load_state_dict({"weight": torch.ones(2, 2)})
     with torch.no_grad():
         assert (model(torch.ones(1, 2)) == 2).all()

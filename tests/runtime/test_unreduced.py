@@ -187,11 +187,10 @@ dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 models = [nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))]
 optimizers = [optim.SGD(model.parameters(), lr=0.1) for model in models]
 models[1][0].other_name = models[1][0].weight
-unsharded = dict(models[1].named_parameters(remove_duplicate=False))
-from fsdp_migrate.runtime import FullyShardedDataParallel, fully_shard, replace_in_optimizers
+from fsdp_migrate.runtime import FullyShardedDataParallel, fully_shard, like_fsdp1
 models[0] = FullyShardedDataParallel(models[0], use_orig_params=True)
-fully_shard(models[1][0], mesh=init_device_mesh("cpu", (1,)))
-replace_in_optimizers(unsharded, models[1])
+with like_fsdp1(models[1]):
+    fully_shard(models[1][0], mesh=init_device_mesh("cpu", (1,)))
 for model, optimizer in zip(models, optimizers):
     assert optimizer.param_groups[0]["params"] == list(model.parameters())
 assert models[1][1].weight.numel() == 4  # which is not sharded
