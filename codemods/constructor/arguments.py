@@ -260,13 +260,19 @@ def _sync(construction: Construction, value: ast.expr) -> Part:
     if construction.constant(value) is False:
         return Part("nothing is broadcast, as by default")
     others = (construction.value("device_mesh"), construction.value("process_group"))
-    if construction.constant(value) is not True or others != (None, None):
+    context, sure = construction.context, construction.constant(value) is True
+    written = [
+        node for each in (value, construction.value("device_id")) if each for node in ast.walk(each)
+    ]
+    names_fsdp1 = any(node in context.references for node in written)
+    if others != (None, None) or names_fsdp1 or not (sure or is_pure(context, value)):
         raise AtRunTime("sync_module_states: the runtime broadcasts before it shards")
     device = construction.value("device_id")
-    where = "" if device is None else f", device={construction.context.source(device)}"
+    where = "" if device is None else f", device={context.source(device)}"
+    line = f"broadcast_module_states({{model}}{where})"
     return Part(
         "parameters and buffers are broadcast from rank 0 before the model is sharded",
-        above=(f"broadcast_module_states({{model}}{where})",),
+        above=(line if sure else f"if {context.source(value)}:\n    {line}",),
         imports=(Import(RUNTIME, "broadcast_module_states", construction.call.func),),
     )
 

@@ -8,6 +8,7 @@ keeps every BatchNorm in full precision.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
 
 from fsdp_migrate.codemods.constructor.construction import Argument, Construction
@@ -41,7 +42,7 @@ _FIELDS = (
 )
 _TYPES = ("param_dtype", "reduce_dtype")
 # Where a model may get a BatchNorm from: FSDP1, given a policy, makes it a unit in full precision.
-_NORMS = ("BatchNorm", "batch_norm", "torchvision", "timm")
+_NORMS = re.compile(r"BatchNorm|batch_norm|\btorchvision\.models|\btimm\b")
 
 
 def say(construction: Construction, argument: Argument) -> tuple[Rule, str]:
@@ -79,7 +80,8 @@ def precision(construction: Construction, value: ast.expr) -> Part:
         AtRunTime: if it needs the runtime, or is known only when the program runs.
     """
     context, has_policy = construction.context, construction.value("auto_wrap_policy") is not None
-    if has_policy and any(reach_of(context.program).has_word(word) for word in _NORMS):
+    reach = reach_of(context.program)
+    if has_policy and any(_NORMS.search(reach.text(path)) for path in reach.of(context.file.path)):
         raise AtRunTime("mixed_precision: the runtime keeps BatchNorms in full precision")
     made = rewritten(
         context,

@@ -78,10 +78,6 @@ class Reach:
         """Whether a file is a test."""
         return _TEST.search(path) is not None
 
-    def has_word(self, word: str) -> bool:
-        """Whether any file of the run has a word in its text."""
-        return bool(self._holding(word))
-
     def _holding(self, word: str) -> set[str]:
         """The files of the run with a word in their text."""
         if word not in self._holders:
