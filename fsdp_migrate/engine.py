@@ -6,10 +6,10 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fsdp_migrate.discover import Discovered, mentions_fsdp
 from fsdp_migrate.findings import Action, Problem
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fsdp_migrate.facts.file import File
     from fsdp_migrate.migration import Outcome
 
+Watch = Callable[[Sequence[Any]], Iterable[Any]]
 # How long one file may take.
 SECONDS = 60.0
 BYTES_A_SECOND = 10_000  # the slowest file known takes a fifth of that time
@@ -38,8 +39,13 @@ BYTES_A_SECOND = 10_000  # the slowest file known takes a fifth of that time
 def analyse(
     files: Discovered | Sequence[Path],
     options: Options | None = None,
+    watch: Watch = iter,
 ) -> Report:
-    """Analyses files together and reports every FSDP1 construct in them, and as errors what cannot be read or parsed."""
+    """Analyses files together and reports every FSDP1 construct in them, and as errors what cannot be read or parsed.
+
+    Args:
+        watch: gives out the files that mention FSDP, one after the other, and may tell how far that is.
+    """
     started = time.perf_counter()
     paths = files.files if isinstance(files, Discovered) else list(files)
     report = Report(files=len(paths))
@@ -54,7 +60,7 @@ def analyse(
             report.errors.append(source)
     if sources and isinstance(files, Discovered):
         paths = [*paths, *files.others()]
-    _analyse(sources, paths, options or Options(), report)
+    _analyse(sources, paths, options or Options(), report, watch)
     report.seconds = time.perf_counter() - started
     return report
 
@@ -86,6 +92,7 @@ def _analyse(
     paths: Sequence[Path],
     options: Options,
     report: Report,
+    watch: Watch = iter,
 ) -> None:
     report.candidates = len(sources)
     if sources:
@@ -122,7 +129,7 @@ def _analyse(
 
             outcomes = in_processes(work, files, options.jobs)
         else:
-            outcomes = [work(each) for each in files]
+            outcomes = [work(each) for each in watch(files)]
         _collect([*outcomes, *_configurations(settings, options)], options, report)
         if not options.only_checks:
             _vendor([source for _, source in files], outcomes, report)

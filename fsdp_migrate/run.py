@@ -15,7 +15,13 @@ from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options, Settings, load_settings, split_codes
 from fsdp_migrate.source import Source, parse_problem, read_source, source_from_bytes
 from fsdp_migrate.views import rendered, text
-from fsdp_migrate.views.terminal import Stream, wants_colour, write_bytes, write_text
+from fsdp_migrate.views.terminal import (
+    Stream,
+    wants_colour,
+    with_progress,
+    write_bytes,
+    write_text,
+)
 
 EMPTY = "the file is empty: nothing to migrate"
 
@@ -111,7 +117,7 @@ def _analyse(request: Request, options: Options, settings: Settings) -> Report:
     found = discover([Path(path) for path in request.paths], exclude, settings.root)
     if not (request.only_checks or request.from_hook):
         _answer_for_named(found)
-    report = analyse(found, options)
+    report = analyse(found, options, with_progress)
     baseline = request.baseline or settings.baseline
     if request.only_checks and baseline and not request.write_baseline:
         from fsdp_migrate.baseline import pass_known
