@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
@@ -116,11 +117,31 @@ def adopt(unit: Any, record: Record, is_outermost: bool) -> None:
         follow_default_type(unit)
     if _has_own_hooks(unit):
         _hooked_before.add(unit)
+    if is_outermost:
+        _warn_of_hidden_names(unit)
     own = vars(unit).get("forward")
     sharded: Any = type(unit)
     unit.__class__ = _class_of(sharded, keeps(unit, "class_names"))
     if own is not None:
         vars(unit)["forward"] = _gathered(own, lambda *args, **kwargs: own(*args, **kwargs), unit)
+
+
+# What FSDP1's wrapper answered by itself, whatever the module in it had of that name.
+_HIDDEN = ("module", "no_sync", "clip_grad_norm_", "zero_grad", "eval", "state_dict")
+
+
+def _warn_of_hidden_names(model: nn.Module) -> None:
+    """Says which names mean the model's own now: without a wrapper nothing is in front of them."""
+    classes = type(model).__mro__  # FSDP2's class, FSDPModule, the model's own
+    own = classes[2 : classes.index(nn.Module)]
+    given = {name for cls in own for name in vars(cls)} | vars(model).keys() | model._modules.keys()
+    names = [name for name in _HIDDEN if name in given]
+    if names:
+        warnings.warn(
+            f"{classes[2].__name__} has {' and '.join(names)} of its own, which FSDP1's wrapper hid: asked for on the "
+            "model they are its own now. Rename them, or use --form bridge (fsdp-migrate explain FSDP005)",
+            stacklevel=4,
+        )
 
 
 def _has_own_hooks(unit: nn.Module) -> bool:

@@ -475,6 +475,32 @@ def test_nested_constructors() -> None:
     assert not model.blocks[0].check_is_root()
 
 
+class Hiding(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.module = nn.Linear(4, 4)
+
+    def clip_grad_norm_(self, limit: float) -> torch.Tensor:
+        return torch.tensor(-1.0)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_names_that_the_wrapper_hid_are_warned_of(inside: bool) -> None:
+    model = nn.Sequential(Hiding()) if inside else Hiding()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with like_fsdp1(model):
+            for block in model.modules() if inside else ():
+                if isinstance(block, Hiding):
+                    fully_shard(block)
+            fully_shard(model)
+    said = [str(each.message) for each in caught if "FSDP005" in str(each.message)]
+    assert len(said) == (
+        not inside
+    )  # FSDP1 put a wrapper around that one as well, and nobody asks it
+    assert inside or "Hiding has module and clip_grad_norm_ of its own" in said[0]
+
+
 # torch #
 
 _UNTOUCHED = """
