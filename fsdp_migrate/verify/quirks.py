@@ -63,7 +63,7 @@ class Line:
         """What it did, and what follows from it, in one line."""
         start = f"{self.place} {self.call}:"
         if self.may_go:
-            return f"{start} nothing: the line may go (dedent its block)"
+            return f"{start} nothing: the line may go (dedent its block), where no code compares names of classes"
         did = "; ".join(_words(name, **done) for name, done in self.acted.items())
         rest = f"; nothing else: `{self.edit}` says so" if self.edit else ""
         return f"{start} {did}{rest}"
@@ -100,6 +100,10 @@ def _of_rank(records: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return places
 
 
+# A name that is compared leaves no trace: whether it was needed is not known.
+_UNSEEN = "class_names"
+
+
 def _line(place: str, ranks: list[dict[str, dict[str, Any]]], root: Path) -> Line:
     found = [rank[place] for rank in ranks if place in rank]
     off, known = {name for one in found for name in one["off"]}, found[0]["known"]
@@ -110,7 +114,7 @@ def _line(place: str, ranks: list[dict[str, dict[str, Any]]], root: Path) -> Lin
             most["count"] = max(most["count"], done["count"])
             most["examples"] = _together(most["examples"], done["examples"])
     acted = {name: acted[name] for name in dict.fromkeys([*known, *acted]) if name in acted}
-    idle = tuple(name for name in known if name not in off and name not in acted)
+    idle = tuple(name for name in known if name not in {*off, *acted, _UNSEEN})
     call = _call_at(place, root)
     edit = _switched_off(call, idle) if acted and idle else ""
     return Line(place, ast.unparse(call), acted, idle, edit)

@@ -47,7 +47,8 @@ def told(folder: Path, *ranks: list[dict[str, Any]]) -> list[str]:
 def test_what_nothing_needed_may_go(tmp_path: Path) -> None:
     idle = record("train.py:4", zero_gradients=(0, []))
     assert told(tmp_path, [idle], [idle]) == [
-        "train.py:4 like_fsdp1(model): nothing: the line may go (dedent its block)"
+        "train.py:4 like_fsdp1(model): nothing: the line may go (dedent its block), "
+        "where no code compares names of classes"
     ]
     assert told(tmp_path, [], []) == []
 
@@ -57,7 +58,7 @@ def test_a_quirk_is_needed_if_any_rank_needed_it(tmp_path: Path) -> None:
     other = record("train.py:4", zero_gradients=(9, ["b", "c", "d"]))
     assert told(tmp_path, [one], [other]) == [
         "train.py:4 like_fsdp1(model): zero gradients for 4 parameters (a, b, c, ...); 2 whole state dicts; "
-        "nothing else: `like_fsdp1(model, class_names=False, interface=False)` says so"
+        "nothing else: `like_fsdp1(model, interface=False)` says so"
     ]
 
 
@@ -102,7 +103,10 @@ def test_every_report_says_what_the_run_needed(programs: Path, tmp_path: Path) -
         "bias); 1 name of FSDP1's interface (no_sync); nothing else: "
         "`like_fsdp1(model, class_names=False, whole_state_dicts=False)` says so"
     )
-    second = "recorded.py:13 like_fsdp1(models[2]): nothing: the line may go (dedent its block)"
+    second = (
+        "recorded.py:13 like_fsdp1(models[2]): nothing: the line may go (dedent its block), "
+        "where no code compares names of classes"
+    )
     lines = result.stdout.splitlines()
     assert lines[-3:-1] == [first, second]
     assert lines[-1].startswith("same:")
