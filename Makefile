@@ -5,7 +5,7 @@
 # make coverage  which lines and branches the tests of `make test` run, and whether they are enough
 # make torches  training as under FSDP1 on older releases of torch
 # make gpu    the tests that need a GPU
-# make fixtures  the bundled programs, migrated anew
+# make fixtures  the gallery of diffs, from the bundled programs
 # make lines  how long the code is, and what it may be
 # make dev    an editable install, and the commit hooks
 # make docs   the documentation as a site, in build/site
@@ -99,10 +99,7 @@ torch-%: .venv-torch-%/.installed
 
 # What the tool makes of the bundled programs, written anew: read the difference before it is committed.
 fixtures: $(STAMP)
-	for case in fixtures/*/; do \
-	    rm -rf $$case/migrated && cp -r $$case/original $$case/migrated && \
-	    $(BIN)/fsdp-migrate $$case/migrated --allow-dirty || exit 1; \
-	done
+	$(BIN)/python -m tests.gallery
 
 docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt ".[docs]"

@@ -30,6 +30,11 @@ RUNS = [
 ]
 
 
+def python_files(folder: Path) -> dict[str, Path]:
+    """The Python files below a folder, by their names relative to it."""
+    return {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*.py"))}
+
+
 def program_texts(root: Path) -> tuple[str, ...]:
     """The files of a program: two forms of it that are written alike need not both be trained."""
     files = sorted(root.rglob("*.py"))

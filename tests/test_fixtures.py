@@ -1,4 +1,4 @@
-"""The bundled programs: what the tool makes of them is what is beside them, to the byte."""
+"""The bundled programs: what the tool makes of them is what docs/gallery shows, to the byte."""
 
 from __future__ import annotations
 
@@ -6,33 +6,17 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from fsdp_migrate.codemods.edit.text import comments
 from fsdp_migrate.engine import analyse
-from fsdp_migrate.report import Report
-from fsdp_migrate.settings import Options
 
-from .bundled import CASES, FIXTURES
+from .bundled import CASES, FIXTURES, python_files
+from .gallery import GALLERY, migrated, pages, write_migrated
 
 FSDP_MIGRATE = Path(sys.executable).parent / "fsdp-migrate"
-
-
-def python_files(folder: Path) -> dict[str, Path]:
-    return {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*.py"))}
-
-
-@cache
-def run(folder: Path, form: str = "auto") -> tuple[Report, dict[str, bytes]]:
-    """What the tool makes of the files of a folder."""
-    files = python_files(folder)
-    report = analyse(list(files.values()), Options(form))
-    assert not report.errors
-    after = {change.path: change.after for change in report.changes}
-    return report, {name: after.get(path, path.read_bytes()) for name, path in files.items()}
 
 
 def test_there_are_cases() -> None:
@@ -40,17 +24,15 @@ def test_there_are_cases() -> None:
     assert {"policies", "strategies", "groups", "precision", "rank0_loading"} <= set(CASES)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_migrating_the_original_gives_the_migrated_program(case: str) -> None:
+@pytest.mark.parametrize("name", pages())
+def test_the_gallery_shows_what_the_tool_makes(name: str) -> None:
     """If this fails, and the new program is better: `make fixtures`."""
-    _, result = run(FIXTURES / case / "original")
-    migrated = python_files(FIXTURES / case / "migrated")
-    assert result == {name: path.read_bytes() for name, path in migrated.items()}
+    assert (GALLERY / name).read_text("utf-8") == pages()[name]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_diff_applies_with_git(case: str, tmp_path: Path) -> None:
-    original, migrated = FIXTURES / case / "original", FIXTURES / case / "migrated"
+    original = FIXTURES / case / "original"
     program = tmp_path / "program"  # not at the top of the project: its modules sort as others do
     for name, path in python_files(original).items():
         target = program / name
@@ -70,13 +52,13 @@ def test_the_diff_applies_with_git(case: str, tmp_path: Path) -> None:
     subprocess.run(
         ["git", "apply", "-"], cwd=tmp_path, input=diff.stdout, check=True, env=environment
     )
-    for name, path in python_files(migrated).items():
-        assert (program / name).read_bytes() == path.read_bytes()
+    for name, content in migrated(case)[1].items():
+        assert (program / name).read_bytes() == content
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_second_run_changes_nothing(case: str) -> None:
-    report, _ = run(FIXTURES / case / "migrated")
+def test_a_second_run_changes_nothing(case: str, tmp_path: Path) -> None:
+    report = analyse([*python_files(write_migrated(case, tmp_path)).values()])
     assert report.changes == []
     assert report.is_done, "FSDP1 of torch is used nowhere, and nothing is left for a person"
 
@@ -84,7 +66,7 @@ def test_a_second_run_changes_nothing(case: str) -> None:
 @pytest.mark.parametrize("form", ["auto", "bridge"])
 @pytest.mark.parametrize("case", CASES)
 def test_no_comment_is_lost(case: str, form: str) -> None:
-    _, result = run(FIXTURES / case / "original", form)
+    _, result = migrated(case, form)
     for name, path in python_files(FIXTURES / case / "original").items():
         before, after = comments(path.read_text("utf-8")), comments(result[name].decode())
         assert not Counter(before) - Counter(after)
@@ -92,7 +74,7 @@ def test_no_comment_is_lost(case: str, form: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_bridge_changes_nothing_but_the_paths_and_places_of_imports(case: str) -> None:
-    _, result = run(FIXTURES / case / "original", "bridge")
+    _, result = migrated(case, "bridge")
     for name, path in python_files(FIXTURES / case / "original").items():
         before = path.read_text("utf-8")
         swapped = before.replace("torch.distributed.fsdp", "fsdp_migrate.runtime")

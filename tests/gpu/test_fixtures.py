@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,12 +11,15 @@ from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.main import verify
 
 from ..bundled import FIXTURES, RUNS
+from ..gallery import write_migrated
 
 pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize(("case", "settings"), RUNS)
-def test_original_and_migrated_train_the_same(case: str, settings: dict[str, Any]) -> None:
+def test_original_and_migrated_train_the_same(
+    case: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
     torch = pytest.importorskip("torch")
     devices = torch.cuda.device_count()
     grouped = settings["ranks"] > 2  # only the whole number of ranks can be split into groups
@@ -27,7 +31,7 @@ def test_original_and_migrated_train_the_same(case: str, settings: dict[str, Any
         arguments = ["--nproc", str(ranks)]
     verdict = verify(
         FIXTURES / case / "original" / settings["entry"],
-        FIXTURES / case / "migrated" / settings["entry"],
+        write_migrated(case, tmp_path) / settings["entry"],
         ranks=ranks,
         arguments=arguments,
         launcher=Launcher(settings["launcher"]),
