@@ -8,6 +8,7 @@ with ``R`` are compared, rank by rank. They ask for CUDA and NCCL, which `verify
 from __future__ import annotations
 
 import shlex
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,38 +27,53 @@ from fsdp_migrate.verify.options import Options, Recording
 from ..bundled import program_texts
 
 PROGRAMS = Path(__file__).parent / "programs"
+SHARED = (
+    Path(__file__).parent / "shared"
+)  # the model and the data of those that have none of their own
 
 # One of a kind each; the others are for `make thorough`.
-CHOSEN = {"07", "26", "55", "76", "88", "92", "107"}
+CHOSEN = {
+    "ema-in-place",
+    "rates-by-names",
+    "uneven",
+    "engine-of-files",
+    "clamped",
+    "trainer-alone",
+    "both-versions",
+}
 
 # What differs after the migration, and the rule that reports it. FSDP1 showed the program its shards where FSDP2 shows
-# parameters whole: 44 clips by the norm over all ranks and not by each rank's own, an optimizer of 86 takes the norm of
-# each parameter, and 88 prints whether a parameter is empty on this rank.
-DIFFERENT = {"44": "FSDP302", "86 lars": "FSDP507", "88": "FSDP507"}
+# parameters whole: one clips by the norm over all ranks and not by each rank's own, one takes the norm of each parameter,
+# and one prints whether a parameter is empty on this rank.
+DIFFERENT = {
+    "clipping-optimizer": "FSDP302",
+    "own-optimizers lars": "FSDP507",
+    "clamped": "FSDP507",
+}
 
 # What differs, or ends with an error, in torch's form, and words of the finding that says so: an assumption (FSDP003), or
 # code that relies on the wrapper (FSDP005).
 STATES, GATHERED = "its state_dict() is saved", "the root stays gathered"
 ASKED, WRITTEN = "asks the model for FSDP1's methods", "p.data = x"
 ASSUMED = {
-    "03b": STATES,
-    "07": WRITTEN,
-    "103": GATHERED,
-    "106": GATHERED,
-    "26": "looks for the wrapper in names",
-    "31": GATHERED,
-    "36": ASKED,
-    "38": ASKED,
-    "40": GATHERED,
-    "44": "clips by the norm",
-    "55 unused": "every forward uses every parameter",
-    "75": ASKED,
-    "78": ASKED,
-    "83 clsname": "compares names of classes",
-    "83 type": "compares a class",
-    "86 lars": "measures whole parameters",
-    "88": "measures whole parameters",
-    "96": ASKED,
+    "student-and-critic": STATES,
+    "ema-in-place": WRITTEN,
+    "ema-sampled": GATHERED,
+    "trainer-with-callbacks": GATHERED,
+    "rates-by-names": "looks for the wrapper in names",
+    "evaluates-first": GATHERED,
+    "wraps-itself": ASKED,
+    "unwraps-in-a-loop": ASKED,
+    "parts-sharded": GATHERED,
+    "clipping-optimizer": "clips by the norm",
+    "uneven unused": "every forward uses every parameter",
+    "model-in-a-model": ASKED,
+    "process-groups": ASKED,
+    "tests-of-classes clsname": "compares names of classes",
+    "tests-of-classes type": "compares a class",
+    "own-optimizers lars": "measures whole parameters",
+    "clamped": "measures whole parameters",
+    "blocks-then-model": ASKED,
 }
 
 pytestmark = [pytest.mark.ranks, pytest.mark.usefixtures("forked")]
@@ -74,6 +90,13 @@ def cases() -> Iterator[object]:
             yield pytest.param(folder.name, shlex.split(line), id=name, marks=marks)
 
 
+def write_program(case: str, folder: Path) -> Path:
+    """A program with all its modules, and its first file."""
+    shutil.copytree(SHARED, folder)
+    shutil.copytree(PROGRAMS / case, folder, dirs_exist_ok=True)
+    return folder / "train.py"
+
+
 def _setting(folder: Path, name: str, default: str = "") -> str:
     file = folder / name
     return file.read_text("utf-8") if file.exists() else default
@@ -87,7 +110,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     def run(case: str, arguments: list[str], form: str = "") -> list[list[str]]:
         folder = tmp_path_factory.mktemp(case)
         name = "migrated" if form else "original"
-        program = copy_program(name, PROGRAMS / case / "train.py", None, folder / "copy")
+        script = write_program(case, folder / "program")
+        program = copy_program(name, script, None, folder / "copy")
         if form:
             migration.migrate(program.root, form)
         key = (case, *arguments, *program_texts(program.root))
@@ -123,7 +147,7 @@ def test_a_case_prints_the_same(
 @pytest.mark.thorough
 @pytest.mark.parametrize(("case", "arguments"), [*cases()])
 def test_what_differs_in_torchs_form_was_assumed(
-    case: str, arguments: list[str], results: Results
+    case: str, arguments: list[str], results: Results, tmp_path: Path
 ) -> None:
     name = " ".join([case, *arguments])
     try:
@@ -132,12 +156,13 @@ def test_what_differs_in_torchs_form_was_assumed(
         found = []
     assert (found != results(case, arguments)) == (name in ASSUMED)
     if name in ASSUMED:
-        findings = analyse([*(PROGRAMS / case).rglob("*.py")], Analysis(form="torch")).findings
+        files = write_program(case, tmp_path / "program").parent.rglob("*.py")
+        findings = analyse([*files], Analysis(form="torch")).findings
         assert any(ASSUMED[name] in finding.message for finding in findings)
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
-def test_what_differs_is_reported(name: str) -> None:
-    files = [*(PROGRAMS / name.split()[0]).rglob("*.py")]
+def test_what_differs_is_reported(name: str, tmp_path: Path) -> None:
+    files = [*write_program(name.split()[0], tmp_path / "program").parent.rglob("*.py")]
     found = {finding.code: finding.action for finding in analyse(files).findings}
     assert found.get(DIFFERENT[name]) is Action.MANUAL
