@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -19,8 +20,6 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -29,7 +28,6 @@ from fsdp_migrate.runtime import FullyShardedDataParallel
 from fsdp_migrate.runtime.gradients import is_unreduced
 
 from .models import Block, ConvNet, Tied, Transformer
-from .train import TORCH, fsdp1_on_cpu
 
 CHECKS: dict[str, tuple[tuple[int, ...], Callable[[], Any]]] = {}
 
@@ -139,16 +137,6 @@ def clip_where_a_rank_has_no_gradients() -> None:
 
 
 @check(2)
-def clip_after_an_evaluation() -> None:
-    model = fully_shard(tiny())
-    backward(model)
-    expected = runtime.clip_grad_norm_(model, 1e9)
-    with torch.no_grad():
-        model(torch.randn(2, 4))
-    assert torch.equal(runtime.clip_grad_norm_(model, 1e9), expected)
-
-
-@check(2)
 def clip_refuses_a_norm_that_is_not_finite() -> None:
     model = FullyShardedDataParallel(tiny())
     backward(model)
@@ -157,32 +145,6 @@ def clip_refuses_a_norm_that_is_not_finite() -> None:
     with pytest.raises(RuntimeError, match="non-finite"):
         runtime.clip_grad_norm_(model, 1.0, error_if_nonfinite=True)
     assert not runtime.clip_grad_norm_(model, 1.0).isfinite()
-
-
-@check(2)
-def no_sync_restores_after_an_error() -> None:
-    model = FullyShardedDataParallel(tiny())
-    with contextlib.suppress(KeyError), runtime.no_sync(model):
-        backward_raises(model)
-    backward(model)
-    assert all(p.grad is not None for p in model.parameters())
-
-
-def backward_raises(model: nn.Module) -> None:
-    raise KeyError
-
-
-@check(2)
-def no_sync_nests() -> None:
-    model = fully_shard(tiny(), reshard_after_forward=False)
-    with runtime.no_sync(model):
-        with runtime.no_sync(model):
-            model(torch.randn(5, 4)).sum().backward()
-        model(torch.randn(5, 4)).sum().backward()
-        assert not any(isinstance(p, DTensor) for p in model.parameters())  # still gathered
-        assert all(p.grad is not None for p in model.parameters())  # whole and unreduced
-    model(torch.randn(5, 4)).sum().backward()
-    assert all(isinstance(p.grad, DTensor) for p in model.parameters())
 
 
 @check(2)
@@ -277,31 +239,6 @@ def cast_buffers_are_loaded() -> None:
 
 
 @check(2)
-def batch_norm_stays_in_full_precision() -> None:
-    torch.manual_seed(0)
-    model = FullyShardedDataParallel(
-        ConvNet(),
-        auto_wrap_policy=runtime.ModuleWrapPolicy({nn.Sequential}),
-        mixed_precision=runtime.MixedPrecision(torch.bfloat16, torch.bfloat16, torch.bfloat16),
-    )
-    seen = {}
-    for name, module in model.module.named_modules():
-        module.register_forward_hook(
-            lambda m, args, output, name=name: (
-                seen.update({name: (m.weight.dtype, output.dtype)})
-                if "weight" in m._parameters
-                else None
-            )
-        )
-    model(*ConvNet.batch(torch.Generator().manual_seed(3)))
-    seen = {n.removesuffix("._fsdp_wrapped_module"): dtypes for n, dtypes in seen.items()}
-    assert seen["bn"] == (torch.float32, torch.bfloat16)
-    assert seen["conv"] == (torch.bfloat16, torch.bfloat16)
-    assert model.bn.running_mean.dtype is torch.float32
-    assert model.mean.dtype is torch.bfloat16
-
-
-@check(2)
 def forward_prefetch_follows_the_first_forward() -> None:
     torch.manual_seed(0)
     policy = runtime.ModuleWrapPolicy({Block})
@@ -317,16 +254,6 @@ def forward_prefetch_follows_the_first_forward() -> None:
 
 def units(model: nn.Module) -> list[FSDPModule]:
     return [m for m in model.modules() if isinstance(m, FSDPModule)]
-
-
-@check(2)
-def backward_prefetch_none_prefetches_nothing() -> None:
-    torch.manual_seed(0)
-    policy = runtime.ModuleWrapPolicy({Block})
-    model = FullyShardedDataParallel(Transformer(), auto_wrap_policy=policy, backward_prefetch=None)
-    for unit in units(model):
-        state = unit._get_fsdp_state()
-        assert state._states_to_backward_prefetch == [state]
 
 
 @check(4)
@@ -349,40 +276,6 @@ def tied_parameters_stay_tied_from_meta() -> None:
     whole = model.head.weight.full_tensor()
     assert same_on_all_ranks(whole.detach())
     assert expected is None or torch.equal(whole, expected)
-
-
-@check(2)
-def materializing_draws_as_fsdp1_and_holds_one_unit() -> None:
-    whole: list[int] = []
-
-    def initialize(module: nn.Module) -> None:
-        module.to_empty(device="cpu", recurse=False)
-        for tensor in [*module.parameters(recurse=False), *module.buffers(recurse=False)]:
-            nn.init.uniform_(tensor)
-        held = (p for p in model.parameters() if not p.is_meta and not isinstance(p, DTensor))
-        whole.append(sum(p.numel() for p in held))
-
-    after = []
-    for plain in (False, True):
-        torch.manual_seed(7)
-        with torch.device("meta"):
-            model: nn.Module = Transformer()
-        sizes = [
-            sum(p.numel() for p in m.parameters()) for m in model.modules() if type(m) is Block
-        ]
-        rest = sum(p.numel() for p in model.parameters()) - sum(sizes)
-        whole.clear()
-        if plain:
-            for module in [*(m for m in model.modules() if isinstance(m, Block)), model]:
-                runtime.materialize(module, initialize)
-                fully_shard(module)
-            assert max(whole) == max(*sizes, rest) < sum(sizes) + rest
-        else:
-            with fsdp1_on_cpu():
-                policy = ModuleWrapPolicy({Block})
-                FSDP(model, auto_wrap_policy=policy, param_init_fn=initialize)
-        after.append(torch.rand(8))  # as of dropout
-    assert torch.equal(*after)
 
 
 @check(2)
@@ -451,48 +344,6 @@ def trained(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Te
     return losses
 
 
-def under_fsdp1(use_orig_params: bool) -> list[torch.Tensor]:
-    """An optimizer that is older than the sharding."""
-    torch.manual_seed(0)
-    model = Tied()
-    optimizer = grouped(model)
-    with fsdp1_on_cpu():
-        policy = TORCH.ModuleWrapPolicy({Block})
-        sharded = TORCH.FullyShardedDataParallel(
-            model,
-            auto_wrap_policy=policy,
-            device_id=torch.device("cpu"),
-            use_orig_params=use_orig_params,
-        )
-        losses = trained(sharded, optimizer)
-    del sharded
-    return losses
-
-
-def on_the_bridge(use_orig_params: bool) -> list[torch.Tensor]:
-    """Likewise."""
-    torch.manual_seed(0)
-    model = Tied()
-    optimizer = grouped(model)
-    policy = runtime.ModuleWrapPolicy({Block})
-    sharded = FullyShardedDataParallel(
-        model, auto_wrap_policy=policy, use_orig_params=use_orig_params
-    )
-    return trained(sharded, optimizer)
-
-
-@check(2)
-def an_optimizer_built_first_trains_as_under_fsdp1() -> None:
-    theirs = under_fsdp1(use_orig_params=True)
-    assert all(map(torch.equal, theirs, on_the_bridge(use_orig_params=True)))
-
-
-@check(2)
-def an_optimizer_built_first_trained_nothing_under_flat_fsdp1() -> None:
-    theirs = under_fsdp1(use_orig_params=False)
-    assert all(map(torch.equal, theirs, on_the_bridge(use_orig_params=False)))
-
-
 @check(2)
 def a_tie_between_units_is_refused() -> None:
     for classes in ({nn.Embedding}, {nn.Linear}):
@@ -517,3 +368,121 @@ def compiling_first_or_last_trains_the_same() -> None:
             model = torch.compile(model, backend="eager")
         losses.append(trained(model, grouped(model)))
     assert all(all(map(torch.equal, losses[0], other)) for other in losses[1:])
+
+
+class Part(nn.Module):
+    """Two layers, of which a step may use one or both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.always = nn.Linear(6, 6)
+        self.sometimes = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor, both: bool) -> torch.Tensor:
+        x = torch.relu(self.always(x))
+        return self.sometimes(x) if both else x
+
+
+class Parts(nn.Module):
+    """Units of which a step may leave out a part, or the last one as a whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList([Part() for _ in range(3)])
+        self.head = nn.Linear(6, 3)
+        self.unused = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor, step: int) -> torch.Tensor:
+        for index, part in enumerate(self.parts):
+            if index < 2 or step % 3:
+                x = part(x, both=(step + index) % 2 == 0)
+        return self.head(x)
+
+
+def frozen() -> nn.Module:
+    torch.manual_seed(0)
+    model = Parts()
+    model.parts[0].always.bias.requires_grad_(False)
+    return model
+
+
+@check(2)
+def gradients_are_filled_where_a_unit_has_some() -> None:
+    model = frozen()
+    with runtime.like_fsdp1(model):
+        for part in model.parts:
+            fully_shard(part)
+        fully_shard(model)
+    model(torch.ones(2, 6), 0).sum().backward()
+    filled = {name for name, p in model.named_parameters() if p.grad is not None}
+    everything = {name for name, _ in model.named_parameters()}
+    assert everything - filled == {
+        "parts.0.always.bias",  # frozen
+        *(name for name in everything if name.startswith("parts.2.")),  # a unit that did not run
+    }
+    assert not model.unused.weight.grad.full_tensor().any()
+    assert model.unused.weight.grad.placements == model.unused.weight.placements
+
+
+@check(2)
+def local_shards_are_views_of_what_they_are_of() -> None:
+    torch.manual_seed(0)
+    model = fully_shard(nn.Linear(6, 5))
+    weight = model.weight
+    local = runtime.local_shard(weight.data)
+    assert type(local) is torch.Tensor
+    sizes = [0, 0]
+    dist.all_gather_object(sizes, local.numel())
+    assert sum(sizes) == weight.numel()
+    local.fill_(3)
+    assert (weight.full_tensor() == 3).all()
+    tensor = torch.ones(2)
+    assert runtime.local_shard(tensor) is tensor
+
+
+@check(2)
+def the_local_type_may_be_set_and_is_refused_where_it_is_used() -> None:
+    model = runtime.FullyShardedDataParallel(nn.Linear(6, 5))
+    whole = model.state_dict()
+    runtime.set_state_dict_type(model, runtime.StateDictType.LOCAL_STATE_DICT)
+    for use in (model.state_dict, lambda: model.load_state_dict(whole)):
+        with pytest.raises(runtime.UnsupportedInFSDP2, match="FSDP334"):
+            use()
+    with runtime.state_dict_type(model, runtime.StateDictType.FULL_STATE_DICT):
+        model.load_state_dict(whole)
+        assert torch.equal(model.state_dict()["weight"], whole["weight"])
+
+
+@check(2)
+def a_models_own_state_dicts_are_whole_wherever_they_are_called() -> None:
+    torch.manual_seed(0)
+    whole = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3)).state_dict()
+    model = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3))
+    with runtime.like_fsdp1(model):
+        fully_shard(model[0])
+        fully_shard(model)
+    around = nn.ModuleDict({"model": model})
+    around.load_state_dict({f"model.{name}": value for name, value in whole.items()})
+    for prefix, module in (("", model), ("model.", around)):
+        state = module.state_dict()
+        assert not any(isinstance(value, DTensor) for value in state.values())
+        assert all(torch.equal(state[prefix + name], value) for name, value in whole.items())
+    with pytest.raises(RuntimeError, match="Missing key"):
+        model.load_state_dict({})
+    assert isinstance(get_model_state_dict(model)["0.weight"], DTensor)  # as its options say
+    with runtime.state_dict_type(model, runtime.StateDictType.SHARDED_STATE_DICT):
+        assert isinstance(model.state_dict()["0.weight"], DTensor)
+    assert torch.equal(model.state_dict()["0.weight"], whole["0.weight"])
+
+
+@check(2)
+def a_batch_norm_in_low_precision_is_refused() -> None:
+    policy = MixedPrecisionPolicy(torch.bfloat16)
+
+    def shard(net: ConvNet) -> None:
+        with runtime.like_fsdp1(net):
+            fully_shard(net.head, mp_policy=dataclasses.replace(policy, cast_forward_inputs=False))
+            fully_shard(net, mp_policy=policy)
+
+    with pytest.raises(ValueError, match="FSDP213"):
+        shard(ConvNet())

@@ -14,7 +14,6 @@ from in_place import IN_PLACE, constructing_in_place, units_alone
 
 from fsdp_migrate.runtime import FullyShardedDataParallel
 
-from . import faults, in_place, loop, silent, summon, surroundings  # noqa: F401  (they register their checks)
 from .cases import COMPARISONS, FAULTS
 from .checks import CHECKS
 from .plain import FAULTS as PLAIN_FAULTS

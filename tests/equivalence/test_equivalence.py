@@ -11,12 +11,7 @@ from typing import Any
 
 import pytest
 
-from fsdp_migrate.engine import analyse_source
-from fsdp_migrate.settings import Options
-from fsdp_migrate.source import Source
-
 from ..launch import launch, results_in
-from . import faults, in_place, loop, silent, summon, surroundings  # noqa: F401  (they register their checks)
 from .cases import COMPARISONS, FAULTS
 from .checks import CHECKS
 from .plain import FAULTS as PLAIN_FAULTS
@@ -144,16 +139,3 @@ def test_names_are_unique() -> None:
     names = [case.name for case in COMPARISONS] + list(CHECKS)
     names += [program.name for program in (*PROGRAMS, *PLAIN)]
     assert len(names) == len(set(names))
-
-
-@pytest.mark.parametrize("row", silent.ROWS, ids=lambda row: row.name)
-def test_what_looks_at_parameters_as_tensors_is_reported(row: silent.Row) -> None:
-    """The rows that give another result on the bridge have a finding with their rule; no other row has one of these.
-
-    A program may run with another torch than the one here, so that one row has a finding although it is the same with 2.8.
-    """
-    file = Source(Path("program.py"), "program.py", row.source.encode())
-    codes = {finding.code for finding in analyse_source(file, Options(form="bridge")).findings}
-    assert codes & {"FSDP302", "FSDP506", "FSDP507", "FSDP520"} >= {row.rule} - {""}
-    if not row.rule and row.name != "norm-by-hand":
-        assert not codes & {"FSDP506", "FSDP507", "FSDP520"}
