@@ -2,8 +2,9 @@
 
 tests/recall/rows holds lists that were made without the tool: ``REPOSITORY.csv`` has the lines that break or change when a
 program moves to FSDP2 (or would, and the runtime keeps them), ``REPOSITORY.fine.csv`` lines that look alike and are fine.
-Printed are the rows that no finding stands on with their causes, recall in all and by cause, and the precision of findings by hand; one that no row knows is
-listed as not judged and counts on neither side. The exit status is 1 where recall is below 0.95 or precision below 0.9.
+Printed are the rows that no finding stands on with their causes, recall in all and by cause, and the precision of
+findings by hand; one that no row knows is listed as not judged and counts on neither side. The exit status is 1 where
+recall is below 0.95 or precision below 0.9.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def launch(folder: Path, *arguments: str) -> str:
                 env=environment,
                 stdout=stream,
                 stderr=stream,
-                timeout=300,
+                timeout=900,  # three minutes of work, on a machine that has other work
                 check=True,
             )
         except subprocess.SubprocessError as error:
