@@ -7,7 +7,7 @@ using are the runtime's then, and say so once a line.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -22,10 +22,11 @@ from fsdp_migrate.codemods.imports import (
     spent_aliases,
 )
 from fsdp_migrate.codemods.rule import Edit, Edits, Found, Import, Rule
-from fsdp_migrate.facts.file import root_of
+from fsdp_migrate.facts.file import last_name, root_of
 from fsdp_migrate.facts.names import CLASS, NAMES, RUNTIME, TORCH, fsdp1_name, in_runtime, is_module
 from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
+from fsdp_migrate.facts.staying import staying
 from fsdp_migrate.findings import Action
 
 RULE = Rule("FSDP001", "fsdp1-import", "FSDP1 names are imported from the runtime")
@@ -68,11 +69,12 @@ def swap(
     gone = {node for region in removed for node in ast.walk(region)}
     aliases = list(spent_aliases(context, gone))
     gone |= {node for each in aliases for node in ast.walk(each)}
+    stays = _staying(context, gone)
     statements = list(_statements(context, gone))
     for statement in statements:
-        _decide(context, statement, gone)
+        _decide(context, statement, gone, stays)
     joined = _join(context, statements) if context.plain else set()
-    spelled_out = [each for each in written_out(context) if each[0] not in gone]
+    spelled_out = [e for e in written_out(context) if e[0] not in gone and e[0] not in stays]
     of_torch = bool(spelled_out) or any(map(_is_of_torch, statements))
     statements = [each for each in statements if is_on(RULE, each.node)]
     spelled_out = [each for each in spelled_out if is_on(RULE, each[0])]
@@ -96,11 +98,47 @@ def swap(
         for node, target in spelled_out
     ]
     found += [Found(RULE, each, Action.REWRITE, _SPENT, context.source(each)) for each in aliases]
+    found += _say_staying(context, statements, stays)
     return Swap(
         found,
         lambda: [*_edits(context, statements, insert, spelled), *map(context.remove, aliases)],
         of_torch,
     )
+
+
+def _staying(context: Context, gone: Collection[ast.AST]) -> dict[ast.expr, str]:
+    """The references of this file that another library's FSDP1 takes, with what takes them."""
+    found = staying(context.program).items()
+    return {node: to for node, to in found if node in context.file.parents and node not in gone}
+
+
+def _say_staying(
+    context: Context, statements: Sequence[ImportChange], stays: Mapping[ast.expr, str]
+) -> Iterator[Found]:
+    """What stays torch's, at its import or where it is written out; and what cannot, beside other uses of a module."""
+    said: dict[ast.AST, list[ast.expr]] = {}
+    for node, to in stays.items():
+        root = getattr(root_of(node), "id", "")
+        homes = [each for each in statements if root in {n.split(".")[0] for n in each.locals}]
+        if any(_is_runtimes(each, root) for each in homes):
+            message = f"is the runtime's, which {to} does not take: import torch's by its name"
+            yield Found(OPTION, node, Action.MANUAL, message)
+            continue
+        for at in (each.node for each in homes) if homes else (node,):
+            said.setdefault(at, []).append(node)
+    for place, nodes in said.items():
+        to, names = stays[nodes[0]], ", ".join(sorted({last_name(node) for node in nodes}))
+        # Accelerate's FSDP2 asks whether a policy is torch's own.
+        is_done = to.startswith("accelerate.")
+        why = "asks for torch's own" if is_done else "is FSDP1, and takes no other: it goes with it"
+        action = Action.RUNTIME if is_done else Action.MANUAL
+        yield Found(RULE, place, action, f"stays torch's: {to} {why}", names)
+
+
+def _is_runtimes(statement: ImportChange, root: str) -> bool:
+    """Whether a name of an import means something of the runtime's afterwards."""
+    module = getattr(statement.node, "module", "") or statement.node.names[0].name
+    return module.startswith(RUNTIME) or root in {name.split(".")[0] for name in statement.move}
 
 
 def _is_of_torch(statement: ImportChange) -> bool:
@@ -135,8 +173,14 @@ def _binds_fsdp(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> bool:
     return is_module(path) or fsdp1_name(path) is not None
 
 
-def _decide(context: Context, statement: ImportChange, gone: Collection[ast.AST]) -> None:
-    """Drops the names that edits left without a use, and moves the others to the runtime."""
+def _decide(
+    context: Context,
+    statement: ImportChange,
+    gone: Collection[ast.AST],
+    stays: Mapping[ast.expr, str],
+) -> None:
+    """Drops the names that edits left without a use, and moves the others to the runtime, but for those that stay."""
+    other, kept = {*gone, *stays}, {each.id for each in stays if isinstance(each, ast.Name)}
     for alias in statement.node.names:
         local = alias.asname or alias.name
         whole = isinstance(statement.node, ast.ImportFrom) or len(statement.node.names) == 1
@@ -146,13 +190,13 @@ def _decide(context: Context, statement: ImportChange, gone: Collection[ast.AST]
         elif not ours:
             continue
         elif isinstance(statement.node, ast.Import):
-            if _leads_to_fsdp1(context, statement.node, local, gone):
+            if _leads_to_fsdp1(context, statement.node, local, other):
                 statement.move[local] = in_runtime(alias.name), ""
-        else:
+        elif local not in kept:
             module = statement.node.module or ""
             target = _target(context, module, alias.name)
             is_name = not is_module(f"{module}.{alias.name}")
-            if target and (is_name or _leads_to_fsdp1(context, statement.node, local, gone)):
+            if target and (is_name or _leads_to_fsdp1(context, statement.node, local, other)):
                 statement.move[local] = target
 
 
@@ -314,10 +358,11 @@ def still_used(
 ) -> Iterator[Found]:
     """The references that no other rule speaks of, one finding a line."""
     gone = {node for region in removed for node in ast.walk(region)}
+    stays = staying(context.program)
     spoken = {line for each in found for line in _lines(each.node)}
     for reference, name in chain(context.references.items(), context.quoted.items()):
         line = reference.lineno
-        if reference in gone or line in spoken:
+        if reference in gone or reference in stays or line in spoken:
             continue
         spoken.add(line)
         rule = CLASS_USE if name == CLASS else OPTION
