@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fsdp_migrate.codemods.edit import text
 from fsdp_migrate.codemods.rule import Edit, Rule
-from fsdp_migrate.facts.file import NEWLINE, File, last_name
+from fsdp_migrate.facts.file import NEWLINE, File, last_name, root_of
 from fsdp_migrate.facts.names import CLASS, fsdp1_name
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.reach import reach_of
@@ -92,6 +92,13 @@ class Context:
     def silenced(self) -> Silenced:
         """Whether a comment silences a rule at a node."""
         return Silenced(self.file.text)
+
+    def stays(self, name: ast.expr, rule: Rule) -> bool:
+        """Whether comments silence the imports of a name: then it stays torch's."""
+        root = root_of(name)
+        found = self.file.bindings(root) if root is not None else []
+        imports = [each.statement for each in found if isinstance(each, Imported)]
+        return bool(imports) and all(self.silenced(rule, each) for each in imports)
 
     @cached_property
     def line_length(self) -> int:

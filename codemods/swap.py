@@ -362,7 +362,12 @@ def still_used(
     spoken = {line for each in found for line in _lines(each.node)}
     for reference, name in chain(context.references.items(), context.quoted.items()):
         line = reference.lineno
-        if reference in gone or reference in stays or line in spoken:
+        if (
+            reference in gone
+            or reference in stays
+            or line in spoken
+            or context.stays(reference, RULE)
+        ):
             continue
         spoken.add(line)
         rule = CLASS_USE if name == CLASS else OPTION

@@ -19,6 +19,7 @@ from fsdp_migrate.codemods.constructor.form import Decision, Form, decide
 from fsdp_migrate.codemods.constructor.part import spent
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.rule import Found
+from fsdp_migrate.codemods.swap import RULE as IMPORT
 from fsdp_migrate.findings import Action
 
 RULES = (CONSTRUCTOR, UNPACKED, UNKNOWN, *arguments.RULES, *assumptions.RULES)
@@ -32,6 +33,8 @@ def find(context: Context) -> Iterator[Found]:
         decision = Decision(None) if context.form == "bridge" else decide(construction)
         if context.silenced(CONSTRUCTOR, construction.call):
             decision = Decision(None)
+            if context.stays(construction.call.func, IMPORT):
+                continue
         yield _constructor(construction, decision)
         yield from _arguments(construction, decision.form, spoken)
         if decision.form is not None:
