@@ -95,9 +95,8 @@ class Context:
 
     def stays(self, name: ast.expr, rule: Rule) -> bool:
         """Whether comments silence the imports of a name: then it stays torch's."""
-        root = root_of(name)
-        found = self.file.bindings(root) if root is not None else []
-        imports = [each.statement for each in found if isinstance(each, Imported)]
+        bound = self.file.bindings(root_of(name) or name)
+        imports = [each.statement for each in bound if isinstance(each, Imported)]
         return bool(imports) and all(self.silenced(rule, each) for each in imports)
 
     @cached_property

@@ -18,6 +18,7 @@ from fsdp_migrate.codemods.imports import (
     is_spent,
     leading,
     may_go,
+    module_of,
     sees,
     spent_aliases,
 )
@@ -26,7 +27,6 @@ from fsdp_migrate.facts.file import last_name, root_of
 from fsdp_migrate.facts.names import CLASS, NAMES, RUNTIME, TORCH, fsdp1_name, in_runtime, is_module
 from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
-from fsdp_migrate.facts.staying import staying
 from fsdp_migrate.findings import Action
 
 RULE = Rule("FSDP001", "fsdp1-import", "FSDP1 names are imported from the runtime")
@@ -69,7 +69,8 @@ def swap(
     gone = {node for region in removed for node in ast.walk(region)}
     aliases = list(spent_aliases(context, gone))
     gone |= {node for each in aliases for node in ast.walk(each)}
-    stays = _staying(context, gone)
+    known, file = context.program.staying.items(), context.file
+    stays = {n: to for n, to in known if n in file.parents and n not in gone}
     statements = list(_statements(context, gone))
     for statement in statements:
         _decide(context, statement, gone, stays)
@@ -86,7 +87,8 @@ def swap(
     }
     spelled: dict[ast.expr, str] = {}
     needs: dict[str, Import] = {}
-    for node, target in sorted(spelled_out, key=lambda each: _runs_late(context, each[0])):
+    # Code of functions runs when these are called: any import at the top of the file is above it.
+    for node, target in sorted(spelled_out, key=lambda e: file.scope_of(e[0]) is not file.scope):
         name = _last(node) if node in context.references or node in context.quoted else ""
         spelled[node] = f"{target}.{name}".rstrip(".")
         if not _covered(target, imported):
@@ -106,12 +108,6 @@ def swap(
     )
 
 
-def _staying(context: Context, gone: Collection[ast.AST]) -> dict[ast.expr, str]:
-    """The references of this file that another library's FSDP1 takes, with what takes them."""
-    found = staying(context.program).items()
-    return {node: to for node, to in found if node in context.file.parents and node not in gone}
-
-
 def _say_staying(
     context: Context, statements: Sequence[ImportChange], stays: Mapping[ast.expr, str]
 ) -> Iterator[Found]:
@@ -119,13 +115,14 @@ def _say_staying(
     said: dict[ast.AST, list[ast.expr]] = {}
     for node, to in stays.items():
         root = getattr(root_of(node), "id", "")
-        homes = [each for each in statements if root in {n.split(".")[0] for n in each.locals}]
-        if any(_is_runtimes(each, root) for each in homes):
+        homes = [each for each in statements if root in _first(each.locals)]
+        if [e for e in homes if root in _first(e.move) or module_of(e.node).startswith(RUNTIME)]:
             message = f"is the runtime's, which {to} does not take: import torch's by its name"
             yield Found(OPTION, node, Action.MANUAL, message)
             continue
-        for at in (each.node for each in homes) if homes else (node,):
-            said.setdefault(at, []).append(node)
+        places: list[ast.AST] = [*(each.node for each in homes)] or [node]
+        for place in places:
+            said.setdefault(place, []).append(node)
     for place, nodes in said.items():
         to, names = stays[nodes[0]], ", ".join(sorted({last_name(node) for node in nodes}))
         # Accelerate's FSDP2 asks whether a policy is torch's own.
@@ -135,10 +132,8 @@ def _say_staying(
         yield Found(RULE, place, action, f"stays torch's: {to} {why}", names)
 
 
-def _is_runtimes(statement: ImportChange, root: str) -> bool:
-    """Whether a name of an import means something of the runtime's afterwards."""
-    module = getattr(statement.node, "module", "") or statement.node.names[0].name
-    return module.startswith(RUNTIME) or root in {name.split(".")[0] for name in statement.move}
+def _first(names: Iterable[str]) -> set[str]:
+    return {name.partition(".")[0] for name in names}
 
 
 def _is_of_torch(statement: ImportChange) -> bool:
@@ -227,7 +222,12 @@ def _target(context: Context, module: str, name: str) -> tuple[str, str] | None:
 def _join(context: Context, statements: Sequence[ImportChange]) -> set[ast.stmt]:
     """Lets names that came from `api` and the like share the statement of the package's own; returns the others."""
     head = [each for each in statements if each.node in leading(context) and each.move]
-    own = [s for s in head if getattr(s.node, "module", "") == TORCH and _has_plain_name(s)]
+    own = [
+        each
+        for each in head
+        if getattr(each.node, "module", "") == TORCH
+        and any(not a.asname for a in each.node.names if a.name in each.move)
+    ]
     joined: set[ast.stmt] = set()
     for each in head if len(own) == 1 else ():  # several have one name each
         moved = {(RUNTIME, alias.name) for alias in each.node.names}
@@ -239,15 +239,6 @@ def _join(context: Context, statements: Sequence[ImportChange]) -> set[ast.stmt]
             each.drop, each.move = each.locals, {}
             joined.add(each.node)
     return joined
-
-
-def _has_plain_name(statement: ImportChange) -> bool:
-    return any(not a.asname for a in statement.node.names if a.name in statement.move)
-
-
-def _runs_late(context: Context, node: ast.expr) -> bool:
-    """Whether code runs when a function is called: then any import at the top of the file is above it."""
-    return context.file.scope_of(node) is not context.file.scope
 
 
 def _last(node: ast.expr) -> str:
@@ -317,7 +308,7 @@ def _covered(target: str, imported: Collection[str]) -> bool:
 def _say(statement: ImportChange, joined: Collection[ast.stmt]) -> Iterator[Found]:
     node = statement.node
     names = ", ".join(alias.name for alias in node.names)
-    module = node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
+    module = module_of(node)
     construct = f"{module}: {names}" if isinstance(node, ast.ImportFrom) else f"import {names}"
     if statement.move:
         where = sorted({target for target, _ in statement.move.values()})
@@ -327,7 +318,7 @@ def _say(statement: ImportChange, joined: Collection[ast.stmt]) -> Iterator[Foun
         yield Found(RULE, node, Action.RUNTIME, f"is imported from {RUNTIME}", construct)
     elif statement.drop:
         yield Found(RULE, node, Action.REWRITE, _SPENT, construct)
-    elif module and module.startswith(RUNTIME):
+    elif module.startswith(RUNTIME):
         yield Found(RULE, node, Action.RUNTIME, f"is imported from {module}", construct)
     elif new := sorted({name for home, name in statement.add if home == module and name}):
         yield Found(RULE, node, Action.REWRITE, f"also imports {', '.join(new)}", construct)
@@ -358,7 +349,7 @@ def still_used(
 ) -> Iterator[Found]:
     """The references that no other rule speaks of, one finding a line."""
     gone = {node for region in removed for node in ast.walk(region)}
-    stays = staying(context.program)
+    stays = context.program.staying
     spoken = {line for each in found for line in _lines(each.node)}
     for reference, name in chain(context.references.items(), context.quoted.items()):
         line = reference.lineno

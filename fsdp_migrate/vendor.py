@@ -117,9 +117,8 @@ def package_at(folder: Path, files: Iterable[Path], others: Iterable[Path] = ())
     around a package. Else one of the `others` of the run tells that its package is installed.
     """
     roots, more = _roots(files), _roots(others)
-    above = [p for p in folder.parents if p in roots] or [p for p in folder.parents if p in more][
-        :1
-    ]
+    above = [p for p in folder.parents if p in roots]
+    above = above or [p for p in folder.parents if p in more][:1]
     if roots and not above:
         places = ", ".join(sorted(map(str, roots)))
         inside = [p for p in folder.parents if (p / "__init__.py").exists()]

@@ -32,9 +32,9 @@ def find(context: Context) -> Iterator[Found]:
     for construction in constructions(context):
         decision = Decision(None) if context.form == "bridge" else decide(construction)
         if context.silenced(CONSTRUCTOR, construction.call):
-            decision = Decision(None)
             if context.stays(construction.call.func, IMPORT):
                 continue
+            decision = Decision(None)
         yield _constructor(construction, decision)
         yield from _arguments(construction, decision.form, spoken)
         if decision.form is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from functools import lru_cache
 
 from fsdp_migrate.facts.file import File, last_name, values_given
 from fsdp_migrate.facts.names import CLASS
@@ -19,7 +18,6 @@ _OWN = ("torch.", "fsdp_migrate.")
 _NAMED = re.compile(r"(?:FSDP|FullyShardedDataParallel)\w* as (\w+)|\bclass (\w+)\(([^)]*)\)")
 
 
-@lru_cache(maxsize=1)  # of this run only
 def staying(program: Program) -> dict[ast.expr, str]:
     """The references to FSDP1's options and policies that can reach such a library, each with what takes it there.
 
