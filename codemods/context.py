@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fsdp_migrate.codemods.edit import text
 from fsdp_migrate.codemods.rule import Edit, Rule
-from fsdp_migrate.facts.file import NEWLINE, File, last_name
+from fsdp_migrate.facts.file import NEWLINE, File, last_name, root_of
 from fsdp_migrate.facts.names import CLASS, fsdp1_name
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.reach import reach_of
@@ -92,6 +92,12 @@ class Context:
     def silenced(self) -> Silenced:
         """Whether a comment silences a rule at a node."""
         return Silenced(self.file.text)
+
+    def stays(self, name: ast.expr, rule: Rule) -> bool:
+        """Whether comments silence the imports of a name: then it stays torch's."""
+        bound = self.file.bindings(root_of(name) or name)
+        imports = [each.statement for each in bound if isinstance(each, Imported)]
+        return bool(imports) and all(self.silenced(rule, each) for each in imports)
 
     @cached_property
     def line_length(self) -> int:

@@ -90,7 +90,7 @@ def _beside(
         return related[0]
     package = ("torch", need.module.split(".")[0])
     near = [node for node in head if isinstance(node, ast.ImportFrom) == bool(need.name)]
-    of_package = [node for node in near if _module(node).split(".")[0] in package]
+    of_package = [node for node in near if module_of(node).split(".")[0] in package]
     return next(reversed(of_package or near or head), None)
 
 
@@ -103,7 +103,8 @@ def leading(context: Context) -> Iterator[ast.Import | ast.ImportFrom]:
             return
 
 
-def _module(node: ast.Import | ast.ImportFrom) -> str:
+def module_of(node: ast.Import | ast.ImportFrom) -> str:
+    """The module that a statement imports, or imports from."""
     return (node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name
 
 

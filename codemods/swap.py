@@ -7,7 +7,7 @@ using are the runtime's then, and say so once a line.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -18,11 +18,12 @@ from fsdp_migrate.codemods.imports import (
     is_spent,
     leading,
     may_go,
+    module_of,
     sees,
     spent_aliases,
 )
 from fsdp_migrate.codemods.rule import Edit, Edits, Found, Import, Rule
-from fsdp_migrate.facts.file import root_of
+from fsdp_migrate.facts.file import last_name, root_of
 from fsdp_migrate.facts.names import CLASS, NAMES, RUNTIME, TORCH, fsdp1_name, in_runtime, is_module
 from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
@@ -68,11 +69,13 @@ def swap(
     gone = {node for region in removed for node in ast.walk(region)}
     aliases = list(spent_aliases(context, gone))
     gone |= {node for each in aliases for node in ast.walk(each)}
+    known, file = context.program.staying.items(), context.file
+    stays = {n: to for n, to in known if n in file.parents and n not in gone}
     statements = list(_statements(context, gone))
     for statement in statements:
-        _decide(context, statement, gone)
+        _decide(context, statement, gone, stays)
     joined = _join(context, statements) if context.plain else set()
-    spelled_out = [each for each in written_out(context) if each[0] not in gone]
+    spelled_out = [e for e in written_out(context) if e[0] not in gone and e[0] not in stays]
     of_torch = bool(spelled_out) or any(map(_is_of_torch, statements))
     statements = [each for each in statements if is_on(RULE, each.node)]
     spelled_out = [each for each in spelled_out if is_on(RULE, each[0])]
@@ -84,7 +87,8 @@ def swap(
     }
     spelled: dict[ast.expr, str] = {}
     needs: dict[str, Import] = {}
-    for node, target in sorted(spelled_out, key=lambda each: _runs_late(context, each[0])):
+    # Code of functions runs when these are called: any import at the top of the file is above it.
+    for node, target in sorted(spelled_out, key=lambda e: file.scope_of(e[0]) is not file.scope):
         name = _last(node) if node in context.references or node in context.quoted else ""
         spelled[node] = f"{target}.{name}".rstrip(".")
         if not _covered(target, imported):
@@ -96,11 +100,40 @@ def swap(
         for node, target in spelled_out
     ]
     found += [Found(RULE, each, Action.REWRITE, _SPENT, context.source(each)) for each in aliases]
+    found += _say_staying(context, statements, stays)
     return Swap(
         found,
         lambda: [*_edits(context, statements, insert, spelled), *map(context.remove, aliases)],
         of_torch,
     )
+
+
+def _say_staying(
+    context: Context, statements: Sequence[ImportChange], stays: Mapping[ast.expr, str]
+) -> Iterator[Found]:
+    """What stays torch's, at its import or where it is written out; and what cannot, beside other uses of a module."""
+    said: dict[ast.AST, list[ast.expr]] = {}
+    for node, to in stays.items():
+        root = getattr(root_of(node), "id", "")
+        homes = [each for each in statements if root in _first(each.locals)]
+        if [e for e in homes if root in _first(e.move) or module_of(e.node).startswith(RUNTIME)]:
+            message = f"is the runtime's, which {to} does not take: import torch's by its name"
+            yield Found(OPTION, node, Action.MANUAL, message)
+            continue
+        places: list[ast.AST] = [*(each.node for each in homes)] or [node]
+        for place in places:
+            said.setdefault(place, []).append(node)
+    for place, nodes in said.items():
+        to, names = stays[nodes[0]], ", ".join(sorted({last_name(node) for node in nodes}))
+        # Accelerate's FSDP2 asks whether a policy is torch's own.
+        is_done = to.startswith("accelerate.")
+        why = "asks for torch's own" if is_done else "is FSDP1, and takes no other: it goes with it"
+        action = Action.RUNTIME if is_done else Action.MANUAL
+        yield Found(RULE, place, action, f"stays torch's: {to} {why}", names)
+
+
+def _first(names: Iterable[str]) -> set[str]:
+    return {name.partition(".")[0] for name in names}
 
 
 def _is_of_torch(statement: ImportChange) -> bool:
@@ -135,8 +168,14 @@ def _binds_fsdp(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> bool:
     return is_module(path) or fsdp1_name(path) is not None
 
 
-def _decide(context: Context, statement: ImportChange, gone: Collection[ast.AST]) -> None:
-    """Drops the names that edits left without a use, and moves the others to the runtime."""
+def _decide(
+    context: Context,
+    statement: ImportChange,
+    gone: Collection[ast.AST],
+    stays: Mapping[ast.expr, str],
+) -> None:
+    """Drops the names that edits left without a use, and moves the others to the runtime, but for those that stay."""
+    other, kept = {*gone, *stays}, {each.id for each in stays if isinstance(each, ast.Name)}
     for alias in statement.node.names:
         local = alias.asname or alias.name
         whole = isinstance(statement.node, ast.ImportFrom) or len(statement.node.names) == 1
@@ -146,13 +185,13 @@ def _decide(context: Context, statement: ImportChange, gone: Collection[ast.AST]
         elif not ours:
             continue
         elif isinstance(statement.node, ast.Import):
-            if _leads_to_fsdp1(context, statement.node, local, gone):
+            if _leads_to_fsdp1(context, statement.node, local, other):
                 statement.move[local] = in_runtime(alias.name), ""
-        else:
+        elif local not in kept:
             module = statement.node.module or ""
             target = _target(context, module, alias.name)
             is_name = not is_module(f"{module}.{alias.name}")
-            if target and (is_name or _leads_to_fsdp1(context, statement.node, local, gone)):
+            if target and (is_name or _leads_to_fsdp1(context, statement.node, local, other)):
                 statement.move[local] = target
 
 
@@ -183,7 +222,12 @@ def _target(context: Context, module: str, name: str) -> tuple[str, str] | None:
 def _join(context: Context, statements: Sequence[ImportChange]) -> set[ast.stmt]:
     """Lets names that came from `api` and the like share the statement of the package's own; returns the others."""
     head = [each for each in statements if each.node in leading(context) and each.move]
-    own = [s for s in head if getattr(s.node, "module", "") == TORCH and _has_plain_name(s)]
+    own = [
+        each
+        for each in head
+        if getattr(each.node, "module", "") == TORCH
+        and any(not a.asname for a in each.node.names if a.name in each.move)
+    ]
     joined: set[ast.stmt] = set()
     for each in head if len(own) == 1 else ():  # several have one name each
         moved = {(RUNTIME, alias.name) for alias in each.node.names}
@@ -195,15 +239,6 @@ def _join(context: Context, statements: Sequence[ImportChange]) -> set[ast.stmt]
             each.drop, each.move = each.locals, {}
             joined.add(each.node)
     return joined
-
-
-def _has_plain_name(statement: ImportChange) -> bool:
-    return any(not a.asname for a in statement.node.names if a.name in statement.move)
-
-
-def _runs_late(context: Context, node: ast.expr) -> bool:
-    """Whether code runs when a function is called: then any import at the top of the file is above it."""
-    return context.file.scope_of(node) is not context.file.scope
 
 
 def _last(node: ast.expr) -> str:
@@ -273,7 +308,7 @@ def _covered(target: str, imported: Collection[str]) -> bool:
 def _say(statement: ImportChange, joined: Collection[ast.stmt]) -> Iterator[Found]:
     node = statement.node
     names = ", ".join(alias.name for alias in node.names)
-    module = node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
+    module = module_of(node)
     construct = f"{module}: {names}" if isinstance(node, ast.ImportFrom) else f"import {names}"
     if statement.move:
         where = sorted({target for target, _ in statement.move.values()})
@@ -283,7 +318,7 @@ def _say(statement: ImportChange, joined: Collection[ast.stmt]) -> Iterator[Foun
         yield Found(RULE, node, Action.RUNTIME, f"is imported from {RUNTIME}", construct)
     elif statement.drop:
         yield Found(RULE, node, Action.REWRITE, _SPENT, construct)
-    elif module and module.startswith(RUNTIME):
+    elif module.startswith(RUNTIME):
         yield Found(RULE, node, Action.RUNTIME, f"is imported from {module}", construct)
     elif new := sorted({name for home, name in statement.add if home == module and name}):
         yield Found(RULE, node, Action.REWRITE, f"also imports {', '.join(new)}", construct)
@@ -314,10 +349,16 @@ def still_used(
 ) -> Iterator[Found]:
     """The references that no other rule speaks of, one finding a line."""
     gone = {node for region in removed for node in ast.walk(region)}
+    stays = context.program.staying
     spoken = {line for each in found for line in _lines(each.node)}
     for reference, name in chain(context.references.items(), context.quoted.items()):
         line = reference.lineno
-        if reference in gone or line in spoken:
+        if (
+            reference in gone
+            or reference in stays
+            or line in spoken
+            or context.stays(reference, RULE)
+        ):
             continue
         spoken.add(line)
         rule = CLASS_USE if name == CLASS else OPTION

@@ -90,7 +90,10 @@ def _release(ctx: click.Context, option: click.Parameter, text: str) -> tuple[in
     parts = text.split(".")
     if len(parts) < 2 or not all(part.isdecimal() for part in parts):
         raise click.BadParameter(f"{text} is not a release such as 2.8", ctx, option)
-    return tuple(int(part) for part in parts)
+    release = tuple(int(part) for part in parts)
+    if release < (2, 8):
+        raise click.BadParameter(f"{text} is too old: programs need torch 2.8", ctx, option)
+    return release
 
 
 def _shared(command: F) -> F:
@@ -135,6 +138,8 @@ def _shared(command: F) -> F:
             metavar="N",
             help="Analyse the files in this many processes, where there are enough of them.",
         ),
+        # names files that it knows nothing about
+        click.option("--from-hook", is_flag=True, hidden=True),
     ]
     for decorate in reversed(decorators):
         command = decorate(command)
@@ -164,7 +169,6 @@ def _shared(command: F) -> F:
     type=click.Path(file_okay=False, resolve_path=True, path_type=Path),
     help="Copy the parts of the runtime that the programs use into this folder of theirs, and import them from there.",
 )
-@click.option("--from-hook", is_flag=True, hidden=True)  # names files that it knows nothing about
 @click.option("--allow-dirty", is_flag=True, help="Also write files that have uncommitted changes.")
 @click.pass_context
 def migrate(ctx: click.Context, /, **arguments: Any) -> None:

@@ -47,6 +47,7 @@ def analyse(
         watch: gives out the files that mention FSDP, one after the other, and may tell how far that is.
     """
     started = time.perf_counter()
+    forget()
     paths = files.files if isinstance(files, Discovered) else list(files)
     report = Report(files=len(paths))
     if isinstance(files, Discovered):
@@ -58,9 +59,14 @@ def analyse(
             sources.append(source)
         elif source is not None:
             report.errors.append(source)
+    options = options or Options()
+    if sources and options.vendor is not None:
+        own = [source.path for source in sources if source.ending not in CONFIGURATIONS]
+        package = package_at(options.vendor, own, [p for p in paths if p.suffix == ".py"])
+        sources = [replace(source, runtime=package) for source in sources]
     if sources and isinstance(files, Discovered):
         paths = [*paths, *files.others()]
-    _analyse(sources, paths, options or Options(), report, watch)
+    _analyse(sources, paths, options, report, watch)
     report.seconds = time.perf_counter() - started
     return report
 
@@ -96,7 +102,6 @@ def _analyse(
 ) -> None:
     report.candidates = len(sources)
     if sources:
-        forget()
         # Nothing below is imported for a project without FSDP.
         from fsdp_migrate.facts.program import Program
         from fsdp_migrate.migration import Outcome, migrate
@@ -104,14 +109,13 @@ def _analyse(
         settings = [source for source in sources if source.ending in CONFIGURATIONS]
         sources = [source for source in sources if source.ending not in CONFIGURATIONS]
         paths = [p for p in paths if p.suffix not in CONFIGURATIONS and not is_copy(p.parent)]
-        if options.vendor is not None:
-            package = package_at(options.vendor, [source.path for source in sources])
-            sources = [replace(source, runtime=package) for source in sources]
         files = list(_files(sources, report))
 
         def together() -> Program:
             return Program([file for file, _ in files], paths, parse_file)
 
+        apart = (each for _, source in files for each in source.apart)
+        report.findings += (each for each in apart if options.takes(each.code))
         program = together()
 
         def work(each: tuple[File, Source]) -> Outcome:

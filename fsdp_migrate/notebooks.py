@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Any
 
 from fsdp_migrate.facts.file import parsed
-from fsdp_migrate.findings import Finding, Problem
+from fsdp_migrate.findings import Action, Finding, Problem
 
 _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -25,6 +25,7 @@ _MASK = "None  # fsdp-migrate: magic "
 _MAGIC = re.compile(r"([ \t]*(?:[\w, \t]+=[ \t]*)?)([%!].*|\?.*|[\w.]+\?{1,2}[ \t]*)")
 _OF_PYTHON = ("%%time", "%%timeit", "%%capture", "%%prun")  # what follows is Python
 _TO_FILE = ("%%writefile", "%%file")
+_APART = ("FSDP001", "fsdp1-import", Action.MANUAL)
 
 
 @dataclass(frozen=True)
@@ -84,15 +85,28 @@ class Notebook:
         )
 
     def problems(self, shown: str) -> list[Problem]:
-        """The cells that mention FSDP and do not parse, or are written to a file; other languages are passed over."""
+        """The cells that mention FSDP and do not parse; other languages are passed over."""
         found = []
         for cell in self.cells:
             text = "".join(cell.lines)
-            other = text.startswith("%%") and not text.startswith((*_OF_PYTHON, *_TO_FILE))
+            other = text.startswith("%%") and not text.startswith(_OF_PYTHON)
             if not cell.code and not other and "fsdp" in text.lower():
                 message = f"cell {cell.number} is left alone: it is no Python that parses"
                 found.append(Problem(shown, self._line(cell.start), message))
         return found
+
+    def apart(self, shown: str) -> Iterator[Finding]:
+        """A finding for each cell that mentions FSDP and is written to a file: a program by itself."""
+        for cell in self.cells:
+            text = "".join(cell.lines)
+            if text.startswith(_TO_FILE) and "fsdp" in text.lower():
+                first, (raw, start) = text.partition("\n")[0].strip(), cell.raw[0]
+                message = (
+                    "stays on FSDP1: run the cell, and fsdp-migrate on the file that it writes"
+                )
+                line, at = self._line(start), start - self.decoded.rfind("\n", 0, start)
+                place = (shown, line, at, line, at + len(raw))
+                yield Finding(*place, *_APART, f"{message} (cell {cell.number}, line 1)", first)
 
     def written(self, program: str) -> str:
         """The file with another module in its cells; raises ValueError where these cannot be told apart any more."""

@@ -32,6 +32,7 @@ class Report:
         candidates: how many files mention FSDP, or take a norm over ranks, at all.
         on_bridge: whether no file uses torch's FSDP1: every construct found is already the runtime's.
         vendored: the folders with a copy of the runtime that the files import.
+        wrote: whether the changes are in the files.
         known, gone: how many findings the baseline left out, and how many of its findings the files no longer
             have.
     """
@@ -43,6 +44,7 @@ class Report:
     candidates: int = 0
     on_bridge: bool = False
     vendored: list[Path] = field(default_factory=list)
+    wrote: bool = False
     known: int = 0
     gone: int = 0
     seconds: float = 0.0

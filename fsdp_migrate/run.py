@@ -72,13 +72,14 @@ def run(request: Request) -> int:
         raise click.UsageError("--vendor needs the files that will import the copy, not `-`")
     paths = [] if request.from_stdin else [Path(path) for path in request.paths]
     settings = load_settings(paths)
+    _known_codes(settings.select | settings.ignore, str(settings.root / "pyproject.toml"))
     options = Options(
         form=request.form,
         only_checks=request.only_checks,
         bridge=request.bridge,
         target_torch=request.target_torch,
-        select=_known_codes(split_codes(request.select) or settings.select),
-        ignore=_known_codes(split_codes(request.ignore) | settings.ignore),
+        select=_known_codes(split_codes(request.select), "--select") or settings.select,
+        ignore=_known_codes(split_codes(request.ignore), "--ignore") | settings.ignore,
         jobs=request.jobs,
         vendor=request.vendor,
     )
@@ -98,7 +99,7 @@ def run(request: Request) -> int:
     return FINDINGS if request.check and not report.is_done else DONE
 
 
-def _known_codes(codes: frozenset[str]) -> frozenset[str]:
+def _known_codes(codes: frozenset[str], source: str) -> frozenset[str]:
     """The codes, all known: one with a slip would select nothing, in silence."""
     if codes:
         from fsdp_migrate.codemods.registry import all_rules, rule_for
@@ -106,7 +107,7 @@ def _known_codes(codes: frozenset[str]) -> frozenset[str]:
 
         for code in sorted(codes):
             if rule_for(code) is None:
-                raise click.ClickException(unknown_code(code, all_rules()))
+                raise click.ClickException(f"{source}: {unknown_code(code, all_rules())}")
     return codes
 
 
@@ -115,8 +116,8 @@ def _analyse(request: Request, options: Options, settings: Settings) -> Report:
 
     exclude = settings.exclude + request.exclude
     found = discover([Path(path) for path in request.paths], exclude, settings.root)
-    if not (request.only_checks or request.from_hook):
-        _answer_for_named(found)
+    if not request.from_hook:
+        _answer_for_named(found, may_be_empty=request.only_checks)
     report = analyse(found, options, with_progress)
     baseline = request.baseline or settings.baseline
     if request.only_checks and baseline and not request.write_baseline:
@@ -126,18 +127,18 @@ def _analyse(request: Request, options: Options, settings: Settings) -> Report:
     return report
 
 
-def _answer_for_named(found: Discovered) -> None:
+def _answer_for_named(found: Discovered, *, may_be_empty: bool) -> None:
     """A file that is named gets an answer, even if it mentions no FSDP and would be passed over.
 
-    That is `migrate` by itself; hooks name every file of a repository.
+    Hooks name every file of a repository, and pass them over.
     """
     for path in found.named:
         source = read_source(path)
+        problem: Problem | None
         if isinstance(source, Source):
-            if not source.data and path.name != "__init__.py":
-                problem: Problem | None = Problem(source.shown, 0, EMPTY)
-            else:
-                problem = None if mentions_fsdp(source.data) else parse_problem(source)
+            problem = None if mentions_fsdp(source.data) else parse_problem(source)
+            if not (source.data or may_be_empty or path.name == "__init__.py"):
+                problem = Problem(source.shown, 0, EMPTY)
         else:
             problem = source
         if problem:
@@ -167,7 +168,8 @@ def _write(request: Request, report: Report) -> bool:
     problems = [] if request.allow_dirty else dirty_problems(report.changes)
     problems = problems or write_changes(report.changes)
     report.errors.extend(problems)
-    return not problems
+    report.wrote = not problems
+    return report.wrote
 
 
 def _show(request: Request, report: Report, original: bytes, written: bool) -> None:
@@ -196,7 +198,8 @@ def _say(request: Request, report: Report, written: bool, stream: Stream) -> Non
     lines += text.render_findings(findings, stream)
     if written:
         lines.append(text.summary(report))
-        lines += text.render_next(report, request.paths, wrote=request.writes)
+        steps = text.next_steps(report, request.paths)
+        lines += (f"Next: {what}: `{command}`" for what, command in steps)
     for line in lines:
         write_text(line, stream)
 
@@ -215,7 +218,7 @@ def _begin(baseline: Path, report: Report) -> int:
 def _save(request: Request, file: Path, report: Report) -> None:
     kinds = {".html": "html", ".md": "markdown", ".sarif": "sarif"}
     kind = kinds.get(file.suffix.lower(), "json")
-    content = rendered(report, kind, text.next_steps(report, request.paths, wrote=request.writes))
+    content = rendered(report, kind, text.next_steps(report, request.paths))
     try:
         file.write_text(content + "\n", encoding="utf-8", errors="backslashreplace")
     except OSError as error:

@@ -9,6 +9,7 @@ import io
 import os
 import re
 import tokenize
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
@@ -79,6 +80,11 @@ class Source:
     def problems(self) -> list[Problem]:
         """The parts of the file that are left out, and why."""
         return self.notebook.problems(self.shown) if self.notebook else []
+
+    @property
+    def apart(self) -> Iterable[Finding]:
+        """Findings about parts that are no part of the program."""
+        return self.notebook.apart(self.shown) if self.notebook else ()
 
     @cached_property
     def package(self) -> Package:

@@ -110,18 +110,21 @@ def is_copy(folder: str | Path) -> bool:
         return False
 
 
-def package_at(folder: Path, files: Iterable[Path]) -> Package:
-    """The package that a folder is to the files of a run; raises Unusable where it cannot be one.
+def package_at(folder: Path, files: Iterable[Path], others: Iterable[Path] = ()) -> Package:
+    """The package that a folder is to files with FSDP; raises Unusable where it cannot be one.
 
-    It is named from the outermost folder above it that a file of the run is imported from: a script's own, or the one
-    around a package.
+    It is named from the outermost folder above it that one of these files is imported from: a script's own, or the one
+    around a package. Else one of the `others` of the run tells that its package is installed.
     """
-    roots = {next(p for p in file.parents if not (p / "__init__.py").exists()) for file in files}
-    above = [root for root in folder.parents if root in roots]
+    roots, more = _roots(files), _roots(others)
+    above = [p for p in folder.parents if p in roots]
+    above = above or [p for p in folder.parents if p in more][:1]
     if roots and not above:
         places = ", ".join(sorted(map(str, roots)))
+        inside = [p for p in folder.parents if (p / "__init__.py").exists()]
+        too = f", or name its package as well: {inside[-1]}" if inside else ""
         raise Unusable(
-            f"--vendor {folder}: no program of this run could import it; choose one in {places}"
+            f"--vendor {folder}: no program of this run could import it; choose one in {places}{too}"
         )
     parts = folder.relative_to(above[-1]).parts if above else (folder.name,)
     if not all(part.isidentifier() for part in parts):
@@ -131,6 +134,11 @@ def package_at(folder: Path, files: Iterable[Path]) -> Package:
             f"--vendor {folder}: exists and holds something else than a copy of the runtime"
         )
     return Package(".".join(parts), folder)
+
+
+def _roots(files: Iterable[Path]) -> set[Path]:
+    """The folders that files are imported from."""
+    return {next(p for p in file.parents if not (p / "__init__.py").exists()) for file in files}
 
 
 def copies(folder: Path, programs: Iterable[str]) -> list[Change]:

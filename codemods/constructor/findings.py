@@ -19,6 +19,7 @@ from fsdp_migrate.codemods.constructor.form import Decision, Form, decide
 from fsdp_migrate.codemods.constructor.part import spent
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.rule import Found
+from fsdp_migrate.codemods.swap import RULE as IMPORT
 from fsdp_migrate.findings import Action
 
 RULES = (CONSTRUCTOR, UNPACKED, UNKNOWN, *arguments.RULES, *assumptions.RULES)
@@ -31,6 +32,8 @@ def find(context: Context) -> Iterator[Found]:
     for construction in constructions(context):
         decision = Decision(None) if context.form == "bridge" else decide(construction)
         if context.silenced(CONSTRUCTOR, construction.call):
+            if context.stays(construction.call.func, IMPORT):
+                continue
             decision = Decision(None)
         yield _constructor(construction, decision)
         yield from _arguments(construction, decision.form, spoken)

@@ -27,10 +27,11 @@ def _lines(report: Report, steps: Sequence[tuple[str, str]]) -> Iterator[str]:
         yield "| file | plain | runtime | by hand | |"
         yield "|---|--:|--:|--:|---|"
         changed = {shown_path(change.path) for change in report.changes}
+        done = "rewritten" if report.wrote else "would be rewritten"
         for path, group in groupby(sorted(report.findings), key=lambda finding: finding.path):
             counts = Counter(finding.action for finding in group)
             numbers = " | ".join(str(counts[action] or "") for action in Action)
-            yield f"| {_code(path)} | {numbers} | {'rewritten' if path in changed else 'as it was'} |"
+            yield f"| {_code(path)} | {numbers} | {done if path in changed else 'as it was'} |"
         yield ""
     for problem in sorted(report.errors):
         yield f"**Error:** {_code(problem.path)}, line {problem.line}: {escaped(problem.message)}  "

@@ -52,16 +52,15 @@ def summary(report: Report) -> str:
     """How many constructs were found and how they are handled, in one sentence."""
     known = f" {_number(report.known, 'finding')} more in the baseline." if report.known else ""
     if not report.findings:
-        return (
-            f"No {'new ' if known else ''}FSDP1 of torch in {_number(report.files, 'file')}.{known}"
-        )
+        read = "what could be read" if report.errors else _number(report.files, "file")
+        return f"No {'new ' if known else ''}FSDP1 of torch in {read}.{known}"
     files = len({finding.path for finding in report.findings})
     found = f"Found {_number(len(report.findings), 'construct')} in {_number(files, 'file')}"
     rewritten, runtime, manual = report.count().values()
     return f"{found}: {rewritten} made plain, {runtime} served by the runtime, {manual} by hand.{known}"
 
 
-def next_steps(report: Report, paths: Sequence[str], *, wrote: bool) -> list[tuple[str, str]]:
+def next_steps(report: Report, paths: Sequence[str]) -> list[tuple[str, str]]:
     """What to do now and the command for it; nothing where nothing is left to do."""
     manual = report.manual
     # pre-commit names every file
@@ -72,25 +71,18 @@ def next_steps(report: Report, paths: Sequence[str], *, wrote: bool) -> list[tup
         steps.append(
             (f"what to do about {_number(len(manual), 'finding')} by hand", f"explain {most}")
         )
-    if wrote and report.changes:
+    if report.wrote:
         steps.append(("compare what both train", "verify ORIGINAL --migrated SCRIPT"))
         if report.count()["runtime"] and not report.vendored:
             without = "copy the runtime, to run where fsdp-migrate is not installed"
             steps.append((without, f"{own} --vendor DIR"))
-    elif not wrote and len(report.findings) > len(manual):
+    elif len(report.findings) > len(manual):
         steps.append(("try it on a copy", "verify SCRIPT"))
         steps.append(("write it", own))
     if report.gone:
         gone = f"{_number(report.gone, 'finding')} of the baseline no longer there: write it anew"
         steps.append((gone, f"check {own} --write-baseline FILE"))
     return [(what, f"fsdp-migrate {command}") for what, command in steps]
-
-
-def render_next(report: Report, paths: Sequence[str], *, wrote: bool) -> list[str]:
-    """A line for each step, its command last."""
-    return [
-        f"Next: {what}: `{command}`" for what, command in next_steps(report, paths, wrote=wrote)
-    ]
 
 
 def _finding_line(finding: Finding, stream: Stream) -> str:

@@ -141,3 +141,13 @@ def test_a_report_has_the_format_of_its_name(real_cli: Cli, folder: Path) -> Non
     assert "findings" in json.loads((folder / "r").read_text())
     assert (folder / "r.html").read_text().count("Next: ") == 2
     assert real_cli("x.py", "--diff", "--format", "github").code == 2
+
+
+def test_a_report_is_no_input_and_says_what_was_written(real_cli: Cli, folder: Path) -> None:
+    text = "from torch.distributed.fsdp import FullyShardedDataParallel  # fsdp-migrate: ignore[FSDP123]\n"
+    (folder / "x.py").write_text(f"{text}FullyShardedDataParallel(m)\n")
+    first = real_cli("check", ".", "--report", "findings.json")
+    assert real_cli("check", ".") == first
+    for argument, word in (("--diff", "would be rewritten"), ("--allow-dirty", "rewritten")):
+        assert real_cli("x.py", argument, "--report", "r.md").code == 0
+        assert (folder / "r.md").read_text().count(f"| {word} |") == 1

@@ -126,6 +126,7 @@ def test_a_bad_file_is_named_and_the_others_are_done(cli: Cli, folder: Path, kin
     assert words in error
     assert (folder / "bad.py").read_bytes() == content
     assert (folder / "a.py").read_bytes() == (folder / "z.py").read_bytes() == FSDP2
+    assert cli("check", "bad.py").err == (result.err if content else "")
 
 
 def test_all_bad_files_of_one_run(cli: Cli, folder: Path) -> None:
@@ -155,7 +156,7 @@ def test_an_empty_package_file_is_no_error(cli: Cli, folder: Path) -> None:
 def test_check_passes_named_files_without_fsdp(cli: Cli, folder: Path) -> None:
     """A hook names every file of a repository."""
     put(folder, empty=b"", broken=b"def f(:\n", clean=CLEAN)
-    result = cli("check", "empty.py", "broken.py", "clean.py")
+    result = cli("check", "empty.py", "broken.py", "clean.py", "--from-hook")
     assert (result.code, result.err) == (0, "")
     assert cli("check", "missing.py").code == 2
 
@@ -234,6 +235,7 @@ def test_clean_standard_input_passes_through(cli: Cli) -> None:
         (("a.py", "--form", "fsdp2"), "fsdp2"),
         (("a.py", "--target-torch", "2.x"), "2.x is not a release"),
         (("a.py", "--target-torch", "2"), "2 is not a release"),
+        (("check", "a.py", "--target-torch", "2.6"), "2.6 is too old: programs need torch 2.8"),
         (("a.py", "--jobs", "0"), "--jobs"),
         (("a.py", "--bridge"), "--bridge"),
         (("check", "a.py", "--form", "bridge"), "--form"),
@@ -278,7 +280,9 @@ def test_codes_with_a_slip_are_refused(
     assert cli("check", ".", "--select", "fsdp002").code == 1
     result = cli("check", ".", "--ignore", "FSDP002,FSDP0O2")
     assert result.code == 2
-    assert "no rule has the code FSDP0O2; close ones: FSDP002" in result.err
+    assert "--ignore: no rule has the code FSDP0O2; close ones: FSDP002" in result.err
+    (folder / "pyproject.toml").write_text('[tool.fsdp-migrate]\nselect = ["FSDP0O2"]\n')
+    assert "pyproject.toml: no rule has the code FSDP0O2" in cli("check", ".").err
 
 
 def test_an_error_of_the_tool_is_no_finding(cli: Cli, folder: Path, engine: Any) -> None:

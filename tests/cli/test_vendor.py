@@ -148,6 +148,22 @@ def test_folders_that_cannot_hold_it(real_cli: Cli, project: Path) -> None:
     assert {**before, "full/own.txt": b"mine"} == contents(project)
 
 
+def test_a_package_that_scripts_import_is_named(real_cli: Cli, folder: Path) -> None:
+    """A script outside of an installed package: the copy goes into that, once it is part of the run."""
+    for name in ("scripts/train.py", "src/pkg/__init__.py"):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text("")
+    text = (
+        "from torch.distributed.fsdp import FullyShardedDataParallel as F\nF(m, param_init_fn=f)\n"
+    )
+    (folder / "scripts/train.py").write_text(text)
+    refused = real_cli("scripts", "--vendor", "src/pkg/rt")
+    assert f"or name its package as well: {folder / 'src/pkg'}" in refused.err
+    done = real_cli("scripts", "src/pkg", "--vendor", "src/pkg/rt")
+    assert (done.code, done.err) == (0, "")
+    assert "from pkg.rt import like_fsdp1, units" in (folder / "scripts/train.py").read_text()
+
+
 @pytest.mark.parametrize("name", ["lib.fsdp", "fsdp"])
 def test_spellings_are_inverse(name: str) -> None:
     package = Package(name, Path("x"))

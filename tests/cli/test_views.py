@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from fsdp_migrate.codemods.rule import Rule
-from fsdp_migrate.findings import Action, Finding
+from fsdp_migrate.findings import Action, Finding, Problem
 from fsdp_migrate.report import Change, Report
 from fsdp_migrate.views.explain import render_rules, unknown_code
-from fsdp_migrate.views.text import render_findings, render_next, summary
+from fsdp_migrate.views.text import next_steps, render_findings, summary
 
 
 def rule(code: str, name: str) -> Rule:
@@ -64,22 +64,29 @@ def test_summary() -> None:
     assert summary(one).startswith("Found 1 construct in 1 file: 0 made plain")
 
 
+def test_a_file_that_could_not_be_read_is_none_without_fsdp1() -> None:
+    unread = Report(files=1, errors=[Problem("a.py", 1, "does not parse")])
+    assert summary(unread) == "No FSDP1 of torch in what could be read."
+
+
 def test_the_next_steps_are_named() -> None:
     manual, change = [FINDINGS[0]], Change(Path("a.py"), b"1", b"2")
-    by_hand = "Next: what to do about 1 finding by hand: `fsdp-migrate explain FSDP002`"
+    by_hand = ("what to do about 1 finding by hand", "fsdp-migrate explain FSDP002")
     many = [f"{number}.py" for number in range(6)]
-    assert render_next(Report(FINDINGS), many, wrote=False)[-1].endswith("`fsdp-migrate PATH...`")
-    assert render_next(Report(FINDINGS), ["a b", "c"], wrote=False) == [
+    assert next_steps(Report(FINDINGS), many)[-1][1] == "fsdp-migrate PATH..."
+    assert next_steps(Report(FINDINGS), ["a b", "c"]) == [
         by_hand,
-        "Next: try it on a copy: `fsdp-migrate verify SCRIPT`",
-        "Next: write it: `fsdp-migrate 'a b' c`",
+        ("try it on a copy", "fsdp-migrate verify SCRIPT"),
+        ("write it", "fsdp-migrate 'a b' c"),
     ]
-    assert render_next(Report(manual), ["."], wrote=False) == [by_hand]
-    assert render_next(Report(FINDINGS, changes=[change]), ["."], wrote=True) == [
+    assert next_steps(Report(manual), ["."]) == [by_hand]
+    assert next_steps(Report(FINDINGS, changes=[change], wrote=True), ["."]) == [
         by_hand,
-        "Next: compare what both train: `fsdp-migrate verify ORIGINAL --migrated SCRIPT`",
-        "Next: copy the runtime, to run where fsdp-migrate is not installed: "
-        "`fsdp-migrate . --vendor DIR`",
+        ("compare what both train", "fsdp-migrate verify ORIGINAL --migrated SCRIPT"),
+        (
+            "copy the runtime, to run where fsdp-migrate is not installed",
+            "fsdp-migrate . --vendor DIR",
+        ),
     ]
-    assert len(render_next(Report(FINDINGS[2:], changes=[change]), ["."], wrote=True)) == 1
-    assert render_next(Report(), ["."], wrote=False) == []
+    assert len(next_steps(Report(FINDINGS[2:], changes=[change], wrote=True), ["."])) == 1
+    assert next_steps(Report(), ["."]) == []

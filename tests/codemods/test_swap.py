@@ -18,6 +18,7 @@ import pytest
 from fsdp_migrate.codemods.edit.text import comments
 from fsdp_migrate.engine import analyse, analyse_source
 from fsdp_migrate.facts.names import FSDP2_NAMES, MODULES, NAMES, RUNTIME, TORCH
+from fsdp_migrate.findings import Action
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
 
@@ -361,3 +362,64 @@ def in_auto_form(text: str) -> str:
 def test_a_finding_names_an_import_as_it_is_written(text: str, named: str) -> None:
     report = analyse_source(Source(Path("/nowhere/x.py"), "x.py", text.encode()), BRIDGE)
     assert report.findings[0].construct == named
+
+
+HEAD = "import torch.distributed\nfrom lightning.fabric.strategies import FSDPStrategy as S\n"
+OURS = (
+    "from torch.distributed.fsdp import FullyShardedDataParallel as F, MixedPrecision, CPUOffload\n"
+)
+STAYING = {
+    "a variable": (OURS + "mp = MixedPrecision()\nS(mixed_precision=mp)\n", "MixedPrecision"),
+    "options": (OURS + "o = {}\no['x'] = CPUOffload(True)\nS(**o)\nMixedPrecision\n", "CPUOffload"),
+    "a class of the program, and a parameter": (
+        OURS + "class Mine(S): ...\ndef f(x):\n    return Mine(cpu=x)\nf(CPUOffload())\n",
+        "CPUOffload",
+    ),
+    "its constructor": (
+        OURS + "class Mine(S):\n    def __init__(self):\n        self.c = CPUOffload()\n"
+        "        super().__init__(self.c)\n",
+        "CPUOffload",
+    ),
+    "a function": (
+        OURS + "def options(n):\n    return MixedPrecision()\nS(options(1))\n",
+        "MixedPrecision",
+    ),
+    "written out": ("S(torch.distributed.fsdp.CPUOffload(True))\n", "CPUOffload"),
+    "a module": ("import torch.distributed.fsdp as f\nS(f.wrap.ModuleWrapPolicy(x))\n", "ModuleWrapPolicy"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "name"), STAYING.values(), ids=STAYING)
+def test_what_another_library_hands_to_fsdp1_stays_torchs(text: str, name: str) -> None:
+    """Lightning's strategy does not know the runtime's classes; the model of the program itself is migrated."""
+    source = Source(Path("/nowhere/x.py"), "x.py", (HEAD + text + "F = F(model)\n").encode())
+    for form in ("auto", "bridge"):
+        report = analyse_source(source, Options(form=form))
+        said = [f for f in report.findings if "stays torch's" in f.message]
+        assert [(f.construct, f.action.value) for f in said] == [(name, "manual")]
+        after = report.changes[0].after.decode() if report.changes else source.text
+        theirs = [line for line in after.splitlines() if "torch.distributed.fsdp" in line]
+        assert any(name in line or " as f" in line for line in theirs)
+        assert f"fsdp_migrate.runtime import {name}" not in after
+
+
+def test_it_stays_across_files_and_a_module_with_other_uses_is_by_hand(tmp_path: Path) -> None:
+    (tmp_path / "options.py").write_text(OURS + "mp = MixedPrecision()\n")
+    use = "from options import mp\nimport torch.distributed.fsdp as f\nS(mp, f.CPUOffload())\nf.wrap.wrap(x)\n"
+    (tmp_path / "main.py").write_text(HEAD + use)
+    report = analyse(sorted(tmp_path.glob("*.py")), BRIDGE)
+    said = {f.construct: f.message for f in report.findings if f.action is Action.MANUAL}
+    assert "stays torch's" in said["MixedPrecision"]
+    assert "import torch's by its name" in said["f.CPUOffload"]
+
+
+def test_accelerate_asks_for_torchs_own_policy() -> None:
+    text = (
+        "from accelerate import FullyShardedDataParallelPlugin\n"
+        "from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy\n"
+        "FullyShardedDataParallelPlugin(auto_wrap_policy=transformer_auto_wrap_policy)\n"
+    )
+    report = analyse_source(Source(Path("/nowhere/x.py"), "x.py", text.encode()))
+    assert [f.action for f in report.findings if f.code == "FSDP001"] == [Action.RUNTIME]
+    after = report.changes[0].after.decode() if report.changes else text
+    assert "from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy\n" in after

@@ -57,6 +57,16 @@ def test_an_import_that_is_silenced_stays_torch_s() -> None:
     assert "from fsdp_migrate.runtime import CPUOffload" in outcome.after
 
 
+def test_a_program_that_stays_on_fsdp1_has_no_findings() -> None:
+    """Its import and its constructor are silenced: the runtime serves none of its options."""
+    text = f"{FSDP.rstrip()}, CPUOffload  # fsdp-migrate: ignore\noffload = CPUOffload(True)\n"
+    call = "model = FSDP(  # fsdp-migrate: ignore\n    model,\n    cpu_offload=offload,\n)\n"
+    outcome = run(text + call)
+    assert outcome.report.findings == []
+    assert outcome.after == text + call
+    assert "FSDP201" in run(FSDP + OPTION + text.splitlines()[1] + "\n" + call).codes
+
+
 @pytest.mark.parametrize(
     ("options", "codes"),
     [
