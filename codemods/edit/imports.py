@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -141,11 +142,9 @@ def _in_lines(file: File, change: ImportChange, limit: int) -> Iterator[Edit]:
         is_long = len(base + kept.text) > max(limit, longest)
         if is_long and not result.is_as_it_was and not NEWLINE.search(kept.text):
             kept, suffix = replace(kept, text=kept.exploded(base, suffix.lstrip())), ""
-    above = (
-        []
-        if loose or _has_comment_above(file, first)
-        else [o for o in others if o.module < kept.module]
-    )
+    above = [other for other in others if _sorts_above(other, kept)]
+    if loose or _has_comment_above(file, first):
+        above = []
     below = [other for other in others if other not in above]
     remarks = [base + comment for comment in loose]
     its_own = [] if below and not change.drop and result.kept is not None else remarks
@@ -159,6 +158,12 @@ def _in_lines(file: File, change: ImportChange, limit: int) -> Iterator[Edit]:
     text = end.join(NEWLINE.sub(end, line) if "\n" in line else line for line in lines)
     if text != file.text[first:stop].rstrip("\r\n"):
         yield Edit(first, len(file.text[:stop].rstrip("\r\n")), text)
+
+
+def _sorts_above(new: _Code, kept: _Code) -> bool:
+    """Whether a statement stands above the one that it comes from: of two packages', as ruff sorts them."""
+    is_standard = kept.module.split(".")[0] in sys.stdlib_module_names
+    return bool(kept.names) and not is_standard and new.module < kept.module
 
 
 def _has_comment_above(file: File, start: int) -> bool:
