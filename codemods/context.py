@@ -5,20 +5,17 @@ from __future__ import annotations
 import ast
 import re
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from fsdp_migrate.codemods.edit import text
 from fsdp_migrate.codemods.rule import Edit, Rule
 from fsdp_migrate.facts.file import NEWLINE, File, last_name, root_of
+from fsdp_migrate.facts.models import Models, models_of
 from fsdp_migrate.facts.names import CLASS, fsdp1_name
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.facts.scopes import Assigned, Imported, Scope
 from fsdp_migrate.facts.values import Value, value_of
 from fsdp_migrate.settings import line_length
-
-if TYPE_CHECKING:
-    from fsdp_migrate.facts.models import Models
 
 _SILENCING = re.compile(r"#\s*fsdp-migrate:\s*ignore\b(?:\[([A-Za-z0-9,\s]*)\])?")
 
@@ -57,8 +54,6 @@ class Context:
     @cached_property
     def models(self) -> Models:
         """Which expressions can hold a model of FSDP1."""
-        from fsdp_migrate.facts.models import models_of
-
         return models_of(self.program)
 
     def source(self, node: ast.AST) -> str:
@@ -304,3 +299,12 @@ def keyword(call: ast.Call, name: str, position: int | None = None) -> ast.expr 
     if position is None or starred or position >= len(call.args):
         return None
     return call.args[position]
+
+
+def has_torch(context: Context, at: ast.AST) -> bool:
+    """Whether `torch.` can be written at a place: an import binds the name, and nothing else does."""
+    found = context.file.scope_of(at).lookup("torch")
+    return found is not None and all(
+        isinstance(binding, Imported) and binding.member is None and binding.module == "torch"
+        for binding in found.bindings
+    )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Collection, Iterable, Iterator
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.edit.import_statement import ImportChange
+from fsdp_migrate.codemods.edit.imports import ImportChange
 from fsdp_migrate.codemods.rule import Import
 from fsdp_migrate.facts.file import root_of
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
@@ -16,7 +17,7 @@ from fsdp_migrate.facts.scopes import Imported, Scope
 def hand_out(
     context: Context, statements: list[ImportChange], needed: Iterable[Import]
 ) -> list[tuple[str, str]]:
-    """Gives each needed name to an import statement; returns them if the file has no import at its top."""
+    """Gives each needed name to an import statement; returns those that stand in front of all."""
     insert: list[tuple[str, str]] = []
     for need in dict.fromkeys(needed):
         if _is_imported(context, need):
@@ -88,9 +89,13 @@ def _beside(
     related = [node for node in ours if node in head and of_fsdp]
     if related and need.name:
         return related[0]
-    package = ("torch", need.module.split(".")[0])
     near = [node for node in head if isinstance(node, ast.ImportFrom) == bool(need.name)]
-    of_package = [node for node in near if module_of(node).split(".")[0] in package]
+    top = need.module.split(".")[0]
+    if top in sys.stdlib_module_names:
+        known = sys.stdlib_module_names - {"__future__"}
+        standard = [node for node in head if module_of(node).split(".")[0] in known]
+        return next(reversed(standard), None)  # without one it stands in front of all others
+    of_package = [node for node in near if module_of(node).split(".")[0] in ("torch", top)]
     return next(reversed(of_package or near or head), None)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from fsdp_migrate.codemods.context import Context, keyword
-from fsdp_migrate.codemods.edit.import_statement import ImportChange
+from fsdp_migrate.codemods.edit.imports import ImportChange, edit_imports, insert_first
 from fsdp_migrate.codemods.imports import (
     hand_out,
     is_spent,
@@ -330,8 +330,6 @@ def _edits(
     insert: list[tuple[str, str]],
     spelled: dict[ast.expr, str],
 ) -> list[Edit]:
-    from fsdp_migrate.codemods.edit.import_block import edit_imports, insert_first
-
     file, length = context.file, context.line_length
     changes = [each for each in statements if each.drop or each.move or each.add]
     edits = edit_imports(file, changes, length) if changes else []

@@ -12,11 +12,10 @@ from fsdp_migrate.codemods.constructor.part import (
     AtRunTime,
     Part,
     bound,
-    has_torch,
     is_pure,
     rewritten,
 )
-from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.context import Context, has_torch
 from fsdp_migrate.codemods.rule import Import, Rule
 from fsdp_migrate.facts.file import values_given
 from fsdp_migrate.facts.names import RUNTIME, TORCH

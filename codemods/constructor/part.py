@@ -131,15 +131,6 @@ def _only_makes(context: Context, function: ast.expr) -> bool:
     )
 
 
-def has_torch(context: Context, at: ast.AST) -> bool:
-    """Whether `torch.` can be written at a place: an import binds the name, and nothing else does."""
-    found = context.file.scope_of(at).lookup("torch")
-    return found is not None and all(
-        isinstance(binding, Imported) and binding.member is None and binding.module == "torch"
-        for binding in found.bindings
-    )
-
-
 def bound(construction: Construction, name: str, text: str) -> tuple[str, tuple[str, ...]]:
     """What to write for a value in each call: its source, or a name where there are several calls, with the statement that
     binds the name."""

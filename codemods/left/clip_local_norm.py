@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from functools import lru_cache
 
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.left.taken import is_known_as_whole, taken
@@ -59,12 +58,11 @@ def _with_ignored(context: Context) -> Iterator[Found]:
         norm = keyword(call, "norm_type", 2 if of_class else 1)
         if norm is not None and "inf" in ast.unparse(norm):
             continue
-        action = _of_ignored(context.program)
+        action = context.program.once(_of_ignored)
         if action is not None and (of_class or context.can_be_model(attribute.value)):
             yield Found(RULE, attribute, action, _IGNORED)
 
 
-@lru_cache(maxsize=1)  # of this run only
 def _of_ignored(program: Program) -> Action | None:
     """By hand if parameters are ignored; not where a file of the program freezes some, or reduces gradients itself."""
     texts = [file.text for file in program.files]

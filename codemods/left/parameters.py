@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 
 from fsdp_migrate.codemods.constructor.options import given_keys
 from fsdp_migrate.codemods.context import Context, shortened
@@ -201,9 +200,16 @@ def _is_tested(file: File, name: ast.AST) -> bool:
     return isinstance(around, ast.Compare) or getattr(around, "attr", "") in _TESTS
 
 
-@lru_cache(maxsize=1)  # of this file only
 def _were_flat(context: Context) -> bool:
     """Whether the program says nothing but `use_orig_params=False`, the default, wherever it makes units."""
+    known = context.program.kept.setdefault("were flat", {})
+    key = str(context.file.path)
+    if key not in known:
+        known[key] = _say_nothing_else(context)
+    return bool(known[key])
+
+
+def _say_nothing_else(context: Context) -> bool:
     files = context.program.files
     if any(_ORIGINAL.search(file.text) for file in files):
         return False

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import lru_cache
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import File, last_name
-from fsdp_migrate.facts.models import Models
+from fsdp_migrate.facts.models import Models, models_of
 from fsdp_migrate.facts.names import CLASS, fsdp1_name
+from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.scopes import Assigned, Imported, Parameter
 from fsdp_migrate.facts.values import reaching
 
@@ -237,14 +237,13 @@ def holds(
     )
 
 
-@lru_cache(maxsize=1)
-def _of(models: Models) -> Taken:
-    return Taken(models)
+def _of(program: Program) -> Taken:
+    return Taken(models_of(program))
 
 
 def taken(context: Context) -> Taken:
     """The parameters of the run that a file is part of."""
-    return _of(context.models)
+    return context.program.once(_of)
 
 
 def is_known_as_whole(context: Context, node: ast.AST) -> bool:

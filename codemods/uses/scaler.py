@@ -6,8 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from fsdp_migrate.codemods.constructor.part import has_torch
-from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.context import Context, has_torch
 from fsdp_migrate.codemods.rule import Found, Import, Rule
 from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.models import Models

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 from typing import Any
 
 import click
 
+from fsdp_migrate import __version__
 from fsdp_migrate.exit_codes import DONE, FINDINGS, USAGE
 from fsdp_migrate.source import shown_path
 from fsdp_migrate.views.terminal import paint, printable, write_text
 
+VERSION = 1
+"""Of the JSON: raised when a field changes its meaning or is removed."""
+
+_PATH = click.Path(path_type=Path)
 _TRUST = click.option(
     "--trust-pickle",
     "trust",
@@ -28,9 +34,7 @@ def checkpoint_command() -> None:
 @checkpoint_command.command(
     "inspect", short_help="Show what a checkpoint is, and whether FSDP2 loads it as it is."
 )
-@click.argument(
-    "paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path)
-)
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=_PATH)
 @click.option(
     "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
 )
@@ -46,34 +50,33 @@ def inspect_command(
     """
     _need_torch()
     from fsdp_migrate.checkpoint.errors import Unreadable
-    from fsdp_migrate.checkpoint.show import as_json, lines
+    from fsdp_migrate.checkpoint.show import document, lines
     from fsdp_migrate.checkpoint.sources import Reading, open_checkpoint
-    from fsdp_migrate.checkpoint.survey import survey
 
-    surveys, errors = [], []
+    found: list[dict[str, Any]] = []
+    errors = []
     for path in paths:
-        shown = shown_path(path)
         try:
-            found = survey(open_checkpoint(path, Reading(trust)))
+            found.append(document(open_checkpoint(path, Reading(trust)), shown_path(path)))
         except Unreadable as error:
-            errors.append((shown_path(error.path or path), str(error)))
-            _complain(*errors[-1])
+            errors.append({"path": shown_path(error.path or path), "message": str(error)})
+            _complain(**errors[-1])
             continue
-        surveys.append((shown, found))
         if form == "text":
-            write_text("\n".join(lines(found, shown)))
+            write_text("\n".join(lines(found[-1])))
     if form == "json":
-        write_text(as_json(surveys, errors))
+        top = {"version": VERSION, "tool": f"fsdp-migrate {__version__}"}
+        write_text(json.dumps(top | {"checkpoints": found, "errors": errors}, indent=2))
     if errors:
         context.exit(USAGE)
-    context.exit(DONE if all(found.loads for _, found in surveys) else FINDINGS)
+    context.exit(DONE if all(checkpoint["loads"] for checkpoint in found) else FINDINGS)
 
 
 @checkpoint_command.command(
     "convert", short_help="Convert a checkpoint to a form that FSDP2 loads."
 )
-@click.argument("source", metavar="SRC", type=click.Path(path_type=Path))
-@click.argument("target", metavar="DST", type=click.Path(path_type=Path))
+@click.argument("source", metavar="SRC", type=_PATH)
+@click.argument("target", metavar="DST", type=_PATH)
 @click.option(
     "--to",
     type=click.Choice(["dcp", "full"]),
@@ -89,7 +92,7 @@ def inspect_command(
 @click.option(
     "--names-from",
     metavar="PATH",
-    type=click.Path(path_type=Path),
+    type=_PATH,
     help="The model's checkpoint, where an optimizer in a file of its own numbers its parameters.",
 )
 @click.option(

@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fsdp_migrate.checkpoint import optimizers
 from fsdp_migrate.checkpoint.errors import Misplaced, Refused
 from fsdp_migrate.checkpoint.names import strip
-from fsdp_migrate.checkpoint.parts import Parts, is_tensor, nbytes
+from fsdp_migrate.checkpoint.parts import Parts
 from fsdp_migrate.checkpoint.place import check_target, staged
 from fsdp_migrate.checkpoint.sources import Checkpoint, Reading, open_checkpoint
-from fsdp_migrate.checkpoint.survey import is_nested, survey
-from fsdp_migrate.checkpoint.trees import Place, leaves, mappings, rebuilt, shown
-from fsdp_migrate.checkpoint.write import check, identity, settled, write_dcp, write_full
+from fsdp_migrate.checkpoint.survey import is_nested, problems, sections
+from fsdp_migrate.checkpoint.trees import Place, mappings, rebuilt, shown, tensors
+from fsdp_migrate.checkpoint.write import check, settled, write_dcp, write_full
 
 _FILES = (".pt", ".pth", ".bin", ".ckpt")
 
@@ -52,11 +54,9 @@ def convert(wish: Conversion) -> Done:
     tree, changes = repaired(checkpoint, wish)
     to_full = (wish.to or ("full" if wish.target.suffix in _FILES else "dcp")) == "full"
     write = write_full if to_full else write_dcp
-    tensors = [value for _, value in leaves(tree) if is_tensor(value)]
-    once = {identity(tensor): tensor for tensor in tensors} if to_full else {}
-    size = sum(map(nbytes, once.values() or tensors))
-    # Joined shards are in a scratch file first.
-    joined = sum(nbytes(t) for t in tensors if isinstance(t, Parts) and len(t.parts) > 1)
+    held = tensors(tree)
+    size = sum(tensor.nbytes for tensor in held)
+    joined = sum(tensor.nbytes for tensor in held if isinstance(tensor, Parts))
     with staged(wish.target, wish.overwrite, size + joined) as new:
         try:
             tree = settled(tree, new.parent / "scratch")
@@ -64,25 +64,24 @@ def convert(wish: Conversion) -> Done:
         except RuntimeError as error:  # torch's writer, as on a full disk
             raise Misplaced(f"cannot be written: {str(error).splitlines()[0]}") from None
         check(tree, new, wish.trust)
-    return Done(len(tensors), size, tuple(changes))
+    return Done(len(held), size, tuple(changes))
 
 
 def repaired(checkpoint: Checkpoint, wish: Conversion) -> tuple[Any, list[str]]:
     """The tree without what keeps FSDP2 from loading it, and a line for each change; raises Refused for what stays."""
-    found = survey(checkpoint)
-    for problem in found.problems:
+    sections(checkpoint.tree)  # it has some
+    found = list(problems(checkpoint))
+    for problem in found:
         if not problem.convertible:
             raise Refused(f"{problem.message}. {problem.advice[0].upper()}{problem.advice[1:]}")
     done = {
         "rank-files": f"joined the shards of {checkpoint.ranks} ranks",
         "wrapper-names": "removed from names what wrappers put into them",
-        "ddp-names": "removed `module.` from names",
+        "ddp-names": "" if wish.keep_module else "removed `module.` from names",
         "shared-step": "gave each parameter a `step` of its own",
     }
-    if wish.keep_module:
-        del done["ddp-names"]
-    names = {problem.name for problem in found.problems}
-    changes = [line for name, line in done.items() if name in names]
+    names = {problem.name for problem in found}
+    changes = [line for name, line in done.items() if name in names and line]
     tree = strip(checkpoint.tree, wish.keep_module)
 
     def repair(place: Place, node: Any) -> Any:
@@ -101,19 +100,18 @@ def repaired(checkpoint: Checkpoint, wish: Conversion) -> tuple[Any, list[str]]:
 
 def _parameters(tree: Any, wish: Conversion) -> Mapping[str, optimizers.Shape] | None:
     """Names and shapes of the one model that is there, in order; None where there is not one."""
-    if wish.names_from is not None:
-        other = open_checkpoint(wish.names_from, Reading(wish.trust))
+    if (path := wish.names_from) is not None:
+        other = open_checkpoint(path, Reading(wish.trust))
         if other.kind == "local" or other.refused is not None:
-            raise Refused(f"--names-from {wish.names_from}: it does not have whole tensors")
+            raise Refused(f"--names-from {path}: it does not have whole tensors")
         tree = strip(other.tree, wish.keep_module)
-    optimizer_places = [place for place, _ in optimizers.optimizers(tree)]
+    inside = [place for place, _ in optimizers.optimizers(tree)]
     models = [
-        {str(name): tuple(value.shape) for name, value in m.items() if is_tensor(value)}
+        {str(n): tuple(v.shape) for n, v in m.items() if isinstance(v, torch.Tensor)}
         for place, m in mappings(tree)
-        if not is_nested(m)
-        and not any(place[: len(inside)] == inside for inside in optimizer_places)
+        if not is_nested(m) and not any(place[: len(o)] == o for o in inside)
     ]
     models = [model for model in models if model]
-    if wish.names_from is not None and len(models) != 1:
-        raise Refused(f"--names-from {wish.names_from}: it holds {len(models)} models, not one")
+    if path is not None and len(models) != 1:
+        raise Refused(f"--names-from {path}: it holds {len(models)} models, not one")
     return models[0] if len(models) == 1 else None

@@ -1,23 +1,24 @@
-"""The folders of torch.distributed.checkpoint: `.metadata`, and `*.distcp` files of tensors that torch.save wrote.
+"""The folders of torch.distributed.checkpoint: `.metadata`, and `*.distcp` files of what torch.save wrote.
 
-Its own reader unpickles them, which executes whatever they ask for.
+Its own reader unpickles them, which executes whatever they ask for, and loads everything at once.
 """
 
 from __future__ import annotations
 
 import functools
+import io
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint._nested_dict import unflatten_state_dict
 
 from fsdp_migrate.checkpoint.errors import Unreadable
-from fsdp_migrate.checkpoint.files import mapped, read_file
-from fsdp_migrate.checkpoint.notes import Note, note
-from fsdp_migrate.checkpoint.parts import Part, Parts, covers
-from fsdp_migrate.checkpoint.pickles import read_pickle
+from fsdp_migrate.checkpoint.files import read_saved
+from fsdp_migrate.checkpoint.parts import Part, Parts, covers, in_parts
+from fsdp_migrate.checkpoint.pickles import Note, is_a, read_pickle
 
 METADATA = ".metadata"
 SUFFIX = ".distcp"
@@ -41,20 +42,22 @@ def read_dcp(folder: Path, trust: bool = False) -> tuple[Any, list[Path]]:
             f"has {SUFFIX} files but no {METADATA}: the save was cut off, or not copied whole"
         )
     try:
-        metadata = read_pickle(index.read_bytes(), trust=trust)
-        if not isinstance(metadata, note("Metadata")):
+        metadata = read_pickle(index.read_bytes(), trust)
+        if not is_a(metadata, "Metadata"):
             raise Unreadable("is no metadata of torch.distributed.checkpoint")
         items = _Items(folder, metadata["storage_data"], trust)
         flat = {
             name: items.tensor(name, entry)
-            if isinstance(entry, note("TensorStorageMetadata"))
+            if is_a(entry, "TensorStorageMetadata")
             else items.load(name)
             for name, entry in metadata["state_dict_metadata"].items()
         }
-        return _nested(flat, metadata.get("planner_data")), list(items.files.values())
+        paths = metadata.get("planner_data")
+        named = isinstance(paths, Mapping) and paths.keys() >= flat.keys()
+        return unflatten_state_dict(flat, paths) if named else flat, list(items.files.values())
     except Unreadable as error:
         raise Unreadable(str(error), error.path or index) from None
-    except (TypeError, ValueError, AttributeError, IndexError, KeyError):
+    except (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError):
         raise Unreadable("is damaged, or of a form that is not known", index) from None
 
 
@@ -74,17 +77,18 @@ class _Items:
                 raise Unreadable(f"places an item before the start of {name}")
             ends[name] = max(ends.get(name, 0), info["offset"] + info["length"])
         self.files = {name: _file(folder, name, end) for name, end in sorted(ends.items())}
-        self._map = functools.cache(lambda name: mapped(self.files[name]))
 
     def load(self, name: str, offsets: tuple[int, ...] | None = None) -> Any:
         """An item that is no tensor, or a chunk of one."""
         if (info := self._places.get((name, offsets))) is None:
             raise Unreadable(f"does not say where {name} lies")
-        path, start = info["relative_path"], info["offset"]
+        path = self.files[info["relative_path"]]
         try:
-            return read_file(self._map(path)[start : start + info["length"]], self._trust)[1]
+            with path.open("rb") as file:
+                file.seek(info["offset"])
+                return read_saved(io.BytesIO(file.read(info["length"])), self._trust)
         except Unreadable as error:
-            raise Unreadable(str(error), self.files[path]) from None
+            raise Unreadable(str(error), path) from None
 
     def tensor(self, name: str, entry: Note) -> Parts:
         """A tensor, whose chunks are looked for in the files when it is loaded."""
@@ -102,7 +106,7 @@ class _Items:
             return found
 
         filled = (box for box in boxes if math.prod(box[1]))
-        return Parts(dtype, shape, tuple(Part(b, functools.partial(chunk, *b)) for b in filled))
+        return in_parts(shape, dtype, (Part(b, functools.partial(chunk, *b)) for b in filled))
 
 
 def _file(folder: Path, name: str, end: int) -> Path:
@@ -115,26 +119,3 @@ def _file(folder: Path, name: str, end: int) -> Path:
     if (have := file.stat().st_size) < end:
         raise Unreadable(f"is cut off: {end - have} bytes are missing", file)
     return file
-
-
-def _nested(flat: Mapping[str, Any], paths: Any) -> Any:
-    """The tree that was flattened: its planner notes each entry's keys and indices."""
-    if not isinstance(paths, Mapping) or not all(name in paths for name in flat):
-        return dict(flat)
-    tree: dict[Any, Any] = {}
-    for name, value in flat.items():
-        *way, last = paths[name]
-        inner = tree
-        for key in way:
-            inner = inner.setdefault(key, {})
-        inner[last] = value
-    return _with_lists(tree)
-
-
-def _with_lists(tree: Any) -> Any:
-    """Indices, noted as the keys of a mapping, make a list."""
-    if not isinstance(tree, dict):
-        return tree
-    values = {key: _with_lists(value) for key, value in tree.items()}
-    indices = range(len(values))
-    return [values[i] for i in indices] if values and values.keys() == set(indices) else values

@@ -1,41 +1,33 @@
-"""Files of tensors: the zip archives of `torch.save`, and safetensors.
-
-A file is mapped into memory, and tensors are views of the map, whose bytes are read when they are used.
-"""
+"""Files of tensors: the archives of `torch.save`, and safetensors. They are mapped, not loaded."""
 
 from __future__ import annotations
 
-import functools
-import io
 import json
 import math
-import mmap
-import os
 import struct
-import sys
 import warnings
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
+from torch.serialization import (
+    add_safe_globals,
+    clear_safe_globals,
+    get_safe_globals,
+    get_unsafe_globals_in_checkpoint,
+)
 
 from fsdp_migrate.checkpoint.errors import Unreadable
-from fsdp_migrate.checkpoint.pickles import checked, read_pickle, view
+from fsdp_migrate.checkpoint.pickles import Member, Note, allowed, first_line, not_executed
+from fsdp_migrate.checkpoint.shards import STAND_INS
+from fsdp_migrate.checkpoint.trees import leaves
 
 _LEGACY = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"
 """The number that begins a file of `torch.save` before torch 1.6, which had no FSDP."""
 
-_LOCAL_HEADER = struct.Struct("<26xHH")
 _LONGEST_HEADER = 100_000_000
 """Of safetensors, by the format's own limit."""
-
-
-def mapped(path: Path) -> memoryview:
-    """The bytes of a file; an empty one cannot be mapped."""
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
 
 
 def format_of(head: bytes) -> str | None:
@@ -46,98 +38,64 @@ def format_of(head: bytes) -> str | None:
     return "safetensors" if head[8:9] == b"{" and 2 <= length <= _LONGEST_HEADER else None
 
 
-def read_file(data: memoryview, trust: bool = False) -> tuple[str, Any]:
+def read_file(path: Path, trust: bool = False) -> tuple[str, Any]:
     """The format of a file, and what was saved in it; raises Unreadable where it is damaged, or of another format."""
-    head = bytes(data[:16])
+    with path.open("rb") as file:
+        head = file.read(16)
+    if not head:
+        raise Unreadable("is empty")
     if _LEGACY in head:
         raise Unreadable("has the format of torch before 1.6: load it, and save it again")
     if (found := format_of(head)) is None:
         raise Unreadable("is no checkpoint: torch.save did not write it, and it is not safetensors")
     if found == "safetensors":
-        return found, _read_safetensors(data)
-    return found, checked(_read_zip(data, trust))
+        return found, _read_safetensors(path)
+    _check_archive(path)
+    return found, read_saved(path, trust)
 
 
-class _Window(io.RawIOBase):
-    """Bytes of a map as a file."""
-
-    def __init__(self, data: memoryview) -> None:
-        super().__init__()
-        self._data, self._at = data, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = (0, self._at, len(self._data))[whence] + offset
-        if self._at < 0:
-            raise OSError("a position before the file's start")
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        piece = self._data[self._at : self._at + len(buffer)]
-        buffer[: len(piece)] = piece
-        self._at += len(piece)
-        return len(piece)
-
-
-def _storage(data: memoryview) -> torch.UntypedStorage:
-    if not data:
-        return torch.empty(0).untyped_storage()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the map must not be written to
-        return torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
-
-
-def _read_zip(data: memoryview, trust: bool) -> Any:
-    """The archive that torch.save writes: a pickle, and each storage as a record of its own."""
+def _check_archive(path: Path) -> None:
+    """Raises Unreadable where torch.save did not write the archive."""
     try:
-        entries = {info.filename: info for info in zipfile.ZipFile(_Window(data)).infolist()}
+        entries = zipfile.ZipFile(path).infolist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, struct.error):
         raise Unreadable("is damaged or cut off: a zip archive without its end") from None
-    pickled = [n for n in entries if n.endswith("/data.pkl") and n.count("/") == 1]
-    if len(pickled) != 1:
+    names = [entry.filename for entry in entries]
+    if [name.count("/") for name in names if name.endswith("/data.pkl")] != [1]:
         raise Unreadable("is a zip archive that torch.save did not write")
-    folder = pickled[0].removesuffix("data.pkl")
-    if any(name.startswith(f"{folder}code/") for name in entries):
+    if any(name.split("/")[1:2] == ["code"] for name in names):
         raise Unreadable("is a TorchScript program, not a state dict")
-
-    record = functools.partial(_record, data, entries)
-    order = f"{folder}byteorder"
-    if order in entries and bytes(record(order)) != sys.byteorder.encode():
-        raise Unreadable("was written on a machine of the other byte order")
-    storages: dict[str, torch.UntypedStorage] = {}
-
-    def find(key: str, nbytes: int) -> torch.UntypedStorage:
-        if key not in storages:
-            storages[key] = _storage(record(f"{folder}data/{key}", nbytes))
-        return storages[key]
-
-    return read_pickle(bytes(record(pickled[0])), find, trust)
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+        raise Unreadable("is damaged: its records are not as torch.save writes them")
 
 
-def _record(
-    data: memoryview, entries: dict[str, zipfile.ZipInfo], name: str, least: int = 0
-) -> memoryview:
-    """Its bytes, where they lie in the file: nothing is decompressed or extracted."""
-    info = entries.get(name)
-    if info is None:
-        raise Unreadable(f"is damaged: its record {name} is missing")
-    header = data[info.header_offset :][: _LOCAL_HEADER.size]
-    if len(header) < _LOCAL_HEADER.size:
-        raise Unreadable("is damaged: an entry lies outside of the file")
-    start = info.header_offset + len(header) + sum(_LOCAL_HEADER.unpack(header))
-    content = data[start : start + info.file_size]
-    is_whole = len(content) == info.file_size >= least
-    if info.compress_type != zipfile.ZIP_STORED or not is_whole:
-        raise Unreadable(f"is damaged: its record {name} is not as torch.save writes it")
-    return content
+def read_saved(file: Path | IO[bytes], trust: bool = False) -> Any:
+    """What torch.save wrote, by torch.load, with stand-ins for sharded tensors; of a path the tensors are mapped."""
+    before = get_safe_globals()
+    clear_safe_globals()  # a DTensor's own class among them
+    try:
+        names = get_unsafe_globals_in_checkpoint(file)
+        stand_ins = [(STAND_INS.get(name) or allowed(name, trust), name) for name in names]
+        add_safe_globals([Member, *stand_ins])
+        if not isinstance(file, Path):
+            file.seek(0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = torch.load(
+                file, map_location="cpu", mmap=isinstance(file, Path), weights_only=True
+            )
+        for leaf in (leaf for _, leaf in leaves(tree)):
+            kind = leaf if isinstance(leaf, type) else type(leaf)
+            if issubclass(kind, Note):
+                raise not_executed(f"torch.distributed's {kind.__name__}")
+        return tree
+    except Unreadable:
+        raise
+    except Exception as error:
+        raise Unreadable(f"is damaged ({first_line(error)})") from None
+    finally:
+        clear_safe_globals()
+        add_safe_globals(before)
 
 
 _DTYPES = {
@@ -149,23 +107,25 @@ _DTYPES = {
 }  # fmt: skip
 
 
-def _read_safetensors(data: memoryview) -> dict[str, torch.Tensor]:
+def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
     """Eight bytes of length, a header in JSON, the tensors' bytes."""
-    length = int.from_bytes(data[:8], "little")
+    size = path.stat().st_size
+    whole = torch.UntypedStorage.from_file(str(path), False, size)
+    start = 8 + int.from_bytes(bytes(whole[:8]), "little")
     try:
-        header = json.loads(bytes(data[8 : 8 + length]))
+        header = json.loads(bytes(whole[8:start]))
         header.pop("__metadata__", None)
-        return {name: _safetensor(data[8 + length :], entry) for name, entry in header.items()}
+        return {name: _safetensor(whole[start:], entry) for name, entry in header.items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise Unreadable("is damaged: its safetensors header cannot be read") from None
 
 
-def _safetensor(data: memoryview, entry: dict[str, Any]) -> torch.Tensor:
+def _safetensor(data: torch.UntypedStorage, entry: dict[str, Any]) -> torch.Tensor:
     if entry["dtype"] not in _DTYPES:
         raise Unreadable(f"holds a tensor of type {entry['dtype']}: not supported")
     dtype, shape = _DTYPES[entry["dtype"]], tuple(entry["shape"])
     start, end = entry["data_offsets"]
-    if not 0 <= start <= end <= len(data) or end - start != math.prod(shape) * dtype.itemsize:
+    fits = 0 <= start <= end <= len(data) and min(shape, default=0) >= 0
+    if not fits or end - start != math.prod(shape) * dtype.itemsize:
         raise Unreadable("is damaged or cut off: tensors lie outside of the file")
-    stride = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
-    return view(_storage(data[start:end]), dtype, 0, shape, stride)
+    return torch.empty(0, dtype=dtype).set_(data[start:end]).view(shape)

@@ -18,6 +18,9 @@ WRAPPERS = {
 
 _DDP = "module."
 
+_NAME_LISTS = (("params",), ("param_names",))
+"""Where an optimizer's state dict has names as values."""
+
 
 def clean(name: str) -> str:
     """The name without the components of wrappers, as a model that was never wrapped has it."""
@@ -30,11 +33,6 @@ def is_flat(name: object) -> bool:
     return last == "_flat_param" or last.startswith(("flat_param_", "_flat_param_"))
 
 
-def wrapper_of(name: object) -> str | None:
-    """The component of `name` that is a wrapper's."""
-    return next((part for part in str(name).split(".") if part in WRAPPERS), None)
-
-
 def all_in_ddp(names: Iterable[object]) -> bool:
     """Whether every name begins with `module.`, as in a model that DistributedDataParallel wraps."""
     names = list(names)
@@ -42,12 +40,11 @@ def all_in_ddp(names: Iterable[object]) -> bool:
 
 
 def wrapped(tree: Any) -> dict[str, list[str]]:
-    """The names that have a wrapper's component, by the component."""
+    """The names that have a wrapper's component, by their first one."""
     found: dict[str, list[str]] = {}
-    for _, mapping in mappings(tree):
-        for key in mapping:
-            if isinstance(key, str) and (part := wrapper_of(key)):
-                found.setdefault(part, []).append(key)
+    for name in (str(key) for _, mapping in mappings(tree) for key in mapping):
+        if part := next((part for part in name.split(".") if part in WRAPPERS), None):
+            found.setdefault(part, []).append(name)
     return found
 
 
@@ -72,10 +69,6 @@ def strip(tree: Any, keep_module: bool, place: Place = ()) -> Any:
             return list(map(_renaming(tree, keep_module), tree))
         return [strip(value, keep_module, (*place, i)) for i, value in enumerate(tree)]
     return tree
-
-
-_NAME_LISTS = (("params",), ("param_names",))
-"""Where an optimizer's state dict has names as values."""
 
 
 def _renaming(names: Iterable[object], keep_module: bool) -> Callable[[str], str]:

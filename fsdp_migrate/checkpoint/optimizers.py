@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
 from fsdp_migrate.checkpoint.errors import Refused
-from fsdp_migrate.checkpoint.parts import is_tensor
+from fsdp_migrate.checkpoint.parts import Parts
 from fsdp_migrate.checkpoint.trees import Place, like, mappings
 
 Shape = tuple[int, ...]
@@ -43,7 +43,7 @@ def sharing_step(optimizer: Optimizer) -> int:
     owners = Counter(
         step.untyped_storage().data_ptr()
         for state in optimizer["state"].values()
-        if isinstance(state, Mapping) and isinstance(step := state.get("step"), torch.Tensor)
+        if isinstance(state, Mapping) and _in_memory(step := state.get("step"))
     )
     return sum(count for count in owners.values() if count > 1)
 
@@ -51,16 +51,16 @@ def sharing_step(optimizer: Optimizer) -> int:
 def unshared(optimizer: Optimizer) -> dict[Any, Any]:
     """The same with a `step` of its own for every parameter."""
     state = {
-        key: like(values, ((n, _cloned(v) if n == "step" else v) for n, v in values.items()))
-        if isinstance(values, Mapping)
+        key: like(values, {**values, "step": values["step"].clone()}.items())
+        if isinstance(values, Mapping) and _in_memory(values.get("step"))
         else values
         for key, values in optimizer["state"].items()
     }
     return like(optimizer, {**optimizer, "state": state}.items())
 
 
-def _cloned(value: Any) -> Any:
-    return value.clone() if isinstance(value, torch.Tensor) else value
+def _in_memory(step: Any) -> TypeGuard[torch.Tensor]:
+    return isinstance(step, torch.Tensor) and not isinstance(step, Parts)
 
 
 def named(optimizer: Optimizer, parameters: Mapping[str, Shape] | None) -> dict[Any, Any]:
@@ -105,7 +105,9 @@ def _shape(state: Any) -> Shape | None:
     """The parameter's shape, where the states that follow it agree."""
     if not isinstance(state, Mapping):
         return None
-    shapes = {tuple(v.shape) for k, v in state.items() if is_tensor(v) and k != "step"}
+    shapes = {
+        tuple(v.shape) for k, v in state.items() if isinstance(v, torch.Tensor) and k != "step"
+    }
     return shapes.pop() if len(shapes) == 1 else None
 
 

@@ -51,38 +51,18 @@ def staged(target: Path, overwrite: bool, nbytes: int) -> Iterator[Path]:
     if free < nbytes:
         raise Misplaced(f"does not fit: {nbytes:,} bytes needed, {free:,} free")
     folder = Path(tempfile.mkdtemp(prefix=f".{real.name[:50]}.", suffix=".tmp", dir=real.parent))
+    new, aside = folder / real.name, folder / "replaced"
     try:
-        new = folder / real.name
         yield new
-        _sync(*(new.iterdir() if new.is_dir() else ()), new)
-        _move(new, real, folder / "replaced", overwrite)
-        _sync(real.parent)
+        if os.path.lexists(real) and not overwrite:
+            raise Misplaced("was created while this was written: nothing is overwritten")
+        if os.path.lexists(real) and (real.is_dir() or new.is_dir()):
+            os.rename(real, aside)  # a folder cannot be replaced in one step
+        try:
+            os.replace(new, real)
+        except OSError:
+            if os.path.lexists(aside):
+                os.rename(aside, real)
+            raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _move(new: Path, target: Path, aside: Path, overwrite: bool) -> None:
-    if os.path.lexists(target) and not overwrite:
-        raise Misplaced("was created while this was written: nothing is overwritten")
-    if not target.is_dir() and not new.is_dir():
-        os.replace(new, target)
-    elif not os.path.lexists(target):
-        os.rename(new, target)
-    else:  # a folder cannot be replaced in one step
-        os.rename(target, aside)
-        try:
-            os.rename(new, target)
-        except OSError:
-            os.rename(aside, target)
-            raise
-
-
-def _sync(*paths: Path) -> None:
-    """Write to the disk what a rename is about to publish."""
-    for path in paths:
-        with contextlib.suppress(OSError):  # some systems cannot open folders
-            handle = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)

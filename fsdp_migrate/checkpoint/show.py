@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator
 from typing import Any
 
-from fsdp_migrate import __version__
-from fsdp_migrate.checkpoint.survey import Section, Survey
+from fsdp_migrate.checkpoint.sources import Checkpoint
+from fsdp_migrate.checkpoint.survey import problems, sections
 from fsdp_migrate.views.terminal import paint, printable
-
-VERSION = 1
-"""Of the JSON: raised when a field changes its meaning or is removed."""
 
 _KINDS = {
     "full": "FULL, whole tensors",
@@ -22,50 +17,62 @@ _KINDS = {
 }
 
 
-def lines(survey: Survey, path: str) -> Iterator[str]:
-    """The lines for one checkpoint."""
-    checkpoint = survey.checkpoint
-    files = len(checkpoint.files)
+def document(checkpoint: Checkpoint, path: str) -> dict[str, Any]:
+    """All that is known of a checkpoint; docs/checkpoints.md has the fields."""
+    parts, found = sections(checkpoint.tree), list(problems(checkpoint))
+    keys = {part.key for part in parts}
+    return {
+        "path": path,
+        **{name: getattr(checkpoint, name) for name in ("kind", "format", "ranks")},
+        "files": [str(file) for file in checkpoint.files],
+        "loads": not found,
+        "convertible": all(problem.convertible for problem in found),
+        "tensors": sum(part.tensors for part in parts),
+        "parameters": sum(part.elements for part in parts if part.role == "model"),
+        "bytes": sum(part.bytes for part in parts),
+        "sections": [part._asdict() for part in parts],
+        "others": [str(k) for k in checkpoint.tree if "" not in keys and str(k) not in keys],
+        "problems": [problem._asdict() for problem in found],
+    }
+
+
+def lines(found: dict[str, Any]) -> Iterator[str]:
+    """The same for a person."""
+    path, files = printable(found["path"]), len(found["files"])
     spread = f", {files} files" if files > 1 else ""
-    name = paint(printable(path), "stdout", bold=True)
-    form = "" if checkpoint.kind == "dcp" else f" ({checkpoint.format}{spread})"
-    yield f"{name}: {_KINDS[checkpoint.kind]}{form}"
-    width = max((len(_name(section)) for section in survey.sections), default=0)
-    for section in survey.sections:
-        yield f"  {_name(section):<{width}}  {_amount(section)}"
-    if survey.others:
-        yield f"  also: {printable(', '.join(survey.others))}"
-    for problem in survey.problems:
-        word = paint(problem.name, "stdout", fg="yellow" if problem.convertible else "red")
-        yield f"  {word}: {printable(problem.message)}; {problem.advice}"
-    if survey.loads:
-        yield paint(f"  loads as it is: {_loaders(survey)}", "stdout", fg="green")
-    elif survey.convertible:
-        command = f"fsdp-migrate checkpoint convert {printable(path)} DST"
+    form = "" if found["kind"] == "dcp" else f" ({found['format']}{spread})"
+    yield f"{paint(path, 'stdout', bold=True)}: {_KINDS[found['kind']]}{form}"
+    names = [printable(part["key"]) or part["role"] for part in found["sections"]]
+    width = max(map(len, names), default=0)
+    for name, part in zip(names, found["sections"], strict=True):
+        yield f"  {name:<{width}}  {_amount(**part)}"
+    if found["others"]:
+        yield f"  also: {printable(', '.join(found['others']))}"
+    for problem in found["problems"]:
+        word = paint(problem["name"], "stdout", fg="yellow" if problem["convertible"] else "red")
+        yield f"  {word}: {printable(problem['message'])}; {problem['advice']}"
+    if found["loads"]:
+        yield paint(f"  loads as it is: {_loaders(found)}", "stdout", fg="green")
+    elif found["convertible"]:
+        command = f"fsdp-migrate checkpoint convert {path} DST"
         yield paint(f"  to be converted: {command}", "stdout", fg="yellow")
     else:
         yield paint("  cannot be converted here", "stdout", fg="red")
 
 
-def _loaders(survey: Survey) -> str:
+def _loaders(found: dict[str, Any]) -> str:
     """The functions of torch.distributed.checkpoint.state_dict that load it."""
-    if survey.checkpoint.kind == "dcp":
+    if found["kind"] == "dcp":
         return "get_state_dict, torch.distributed.checkpoint.load, set_state_dict"
-    roles = dict.fromkeys(s.role for s in survey.sections if s.role != "other")
+    roles = dict.fromkeys(part["role"] for part in found["sections"] if part["role"] != "other")
     functions = " and ".join(f"set_{role}_state_dict" for role in roles)
     return f"{functions} with StateDictOptions(full_state_dict=True)"
 
 
-def _name(section: Section) -> str:
-    return printable(section.key) or section.role
-
-
-def _amount(section: Section) -> str:
-    noun = "tensor" if section.tensors == 1 else "tensors"
-    unit = "parameters" if section.role == "model" else "elements"
-    return f"{section.tensors:,} {noun}, {section.elements:,} {unit}, {size(section.bytes)}" + (
-        f", {', '.join(section.dtypes)}" if section.dtypes else ""
-    )
+def _amount(role: str, tensors: int, elements: int, bytes: int, dtypes: Any, **_: Any) -> str:
+    noun = "tensor" if tensors == 1 else "tensors"
+    unit = "parameters" if role == "model" else "elements"
+    return ", ".join((f"{tensors:,} {noun}", f"{elements:,} {unit}", size(bytes), *dtypes))
 
 
 def size(count: float) -> str:
@@ -75,33 +82,3 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} TiB"
-
-
-def as_json(surveys: Sequence[tuple[str, Survey]], errors: Sequence[tuple[str, str]]) -> str:
-    """The same for programs; docs/checkpoints.md has the fields."""
-    document = {
-        "version": VERSION,
-        "tool": f"fsdp-migrate {__version__}",
-        "checkpoints": [_document(path, survey) for path, survey in surveys],
-        "errors": [{"path": path, "message": message} for path, message in errors],
-    }
-    return json.dumps(document, indent=2)
-
-
-def _document(path: str, survey: Survey) -> dict[str, Any]:
-    checkpoint, sections = survey.checkpoint, survey.sections
-    return {
-        "path": path,
-        "kind": checkpoint.kind,
-        "format": checkpoint.format,
-        "ranks": checkpoint.ranks,
-        "files": [str(file) for file in checkpoint.files],
-        "loads": survey.loads,
-        "convertible": survey.convertible,
-        "tensors": sum(section.tensors for section in sections),
-        "parameters": sum(s.elements for s in sections if s.role == "model"),
-        "bytes": sum(section.bytes for section in sections),
-        "sections": [asdict(section) for section in sections],
-        "others": list(survey.others),
-        "problems": [asdict(problem) for problem in survey.problems],
-    }

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from fsdp_migrate.checkpoint.dcp import is_dcp, is_part, read_dcp
 from fsdp_migrate.checkpoint.errors import Misplaced, Refused, Unreadable
-from fsdp_migrate.checkpoint.files import mapped, read_file
+from fsdp_migrate.checkpoint.files import read_file
 from fsdp_migrate.checkpoint.names import is_flat
-from fsdp_migrate.checkpoint.optimizers import is_numbered, optimizers
-from fsdp_migrate.checkpoint.parts import Parts, is_tensor, join
-from fsdp_migrate.checkpoint.trees import leaves, like
+from fsdp_migrate.checkpoint.parts import Parts
+from fsdp_migrate.checkpoint.ranks import are_local, joined, siblings
+from fsdp_migrate.checkpoint.trees import leaves, like, tensors
 
-Kind = Literal["full", "dcp", "shards", "local"]
 _OF = re.compile(r"-of-(?!0*1\b)\d+\b")  # a file 00-of-01 is whole
 SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".tar")
 
@@ -35,7 +32,7 @@ class Checkpoint:
     """
 
     path: Path
-    kind: Kind
+    kind: Literal["full", "dcp", "shards", "local"]
     format: str
     tree: Any
     files: tuple[Path, ...]
@@ -85,13 +82,13 @@ def _folder(folder: Path, how: Reading) -> Checkpoint:
     if is_dcp(folder):
         tree, files = read_dcp(folder, how.trust)
         return Checkpoint(folder, "dcp", "dcp", how.taken(tree), tuple(files))
-    files = sorted(f for f in folder.iterdir() if f.suffix in SUFFIXES and f.is_file())
-    if not files:
+    found = sorted(f for f in folder.iterdir() if f.suffix in SUFFIXES and f.is_file())
+    if not found:
         raise Unreadable("holds no checkpoint: neither DCP's .metadata nor a file of torch.save")
-    checkpoint = _file(files[0], how)
-    known = checkpoint.files if checkpoint.kind == "full" else _siblings(files[0])
-    if others := [file.name for file in files if file not in known]:
-        raise Unreadable(f"holds several checkpoints: name one, as {files[0].name} or {others[0]}")
+    checkpoint = _file(found[0], how)
+    known = checkpoint.files if checkpoint.kind == "full" else siblings(found[0])
+    if others := [file.name for file in found if file not in known]:
+        raise Unreadable(f"holds several checkpoints: name one, as {found[0].name} or {others[0]}")
     return checkpoint
 
 
@@ -99,30 +96,30 @@ def _file(path: Path, how: Reading) -> Checkpoint:
     if _OF.search(path.name):
         raise Unreadable("is one of several files of a model: what wrote them loads them together")
     form, tree = _read(path, how)
-    tensors = [value for _, value in leaves(tree) if is_tensor(value)]
-    sharded = any(isinstance(tensor, Parts) for tensor in tensors)
+    held = tensors(tree)
+    sharded = any(isinstance(tensor, Parts) for tensor in held)
     # Files beside it matter only if it may be a part of something.
-    alone = not sharded and any(len(tensor.shape) > 1 for tensor in tensors)
-    group = [path] if alone else _siblings(path)
-    trees = [tree if file == path else _read_sibling(file, how) for file in group]
+    alone = not sharded and any(len(tensor.shape) > 1 for tensor in held)
+    trees = {path: tree}
+    if not alone:
+        trees = {f: tree if f == path else _read_sibling(f, how) for f in siblings(path)}
+    readable = [found for found in trees.values() if not isinstance(found, Unreadable)]
     if sharded:
-        return _shards(path, form, group, trees)
-    if len(group) > 1:
-        readable = [found for found in trees if not isinstance(found, Unreadable)]
-        if _is_local(readable):
-            return Checkpoint(path, "local", form, tree, tuple(group), len(group))
-    kind: Kind = "local" if _is_local([tree]) else "full"
-    return Checkpoint(path, kind, form, tree, (path,))
+        tree, used, ranks, refused = joined(trees)
+        flat = any(is_flat(place[-1]) for place, _ in leaves(tree) if place)
+        kind: Literal["local", "shards"] = "local" if flat else "shards"
+        return Checkpoint(path, kind, form, tree, used, ranks, None if flat else refused)
+    if len(trees) > 1 and are_local(readable):
+        return Checkpoint(path, "local", form, tree, tuple(trees), len(trees))
+    return Checkpoint(path, "local" if are_local([tree]) else "full", form, tree, (path,))
 
 
 def _read(path: Path, how: Reading) -> tuple[str, Any]:
-    if not path.stat().st_size:
-        raise Unreadable("is empty", path)
     try:
-        form, tree = read_file(mapped(path), how.trust)
+        form, tree = read_file(path, how.trust)
         return form, how.taken(tree)
     except Unreadable as error:
-        raise Unreadable(str(error), error.path or path) from None
+        raise Unreadable(str(error), path) from None
 
 
 def _read_sibling(path: Path, how: Reading) -> Any:
@@ -133,66 +130,3 @@ def _read_sibling(path: Path, how: Reading) -> Any:
         return error
     except Misplaced as error:
         return Unreadable(str(error))
-
-
-def _siblings(path: Path) -> list[Path]:
-    """Files beside `path` whose names differ from its own in one number only, in the order of that number."""
-    best = [path]
-    names = [f for f in path.parent.iterdir() if f.suffix == path.suffix and f.is_file()]
-    for number in re.finditer(r"\d+", path.name):
-        before, after = path.name[: number.start()], path.name[number.end() :]
-        pattern = re.compile(f"{re.escape(before)}(\\d+){re.escape(after)}")
-        found = sorted((int(m[1]), file) for file in names if (m := pattern.fullmatch(file.name)))
-        if len(found) > len(best):
-            best = [file for _, file in found]
-    return best
-
-
-def _shards(path: Path, form: str, files: Sequence[Path], trees: Sequence[Any]) -> Checkpoint:
-    """The ranks' files as one; those that are of no rank, or cannot be read, are left out."""
-    ranks: dict[int, Any] = {}
-    used: list[Path] = []
-    refused: Refused | None = None
-    of = 1
-    for file, tree in zip(files, trees, strict=True):
-        if isinstance(tree, Unreadable):
-            refused = Refused(f"{file.name} {tree}")
-        shards = next((v for _, v in leaves(tree) if isinstance(v, Parts)), None)
-        if shards is None:
-            continue
-        if shards.rank in ranks:
-            refused = Refused(
-                f"several files are of rank {shards.rank}: name the files of one save in a folder"
-            )
-        ranks.setdefault(shards.rank, tree)
-        used.append(file)
-        of = shards.ranks
-    tree = next(iter(ranks.values()))
-    if any(is_flat(place[-1]) for place, _ in leaves(tree) if place):
-        return Checkpoint(path, "local", form, tree, tuple(used), of)
-    try:
-        if refused is None:
-            tree = join([ranks[rank] for rank in sorted(ranks)])
-    except Refused as error:
-        refused = error
-    return Checkpoint(path, "shards", form, tree, tuple(used), of, refused)
-
-
-def _is_local(trees: Sequence[Any]) -> bool:
-    """Whether these are FSDP1's flattened shards under the parameters' own names.
-
-    All have one dimension, and their sizes differ between ranks, or some are empty, or they are states of numbered
-    parameters.
-    """
-    shapes = [
-        {place: tuple(value.shape) for place, value in leaves(tree) if isinstance(value, torch.Tensor)}
-        for tree in trees
-    ]  # fmt: skip
-    if not shapes[0] or any(len(shape) > 1 for found in shapes for shape in found.values()):
-        return False
-    if any(shape == (0,) for found in shapes for shape in found.values()):
-        return True
-    if len(trees) > 1 and all(any(is_numbered(o) for _, o in optimizers(t)) for t in trees):
-        return any(len(shape) == 1 for shape in shapes[0].values())
-    common = set(shapes[0]).intersection(*shapes[1:])
-    return any(found[place] != shapes[0][place] for found in shapes for place in common)

@@ -6,6 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
+
 Place = tuple[Any, ...]
 """The keys and indices that lead to a node."""
 
@@ -29,6 +31,11 @@ def nodes(tree: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
 def leaves(tree: Any) -> Iterator[tuple[Place, Any]]:
     """Everything that is no mapping, list or tuple, in order."""
     return ((p, node) for p, node in nodes(tree) if not isinstance(node, (Mapping, list, tuple)))
+
+
+def tensors(tree: Any) -> list[torch.Tensor]:
+    """All tensors, in order."""
+    return [value for _, value in leaves(tree) if isinstance(value, torch.Tensor)]
 
 
 def mappings(tree: Any) -> Iterator[tuple[Place, Mapping[Any, Any]]]:

@@ -6,9 +6,10 @@ Nothing that is written lies in memory: tensors are maps of files, of the source
 from __future__ import annotations
 
 import itertools
+import os
 import warnings
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
@@ -16,63 +17,34 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from fsdp_migrate.checkpoint.dcp import read_dcp
 from fsdp_migrate.checkpoint.errors import Misplaced, Refused, Unreadable
-from fsdp_migrate.checkpoint.files import mapped, read_file
-from fsdp_migrate.checkpoint.parts import Parts, is_tensor
+from fsdp_migrate.checkpoint.files import read_file
+from fsdp_migrate.checkpoint.parts import Parts
 from fsdp_migrate.checkpoint.trees import Place, leaves, rebuilt, shown
 
 
-class NotTheSame(Refused):
-    """What was read back is not what was written."""
-
-    def __init__(self, place: str, what: str) -> None:
-        super().__init__(
-            f"what was written was read back, and {place} {what}: it is removed again. "
-            "The disk may be damaged, or the source was changed meanwhile"
-        )
-
-
 def settled(tree: Any, scratch: Path) -> Any:
-    """The tree with a tensor that fills its storage in every place; what has to be put together is mapped from `scratch`.
-
-    Tied weights, views of one storage with one shape, stay one tensor.
-    """
+    """The tree with its tensors in parts put together in maps of new files."""
     scratch.mkdir()
     numbers = itertools.count()
-    views: dict[Any, torch.Tensor] = {}
 
-    def kept(tensor: torch.Tensor) -> torch.Tensor:
-        file = scratch / str(next(numbers))
-        torch.save(tensor, file)
-        return cast(torch.Tensor, torch.load(file, mmap=True, weights_only=True))
-
-    def settle(place: Place, value: Any) -> Any:
-        if isinstance(value, Parts):
-            return settle(place, value.load()) if len(value.parts) < 2 else kept(value.load())
-        if not isinstance(value, torch.Tensor) or _fills_its_storage(value):
+    def settle(_: Place, value: Any) -> Any:
+        if not isinstance(value, Parts):
             return value
-        if (view := identity(value)) not in views:
-            views[view] = kept(value.clone(memory_format=torch.contiguous_format))
-        return views[view]
+        whole = torch.empty(value.shape, dtype=value.dtype)
+        if value.nbytes:
+            file = scratch / str(next(numbers))
+            storage: Any = torch.UntypedStorage.from_file(str(file), True, value.nbytes)
+            whole = torch.empty(0, dtype=value.dtype).set_(storage).view(value.shape)
+        return value.fill(whole)
 
     return rebuilt(tree, settle)
-
-
-def identity(tensor: torch.Tensor | Parts) -> Any:
-    """What two tensors have in common that are written once to a full file."""
-    if isinstance(tensor, Parts):
-        return id(tensor)
-    storage = tensor.untyped_storage().data_ptr()
-    return storage, tensor.storage_offset(), tensor.dtype, tensor.shape, tensor.stride()
-
-
-def _fills_its_storage(tensor: torch.Tensor) -> bool:
-    return tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
 
 
 def write_full(tree: Any, file: Path) -> None:
     """One file, by `torch.save`."""
     with file.open("wb") as opened:
         torch.save(tree, opened)
+        os.fsync(opened.fileno())
 
 
 def write_dcp(tree: Any, folder: Path) -> None:
@@ -90,32 +62,38 @@ def write_dcp(tree: Any, folder: Path) -> None:
 
 
 def check(tree: Any, new: Path, trust: bool) -> None:
-    """Read what was written back, a tensor at a time; raises NotTheSame with the first difference."""
+    """Read what was written back, a tensor at a time; raises Refused with the first difference."""
     try:
-        is_dcp = new.is_dir()
-        read = read_dcp(new, trust)[0] if is_dcp else read_file(mapped(new), trust)[1]
+        read = read_dcp(new, trust)[0] if new.is_dir() else read_file(new, trust)[1]
         found, wanted = dict(leaves(read)), dict(leaves(tree))
         for place in wanted.keys() ^ found.keys():
-            raise NotTheSame(shown(place), "is there once only")
+            raise _not_the_same(shown(place), "is there once only")
         for place, value in wanted.items():
             _compare(shown(place), value, found[place])
     except Unreadable as error:
-        raise NotTheSame(new.name, f"cannot be read ({error})") from None
+        raise _not_the_same(new.name, f"cannot be read ({error})") from None
+
+
+def _not_the_same(place: str, what: str) -> Refused:
+    return Refused(
+        f"what was written was read back, and {place} {what}: it is removed again. "
+        "The disk may be damaged, or the source was changed meanwhile"
+    )
 
 
 def _compare(name: str, wanted: Any, found: Any) -> None:
     if not isinstance(wanted, torch.Tensor):
         # The second is for NaN, which equals nothing.
         if wanted != found and repr(wanted) != repr(found):
-            raise NotTheSame(name, "has another value")
+            raise _not_the_same(name, "has another value")
         return
-    if not is_tensor(found):
-        raise NotTheSame(name, "is no tensor")
-    if (tuple(found.shape), found.dtype) != (tuple(wanted.shape), wanted.dtype):
-        raise NotTheSame(name, f"is {found.dtype} {tuple(found.shape)}")
+    if not isinstance(found, torch.Tensor):
+        raise _not_the_same(name, "is no tensor")
+    if (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
+        raise _not_the_same(name, f"is {found.dtype} {tuple(found.shape)}")
     values = found.load() if isinstance(found, Parts) else found
     if not torch.equal(_bits(wanted), _bits(values)):
-        raise NotTheSame(name, "has other values")
+        raise _not_the_same(name, "has other values")
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from fsdp_migrate.facts.file import File, last_name, values_given
 from fsdp_migrate.facts.names import CLASS
@@ -330,10 +330,9 @@ class Models:
         return self._classes[call]
 
 
-@lru_cache(maxsize=1)  # of this run only: they hold on to its files
 def models_of(program: Program) -> Models:
     """The models of a program."""
-    return Models(program)
+    return program.once(Models)
 
 
 def _is_method(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import NAMES, fsdp1_name
@@ -21,6 +21,7 @@ from fsdp_migrate.facts.scopes import Assigned, Binding, Defined, Imported, Opaq
 Read = Callable[[Path], File | None]
 # Longer names than FSDP1's own, as FSDPStrategy.
 _OF_OTHERS = r"[A-Za-z](?:FSDP|FullySharded)|(?:FSDP|FullyShardedDataParallel)[A-Z]"
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class Program:
         self.paths = list(dict.fromkeys([*self._loaded, *(str(path) for path in paths)]))
         self.kept: dict[str, dict[str, Any]] = {}
         self.references: dict[File, dict[ast.expr, str]] = {}
+        self._once: dict[Callable[[Program], Any], Any] = {}
         self._mentioning = frozenset(self._loaded)
         self._data: dict[str, bytes] = {}
         self._aliases: dict[File, set[str]] = {}
@@ -100,6 +102,13 @@ class Program:
         """The file that `import dotted` inside `importer` means; None if it is not part of the run."""
         path = self.locate(dotted, importer.folder)
         return None if path is None else self.load(path)
+
+    def once(self, make: Callable[[Program], Made]) -> Made:
+        """What a function or class makes of this run, made when it is asked for first."""
+        if make not in self._once:
+            self._once[make] = make(self)
+        made: Made = self._once[make]
+        return made
 
     def has(self, pattern: str) -> bool:
         """Whether a pattern is found in the text of a file that mentions FSDP; each is searched for once a run."""

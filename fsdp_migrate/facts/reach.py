@@ -10,7 +10,7 @@ import ast
 import os
 import re
 from collections.abc import Iterable, Iterator
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 
 from fsdp_migrate.facts.file import File, module_name
@@ -144,7 +144,6 @@ class Reach:
                     yield located
 
 
-@lru_cache(maxsize=1)  # of this run only
 def reach_of(program: Program) -> Reach:
     """Which files of a program import which."""
-    return Reach(program)
+    return program.once(Reach)

@@ -123,8 +123,10 @@ def compare(one: dict[str, Path], other: dict[str, Path], verdict: Verdict) -> W
 
 def _odd(one: Path, other: Path, tolerance: float, trained: float) -> Iterator[str]:
     """The places that differ, in words."""
+    import torch
+
     from fsdp_migrate.checkpoint.errors import Refused
-    from fsdp_migrate.checkpoint.parts import is_tensor, nbytes
+    from fsdp_migrate.checkpoint.parts import Parts
     from fsdp_migrate.checkpoint.sources import open_checkpoint
     from fsdp_migrate.checkpoint.trees import leaves, shown
 
@@ -137,11 +139,11 @@ def _odd(one: Path, other: Path, tolerance: float, trained: float) -> Iterator[s
             yield f"{shown(place)} is in one of them only"
             continue
         a, b = found[place], twins[place]
-        if is_tensor(a) and is_tensor(b):
+        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
             if a.shape != b.shape:
                 yield f"{shown(place)} has shape {list(a.shape)} against {list(b.shape)}"
-            elif nbytes(a) <= _LIMIT:
-                a, b = (value.load() if hasattr(value, "load") else value for value in (a, b))
+            elif a.nbytes <= _LIMIT:
+                a, b = (value.load() if isinstance(value, Parts) else value for value in (a, b))
                 if (most := beyond(a, b, tolerance, trained)) is not None:
                     yield f"{shown(place)} by up to {most:.3g}"
         elif isinstance(a, (int, float)) and isinstance(b, (int, float)):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import io
 import itertools
-import math
 import os
 import signal
 import subprocess
@@ -23,7 +22,8 @@ from torch import nn
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from fsdp_migrate.checkpoint import convert as module
-from fsdp_migrate.checkpoint.parts import Part, Parts, chunk_of, covers
+from fsdp_migrate.checkpoint.parts import Part, covers, in_parts
+from fsdp_migrate.checkpoint.ranks import joined
 
 from .conftest import Run
 
@@ -83,13 +83,6 @@ def test_every_dtype_and_layout_stays_as_it_is(run: Run) -> None:
         dcp_to_torch_save(folder, f"{folder}.pth")
         assert same(torch.load(f"{folder}.pth", weights_only=False), saved)
     assert sorted(os.listdir()) == sorted(["a.pt", "b", "b.pth", "c.pt", "d.pt", "e", "e.pth"])
-
-
-def test_the_model_of_a_view_is_not_its_whole_storage(run: Run) -> None:
-    """A file of small views of a big storage shrinks to what the views show."""
-    torch.save({"a": torch.randn(100_000)[:10]}, "a.pt")
-    assert run("convert", "a.pt", "b.pt").code == 0
-    assert Path("b.pt").stat().st_size < 5_000 < Path("a.pt").stat().st_size
 
 
 def test_ties_stay_and_versions_of_modules_too(run: Run) -> None:
@@ -464,7 +457,17 @@ def test_parts_are_joined_where_they_belong(run: Run) -> None:
     parts = open_checkpoint(Path("a.pt")).tree
     boxes = {"a": ((0, 1), (2, 2)), "b": ((0, 0), (2, 1))}
     found = tuple(Part(box, lambda name=name: parts[name]) for name, box in boxes.items())
-    assert Parts(torch.float32, (2, 3), found).load().tolist() == [[0, 1, 1], [0, 1, 1]]
+    assert in_parts((2, 3), torch.float32, found).load().tolist() == [[0, 1, 1], [0, 1, 1]]
+
+
+def test_files_of_two_saves_are_not_joined() -> None:
+    """Two files of an earlier save of four ranks lie beside those of two ranks."""
+    trees = {}
+    for rank, (ranks, start, size) in enumerate([(2, 0, 2), (2, 2, 2), (4, 2, 1), (4, 3, 1)]):
+        part = Part(((start,), (size,)), lambda: torch.ones(1))
+        trees[Path(f"{rank}.pt")] = {"w": in_parts((4,), torch.float32, [part], rank, ranks)}
+    assert "some files are of 2 ranks, others of 4" in str(joined(trees)[-1])
+    assert joined(dict(list(trees.items())[:2]))[-1] is None
 
 
 MEMORY = """
@@ -516,22 +519,3 @@ def test_one_tensor_is_in_memory_at_a_time(tmp_path: Path) -> None:
     to_dcp, to_full, whole = map(float, done.stdout.split())
     assert max(to_dcp, to_full) < 4 * 4  # one, and the copies by which DCP's loader reads it
     assert whole > 15 * 4
-
-
-@pytest.mark.parametrize("shape", [(7, 3), (4, 4), (1, 5), (3,)])
-@pytest.mark.parametrize("mesh", [(2,), (3,), (2, 2), (3, 2)])
-def test_shards_lie_where_dtensor_puts_them(shape: Any, mesh: Any) -> None:
-    """Cut along one mesh dimension after the other, as `torch.chunk` cuts; a replica has all."""
-    whole = torch.arange(math.prod(shape)).view(shape)
-    choices = [None, *range(len(shape))]
-    for dims in itertools.product(choices, repeat=len(mesh)):
-        for coordinate in itertools.product(*map(range, mesh)):
-            expected = whole
-            for parts, index, dim in zip(mesh, coordinate, dims, strict=True):
-                if dim is not None:
-                    chunks = expected.chunk(parts, dim)
-                    empty = expected.narrow(dim, 0, 0)
-                    expected = chunks[index] if index < len(chunks) else empty
-            offsets, sizes = chunk_of(shape, mesh, coordinate, dims)
-            place = tuple(slice(o, o + n) for o, n in zip(offsets, sizes, strict=True))
-            assert torch.equal(whole[place], expected)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_migrate.codemods.edit.import_block import edit_imports, insert_first
-from fsdp_migrate.codemods.edit.import_statement import ImportChange
+from fsdp_migrate.codemods.edit.imports import ImportChange, edit_imports, insert_first
 from fsdp_migrate.codemods.edit.text import Refused, apply
 from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.facts.file import File
@@ -89,16 +88,6 @@ CASES = {
         f"from {RUNTIME} import (\n    StateDictType,  # full\n    MixedPrecision,  # half\n)\n"
         f"from {FSDP} import fully_shard\n",
     ),
-    "a comment in front of the comma of a name that goes stands above": Case(
-        f"from {FSDP} import (fully_shard, StateDictType  # in\n  ,)\n",
-        move(StateDictType=(RUNTIME, "StateDictType")),
-        f"# in\nfrom {RUNTIME} import StateDictType\nfrom {FSDP} import fully_shard\n",
-    ),
-    "a comment in front of a comma stays with the name that is last now": Case(
-        f"from {FSDP} import (fully_shard  # in\n  , StateDictType)\n",
-        move(StateDictType=(RUNTIME, "StateDictType")),
-        f"from {RUNTIME} import StateDictType\nfrom {FSDP} import (fully_shard  # in\n  ,)\n",
-    ),
     "a name that stays keeps the comment inside of it": Case(
         f"from {FSDP} import (\n    fully_shard  # in\n    as fs,\n    StateDictType,\n)\n",
         move(StateDictType=(RUNTIME, "StateDictType")),
@@ -108,14 +97,6 @@ CASES = {
         f"from {FSDP} import FullyShardedDataParallel as FSDP, MixedPrecision, wrap\n",
         SWAP,
         f"from {FSDP} import MixedPrecision, fully_shard, wrap\n",
-    ),
-    "names sorted in any case stay so": Case(
-        "from m import apple, Banana, cherry\n",
-        swap("cherry", "Avocado", "m"),
-        "from m import apple, Avocado, Banana\n",
-    ),
-    "names sorted by code point stay so": Case(
-        "from m import aB, aa, ab\n", swap("ab", "aC", "m"), "from m import aB, aC, aa\n"
     ),
     "numbers sort as numbers": Case(
         "from m import a2, a10, b\n", swap("b", "a9", "m"), "from m import a2, a9, a10\n"
@@ -370,12 +351,6 @@ def test_a_result_that_does_not_parse_is_refused() -> None:
         apply("abc\n", [Edit(0, 1, "(")])
 
 
-def test_the_standard_library_s_go_to_its_own_in_a_file_that_is_not_sorted() -> None:
-    text = "import os\nimport abc\n\nfrom t import FSDP\nimport numpy\n\nFSDP\n"
-    after = edited(text, Change(add=(("dataclasses", "replace"),)))
-    assert after == text.replace("abc\n", "abc\nfrom dataclasses import replace\n")
-
-
 @pytest.mark.parametrize("base", ["", "    "])
 def test_names_that_stand_below_a_bracket_move_with_it(base: str) -> None:
     head, new = f"{base}from {FSDP} import (", f"{base}from {RUNTIME} import ("
@@ -400,5 +375,5 @@ def test_a_comment_keeps_the_space_at_its_end_on_other_lines() -> None:
 
 def test_a_comment_around_as_stays_where_another_name_comes() -> None:
     text = f"from {FSDP} import (\n    FSDP as\n    # why\nF,\n)\n"
-    after = f"# why\nfrom {FSDP} import (\n    fully_shard,\n)\n"
+    after = f"# why\nfrom {FSDP} import fully_shard\n"
     assert edited(text, swap("F", "fully_shard")) == after
