@@ -190,7 +190,6 @@ ROWS = (
         '_apply_optimizer_in_backward(torch.optim.SGD, model.parameters(), {"lr": 0.1})\n'
         "return [model(torch.ones(2, 6)).sum().backward() for _ in range(2)], whole(model)",
         (("model = FSDP(model, use_orig_params=True)", "fully_shard(model)"),),
-        rule="FSDP520",
         head="from torch.distributed.optim import _apply_optimizer_in_backward\n",
     ),
     Row(

@@ -154,6 +154,6 @@ def test_what_looks_at_parameters_as_tensors_is_reported(row: silent.Row) -> Non
     """
     file = Source(Path("program.py"), "program.py", row.source.encode())
     codes = {finding.code for finding in analyse_source(file, Options(form="bridge")).findings}
-    assert codes & {"FSDP302", "FSDP506", "FSDP507", "FSDP520"} >= {row.rule} - {""}
+    assert codes & {"FSDP302", "FSDP506", "FSDP507"} >= {row.rule} - {""}
     if not row.rule and row.name != "norm-by-hand":
-        assert not codes & {"FSDP506", "FSDP507", "FSDP520"}
+        assert not codes & {"FSDP506", "FSDP507"}
