@@ -29,6 +29,7 @@ from .api import (
     TrainingState,
 )
 from .bridge import FullyShardedDataParallel
+from .changed import ChangedFromFSDP1
 from .clip import clip_grad_norm_
 from .forms import is_sharded, unwrap
 from .gather import local_shard
@@ -72,7 +73,7 @@ from .wrap import (
 )
 
 __all__ = [
-    "BackwardPrefetch", "CPUOffload", "CustomPolicy", "FullOptimStateDictConfig",
+    "BackwardPrefetch", "CPUOffload", "ChangedFromFSDP1", "CustomPolicy", "FullOptimStateDictConfig",
     "FullStateDictConfig", "FullyShardedDataParallel", "LocalOptimStateDictConfig",
     "LocalStateDictConfig", "MixedPrecision", "ModuleWrapPolicy", "OptimStateDictConfig",
     "OptimStateKeyType", "ShardedGradScaler", "ShardedOptimStateDictConfig",

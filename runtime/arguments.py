@@ -26,9 +26,9 @@ from .api import (
     as_sharding_strategy,
 )
 from .gradients import average_on_gloo, reduce_as_fsdp1
-from .ignored import Ignored
+from .ignored import Ignored, resolve_ignored
 from .materialize import materialize_modules, own_modules
-from .mesh import ProcessGroups, build_mesh
+from .mesh import ProcessGroups, build_mesh, compute_device
 from .older_optimizers import replace_parameters
 from .sync import broadcast_over_mesh
 from .torch_private import shard
@@ -111,6 +111,16 @@ class Common:
             process_group=arguments.groups,
             device_mesh=arguments.device_mesh,
         )
+
+
+def read(module: nn.Module, given: dict[str, Any]) -> tuple[Arguments, Common]:
+    """The constructor's arguments for ``module``, which are checked, and what its units share."""
+    names = [field.name for field in dataclasses.fields(Arguments)]
+    arguments = Arguments(**{name: given[name] for name in names})
+    arguments.check(given["auto_wrap_policy"] is not None)
+    ignored = resolve_ignored(module, given["ignored_modules"], given["ignored_states"])
+    own = (p for p in module.parameters() if p not in ignored.parameters)
+    return arguments, Common(ignored, compute_device(own, given["device_id"], given["device_mesh"]))
 
 
 def groups_of(mesh: DeviceMesh, arguments: Arguments) -> tuple[dist.ProcessGroup, Any]:

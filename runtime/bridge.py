@@ -13,13 +13,11 @@ from torch.distributed.fsdp import FSDPModule
 
 from . import state_dict_types, torch_private
 from .api import BackwardPrefetch
-from .arguments import Arguments, Common, attributes_from, shard_unit
+from .arguments import Arguments, Common, attributes_from, read, shard_unit
 from .attributes import WRAPPED
 from .auto_wrap import wrap_children
-from .ignored import resolve_ignored
 from .interface import Interface
-from .mesh import compute_device
-from .patches import install
+from .patches import install, watch_norms
 from .refusals import PRIVATE_PARTS, private_part
 from .running import Unit, assert_idle, run_gathered
 from .state_dict_types import PREFIX, leave_out_of_state_dicts
@@ -96,25 +94,9 @@ class FullyShardedDataParallel(Interface, Unit, FSDPModule, nn.Module, metaclass
         ignored_states: Iterable[nn.Parameter] | Iterable[nn.Module] | None = None,
         device_mesh: DeviceMesh | None = None,
     ) -> None:
+        given = locals()
         super().__init__()
-        arguments = Arguments(
-            process_group=process_group,
-            sharding_strategy=sharding_strategy,
-            cpu_offload=cpu_offload,
-            backward_prefetch=backward_prefetch,
-            mixed_precision=mixed_precision,
-            param_init_fn=param_init_fn,
-            device_id=device_id,
-            sync_module_states=sync_module_states,
-            forward_prefetch=forward_prefetch,
-            limit_all_gathers=limit_all_gathers,
-            use_orig_params=use_orig_params,
-            device_mesh=device_mesh,
-        )
-        arguments.check(auto_wrap_policy is not None)
-        ignored = resolve_ignored(module, ignored_modules, ignored_states)
-        own = (p for p in module.parameters() if p not in ignored.parameters)
-        common = Common(ignored, compute_device(own, device_id, device_mesh))
+        arguments, common = read(module, given)
         if auto_wrap_policy is not None:
             wrap_children(module, auto_wrap_policy, arguments, common, _unit)
         self._wrap(module, arguments, common)
@@ -124,6 +106,7 @@ class FullyShardedDataParallel(Interface, Unit, FSDPModule, nn.Module, metaclass
         mesh = common.mesh(arguments)
         self._fsdp_wrapped_module = module
         install()
+        watch_norms()
         shard_unit(self, module, arguments, common, mesh)
         vars(self).update(attributes_from(mesh, arguments, common))
         leave_out_of_state_dicts(self)

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from .gather import current_device, local_shard
 from .gradients import as_fsdp1_shows
-from .torch_private import units_of
+from .torch_private import resharded
 
 # The mesh of some parameters and its dimensions that they are sharded over.
 Spread = tuple[DeviceMesh, tuple[int, ...]]
@@ -45,7 +45,7 @@ def clip_grad_norm_(
         norm: torch.Tensor = parameters.clip_grad_norm_(max_norm, *more)  # type: ignore[union-attr,operator]
         return norm
     if isinstance(parameters, nn.Module):
-        parameters = _resharded(parameters).parameters()
+        parameters = resharded(parameters).parameters()
     elif isinstance(parameters, torch.Tensor):
         parameters = [parameters]
     parameters = list(parameters)
@@ -81,13 +81,6 @@ def clip_grad_norm_(
 
 def _clips_itself(model: object) -> bool:
     return not isinstance(model, FSDPModule) and hasattr(model, "clip_grad_norm_")
-
-
-def _resharded(model: nn.Module) -> nn.Module:
-    """``model`` with the parameters that have gradients: an evaluation may have left whole ones in place."""
-    for unit in units_of(model):
-        unit.reshard()
-    return model
 
 
 def _total_norm(

@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from .quirks import acted, keeps
+from .summon import is_summoned
 from .torch_private import (
     around_backward,
     complete_gradients,
@@ -24,6 +25,7 @@ from .torch_private import (
     syncs_gradients,
     units_of,
 )
+from .writeback import write_back
 
 # The units whose gradients are in `p.grad` before they are reduced.
 _showing: WeakSet[FSDPModule] = WeakSet()
@@ -42,7 +44,13 @@ def reduce_as_fsdp1(unit: Any) -> None:
     _showing.add(unit)
     zeros = partial(acted, unit, "zero_gradients") if keeps(unit, "zero_gradients") else None
     reduce = partial(_reduce, filled=zeros, shows_sharded=True)
-    around_backward(unit, _drop_what_was_cleared, reduce)
+
+    def before(group: Any) -> None:
+        _drop_what_was_cleared(group)
+        if not is_summoned(unit):
+            write_back(unit)
+
+    around_backward(unit, before, reduce)
 
 
 def average_on_gloo(unit: Any) -> None:

@@ -23,15 +23,14 @@ from .arguments import (
     after_sharding,
     attributes_from,
     is_unit,
+    read,
     ready_to_shard,
     warn_of_container,
 )
 from .attributes import given_attributes, keep_buffers_in, remember
 from .auto_wrap import plan_checked
-from .ignored import resolve_ignored
 from .in_place_units import adopt
 from .materialize import own_modules
-from .mesh import compute_device
 from .older_optimizers import replace_parameters
 from .patches import install
 from .plan import Unit as Planned
@@ -74,24 +73,7 @@ def units(
 
     Raises RuntimeError if ``fully_shard`` was not called for a module when the next one is asked for.
     """
-    arguments = Arguments(
-        process_group=process_group,
-        sharding_strategy=sharding_strategy,
-        cpu_offload=cpu_offload,
-        backward_prefetch=backward_prefetch,
-        mixed_precision=mixed_precision,
-        param_init_fn=param_init_fn,
-        device_id=device_id,
-        sync_module_states=sync_module_states,
-        forward_prefetch=forward_prefetch,
-        limit_all_gathers=limit_all_gathers,
-        use_orig_params=use_orig_params,
-        device_mesh=device_mesh,
-    )
-    arguments.check(auto_wrap_policy is not None)
-    ignored = resolve_ignored(module, ignored_modules, ignored_states)
-    own = (p for p in module.parameters() if p not in ignored.parameters)
-    common = Common(ignored, compute_device(own, device_id, device_mesh))
+    arguments, common = read(module, locals())
     if auto_wrap_policy is not None:
         planned = plan_checked(module, auto_wrap_policy, arguments, common)
     else:

@@ -90,11 +90,8 @@ def build_mesh(
     if strategy.is_hybrid:
         return _hybrid_mesh(strategy, device_type, process_group, device_mesh)
 
-    if device_mesh is not None and device_mesh.ndim != 1:
-        raise ValueError(
-            f"device_mesh has {device_mesh.ndim} dimensions, but {strategy.name} shards over one: "
-            "pass one dimension of it, such as device_mesh['shard'], or use HYBRID_SHARD"
-        )
+    if device_mesh is not None and device_mesh.ndim != 1:  # as FSDP1: the first dimension
+        process_group, device_mesh = device_mesh.get_group(0), None
     if isinstance(process_group, tuple):
         raise ValueError(
             f"process_group is a pair of groups, which only HYBRID_SHARD takes; {strategy.name} "

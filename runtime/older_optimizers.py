@@ -14,14 +14,11 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from .changed import of_load
 from .gather import sharded_as
-from .gradients import require_reduced
-from .torch_private import before_param_group
 
 _optimizers: WeakSet[Optimizer] = WeakSet()
-_watching: list[bool] = []
 
 
 class StaleParameter(RuntimeError):
@@ -82,14 +79,21 @@ def _replace_in(optimizer: Optimizer, successors: Mapping[torch.Tensor, nn.Param
     return replaced
 
 
-def _before_param_group(optimizer: Optimizer, group: dict[str, Any]) -> None:
-    _optimizers.add(optimizer)
+def before_param_group(optimizer: Optimizer, group: dict[str, Any]) -> None:
+    """Follows an optimizer that takes a group of parameters, which become the current ones."""
+    _follow(optimizer)
     given = group.get("params")
     if isinstance(given, (torch.Tensor, set)) or given is None:
         if isinstance(given, _Stale):
             group["params"] = given._successor
         return
     group["params"] = [_current(each) for each in given]
+
+
+def _follow(optimizer: Optimizer) -> None:
+    if optimizer not in _optimizers:
+        _optimizers.add(optimizer)
+        optimizer.register_load_state_dict_pre_hook(of_load)
 
 
 def _current(given: Any) -> Any:
@@ -99,25 +103,8 @@ def _current(given: Any) -> Any:
     return given._successor if isinstance(given, _Stale) else given
 
 
-def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    for group in optimizer.param_groups:
-        require_reduced(group["params"])
-        _step_one_by_one_if_mixed(group)
-
-
-def _step_one_by_one_if_mixed(group: dict[str, Any]) -> None:
-    """Ignored parameters are plain tensors, and ``foreach``, CUDA's default, takes no such mixture."""
-    if group.get("foreach", False) is not None or group.get("fused"):
-        return
-    sharded = {isinstance(p, DTensor) for p in group["params"]}
-    if len(sharded) > 1 and any(p.device.type != "cpu" for p in group["params"]):
-        group["foreach"] = False
-
-
-def watch() -> None:
-    """Finds the optimizers that there are, and those that are made from now on."""
-    if not _watching:
-        _watching.append(True)
-        _optimizers.update(each for each in gc.get_objects() if issubclass(type(each), Optimizer))
-        before_param_group(_before_param_group)
-        register_optimizer_step_pre_hook(_before_step)
+def follow_all() -> None:
+    """Finds the optimizers that there are."""
+    for each in gc.get_objects():
+        if issubclass(type(each), Optimizer):
+            _follow(each)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,7 @@ def save_states(
     full: bool,
     offload: bool,
     keep: bool,
+    group: dist.ProcessGroup | None,
 ) -> StateDict:
     """``states`` of ``optim`` by names: whole or as DTensors; empty without ``keep``. Called by all ranks."""
     parameters = [p for group in grouped_parameters(model, optim) for p in group]
@@ -36,8 +38,10 @@ def save_states(
             "sharded, with the model's parameters alone"
         )
 
-    def name(key: Any) -> str:
-        return as_saved(key) if isinstance(key, str) else names[parameters[key]]
+    def name(key: Any) -> Any:
+        if isinstance(key, str):
+            return as_saved(key)
+        return names[parameters[key]] if key in range(len(parameters)) else key
 
     def convert(value: torch.Tensor) -> torch.Tensor:
         result = value
@@ -45,21 +49,51 @@ def save_states(
             result = gather(value)  # by all ranks, also those that keep nothing
         return apart_from(offloaded(result) if offload else result, value)
 
-    # In the same order on all ranks, as they gather together.
     state = {name(key): each for key, each in states["state"].items()}
+    _check_keys(state, set(names.values()), group)
     saved: StateDict = {"state": {}}
-    for key in sorted(state):
+    for key in sorted(state, key=str):  # in the same order on all ranks, as they gather together
         converted = _mapped(state[key], convert)
         if keep:
             saved["state"][key] = converted
-    if not keep:
-        return {}
     if "param_groups" in states:
-        saved["param_groups"] = []
-    for group in states.get("param_groups", []):
-        params = [name(key) for key in group["params"]]
-        saved["param_groups"].append({**copy.deepcopy(group), "params": params})
-    return saved
+        saved["param_groups"] = [
+            {**copy.deepcopy(each), "params": [name(key) for key in each["params"]]}
+            for each in states["param_groups"]
+        ]
+    return saved if keep else {}
+
+
+def _check_keys(state: StateDict, names: set[str], group: dist.ProcessGroup | None) -> None:
+    """Warns of what is no parameter's, and raises what FSDP1 raises where ranks would gather different states."""
+    for key in state.keys() - names:
+        warnings.warn(
+            f"Found a optim state, {key}, that FSDP cannot process. FSDP "
+            "will directly copy everything to the returned state_dict. In "
+            "most cases, this is a user-defined state that is not "
+            "associated with any particular parameter. Another possible "
+            "case is this state is managed by TorchRec. Otherwise, there may "
+            " be a mismatched assumption of optim_state_dict of this mode.",
+            stacklevel=5,
+        )
+    own = sorted(
+        key
+        for key in state.keys() & names
+        if any(isinstance(value, DTensor) for value in state[key].values())
+    )
+    ranks: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(ranks, own, group)
+    if any(each != ranks[0] for each in ranks):
+        every = set().union(*ranks)
+        raise RuntimeError(
+            "FSDP currently requires each rank to have at least the optimizer states needed by rank 0's "
+            "optimizer but some ranks are missing some of those states"
+            + "".join(
+                f"\nRank {rank} is missing states for the parameters: {sorted(lost)}"
+                for rank, each in enumerate(ranks)
+                if (lost := every - {*each})
+            )
+        )
 
 
 def load_states(
@@ -86,10 +120,15 @@ def load_states(
         p: number for number, p in enumerate(p for group in groups for p in group)
     }
     if by_name:
-        keys = {p: name for p, name in names_of(model).items() if p in keys}
-    owners = {name: p for name, p in named(model).items() if p in keys}
+        keys = {p: name for name, p in model.named_parameters() if p in keys}
+    known = named(model)
+    owners = {name: p for name, p in known.items() if p in keys}
     states = {}
     for name in sorted(saved["state"], key=str):
+        if isinstance(name, str) and clean(name) not in known:
+            warnings.warn(f"{name!r} is no parameter's: its state is loaded as it is", stacklevel=4)
+            states[name] = _mapped(saved["state"][name], torch.clone)
+            continue
         owner = _owner(name, owners)
 
         def convert(value: torch.Tensor, name: str = name, owner: Any = owner) -> torch.Tensor:

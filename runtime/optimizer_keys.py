@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import nn
 
 from .api import OptimStateKeyType
 from .still_fsdp1 import or_fsdp1s
-from .torch_private import units_of
+from .torch_private import resharded
 
 # What activation checkpointing and FSDP1 put into names, and keep out of state dicts.
 _WRAPPERS = ("_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
@@ -31,6 +32,7 @@ def rekey_optim_state_dict(
     A checkpoint of ``optimizer.state_dict()`` has numbers, which mean something only with the order of the
     optimizer's parameters: those of ``optim_input`` or ``optim``, else ``model.parameters()``.
     """
+    warn_of_input(optim_input)
     kinds = {type(key) for key in optim_state_dict["state"]}
     if len(kinds) > 1:
         raise ValueError("the optimizer's state dict mixes names and numbers as keys")
@@ -62,21 +64,25 @@ def rekey_optim_state_dict(
     }
 
 
+def warn_of_input(optim_input: object) -> None:
+    """FSDP1's own advice on an argument of its older functions."""
+    if optim_input is not None:
+        warnings.warn(
+            "The `optim_input` argument is deprecated and will be removed after PyTorch 1.13. You may "
+            "remove it from your code without changing its functionality.",
+            FutureWarning,
+            stacklevel=4,
+        )
+
+
 def names_of(model: nn.Module) -> dict[nn.Parameter, str]:
     """The name of each parameter; the first one of a shared parameter, as in FSDP1's state dicts."""
-    return {p: as_saved(name) for name, p in _sharded(model).named_parameters()}
+    return {p: as_saved(name) for name, p in resharded(model).named_parameters()}
 
 
 def named(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameter of each name, as :func:`clean` has it; a shared one has several."""
-    return {clean(name): p for name, p in _sharded(model).named_parameters(remove_duplicate=False)}
-
-
-def _sharded(model: nn.Module) -> nn.Module:
-    """A model with the parameters that its optimizer has: an evaluation may have left them gathered."""
-    for unit in units_of(model):
-        unit.reshard()
-    return model
+    return {clean(name): p for name, p in resharded(model).named_parameters(remove_duplicate=False)}
 
 
 def as_saved(name: str) -> str:
@@ -103,7 +109,7 @@ def grouped_parameters(
     elif optim is not None:
         groups = list(optim.param_groups)
     else:
-        groups = list(_sharded(model).parameters())
+        groups = list(resharded(model).parameters())
     if groups and not isinstance(groups[0], Mapping):
         groups = [{"params": groups}]
     return [list(_listed(group["params"])) for group in groups]

@@ -17,7 +17,7 @@ from torch import nn
 
 from .api import StateDictType
 from .optimizer_conversion import FromRank0, StateDict, load_states, save_states
-from .optimizer_keys import grouped_parameters
+from .optimizer_keys import grouped_parameters, warn_of_input
 from .state_dict_types import default_settings, get_state_dict_type
 from .still_fsdp1 import or_fsdp1s
 
@@ -41,6 +41,7 @@ def optim_state_dict(
         full=settings.state_dict_type == StateDictType.FULL_STATE_DICT,
         offload=settings.optim_state_dict_config.offload_to_cpu,
         keep=not _rank0_only(model) or dist.get_rank(group) == 0,
+        group=group,
     )
 
 
@@ -55,7 +56,9 @@ def full_optim_state_dict(
     """The whole state of ``optim`` on the CPU, whatever type is set; ``optim_input`` is not needed."""
     _warn("full_optim_state_dict", "optim_state_dict", optim_input)
     keep = not rank0_only or dist.get_rank(group) == 0
-    return save_states(model, optim, optim.state_dict(), full=True, offload=True, keep=keep)
+    return save_states(
+        model, optim, optim.state_dict(), full=True, offload=True, keep=keep, group=group
+    )
 
 
 @or_fsdp1s
@@ -64,7 +67,9 @@ def sharded_optim_state_dict(
 ) -> StateDict:
     """The state of ``optim`` as DTensors on the CPU, for ``torch.distributed.checkpoint``."""
     _warn("sharded_optim_state_dict", "optim_state_dict")
-    return save_states(model, optim, optim.state_dict(), full=False, offload=True, keep=True)
+    return save_states(
+        model, optim, optim.state_dict(), full=False, offload=True, keep=True, group=group
+    )
 
 
 @or_fsdp1s
@@ -148,13 +153,7 @@ def _warn(name: str, instead: str, optim_input: object = None) -> None:
         FutureWarning,
         stacklevel=4,
     )
-    if optim_input is not None:
-        warnings.warn(
-            "The `optim_input` argument is deprecated and will be removed after PyTorch 1.13. You may "
-            "remove it from your code without changing its functionality.",
-            FutureWarning,
-            stacklevel=4,
-        )
+    warn_of_input(optim_input)
 
 
 def _rank0_only(model: nn.Module) -> bool:

@@ -1,23 +1,70 @@
-"""What of torch's classes is changed: once, when a program first wraps a model or keeps one like FSDP1's."""
+"""What of torch's classes is changed: once, when a program first wraps a model or keeps one like FSDP1's.
+
+With ``torch_private`` the only place that knows private names of torch.
+"""
 
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.nn.utils import clip_grad
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from .changed import of_collective, of_norm
 from .gather import assign_data
-from .older_optimizers import watch
+from .gradients import require_reduced
+from .older_optimizers import before_param_group, follow_all
 from .quirks import record_of_parameter
-from .torch_private import make_data_settable
 
 
 @cache
 def install() -> None:
     """Makes ``p.data = x`` write to shards, and follows optimizers; importing the runtime changes nothing."""
-    make_data_settable(_assign)
-    watch()
+    own, add = torch.Tensor.data, Optimizer.add_param_group
+
+    def set_data(tensor: DTensor, value: torch.Tensor) -> None:
+        # torch replaces the metadata of the outer tensor and leaves its shard as it is, without an error.
+        if not _assign(tensor, value):
+            own.__set__(tensor, value)  # type: ignore[attr-defined]
+
+    def add_param_group(self: Optimizer, param_group: dict[str, Any]) -> None:
+        if isinstance(param_group, dict):
+            before_param_group(self, param_group)
+        add(self, param_group)
+
+    DTensor.data = property(own.__get__, set_data)  # type: ignore[assignment,attr-defined]
+    Optimizer.add_param_group = add_param_group  # type: ignore[method-assign]
+    follow_all()
+    register_optimizer_step_pre_hook(_before_step)
+    handlers = getattr(DTensor._op_dispatcher, "_custom_op_handlers", {})
+    for name in _COLLECTIVES.split():
+        operator = getattr(torch.ops.c10d, name, None)
+        if operator is not None:
+            handlers.setdefault(operator.default, of_collective)
+
+
+_COLLECTIVES = (
+    "allreduce_ allreduce_coalesced_ broadcast_ reduce_ send recv_ gather_ scatter_ alltoall_ alltoall_base_ "
+    "allgather_ _allgather_base_ allgather_into_tensor_coalesced_ reduce_scatter_ _reduce_scatter_base_ "
+    "reduce_scatter_tensor_coalesced_"
+)
+
+
+@cache
+def watch_norms() -> None:
+    """Warns where the bridge's gradients are clipped by torch's ``clip_grad_norm_``, under whatever name."""
+    own = clip_grad._get_total_norm
+
+    def get_total_norm(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        of_norm(tensors)
+        return own(tensors, *args, **kwargs)
+
+    clip_grad._get_total_norm = get_total_norm
 
 
 def _assign(tensor: DTensor, value: torch.Tensor) -> bool:
@@ -29,3 +76,18 @@ def _assign(tensor: DTensor, value: torch.Tensor) -> bool:
         record.add("data_writes", "p.data = x")
     assign_data(tensor, value)
     return True
+
+
+def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    for group in optimizer.param_groups:
+        require_reduced(group["params"])
+        _step_one_by_one_if_mixed(group)
+
+
+def _step_one_by_one_if_mixed(group: dict[str, Any]) -> None:
+    """Ignored parameters are plain tensors, and ``foreach``, CUDA's default, takes no such mixture."""
+    if group.get("foreach", False) is not None or group.get("fused"):
+        return
+    sharded = {isinstance(p, DTensor) for p in group["params"]}
+    if len(sharded) > 1 and any(p.device.type != "cpu" for p in group["params"]):
+        group["foreach"] = False

@@ -76,11 +76,6 @@ def record_of_parameter(parameter: torch.Tensor) -> Record | None:
     return record if owner is not None and owner._parameters.get(name) is parameter else None
 
 
-def record_of(unit: nn.Module) -> Record | None:
-    """The record of a unit that is sharded in place."""
-    return _of_units.get(unit)
-
-
 def keeps(unit: nn.Module, quirk: str) -> bool:
     """Whether ``unit`` has a quirk; all are on where no ``like_fsdp1`` said otherwise."""
     record = _of_units.get(unit)

@@ -52,6 +52,15 @@ def comm_hook() -> UnsupportedInFSDP2:
     )
 
 
+def given_to_c10d(operator: str) -> UnsupportedInFSDP2:
+    """The error for ``dist.all_reduce(p.grad)`` and its like."""
+    return UnsupportedInFSDP2(
+        "FSDP508",
+        f"torch.distributed takes no DTensor ({operator}), which a sharded model's parameters, gradients and their norms are",
+        "give it this rank's part, as FSDP1 did: local_shard(p) of fsdp_migrate.runtime, or p.to_local()",
+    )
+
+
 def local_state_dict() -> UnsupportedInFSDP2:
     """The error for ``LOCAL_STATE_DICT``."""
     return UnsupportedInFSDP2(

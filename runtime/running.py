@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
 from . import torch_private
 from .api import MixedPrecision, TrainingState, as_mixed_precision
@@ -20,6 +21,7 @@ from .precision import autocasts, cast_own_buffers, casting_anew
 from .quirks import acted, keeps
 from .summon import is_summoned
 from .torch_private import parameter_groups, units_of
+from .writeback import write_back
 
 _prepared: WeakSet[nn.Module] = WeakSet()
 
@@ -43,6 +45,7 @@ def run_gathered(
 
 @torch_private.run_eagerly()
 def _before_forward(unit: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    write_back(unit)
     prepare(unit)
     _record_order(unit, done=False)
     if torch_private.is_left_gathered(unit):
@@ -76,6 +79,8 @@ def prepare(root: Any) -> None:
     """What FSDP1 does, and checks, at the first use of a root (``_runtime_utils.py``, ``_lazy_init``)."""
     if root in _prepared:
         return
+    for unit in units_of(root):
+        write_back(unit)
     torch_private.initialize(root)
     units: list[Any] = [unit for unit in units_of(root) if isinstance(unit, Unit)]
     # A unit that was sharded with FSDP2's own arguments has these.
@@ -88,6 +93,7 @@ def prepare(root: Any) -> None:
         _prepared.add(unit)
         if unit in given:
             _follow_precision(unit, given[unit], is_root=unit is root)
+        _step_in_backward(unit, given.get(unit))
     _gather_for_training(units)
     if any(each["forward_prefetch"] for each in given.values()):
         order = ForwardOrder(root)
@@ -100,6 +106,23 @@ def _follow_precision(unit: Any, attributes: Mapping[str, Any], is_root: bool) -
     cast |= is_root and bool(torch_private.is_root(unit)) and precision.cast_root_forward_inputs
     torch_private.set_cast_forward_inputs(unit, cast)
     cast_buffers_of(unit, attributes)
+
+
+def _step_in_backward(unit: Any, given: Mapping[str, Any] | None) -> None:
+    """Steps the optimizers of ``_apply_optimizer_in_backward`` when gradients are reduced: no backward reaches a shard."""
+
+    def step(parameter: Any) -> None:
+        for optimizer in parameter._in_backward_optimizers:
+            optimizer.step()
+        parameter.grad = None
+
+    for parameter in unit.parameters():
+        if isinstance(parameter, DTensor) and hasattr(parameter, "_in_backward_optimizers"):
+            if given is not None and not given["_use_orig_params"]:
+                raise RuntimeError(
+                    "FSDP optimizer in backward only supported with use_orig_params=True!"
+                )
+            parameter.register_post_accumulate_grad_hook(step)  # type: ignore[no-untyped-call]
 
 
 def _gather_for_training(units: list[Any]) -> None:

@@ -20,6 +20,7 @@ from .gather import gather, shard
 from .materialize import own_modules
 from .still_fsdp1 import or_fsdp1s
 from .torch_private import initialize, is_running, units_of
+from .writeback import write_back
 
 _summoned: WeakSet[nn.Module] = WeakSet()
 
@@ -53,6 +54,8 @@ def summon_full_params(
     units = [unit for unit in units_of(module) if recurse or id(unit) == id(module)]
     for unit in units:
         _check(unit, writeback, rank0_only, offload_to_cpu, with_grads)
+        write_back(unit)
+    for unit in units:
         initialize(unit)
     with whole_parameters(units, writeback, rank0_only, offload_to_cpu, with_grads):
         yield
@@ -68,6 +71,7 @@ def whole_parameters(
 ) -> Iterator[None]:
     """:func:`summon_full_params` of some units, which need not be part of a root yet."""
     for unit in units:
+        write_back(unit)
         unit.reshard()
     # Parameter by parameter, a collective each: every rank gathers, even one that keeps its shards.
     summoned = [

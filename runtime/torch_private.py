@@ -1,4 +1,4 @@
-"""Everything of torch that has no public name: what is read here, and what is patched.
+"""What is read of torch that has no public name; what is changed is in ``patches`` and ``writeback``.
 
 Run with torch 2.8 to 2.15 (``TRIED``): what a release does not have is coped with here, and nowhere else.
 """
@@ -16,9 +16,7 @@ import torch
 from torch import nn
 from torch._compile import _disable_dynamo
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor
 from torch.distributed.utils import _apply_to_tensors
-from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from .views import unit_of
@@ -50,6 +48,13 @@ def _release(version: str) -> tuple[int, int]:
 def units_of(module: nn.Module) -> list[Any]:
     """The units in the tree of ``module``, itself included; each is an nn.Module and an FSDPModule."""
     return [m for m in unit_of(module).modules() if isinstance(m, FSDPModule)]
+
+
+def resharded(module: nn.Module) -> nn.Module:
+    """``module`` with the parameters that have gradients and states: an evaluation may have left whole ones in place."""
+    for unit in units_of(module):
+        unit.reshard()
+    return module
 
 
 def parameter_groups(unit: FSDPModule) -> list[Any]:
@@ -144,9 +149,14 @@ def _may_change(tensor: object) -> bool:
     return bool(meta._get_creation_meta(tensor) == meta.CreationMeta.DEFAULT)
 
 
+def is_gathered(unit: Any) -> bool:
+    """Whether ``unit`` has its whole parameters in memory."""
+    return any(group.is_unsharded for group in parameter_groups(unit))
+
+
 def is_left_gathered(unit: Any) -> bool:
     """Whether a former forward left ``unit`` gathered, and no backward came to free it."""
-    return not is_running(unit) and any(group.is_unsharded for group in parameter_groups(unit))
+    return not is_running(unit) and is_gathered(unit)
 
 
 def is_outermost_forward(unit: Any) -> bool:
@@ -356,6 +366,11 @@ def complete_gradients(group: Any) -> list[str]:
 # State dicts #
 
 
+def group_of_shards(tensor: Any) -> Any:
+    """The ranks that hold the parts of a ShardedTensor."""
+    return tensor._process_group
+
+
 def torch_asks_for_state() -> bool:
     """Whether the caller is a function of ``torch.distributed.checkpoint.state_dict``.
 
@@ -368,33 +383,3 @@ def torch_asks_for_state() -> bool:
             return True
         frame = frame.f_back  # type: ignore[assignment]
     return False
-
-
-# Patches of torch's classes #
-
-
-def before_param_group(prepare: Callable[[Optimizer, dict[str, Any]], None]) -> None:
-    """Calls ``prepare(optimizer, group)`` before any optimizer takes a group of parameters."""
-    add = Optimizer.add_param_group
-
-    def add_param_group(self: Optimizer, param_group: dict[str, Any]) -> None:
-        if isinstance(param_group, dict):
-            prepare(self, param_group)
-        add(self, param_group)
-
-    Optimizer.add_param_group = add_param_group  # type: ignore[method-assign]
-
-
-def make_data_settable(assign: Callable[[DTensor, torch.Tensor], bool]) -> None:
-    """``parameter.data = x`` of a DTensor calls ``assign(parameter, x)``; also of its gradient.
-
-    torch replaces the metadata of the outer tensor and leaves its shard as it is, without an error; so it does where
-    ``assign`` returns False.
-    """
-    own: Any = torch.Tensor.data
-
-    def set_data(tensor: DTensor, value: torch.Tensor) -> None:
-        if not assign(tensor, value):
-            own.__set__(tensor, value)
-
-    DTensor.data = property(own.__get__, set_data)  # type: ignore[assignment]

@@ -13,7 +13,9 @@ from fsdp_migrate.findings import Action
 COMMUNICATION = Rule("FSDP361", "comm-hook", "communication hooks have no counterpart")
 PARAMETER = Rule("FSDP506", "parameter-hook", "hooks on sharded parameters fire differently")
 OPTIMIZER = Rule(
-    "FSDP520", "optimizer-in-backward", "_apply_optimizer_in_backward never steps under FSDP2"
+    "FSDP520",
+    "optimizer-in-backward",
+    "_apply_optimizer_in_backward never steps under fully_shard alone",
 )
 RULES = (COMMUNICATION, PARAMETER, OPTIMIZER)
 
@@ -25,6 +27,7 @@ _ON_PARAMETERS = {
     " never did, or once a unit",
 }
 _IN_BACKWARD = "_apply_optimizer_in_backward"
+_STEPS = "steps when a gradient is reduced, as under FSDP1 with use_orig_params"
 _NEVER = "never steps under FSDP2, without an error: step in register_post_accumulate_grad_hook, or after the backward"
 
 
@@ -44,7 +47,9 @@ def find(context: Context) -> Iterator[Found]:
         call = context.file.parents[load]
         given = keyword(call, "params", 1) if isinstance(call, ast.Call) else None
         if given is not None and _is_sharded_ever(context, given):
-            yield Found(OPTIMIZER, call, Action.MANUAL, _NEVER, f"{_IN_BACKWARD}(...)")
+            alone = context.form == "torch"
+            action, message = (Action.MANUAL, _NEVER) if alone else (Action.RUNTIME, _STEPS)
+            yield Found(OPTIMIZER, call, action, message, f"{_IN_BACKWARD}(...)")
 
 
 def _is_sharded_ever(context: Context, parameters: ast.expr) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fsdp_migrate.checkpoint import optimizers
+from fsdp_migrate.checkpoint import optimizers, rank_optimizers
 from fsdp_migrate.checkpoint.errors import Misplaced, Refused
 from fsdp_migrate.checkpoint.names import strip
 from fsdp_migrate.checkpoint.parts import Parts
@@ -69,6 +69,10 @@ def convert(wish: Conversion) -> Done:
 
 def repaired(checkpoint: Checkpoint, wish: Conversion) -> tuple[Any, list[str]]:
     """The tree without what keeps FSDP2 from loading it, and a line for each change; raises Refused for what stays."""
+    if wish.names_from is not None and rank_optimizers.holds_shards(checkpoint):
+        how, shapes = Reading(wish.trust, wish.only), _parameters(checkpoint.tree, wish)
+        whole = optimizers.unshared(rank_optimizers.joined(checkpoint, how, shapes))
+        return whole, [f"joined and named the optimizer's shards of {checkpoint.ranks} ranks"]
     sections(checkpoint.tree)  # it has some
     found = list(problems(checkpoint))
     for problem in found:

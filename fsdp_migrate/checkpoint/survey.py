@@ -84,7 +84,10 @@ def _of_layout(checkpoint: Checkpoint) -> Iterator[Problem]:
             f"one-dimensional shards of FSDP1, other ones on each of {ranks} ranks: the "
             "parameters' shapes are in no file"
         )
-        yield Problem("local-shards", message, AGAIN_WHOLE, convertible=False)
+        advice = AGAIN_WHOLE
+        if is_optimizer(tree):
+            advice = f"give convert the model's checkpoint with --names-from, or {AGAIN_WHOLE}"
+        yield Problem("local-shards", message, advice, convertible=False)
     if isinstance(refused, LocalShards):
         advice = f"convert --only takes other entries; for this one, {AGAIN_WHOLE}"
         yield Problem("local-shards", str(refused), advice, convertible=False)

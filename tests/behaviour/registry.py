@@ -58,9 +58,9 @@ def holds(ranks: int = 2, tolerance: float = 0.0, in_place: str = "") -> Callabl
     return lambda run: _register(run, ranks, tolerance, in_place=in_place)
 
 
-def cannot(reason: str, refusal: str = "") -> Callable[[Run], Run]:
+def cannot(reason: str, refusal: str = "", ranks: int = 2) -> Callable[[Run], Run]:
     """Registers what FSDP2 cannot have, and what the error says with which the bridge refuses it."""
-    return lambda run: _register(run, 2, 0.0, reason, refusal)
+    return lambda run: _register(run, ranks, 0.0, reason, refusal)
 
 
 def _register(

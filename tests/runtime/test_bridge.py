@@ -343,11 +343,9 @@ def test_something_else_than_a_policy() -> None:
 
 def test_refused_meshes() -> None:
     flat = init_device_mesh("cpu", (1,))
-    square = init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicate", "shard"))
     group = dist.group.WORLD
     for options, message in [
         ({"process_group": group, "device_mesh": flat}, "both process_group and device_mesh"),
-        ({"device_mesh": square}, "device_mesh has 2 dimensions, but FULL_SHARD"),
         ({"process_group": (group, group)}, "process_group is a pair of groups"),
         ({"sharding_strategy": "HYBRID_SHARD", "device_mesh": flat}, "to have ndim=2"),
         (

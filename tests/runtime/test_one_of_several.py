@@ -129,7 +129,7 @@ class Parts:
     shape, dtype = torch.Size([6, 3]), torch.float32
 
     def __init__(self, *own: torch.Tensor) -> None:
-        self.own = own
+        self.own, self._process_group = own, dist.group.WORLD
 
     def local_shards(self) -> list[Any]:
         return [SimpleNamespace(tensor=each) for each in self.own]

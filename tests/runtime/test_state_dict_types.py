@@ -99,7 +99,6 @@ class TestOptimizers:
         ("change", "message"),
         [
             (lambda saved: saved.pop("state"), "has no 'state'"),
-            (lambda saved: saved["state"].update(other={}), "names 'other'"),
             (lambda saved: saved["state"].update({0: {}}), "keyed by numbers.*rekey_optim_state"),
             (
                 lambda saved: saved["param_groups"][0]["params"].remove("1.bias"),

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
-from fsdp_migrate.runtime import older_optimizers, torch_private
+from fsdp_migrate.runtime import patches, torch_private
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 
@@ -244,7 +244,7 @@ def test_mixed_parameters_are_stepped_one_by_one(
     chosen = {"plain": [plain], "sharded": [sharded]}.get(kinds, [plain, sharded])
     group = {"params": chosen, **options}
     optimizer: Any = SimpleNamespace(param_groups=[group])
-    older_optimizers._before_step(optimizer, (), {})
+    patches._before_step(optimizer, (), {})
     assert group.get("foreach", "nothing") == expected
 
 

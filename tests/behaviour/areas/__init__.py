@@ -14,6 +14,7 @@ from . import (
     traversal,
     whole_parameters,
     wrapping,
+    writeback,
 )
 
 __all__ = [
@@ -30,4 +31,5 @@ __all__ = [
     "traversal",
     "whole_parameters",
     "wrapping",
+    "writeback",
 ]

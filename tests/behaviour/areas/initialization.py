@@ -305,6 +305,18 @@ def two_groups() -> tuple[Any, Any]:
     return inside[rank // 2], across[rank % 2]
 
 
+@holds(ranks=4, tolerance=1e-6)
+def full_shard_over_two_dimensions(api: Any) -> Any:
+    """Over a mesh of two dimensions FULL_SHARD shards along the first, and NO_SHARD replicates along it."""
+    results = []
+    for strategy in (api.ShardingStrategy.FULL_SHARD, api.ShardingStrategy.NO_SHARD):
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("outer", "inner"))
+        model = in_blocks(api, device_mesh=mesh, sharding_strategy=strategy)
+        assert model.process_group is mesh.get_group(0)
+        results.append((model.rank, model.world_size, train(model), full(api, model)))
+    return results
+
+
 @holds(ranks=4)
 def hybrid_over_groups(api: Any) -> Any:
     """A pair of groups, of one node and across nodes, does the same as a mesh."""

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import copy
+import tempfile
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     apply_activation_checkpointing,
 )
+from torch.distributed.checkpoint.optimizer import load_sharded_optimizer_state_dict
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_optimizer_state_dict,
     set_optimizer_state_dict,
 )
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.optim import _apply_optimizer_in_backward
 
-from ..registry import holds
-from .common import batches, close, full, in_blocks, net, said, train, train_alone
+from ..registry import cannot, holds
+from .common import batches, close, error, full, in_blocks, net, said, train, train_alone
+from .initialization import two_groups
 
 
 def stepped(api: Any, model: Any = None, optimizer: Any = torch.optim.Adam, **options: Any) -> Any:
@@ -697,3 +702,191 @@ def units_below_checkpoints(api: Any) -> Any:
     assert set(state["state"]) == {name for name, _ in net().named_parameters()}
     optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
     return plain(state), train(model, optimizer)
+
+
+class Named(torch.optim.Adam):
+    """An optimizer whose state dict has names, as torch's ``_NamedOptimizer`` has."""
+
+    def __init__(self, model: nn.Module, lr: float = 0.05) -> None:
+        self.names = {p: name for name, p in model.named_parameters()}
+        super().__init__(model.parameters(), lr=lr)
+
+    def state_dict(self) -> dict[str, Any]:
+        groups = [{**g, "params": [self.names[p] for p in g["params"]]} for g in self.param_groups]
+        return {"state": {self.names[p]: s for p, s in self.state.items()}, "param_groups": groups}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for p, name in self.names.items():
+            if name in state_dict["state"]:
+                self.state[p] = dict(state_dict["state"][name])
+
+
+@holds()
+def named_optimizers(api: Any) -> Any:
+    """With `is_named_optimizer` states have the names of `model.named_parameters()`, and load into such an optimizer."""
+    FSDP, model = api.FullyShardedDataParallel, in_blocks(api)
+    optimizer = Named(model)
+    train(model, optimizer)
+    state = FSDP.optim_state_dict(model, optimizer)
+    saved = plain(state)
+    loaded = FSDP.optim_state_dict_to_load(model, optimizer, state, is_named_optimizer=True)
+    assert loaded["state"].keys() <= {name for name, _ in model.named_parameters()}
+    groups = [sorted(group["params"]) for group in loaded["param_groups"]]
+    other = Named(model)
+    other.load_state_dict(loaded)
+    return saved, groups, sorted(loaded["param_groups"][0]), train(model, other)
+
+
+def through_a_file(api: Any, model: Any, optimizer: Any) -> Any:
+    """What `load_sharded_optimizer_state_dict` reads of the states that SHARDED_STATE_DICT has."""
+    FSDP, folder = api.FullyShardedDataParallel, [tempfile.mkdtemp()]
+    dist.broadcast_object_list(folder)
+    with FSDP.state_dict_type(model, api.StateDictType.SHARDED_STATE_DICT):
+        states = {
+            "model": model.state_dict(),
+            "optimizer": FSDP.optim_state_dict(model, optimizer),
+        }
+        dcp.save(states, checkpoint_id=folder[0])
+        read = load_sharded_optimizer_state_dict(
+            states["model"], "optimizer", dcp.FileSystemReader(folder[0])
+        )
+        return FSDP.optim_state_dict_to_load(model, optimizer, read["optimizer"])
+
+
+@holds(tolerance=1e-6)
+def sharded_states_from_files(api: Any) -> Any:
+    """What `load_sharded_optimizer_state_dict` reads is loaded, under FULL_SHARD and under NO_SHARD."""
+    FSDP, results = api.FullyShardedDataParallel, []
+    for strategy in (api.ShardingStrategy.FULL_SHARD, api.ShardingStrategy.NO_SHARD):
+        model, optimizer = stepped(api, sharding_strategy=strategy)
+        before = plain(FSDP.optim_state_dict(model, optimizer))
+        optimizer.load_state_dict(through_a_file(api, model, optimizer))
+        after = plain(FSDP.optim_state_dict(model, optimizer))
+        for name, of_one in before["state"].items():
+            assert torch.equal(of_one["exp_avg"], after["state"][name]["exp_avg"])
+        results.append((after, train(model, optimizer)))
+    return results
+
+
+@cannot(
+    "FSDP1 takes the parts of one node's ranks for all; the runtime joins those of all", ranks=4
+)
+def hybrid_states_from_files(api: Any) -> Any:
+    """Under HYBRID_SHARD the states that `load_sharded_optimizer_state_dict` reads are loaded with elements missing."""
+    strategy = api.ShardingStrategy.HYBRID_SHARD
+    model, optimizer = stepped(api, sharding_strategy=strategy, process_group=two_groups())
+    before = plain(api.FullyShardedDataParallel.optim_state_dict(model, optimizer))
+    optimizer.load_state_dict(through_a_file(api, model, optimizer))
+    after = plain(api.FullyShardedDataParallel.optim_state_dict(model, optimizer))
+    is_fsdp1 = api.FullyShardedDataParallel.__module__.startswith("torch.")
+    assert is_fsdp1 != all(
+        torch.equal(state["exp_avg"], after["state"][name]["exp_avg"])
+        for name, state in before["state"].items()
+    )
+    return after
+
+
+@holds()
+def in_backward(api: Any) -> Any:
+    """Optimizers of `_apply_optimizer_in_backward` step in backward, on reduced gradients, which are gone then."""
+    results = []
+    for when in ("before", "after"):
+        model = net()
+        if when == "before":
+            _apply_optimizer_in_backward(torch.optim.SGD, model.parameters(), {"lr": 0.1})
+        model = in_blocks(api, model)
+        if when == "after":
+            _apply_optimizer_in_backward(torch.optim.SGD, model.parameters(), {"lr": 0.1})
+        losses = []
+        for x in batches(3):
+            loss = model(x).pow(2).mean()
+            loss.backward()
+            assert all(p.grad is None for p in model.parameters())
+            losses.append(loss.item())
+        found = full(api, model)
+        assert not close(found, {n: p.detach() for n, p in net().named_parameters()})
+        results.append((losses, found))
+    return results
+
+
+@holds()
+def ranks_with_other_parameters(api: Any) -> Any:
+    """Ranks whose optimizers have other parameters are an error for `full_optim_state_dict` of flat parameters."""
+    FSDP, model = api.FullyShardedDataParallel, in_blocks(api, use_orig_params=False)
+    given = list(model.parameters())
+    optimizer = torch.optim.Adam(given[: len(given) - 2 * dist.get_rank()], lr=0.05)
+    train(model, optimizer)
+    text = error(lambda: FSDP.full_optim_state_dict(model, optimizer, rank0_only=False))
+    return text.splitlines()[0]
+
+
+@holds()
+def entries_of_no_parameter(api: Any) -> Any:
+    """A key of the states that is no parameter's is saved as it is, with a warning, and loaded."""
+    FSDP, model = api.FullyShardedDataParallel, in_blocks(api)
+    model, optimizer = stepped(api, model)
+    own = copy.deepcopy(optimizer.state_dict())
+    own["state"]["mine"] = {"count": 3, "mean": torch.arange(5.0)}
+    found: list[Any] = []
+    texts = said(
+        lambda: found.append(FSDP.optim_state_dict(model, optimizer, optim_state_dict=own))
+    )
+    loaded = FSDP.optim_state_dict_to_load(model, optimizer, found[0])
+    assert torch.equal(loaded["state"]["mine"]["mean"], torch.arange(5.0))
+    optimizer.load_state_dict(loaded)
+    return (
+        [t for t in texts if "Found a optim state" in t],
+        plain(found[0]),
+        train(model, optimizer),
+    )
+
+
+@holds()
+def rekeying_with_the_older_argument(api: Any) -> Any:
+    """`rekey_optim_state_dict` accepts `optim_input` with a warning."""
+    FSDP = api.FullyShardedDataParallel
+    model, optimizer = stepped(api)
+    state = FSDP.full_optim_state_dict(model, optimizer, rank0_only=False)
+    local, keys = net(), api.fully_sharded_data_parallel.OptimStateKeyType
+    return said(
+        lambda: FSDP.rekey_optim_state_dict(
+            state, keys.PARAM_ID, local, optim_input=list(local.parameters())
+        )
+    )
+
+
+@holds()
+def all_of_the_interface(api: Any) -> Any:
+    """Given states are converted as the optimizer's own; by default to the CPU, and sharded where that is asked for."""
+    FSDP, types = api.FullyShardedDataParallel, api.StateDictType
+    model, optimizer = stepped(api)
+    own = copy.deepcopy(optimizer.state_dict())
+    state = plain(FSDP.optim_state_dict(model, optimizer, optim_state_dict=own))
+    assert str(state) == str(plain(FSDP.optim_state_dict(model, optimizer)))
+    config = api.ShardedOptimStateDictConfig(offload_to_cpu=False)
+    with FSDP.state_dict_type(
+        model, types.SHARDED_STATE_DICT, api.ShardedStateDictConfig(), config
+    ):
+        sharded = FSDP.optim_state_dict(model, optimizer, optim_state_dict=own)
+    train(model, optimizer)
+    FSDP.optim_state_dict_to_load(model, optimizer, sharded, load_directly=True)
+    assert str(plain(FSDP.optim_state_dict(model, optimizer))) == str(state)
+    return state
+
+
+@holds()
+def several_calls(api: Any) -> Any:
+    """Saving and loading in every step changes nothing."""
+    FSDP, results = api.FullyShardedDataParallel, []
+    for saves in (False, True):
+        model = in_blocks(api)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+        losses = []
+        for x in batches(4):
+            losses += train(model, optimizer, inputs=[x])
+            if saves:
+                state = FSDP.optim_state_dict(model, optimizer)
+                FSDP.optim_state_dict_to_load(model, optimizer, state, load_directly=True)
+        results.append((losses, full(api, model)))
+    assert results[0][0] == results[1][0]
+    return results

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..registry import cannot, holds
-from .common import Block, batches, full, gradients, in_blocks, net, train
+from .common import Block, batches, clean, full, gradients, in_blocks, net, train
 
 HALF = torch.bfloat16
 
@@ -280,6 +280,85 @@ def gradients_of_inputs(api: Any) -> Any:
     assert x.grad is not None
     assert x.grad.dtype == torch.float32
     return x.grad
+
+
+@holds()
+def embeddings(api: Any) -> Any:
+    """An embedding, whose inputs are integers, trains in low precision, whatever of it the policy names."""
+    results = []
+    for names in ((), ("param_dtype",), ("reduce_dtype",), ("param_dtype", "reduce_dtype")):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 3))
+        model = api.FullyShardedDataParallel(
+            model, mixed_precision=api.MixedPrecision(**dict.fromkeys(names, HALF))
+        )
+        tokens = [torch.arange(6) + step for step in (0, 1)]
+        results.append((train(model, inputs=tokens), full(api, model)))
+    return results
+
+
+class External(nn.Module):
+    """Its second layer gets an input that the first did not make."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x), torch.ones(5, 4))
+
+
+class Two(Noting):
+    """Takes two inputs."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        self.seen.append(str(y.dtype))
+        return super().forward(x + y)
+
+
+@holds()
+def inputs_from_outside_of_units(api: Any) -> Any:
+    """A unit casts all of its inputs, those that were made between units too."""
+    FSDP = api.FullyShardedDataParallel
+    precision = api.MixedPrecision(param_dtype=HALF, cast_forward_inputs=True)
+    torch.manual_seed(1)
+    second = FSDP(Two(4, 2), mixed_precision=precision)
+    model = FSDP(External(Noting(4, 4), second), mixed_precision=precision)
+    losses = train(model)
+    assert set(seen(model)[1]) == {"torch.bfloat16", "torch.float32"}
+    return losses, seen(model), full(api, model)
+
+
+@holds()
+def averages_in_another_precision(api: Any) -> Any:
+    """A moving average of a model, wrapped by itself in full precision, follows the model that trains in a lower one."""
+    model = in_blocks(api, mixed_precision=api.MixedPrecision(param_dtype=HALF))
+    average = in_blocks(api)
+    optimizer, outputs = torch.optim.SGD(model.parameters(), lr=0.1), []
+    (x,) = batches(1)
+    for _ in range(3):
+        train(model, optimizer, inputs=[x])
+        with torch.no_grad():
+            whole = full(api, model)
+            with api.FullyShardedDataParallel.summon_full_params(average):
+                for name, mean in average.named_parameters():
+                    mean.mul_(0.5).add_(whole[clean(name)], alpha=0.5)
+            outputs.append(average.eval()(x))
+    assert {output.dtype for output in outputs} == {torch.float32}
+    return outputs, full(api, average)
+
+
+@cannot("FSDP2 keeps gradients that are not reduced yet apart from the parameters")
+def gradients_inside_of_no_sync(api: Any) -> Any:
+    """Inside of `no_sync` gradients are in `param_dtype`, and after the reduction in the parameters' own dtype."""
+    precision = api.MixedPrecision(param_dtype=HALF, reduce_dtype=torch.float32)
+    model, found = in_blocks(api, mixed_precision=precision), []
+    with model.no_sync():
+        model(*batches(1)).sum().backward()
+        found.append(sorted({str(p.grad.dtype) for p in model.parameters() if p.grad is not None}))
+    model(*batches(1)).sum().backward()
+    assert {p.grad.dtype for p in model.parameters() if p.grad is not None} == {torch.float32}
+    return found
 
 
 @cannot("FSDP2 computes in one precision; the bridge warns")

@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-from torch.distributed.optim import _apply_optimizer_in_backward
 
 from ..registry import cannot, holds
 from .common import (
@@ -880,15 +879,13 @@ def low_precision_gradients(api: Any) -> Any:
     return sorted({str(p.grad.dtype) for p in model.parameters() if p.grad is not None})
 
 
-@cannot("FSDP2 does not step optimizers that hang on parameters, which rule FSDP520 reports")
-def optimizers_in_backward(api: Any) -> Any:
-    """An optimizer that `_apply_optimizer_in_backward` hangs on each parameter steps in backward."""
-    model = in_blocks(api)
-    _apply_optimizer_in_backward(
-        torch.optim.SGD, model.parameters(), {"lr": 0.1}, register_hook=False
-    )
-    model(*batches(1)).pow(2).mean().backward()
-    return full(api, model)
+@cannot("FSDP2 adds gradients up wherever they are; FSDP1 documents that it does not so")
+def gradients_on_the_cpu_outside_of_no_sync(api: Any) -> Any:
+    """With parameters on the CPU, of several backwards outside of `no_sync` the last one's gradients are left."""
+    model = in_blocks(api, cpu_offload=api.CPUOffload(offload_params=True))
+    for x in batches(2):
+        model(x).pow(2).mean().backward()
+    return gradients(api, model)
 
 
 @holds()

@@ -1,0 +1,81 @@
+"""What only the run shows to mean something else than under FSDP1: a warning, once a place, with the rule that explains it."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from .refusals import given_to_c10d
+
+_SAID: dict[tuple[str, str], str] = {}
+
+
+class ChangedFromFSDP1(UserWarning):
+    """The one switch: ``warnings.simplefilter("ignore", ChangedFromFSDP1)`` silences what is said here."""
+
+
+def said() -> list[dict[str, str]]:
+    """What was said in this process: ``{"code": "FSDP302", "place": "train.py:31", "message": "..."}``."""
+    return [
+        {"code": code, "place": place, "message": text} for (code, place), text in _SAID.items()
+    ]
+
+
+def say(code: str, text: str) -> None:
+    """Warns at the program's own line, the first time that it comes by there."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
+        frame = frame.f_back
+    path, line = frame.f_code.co_filename, frame.f_lineno
+    key = code, f"{path}:{line}"
+    if key not in _SAID:
+        _SAID[key] = text
+        text = f"{text} (fsdp-migrate explain {code})"
+        warnings.warn_explicit(text, ChangedFromFSDP1, path, line)
+
+
+def _is_ours(module: str) -> bool:
+    return module.split(".")[0] in ("torch", "contextlib") or module.startswith(_PACKAGE)
+
+
+_PACKAGE = __name__.rpartition(".")[0]
+
+
+def of_norm(gradients: Any) -> None:
+    """Before torch's ``clip_grad_norm_`` takes the norm of the bridge's gradients."""
+    if any(isinstance(each, DTensor) for each in gradients):
+        say(
+            "FSDP302",
+            "torch.nn.utils.clip_grad_norm_ clips by the norm over all ranks: under FSDP1 each rank clipped by the "
+            "norm of its own shards",
+        )
+
+
+def of_load(optimizer: Any, given: dict[str, Any]) -> None:
+    """Before an optimizer loads states that are no DTensors where its parameters are."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    keys = [key for group in given.get("param_groups", ()) for key in group["params"]]
+    plain = sum(
+        isinstance(p, DTensor) and any(map(_is_plain, given["state"].get(key, {}).values()))
+        for key, p in zip(keys, parameters, strict=False)
+    )
+    if plain:
+        say(
+            "FSDP335",
+            f"the states of {plain} parameters are plain tensors, such as FSDP1's optimizer.state_dict() had of each "
+            "rank's shards, and the parameters are DTensors: the next step() fails. `fsdp-migrate checkpoint "
+            "convert` joins such files, and optim_state_dict_to_load takes the result",
+        )
+
+
+def _is_plain(value: object) -> bool:
+    return type(value) is torch.Tensor and value.dim() > 0
+
+
+def of_collective(operator: Any, args: Any, kwargs: Any) -> None:
+    """Raises what says what to write, where c10d is given a DTensor: FSDP1's parameters and gradients were plain."""
+    raise given_to_c10d(operator.name())

@@ -1,0 +1,81 @@
+"""Parameters that a program puts in the place of a unit's: FSDP1's writeback (``_flat_param.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from . import torch_private
+from .attributes import attributes_of
+from .gather import sharded_as
+from .older_optimizers import replace_parameters
+from .quirks import acted, keeps
+
+
+def write_back(unit: Any) -> None:
+    """Makes what was assigned, ``m.weight = nn.Parameter(...)``, a parameter of ``unit``: sharded, or the whole one.
+
+    Raises what FSDP1 raises: RuntimeError for another shape, AssertionError where the unit stays gathered until backward,
+    NotImplementedError for one of several names of a shared parameter.
+    """
+    for parameter, given in _replaced(unit):
+        if not keeps(unit, "data_writes"):
+            return
+        former = parameter.sharded_param
+        if given.shape != former.shape:
+            raise RuntimeError(
+                "Cannot writeback when the parameter shape changes\n"
+                f"Expects {former.shape} but got {given.shape}"
+            )
+        if torch_private.keeps_unsharded_after_forward(unit) and torch_private.is_gathered(unit):
+            strategy = attributes_of(unit)["sharding_strategy"].name
+            raise AssertionError(
+                "FSDP does not support changing the parameters between forward and backward for "
+                f"HandleShardingStrategy.{strategy}"
+            )
+        acted(unit, "data_writes", "m.weight = p")
+        new = given
+        if _layout(given) != _layout(former):
+            value = sharded_as(given.detach().to(former.dtype), former)
+            new = nn.Parameter(value, given.requires_grad)
+            replace_parameters({given: new})
+        _replace(parameter, new)
+
+
+def _layout(parameter: Any) -> Any:
+    if not isinstance(parameter, DTensor):
+        return None
+    local = parameter.to_local()
+    return parameter.device_mesh, parameter.placements, local.dtype, local.device
+
+
+def _replaced(unit: Any) -> Iterator[tuple[Any, nn.Parameter]]:
+    """The parameters in whose place the program has put another one, with that one.
+
+    Raises NotImplementedError if only some of the names of a shared parameter have it.
+    """
+    for parameter in [
+        each for group in torch_private.parameter_groups(unit) for each in group.fsdp_params
+    ]:
+        info = parameter._module_info
+        names = [info.param_name, *info.shared_param_names]
+        owners = [info.module, *info.shared_modules]
+        held = [o._parameters.get(name) for o, name in zip(owners, names, strict=True)]
+        own = {id(getattr(parameter, name, None)) for name in _FORMS}
+        if all(not isinstance(each, nn.Parameter) or id(each) in own for each in held):
+            continue
+        if any(each is not held[0] for each in held):
+            raise NotImplementedError("Changing shared parameters is not supported yet")
+        yield parameter, held[0]
+
+
+_FORMS = ("sharded_param", "_unsharded_param", "_sharded_post_forward_param")
+
+
+def _replace(parameter: Any, new: nn.Parameter) -> None:
+    """Lets ``new``, sharded alike, be what is gathered, trained and shown."""
+    parameter._setattr_on_modules(new)
+    parameter.reset_sharded_param()
