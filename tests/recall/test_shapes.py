@@ -97,3 +97,13 @@ def test_a_rule_that_is_switched_off_is_missed(tmp_path: Path) -> None:
         if line not in missed:
             unnoticed.add((name, line))
     assert unnoticed == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "file"), [("fsdp2_alone.py", "fsdp2_alone.py"), ("fsdp2_beside", "test_new.py")]
+)
+def test_a_file_that_only_uses_fsdp2_is_not_rewritten(name: str, file: str, tmp_path: Path) -> None:
+    for form in ("auto", "bridge", "torch"):
+        look(read(SHAPES / name), tmp_path, form)
+        report = analyse(discover([tmp_path]), Options(form=form))
+        assert file not in [change.path.name for change in report.changes]
