@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 _OF_PARAMETERS = (
     *("param", "optim", "group", "decay", "norm", "Norm", "grad", "Grad", "clip", "Clip"),
     *("numel", "nelement", "dim", "numpy", "storage", "tolist", "data_ptr", "reduce"),
-    *("max", "min", "mean", "std", "sum", "var", "cat", "stack"),
+    *("[", "allclose", "nonzero", "unique", "masked_select", "argwhere"),
+    *("any", "all", "max", "min", "mean", "std", "sum", "var", "cat", "stack"),
 )
 # Each module looks at one file and yields what it finds. It is asked, and imported, only where one of its words is in the file
 # or among the FSDP1 names that the file refers to; without words, always. `swap` runs after all, on what they leave.
@@ -27,18 +28,18 @@ CODEMODS: dict[str, tuple[str, ...]] = {
     "uses.summon": ("summon_full_params", "fsdp_modules", ".apply("),
     "uses.scaler": ("ShardedGradScaler",),
     "left.private_names": ("fsdp._", " _", "(_", ",_", "\t_", "FlatParam", "fully_sharded_data_"),
-    "left.wrapper_internals": ("._", ".params", "_flat_param"),
+    "left.wrapper_internals": ("._", ".params", "_flat_param", ".flat_param", "shard"),
     "left.dynamic_names": ('"torch.', "'torch.", '"fsdp_migrate.', "'fsdp_migrate."),
     "left.module_names": ("__name__",),
     "left.hooks": ("register_", "_apply_optimizer_in_backward"),
     "left.dtensors": (
         *("_like(", "normal_", "bernoulli_", "exponential_", "random_", "uniform_"),
-        *("Adafactor", "LBFGS", "Rprop", "fused"),
+        *("Adafactor", "LBFGS", "Rprop", "fused", "ShardedTensor"),
     ),
+    "left.optimizer_files": ("state_dict",),
     "left.clip_local_norm": ("clip_grad_norm_",),
     "left.norms_over_ranks": ("all_reduce",),
     "left.parameters": _OF_PARAMETERS,
-    "left.parameters_elsewhere": _OF_PARAMETERS,
     "libraries.settings": (
         "fsdp=",
         "fsdp =",

@@ -24,12 +24,22 @@ from fsdp_migrate.codemods.imports import (
 )
 from fsdp_migrate.codemods.rule import Edit, Edits, Found, Import, Rule
 from fsdp_migrate.facts.file import last_name, root_of
-from fsdp_migrate.facts.names import CLASS, NAMES, RUNTIME, TORCH, fsdp1_name, in_runtime, is_module
+from fsdp_migrate.facts.names import (
+    CLASS,
+    FSDP2_NAMES,
+    NAMES,
+    RUNTIME,
+    TORCH,
+    fsdp1_name,
+    in_runtime,
+    is_module,
+)
 from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
 from fsdp_migrate.findings import Action
 
 RULE = Rule("FSDP001", "fsdp1-import", "FSDP1 names are imported from the runtime")
+_WRAPS = "what is called by another name stays on the bridge, call FSDP itself or a function with fully_shard in it"
 OPTION = Rule("FSDP017", "fsdp1-option", "an FSDP1 option that stays refers to the runtime's class")
 CLASS_USE = Rule(
     "FSDP018",
@@ -276,7 +286,13 @@ def written_out(context: Context) -> Iterator[tuple[ast.expr, str]]:
 
 
 def _looked_into(context: Context) -> list[ast.expr]:
-    """FSDP1's modules where one of its names may be asked for: `getattr(fsdp, name)`, `vars(fsdp)`."""
+    """FSDP1's modules where one of its names may be asked for: `getattr(fsdp, name)`, `vars(fsdp)`.
+
+    In a file that names nothing but FSDP2's, that is what it asks for.
+    """
+    of_fsdp2 = FSDP2_NAMES & (context.file.loads.keys() | context.file.attributes.keys())
+    if of_fsdp2 and not context.references:
+        return []
     return [
         call.args[0]
         for function in ("getattr", "vars")
@@ -360,7 +376,14 @@ def still_used(
             continue
         spoken.add(line)
         rule = CLASS_USE if name == CLASS else OPTION
-        yield Found(rule, reference, Action.RUNTIME, f"refers to the runtime's {name}")
+        message = f"refers to the runtime's {name}"
+        if (
+            name == CLASS
+            and context.plain
+            and isinstance(context.file.parents[reference], ast.Assign)
+        ):
+            message += f": {_WRAPS}"
+        yield Found(rule, reference, Action.RUNTIME, message)
 
 
 def _lines(node: ast.AST) -> range:

@@ -24,8 +24,12 @@ _FOREIGN = frozenset({".venv", "node_modules", "site-packages", "__pycache__"})
 # Without git's list, also what is rarely a source folder.
 _BUILT = frozenset({"build", "dist", "venv"})
 _WORDS = (b"fullyshardeddataparallel", b"torch.distributed._composable")
-# Norms of gradients that ranks add up, maybe those of a sharded model that another file hands over.
-_NORM = re.compile(rb"\.grad\b.*(?:norm|sum)|(?:norm|sum)\(.*\.grad\b")
+# What takes parameters, and asks them what sharded ones answer otherwise, maybe those of a model that another file shards.
+_TAKES = re.compile(rb"parameters\(|\bparam_groups\b|\.grad\b|[Oo]ptimizer")
+_ASKS = re.compile(
+    rb"clip_grad_norm_|\bnorm|\.n?dim\b|len\(\w+\.shape|numel\(|nelement\(|(?:allclose|is(?:finite|nan|inf))\(|all_reduce"
+    rb"|\.grad\.|[(*=]\w+\.(?:\w+\.)?s(?:hape|ize)\b"
+)
 _PROGRAMS = (".py", ".ipynb")
 _KINDS = (*_PROGRAMS, *CONFIGURATIONS)
 # A setting of FSDP, by its name or its value: more than the word in a path or a sentence.
@@ -53,7 +57,7 @@ class Discovered:
 
 
 def mentions_fsdp(data: bytes, path: str = "") -> bool:
-    """Whether a file can hold an FSDP construct, or a norm over ranks, by a byte search; a configuration must set it."""
+    """Whether a file can hold an FSDP construct, by a byte search; a configuration must set it."""
     lowered = data.lower()
     is_named = b"fsdp" in lowered
     if path.endswith(CONFIGURATIONS):
@@ -62,9 +66,12 @@ def mentions_fsdp(data: bytes, path: str = "") -> bool:
             return any(_SETTING.search(line) for line, low in lines if b"fsdp" in low)
         is_settings = b"transformer_layer_cls_to_wrap" in lowered or b"min_num_params" in lowered
         return is_settings and "fsdp" in os.path.basename(path)
-    if is_named or any(word in lowered for word in _WORDS):
-        return True
-    return b"all_reduce" in data and _NORM.search(data) is not None
+    return is_named or any(word in lowered for word in _WORDS)
+
+
+def takes_parameters(data: bytes) -> bool:
+    """Whether a Python file may ask parameters, which may be a sharded model's, what sharded ones answer otherwise."""
+    return _TAKES.search(data) is not None and _ASKS.search(data) is not None
 
 
 def discover(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fsdp_migrate.discover import Discovered, mentions_fsdp
+from fsdp_migrate.discover import Discovered, mentions_fsdp, takes_parameters
 from fsdp_migrate.findings import Action, Problem
 from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options
@@ -53,12 +53,17 @@ def analyse(
     if isinstance(files, Discovered):
         report.errors += files.problems
     sources: list[Source] = []
+    around: list[Path] = []
     for path in paths:
-        source = _source_if_concerned(path)
+        source = _source_if_concerned(path, around)
         if isinstance(source, Source):
             sources.append(source)
         elif source is not None:
             report.errors.append(source)
+    if any(source.ending not in CONFIGURATIONS for source in sources):
+        more = [read_source(path) for path in around]
+        sources += [each for each in more if isinstance(each, Source)]
+        sources.sort(key=lambda source: source.path)
     options = options or Options()
     if sources and options.vendor is not None:
         own = [source.path for source in sources if source.ending not in CONFIGURATIONS]
@@ -81,14 +86,18 @@ def analyse_source(source: Source, options: Options | None = None) -> Report:
     return report
 
 
-def _source_if_concerned(path: Path) -> Source | Problem | None:
-    """A file that mentions FSDP, or why it cannot be used; None for any other."""
+def _source_if_concerned(path: Path, around: list[Path]) -> Source | Problem | None:
+    """A file that mentions FSDP, or why it cannot be used; None for any other, which may go to those that take parameters."""
     try:
         with open(path, "rb") as stream:
             data = stream.read()
     except OSError:
         return read_source(path)
-    if not mentions_fsdp(data, path.name) or data.startswith(MARK.encode()):
+    if data.startswith(MARK.encode()):
+        return None
+    if not mentions_fsdp(data, path.name):
+        if path.suffix == ".py" and takes_parameters(data):
+            around.append(path)
         return None
     return source_from_bytes(path, shown_path(path), data)
 

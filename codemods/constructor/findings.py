@@ -9,6 +9,7 @@ from fsdp_migrate.codemods.constructor import arguments, assumptions, precision
 from fsdp_migrate.codemods.constructor.arguments import ROWS
 from fsdp_migrate.codemods.constructor.construction import (
     CONSTRUCTOR,
+    FORMER_NAMES,
     UNKNOWN,
     UNPACKED,
     Argument,
@@ -18,7 +19,7 @@ from fsdp_migrate.codemods.constructor.construction import (
 from fsdp_migrate.codemods.constructor.form import Decision, Form, decide
 from fsdp_migrate.codemods.constructor.part import spent
 from fsdp_migrate.codemods.context import Context, shortened
-from fsdp_migrate.codemods.rule import Found
+from fsdp_migrate.codemods.rule import Edit, Found
 from fsdp_migrate.codemods.swap import RULE as IMPORT
 from fsdp_migrate.findings import Action
 
@@ -73,6 +74,9 @@ def _arguments(
         if argument.name != "module" and argument.node not in spoken:
             spoken.add(argument.node)
             yield _argument(construction, argument, form)
+    for keyword in construction.call.keywords if form is None else ():
+        if keyword.arg in FORMER_NAMES:
+            yield _renamed(construction, keyword)
     for keyword in construction.unknown:
         message = f"`{keyword.arg}` is not an argument of FSDP1: the call raises TypeError"
         yield Found(UNKNOWN, keyword, Action.MANUAL, message, f"{keyword.arg}=")
@@ -82,9 +86,21 @@ def _arguments(
         yield Found(UNPACKED, keyword.value, Action.RUNTIME, message, construct)
 
 
+def _renamed(construction: Construction, keyword: ast.keyword) -> Found:
+    """A former name of an argument, which neither the runtime nor FSDP1 of this torch has."""
+    name, context = FORMER_NAMES[str(keyword.arg)], construction.context
+    start, _ = context.file.span(keyword)
+    edit = Edit(start, start + len(str(keyword.arg)), name)
+    message = f"becomes {name}=, as FSDP1 has called it since torch 2.1: by its former name it raises TypeError"
+    return Found(CONSTRUCTOR, keyword, Action.REWRITE, message, f"{keyword.arg}=", lambda: [edit])
+
+
 def _argument(construction: Construction, argument: Argument, form: Form | None) -> Found:
     rule, text = ROWS[argument.name].say(construction, argument)
     construct = f"{argument.name}={shortened(construction.context.source(argument.value))}"
+    former = getattr(argument.node, "arg", None)
+    if former in FORMER_NAMES:
+        text += f"; {former} is its former name, which raises TypeError"
     part = form.parts.get(argument.name) if form is not None else None
     if part is not None:
         return Found(rule, argument.node, Action.REWRITE, part.message or text, construct)

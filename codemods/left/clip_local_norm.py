@@ -37,6 +37,11 @@ _ENDING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 def find(context: Context) -> Iterator[Found]:
     """Calls of torch's function with the parameters of an FSDP1 model, and of the model's where parameters are ignored."""
     yield from _with_ignored(context)
+    for name in (*context.file.loads.get(_NAME, ()), *context.file.attributes.get(_NAME, ())):
+        call = context.file.parents[name]
+        is_called = isinstance(call, ast.Call) and call.func is name
+        if not is_called and context.dotted(name) & _TORCH and context.models.shards(context.file):
+            yield Found(RULE, name, Action.MANUAL, f"with sharded parameters it {_MESSAGE}")
     for call in context.file.calls.get(_NAME, ()):
         if not context.dotted(call.func) & _TORCH:
             continue
@@ -74,8 +79,9 @@ def _of_ignored(program: Program) -> Action | None:
 
 def _are_sharded(context: Context, given: ast.expr) -> bool:
     from_models, file = taken(context), context.file
-    sharded = from_models.are_parameters(given, file) or from_models.is_parameter(given, file)
-    return sharded and not is_known_as_whole(context, given)
+    others = from_models.several(given, file) is False or from_models.one(given, file) is False
+    shards = context.models.shards(file) and not others
+    return shards and not is_known_as_whole(context, given)
 
 
 def _is_for_others(context: Context, call: ast.Call) -> bool:
@@ -105,8 +111,13 @@ def _other_ways(parent: ast.AST, child: ast.AST) -> Iterator[ast.AST]:
     for block in (getattr(parent, "body", None), getattr(parent, "orelse", None)):
         if isinstance(block, list) and child in block:
             for above in block[: block.index(child)]:
-                if isinstance(above, ast.If) and isinstance(above.body[-1], _ENDING):
+                if isinstance(above, ast.If) and _may_end(above):
                     yield from above.body if _asks_for_the_kind(above.test) else ()
+
+
+def _may_end(block: ast.If) -> bool:
+    """Whether what is below a block may be left out by it."""
+    return any(isinstance(node, _ENDING) for part in block.body for node in ast.walk(part))
 
 
 def _asks_for_the_kind(test: ast.expr) -> bool:

@@ -1,17 +1,22 @@
-"""What torch cannot do with DTensors, or does otherwise: some optimizers, and random numbers."""
+"""What torch cannot do with DTensors, or does otherwise: some optimizers, random numbers, and tests for ShardedTensor."""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context, keyword
+from fsdp_migrate.codemods.left.measured import is_torchs
+from fsdp_migrate.codemods.left.private_names import is_copy
 from fsdp_migrate.codemods.left.taken import is_sharded, taken
 from fsdp_migrate.codemods.rule import Found, Rule
+from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.findings import Action
 
 OPTIMIZER = Rule("FSDP521", "failing-optimizer", "some optimizers of torch fail on DTensors")
 RANDOM = Rule("FSDP522", "random-parameters", "random numbers for sharded parameters are others")
-RULES = (OPTIMIZER, RANDOM)
+SHARDED_TENSOR = Rule("FSDP524", "sharded-tensor", "sharded state dicts hold DTensors")
+RULES = (OPTIMIZER, RANDOM, SHARDED_TENSOR)
 
 _FAILING = frozenset({"Adafactor", "LBFGS", "Rprop"})
 _DRAWN = frozenset(
@@ -21,8 +26,16 @@ _DRAWN |= {"rand_like", "randint_like", "randn_like"}
 _OTHERS = "draws other numbers for a DTensor, on CUDA by one generator for all ranks: draw for p.to_local()"
 
 
+_NO_LONGER = "is never true: FSDP1's sharded state dicts held ShardedTensors, FSDP2's hold DTensors"
+
+
 def find(context: Context) -> Iterator[Found]:
-    """Calls of both kinds with sharded parameters."""
+    """Calls of both kinds with sharded parameters, and tests for the class of FSDP1's shards."""
+    for call in context.file.calls.get("isinstance", ()):
+        names = [n for n in ast.walk(call) if isinstance(n, ast.Name | ast.Attribute)]
+        about = any(last_name(n) == "ShardedTensor" and is_torchs(context, n) for n in names)
+        if about and not is_copy(context.file) and context.models.shards():
+            yield Found(SHARDED_TENSOR, call, Action.MANUAL, _NO_LONGER)
     named = ((name, call) for name, calls in context.file.calls.items() for call in calls)
     for name, call in named:
         if name in _DRAWN:

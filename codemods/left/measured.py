@@ -6,11 +6,23 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.left.taken import PARTS
 from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.facts.parameters import PARTS
 
 _REDUCING = frozenset(
-    {"amax", "amin", "cosine_similarity", "count_nonzero", "dist", "dot", "max", "mean", "median"}
+    {
+        "all",
+        "amax",
+        "amin",
+        "any",
+        "cosine_similarity",
+        "count_nonzero",
+        "dist",
+        "dot",
+        "max",
+        "mean",
+        "median",
+    }
     | {"min", "mse_loss", "nansum", "norm", "quantile", "std", "sum", "var", "vdot", "vector_norm"}
 )
 # Done to every element, between a gradient and its norm.
@@ -18,8 +30,10 @@ ELEMENTWISE = frozenset(
     {"abs", "bfloat16", "clone", "contiguous", "cpu", "cuda", "detach", "double", "float", "pow"}
     | {"square", "to"}
 )
+# Done to every element as well, but no norm is taken of what comes out.
+_MASKS = frozenset({"isfinite", "isinf", "isnan", "logical_not", "sign"})
 _FLATTENING = frozenset({"flatten", "ravel", "reshape", "view"})
-_KEEPING = ELEMENTWISE | _FLATTENING | {""}
+_KEEPING = ELEMENTWISE | _FLATTENING | _MASKS | {""}
 _JOINING = frozenset({"cat", "concat", "concatenate", "hstack"})
 
 
@@ -36,9 +50,9 @@ def measured(context: Context) -> Iterator[ast.expr]:
                 yield node
 
 
-def is_torchs(context: Context, call: ast.Call) -> bool:
-    """Whether a function of torch is called by its path."""
-    return any(path.startswith("torch.") for path in context.dotted(call.func))
+def is_torchs(context: Context, name: ast.expr) -> bool:
+    """Whether an expression means something of torch by its path."""
+    return any(path.startswith("torch.") for path in context.dotted(name))
 
 
 def _measuring(file: File) -> Iterator[ast.AST]:
@@ -59,7 +73,7 @@ def _is_measured(context: Context, node: ast.expr) -> bool:
         if name in _REDUCING and isinstance(parent, ast.Attribute):
             return isinstance(context.file.parents[parent], ast.Call)
         if name in _REDUCING or (flat and name in _JOINING) or name == "all_reduce":
-            return isinstance(parent, ast.Call) and is_torchs(context, parent)
+            return isinstance(parent, ast.Call) and is_torchs(context, parent.func)
         flat = flat or name in _FLATTENING
         listed = isinstance(parent, ast.ListComp | ast.GeneratorExp | ast.List | ast.Tuple)
         if not (flat if listed else name in _KEEPING):
@@ -76,6 +90,14 @@ def _done_to(child: ast.AST, parent: ast.AST) -> str | None:
         return (last_name(parent.func) or None) if child in parent.args[:1] else None
     if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.MatMult):
         return None
-    of_syntax = ast.BinOp | ast.Compare | ast.Call | ast.ListComp | ast.GeneratorExp | ast.List
+    of_syntax = (
+        ast.BinOp
+        | ast.UnaryOp
+        | ast.Compare
+        | ast.Call
+        | ast.ListComp
+        | ast.GeneratorExp
+        | ast.List
+    )
     of_syntax |= ast.Tuple
     return "" if isinstance(parent, of_syntax) else None

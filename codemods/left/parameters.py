@@ -15,16 +15,14 @@ from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.left.measured import is_torchs, measured
 from fsdp_migrate.codemods.left.norms_over_ranks import is_local_now
 from fsdp_migrate.codemods.left.taken import (
-    INNER,
-    PARTS,
-    holds,
     is_known_as_whole,
     is_sharded,
-    loop_of,
     taken,
 )
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import File, last_name, root_of
+from fsdp_migrate.facts.models import INNER
+from fsdp_migrate.facts.parameters import PARTS, loop_of
 from fsdp_migrate.findings import Action
 
 RULE = Rule(
@@ -34,7 +32,7 @@ RULE = Rule(
 )
 RULES = (RULE,)
 
-_COUNT = "a DTensor counts the whole parameter, on every rank: local_shard(p) of the runtime is this rank's share"
+_COUNT = "counts whole parameters on every rank, where FSDP1's were this rank's share: local_shard(p) of the runtime is that"
 _ROWS = "picks from the whole parameter, where FSDP1's shard had one dimension, and cannot be set: p.to_local() is the shard"
 _OTHER = "is another object than before wrapping, where use_orig_params=True kept it: take both behind it, or go by names"
 SHAPE = "now the whole parameter's shape decides, and FSDP1's shards had one dimension: training changes"
@@ -45,6 +43,7 @@ _FAILS = (
     "fails on a DTensor: p.to_local() is this rank's shard, p.full_tensor() the whole parameter"
 )
 PLAIN = "a plain tensor beside DTensors fails: torch.zeros_like(p) and its like make one as p is"
+_STORAGE = "is the whole parameter's size, and holds nothing: p.to_local() has this rank's storage"
 _ADDRESS = "data_ptr() of a DTensor is 0: call it on p.to_local()"
 _VECTOR = "now gives a DTensor of the whole vector, where FSDP1 gave this rank's shards: use p.to_local() or p.full_tensor()"
 
@@ -56,18 +55,20 @@ _MAKING = frozenset(
     {"torch.empty", "torch.full", "torch.normal", "torch.ones", "torch.rand", "torch.randn"}
     | {"torch.randint", "torch.zeros"}
 )
+# Functions that DTensors do not have.
+_WHOLE_ONLY = ("allclose", "argwhere", "masked_select", "nonzero", "unique")
 _FAILING = {
     "data_ptr": _ADDRESS,
     "numpy": _FAILS,
-    "storage": _FAILS,
+    "storage": _STORAGE,
     "tolist": _FAILS,
-    "untyped_storage": _FAILS,
+    "untyped_storage": _STORAGE,
 }
 
 
 def find(context: Context) -> Iterator[Found]:
     """Uses of sharded parameters as tensors."""
-    for node, message in (*_asked(context), *_chosen(context)):
+    for node, message in (*_asked(context), *_asked_of_whole(context), *_chosen(context)):
         yield Found(RULE, node, Action.MANUAL, message)
     for node in (*measured(context), *_asked_for_none(context)):
         if is_sharded(context, node) and not is_local_now(context, node):
@@ -77,7 +78,7 @@ def find(context: Context) -> Iterator[Found]:
 
 def _asked(context: Context) -> Iterator[tuple[ast.expr, str]]:
     """What is asked of parameters, each with its answer."""
-    for attribute in _used(context, reduces_over_ranks, "numel", "nelement"):
+    for attribute in _used(context, _is_counted, "numel", "nelement"):
         yield attribute, _COUNT
     for attribute in _used(context, lambda c, node: decides(c.file, node), *SHAPES):
         yield attribute, SHAPE
@@ -86,9 +87,19 @@ def _asked(context: Context) -> Iterator[tuple[ast.expr, str]]:
     for attribute in shapes(context.file):
         if is_sharded(context, attribute.value):
             yield attribute, PLAIN
+
+
+def _asked_of_whole(context: Context) -> Iterator[tuple[ast.expr, str]]:
+    """Calls of what DTensors do not have, and rows of parameters."""
+    for name in _WHOLE_ONLY:
+        for call in context.file.calls.get(name, ()):
+            owner = [call.func.value] if isinstance(call.func, ast.Attribute) else []
+            if any(is_sharded(context, each) for each in (*owner, *call.args)):
+                yield call, _FAILS
     for subscript in context.file.of(ast.Subscript):
-        if last_name(subscript.value) in PARTS | {"weight", "bias"}:
-            if is_sharded(context, subscript.value):
+        value = subscript.value
+        if isinstance(value, ast.Name) or last_name(value) in PARTS | {"weight", "bias"}:
+            if is_sharded(context, value):
                 yield subscript, _ROWS
 
 
@@ -146,8 +157,10 @@ def _of_parts(context: Context) -> Iterator[ast.Call]:
     for attribute in context.file.attributes.get("parameters", ()):
         part, call = attribute.value, context.file.parents[attribute]
         around = part.value if isinstance(part, ast.Attribute) and part.attr not in INNER else None
+        while isinstance(around, ast.Attribute) and around.attr in INNER:
+            around = around.value
         if around is not None and isinstance(call, ast.Call) and call.func is attribute:
-            if holds(context.models, around, context.file) and _were_flat(context):
+            if context.can_be_model(around) and _were_flat(context):
                 if not is_known_as_whole(context, call):
                     yield call
 
@@ -156,7 +169,8 @@ def _tested_by_name(context: Context) -> Iterator[ast.Call]:
     """The calls of `named_parameters` on a model whose parameters were flat, in loops that test the names."""
     file = context.file
     for call in _name_tests(file):
-        if taken(context).are_parameters(call, file, (1,)) and _were_flat(context):
+        shown = taken(context, proven=True)
+        if shown.are_parameters(call, file, (1,)) and _were_flat(context):
             if not is_known_as_whole(context, call):
                 yield call
 
@@ -231,6 +245,15 @@ def _used(
                 yield attribute
 
 
+def _is_counted(context: Context, attribute: ast.Attribute) -> bool:
+    """Whether a number is asked for: neither whether there is any, nor one by which something is decided at once."""
+    around = context.file.parents[context.file.parents[attribute]]
+    if not _is_called(context, attribute) or isinstance(around, ast.Compare):
+        return False
+    is_shown = taken(context, proven=True).is_parameter(attribute.value, context.file)
+    return is_shown or _reduces_over_ranks(context, attribute)
+
+
 def _is_called(context: Context, attribute: ast.Attribute) -> bool:
     call = context.file.parents[attribute]
     return isinstance(call, ast.Call) and call.func is attribute
@@ -261,14 +284,14 @@ def _use(context: Context, node: ast.expr) -> str:
     return context.source(around if isinstance(around, ast.Attribute) else node)
 
 
-def reduces_over_ranks(context: Context, node: ast.AST) -> bool:
+def _reduces_over_ranks(context: Context, node: ast.AST) -> bool:
     """Whether the function around a node adds something up over ranks, or multiplies the node by their number."""
     function = context.file.function(node)
     for around in context.file.ancestors(node):
         if isinstance(around, ast.BinOp) and "world_size" in context.source(around):
             return True
     return any(
-        context.file.function(call) is function and is_torchs(context, call)
+        context.file.function(call) is function and is_torchs(context, call.func)
         for name, calls in context.file.calls.items()
         if "reduce" in name
         for call in calls

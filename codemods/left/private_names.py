@@ -67,7 +67,7 @@ RULES = (NAME,)
 
 def find(context: Context) -> Iterator[Found]:
     """Private names of torch's FSDP1."""
-    if _is_copy(context.file):
+    if is_copy(context.file):
         return  # torch's own code
     imported = _imported(context)
     nodes = {
@@ -128,6 +128,6 @@ def _name(context: Context, node: ast.expr) -> Iterator[Found]:
     yield Found(NAME, node, Action.MANUAL, message, name)
 
 
-def _is_copy(file: File) -> bool:
+def is_copy(file: File) -> bool:
     """Whether a file is the program's own copy of one of torch's."""
     return "/torch/distributed/" in file.path.as_posix()

@@ -37,6 +37,14 @@ ATTRIBUTES = {
     "_wait_unshard_streams_on_current_stream": HANDLE,
     "params": "use parameters() of the whole model, once: those of a unit include those of the units in it",
 }
+# Attributes of flat parameters, and of what held them, that nothing else has.
+_OF_FLAT = frozenset(
+    {"_flat_param_to", "_full_param_padded", "_is_grad_none_mask", "_local_shard", "_mp_shard"}
+    | {"_saved_grad_shard", "_shard_param_infos", "_shard_param_offsets", "_sharded_size"}
+    | {"_unpadded_unsharded_size", "_use_sharded_flat_param", "_use_sharded_views"}
+    | {"_use_unsharded_flat_param", "_use_unsharded_views", "flat_param_to", "sharded_grad"}
+    | {"unshard_grad"}
+)
 # Those of them that no other library's objects have, and those that a file with FSDP1 in it means.
 _UNMISTAKABLE = frozenset({"_all_handles", "_exec_order_data", "_flat_param"})
 _LIKELY = frozenset({"_handle", "_handles", "_has_params"})
@@ -55,6 +63,11 @@ def find(context: Context) -> Iterator[Found]:
     for name in sorted(ATTRIBUTES.keys() & context.file.attributes.keys()):
         for attribute in context.file.attributes[name]:
             yield from _attribute(context, attribute)
+    if context.models.shards(context.file):
+        for name in sorted(_OF_FLAT & context.file.attributes.keys()):
+            for attribute in context.file.attributes[name]:
+                if not _asks_first(context.file, attribute):
+                    yield Found(ATTRIBUTE, attribute, Action.MANUAL, FLAT, f".{name}")
     yield from _flat_names(context)
 
 
@@ -78,9 +91,23 @@ def _attribute(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
     speaks = bool(context.references) or "distributed.fsdp._" in context.file.text
     likely = name in _UNMISTAKABLE or (name in _LIKELY and speaks)
     is_self = isinstance(owner, ast.Name) and owner.id == "self"
-    may_be_meant = context.can_be_model(owner) or (likely and not is_self)
+    may_be_meant = (
+        context.can_be_model(owner) or _is_tested(context, attribute) or (likely and not is_self)
+    )
     if may_be_meant and not _asks_first(context.file, attribute):
         yield Found(ATTRIBUTE, attribute, Action.MANUAL, ATTRIBUTES[name], f".{name}")
+
+
+def _is_tested(context: Context, attribute: ast.Attribute) -> bool:
+    """Whether `isinstance(module, FSDP)` decides about `module.params`."""
+    tests = (test for a in context.file.ancestors(attribute) if (test := getattr(a, "test", None)))
+    return any(
+        ast.unparse(call.args[0]) == ast.unparse(attribute.value)
+        and context.fsdp1(call.args[1]) == CLASS
+        for test in tests
+        for call in ast.walk(test)
+        if isinstance(call, ast.Call) and len(call.args) == 2
+    )
 
 
 def _asks_first(file: File, attribute: ast.Attribute) -> bool:

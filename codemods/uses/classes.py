@@ -18,9 +18,15 @@ RULE = Rule(
 )
 RULES = (RULE,)
 
+_FIRST = "is true for every sharded model now, so that the branch for FSDP1's class below is not taken: ask for that first"
+_OF_ACCELERATE = ("prepare", "prepare_model", "extract_model_from_parallel", "unwrap_model")
+_NOT_KNOWN = "Accelerate asks for torch's FSDP1, which a model on FSDP2 is not: it may wrap it again, or not unwrap it"
+
 
 def find(context: Context) -> Iterator[Found]:
     """The class in tests and annotations, as `FSDPModule`: models are that in every form."""
+    yield from _of_fsdp2(context)
+    yield from _by_others(context)
     references = [node for node, name in context.references.items() if name == CLASS]
     if not references or not context.plain or _tells_both_apart(context):
         return
@@ -50,7 +56,51 @@ def _renamed(context: Context, node: ast.expr) -> Edit:
 
 def _tells_both_apart(context: Context) -> bool:
     """Whether the program tests for FSDP2's class as well: its branches for FSDP1 and FSDP2 stay two."""
-    return context.program.has(r"isinstance\([^\n]*\bFSDPModule\b")
+    program, known = context.program, context.program.kept.setdefault("classes", {})
+    if not known:
+        known["both"] = any(_tests_of_fsdp2(Context(file, program)) for file in program.files)
+    return bool(known["both"])
+
+
+def _tests_of_fsdp2(context: Context) -> list[ast.Call]:
+    """The calls `isinstance(model, FSDPModule)`, by whatever name."""
+    return [
+        call
+        for call in context.file.calls.get("isinstance", ())
+        if len(call.args) == 2
+        and any(
+            isinstance(each, ast.Name | ast.Attribute)
+            and context.dotted(each) & {f"{TORCH}.FSDPModule"}
+            for each in ast.walk(call.args[1])
+        )
+    ]
+
+
+def _of_fsdp2(context: Context) -> Iterator[Found]:
+    """Tests for FSDP2's class that come before one for FSDP1's, or have no such above them."""
+    for call in _tests_of_fsdp2(context) if context.models.shards(context.file) else ():
+        if any(context.fsdp1(n) == CLASS for n in ast.walk(call) if isinstance(n, ast.expr)):
+            continue
+        below = [n for a in context.file.ancestors(call) for n in _ways_below(a, call)]
+        if any(context.fsdp1(node) == CLASS for node in below):
+            yield Found(RULE, call, Action.MANUAL, _FIRST)
+
+
+def _ways_below(parent: ast.AST, call: ast.Call) -> Iterator[ast.expr]:
+    """The classes that are asked for where a test is false: by `elif`, or behind a block that ends."""
+    if isinstance(parent, ast.If | ast.IfExp) and call in ast.walk(parent.test):
+        orelse = parent.orelse if isinstance(parent.orelse, list) else [parent.orelse]
+        tests = (getattr(each, "test", None) for part in orelse for each in ast.walk(part))
+        for test in filter(None, tests):
+            yield from (n for n in ast.walk(test) if isinstance(n, ast.Name | ast.Attribute))
+
+
+def _by_others(context: Context) -> Iterator[Found]:
+    """A sharded model that is given to Accelerate, whose tests for FSDP1 know torch's class alone."""
+    for name in _OF_ACCELERATE if "accelerat" in context.file.text else ():
+        for call in context.file.calls.get(name, ()):
+            if any(context.can_be_model(each) for each in call.args):
+                yield Found(RULE, call, Action.MANUAL, _NOT_KNOWN, f"{name}(...)")
 
 
 def _passes_over(file: File, reference: ast.expr) -> bool:

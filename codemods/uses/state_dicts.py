@@ -91,7 +91,7 @@ def find(context: Context) -> Iterator[Found]:
         if isinstance(decided, Found):
             yield decided
         elif function(decided.call) in stay:
-            message = "stays on the bridge: another context of this function does"
+            message = "stays as it is: another context of this function does"
             yield Found(CONTEXT, decided.call, Action.RUNTIME, message)
         else:
             plain.append(decided)
@@ -130,7 +130,7 @@ def _is_of_model(context: Context, attribute: ast.Attribute, call: ast.Call) -> 
 
 
 def _decided(context: Context, attribute: ast.Attribute) -> _Plain | Found:
-    """Whether a context becomes plain or stays on the bridge."""
+    """Whether a context becomes plain or stays as it is."""
     call = context.file.parents[attribute]
     assert isinstance(call, ast.Call)
     item = context.file.parents[call]
@@ -158,7 +158,7 @@ def _decided(context: Context, attribute: ast.Attribute) -> _Plain | Found:
         if is_local:
             return _raises(call)
         because = f": {reason}" if str(reason) else ": the runtime sets the type"
-        message = f"stays on the bridge{because}"
+        message = f"stays as it is{because}"
         return Found(CONTEXT, call, Action.RUNTIME, message)
 
 

@@ -1,4 +1,4 @@
-"""Which expressions can hold an FSDP1 model: good enough to report a use, never to prove what an expression is.
+"""Which expressions can hold an FSDP1 model, and which certainly hold something else; of many only a run knows.
 
 A value is followed back from where it is used: through names, attributes of the same class, results of functions and
 arguments of calls, each only when asked. Nothing is followed forward.
@@ -7,158 +7,157 @@ arguments of calls, each only when asked. Nothing is followed forward.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import builtins
+from collections.abc import Iterable, Iterator
 from functools import cached_property
+from typing import Any
 
+from fsdp_migrate.facts.constructors import Constructors
+from fsdp_migrate.facts.fields import Fields
 from fsdp_migrate.facts.file import File, last_name, values_given
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition, External, Program
-from fsdp_migrate.facts.scopes import Assigned, Imported, Opaque, Parameter
+from fsdp_migrate.facts.reach import reach_of
+from fsdp_migrate.facts.scopes import Assigned, Opaque, Parameter
 from fsdp_migrate.facts.values import element, reaches, reaching, within
 
 # Methods that return the module that they are called on.
 SAME = frozenset({"bfloat16", "cpu", "cuda", "double", "eval", "float", "half", "requires_grad_"})
 SAME |= {"to", "train"}
+# What is inside of a wrapper.
+INNER = frozenset({"module", "_fsdp_wrapped_module"})
+_PARTS = frozenset({"children", "get_submodule", "modules", "named_children", "named_modules"})
 # Functions that return the model that they are given, or a wrapper around it.
 _WRAPPERS = frozenset({"cast", "compile"})
+_DEEP = 40  # steps from a use: behind them it is open, before Python's own limit is reached
+# Names of functions that say nothing about which of them is called.
+_TOO_COMMON = frozenset({"__call__", "__init__", "main"})
 
 
-class Models:
+class Models(Constructors):
     """The models of one program."""
 
     def __init__(self, program: Program) -> None:
-        self.program = program
-        self._answers: dict[ast.AST, bool] = {}
+        super().__init__(program)
+        self._answers: dict[ast.AST, bool | None] = {}
         self._depth = (
             0  # how many answers are being looked for, each for the sake of the one before
         )
-        self._fields: dict[str, bool] = {}
+        self._fields: dict[str, bool | None] = {}
         self._given: dict[str, list[tuple[File, ast.expr]]] = {}
-        self._texts: dict[Imported, bytes] = {}  # of the files that define the imported classes
-        self._classes: dict[ast.Call, list[str]] = {}
+        self.taken: dict[bool, Any] = {}  # their parameters, as facts/parameters.py finds them
 
-    def constructors(self, file: File) -> list[ast.Call]:
-        """The calls in a file that wrap a model: of FSDP1's class, of a subclass of it, of a `partial` of it."""
-        return [call for call in file.of(ast.Call) if self.is_constructor(call, file)]
-
-    def is_constructor(self, call: ast.Call, file: File) -> bool:
-        """Whether a call wraps a model."""
-        name = last_name(call.func)
-        if name == "wrap" and self.program.fsdp1(call.func, file) == name:
-            return True
-        return self.is_class(call.func, file)
-
-    def is_class(self, expression: ast.expr, file: File) -> bool:
-        """Whether an expression can be FSDP1's class, a subclass of it in the program, or a `partial` of one."""
-        if not isinstance(expression, ast.Name | ast.Attribute):
-            return False
-        if self.program.fsdp1(expression, file) == CLASS:
-            return True
-        return bool(self.subclasses and self._subclass(expression, file)) or self._is_partial(
-            expression, file
-        )
-
-    def is_subclass(self, definition: Definition) -> bool:
-        """Whether a class of the program has FSDP1's among its bases."""
-        return definition.node in self.subclasses
+    def shards(self, file: File | None = None) -> bool:
+        """Whether the program uses FSDP1; of a file, whether a model can come to it from one that does."""
+        return bool(self._sharding) if file is None else str(file.path) in self._sharding
 
     @cached_property
-    def subclasses(self) -> set[ast.AST]:
-        """The classes of the program that have FSDP1's among their bases."""
-        found: set[ast.AST] = set()
-        heirs: dict[ast.AST, list[ast.ClassDef]] = {}
+    def _sharding(self) -> set[str]:
+        reach, found = reach_of(self.program), set[str]()
         for file in self.program.files:
-            for cls in file.of(ast.ClassDef):
-                for base in cls.bases:
-                    if self.program.fsdp1(base, file) == CLASS:
-                        found.add(cls)
-                    for above in self.program.definitions(base, file):
-                        heirs.setdefault(above.node, []).append(cls)
-        pending = list(found)
-        while pending:
-            below = [cls for cls in heirs.get(pending.pop(), ()) if cls not in found]
-            found.update(below)
-            pending += below
+            path = str(file.path)
+            if path not in found and (self.constructors(file) or self._calls_class(file)):
+                is_test = reach.is_test(path)
+                reached = reach.below(path) if is_test else reach.of(file.path)
+                found.update(each for each in reached if not reach.is_test(each))
+                found.add(path)
         return found
 
-    def _subclass(self, expression: ast.expr, file: File) -> bool:
-        definitions = self.program.definitions(expression, file)
-        return any(definition.node in self.subclasses for definition in definitions)
-
-    def _is_partial(self, expression: ast.expr, file: File) -> bool:
-        found = file.variable(expression)
-        return found is not None and any(
-            isinstance(binding.value, ast.Call)
-            and "functools.partial" in self.program.dotted(binding.value.func, file)
-            and bool(binding.value.args)
-            and binding.value.args[0] is not expression
-            and isinstance(binding.value.args[0], ast.Name | ast.Attribute)
-            and self.program.fsdp1(binding.value.args[0], file) == CLASS
-            for binding in found.assigned
+    def _calls_class(self, file: File) -> bool:
+        """Whether a file calls static methods of FSDP1's class: it is for models that other code wraps."""
+        loads = (n for name in self.program.fsdp1_aliases(file) for n in file.loads.get(name, ()))
+        return any(
+            self.program.fsdp1(load, file) == CLASS
+            and isinstance(file.parents[load], ast.Attribute)
+            for load in loads
         )
 
     def can_hold(self, expression: ast.expr, file: File) -> bool:
-        """Whether an expression can be a model that FSDP1 wrapped."""
+        """Whether an expression can be a model that FSDP1 wrapped, as far as the program shows."""
+        return self.sharded(expression, file) is True
+
+    def sharded(self, expression: ast.expr, file: File) -> bool | None:
+        """True for what can be a model that FSDP1 wrapped, False for what is shown to be something else, else None."""
         if expression not in self._answers:
+            if self._depth > _DEEP:
+                return None
             self._answers[expression] = False  # what leads back to itself adds nothing
             self._depth += 1
-            self._answers[expression] = self._can_hold(expression, file)
+            self._answers[expression] = self._sharded(expression, file)
             self._depth -= 1
         return self._answers[expression]
 
-    def _can_hold(self, expression: ast.expr, file: File) -> bool:
+    def _sharded(self, expression: ast.expr, file: File) -> bool | None:
         if isinstance(expression, ast.Call):
             return self._made_by(expression, file)
         if isinstance(expression, ast.IfExp):
-            return self.can_hold(expression.body, file) or self.can_hold(expression.orelse, file)
-        if isinstance(expression, ast.NamedExpr | ast.Await):
-            return self.can_hold(expression.value, file)
+            return self._any((expression.body, expression.orelse), file)
+        if isinstance(expression, ast.NamedExpr | ast.Await | ast.Subscript):
+            return self.sharded(expression.value, file)
         if isinstance(expression, ast.Name):
             return self._named(expression, file)
         if isinstance(expression, ast.Attribute):
             return self._kept(expression, file)
-        if isinstance(expression, ast.Subscript):
-            return self.can_hold(expression.value, file)
-        held = expression.values if isinstance(expression, ast.Dict) else ()
+        if isinstance(expression, ast.Dict):
+            return self._any(expression.values, file)
         if isinstance(expression, ast.Tuple | ast.List):
-            held = expression.elts
-        return any(self.can_hold(each, file) for each in held)
+            return self._any(expression.elts, file)
+        return False if isinstance(expression, ast.Constant | ast.BinOp | ast.Compare) else None
 
-    def _made_by(self, call: ast.Call, file: File, path: tuple[int, ...] = ()) -> bool:
+    def _any(self, expressions: Iterable[ast.expr], file: File) -> bool | None:
+        return either(self.sharded(each, file) for each in expressions)
+
+    def _made_by(self, call: ast.Call, file: File, path: tuple[int, ...] = ()) -> bool | None:
         if self.is_constructor(call, file):
             return True
         name = last_name(call.func)
+        receiver = [call.func.value] if isinstance(call.func, ast.Attribute) else []
         if name in SAME | _WRAPPERS:
-            receiver = [call.func.value] if isinstance(call.func, ast.Attribute) else []
-            if any(self.can_hold(each, file) for each in (*receiver, *call.args)):
-                return True
+            same = self._any((*receiver, *call.args), file)
+            if same or name in SAME:
+                return same
         definition = self._called(call, file)
-        if definition is None or isinstance(definition.node, ast.ClassDef):
-            return name == "fsdp_modules"
-        return any(
-            statement.value is not None
-            and self._returned(within(statement.value, path)[0], definition, call, file)
+        if definition is None:
+            if name == "fsdp_modules":
+                return True
+            if name in _PARTS:
+                return self._any(receiver, file) and None
+            # What another library makes of a sharded model may be one.
+            is_known = bool(self.program.dotted(call.func, file)) or name[:1].isupper()
+            is_known |= is_unbound(call.func, file)
+            of_others = is_known and not self._any(values_given(call), file)
+            return False if of_others else None
+        if isinstance(definition.node, ast.ClassDef):
+            return None if self._any(values_given(call), file) else False
+        return either(
+            self._returned(within(statement.value, path)[0], definition, call, file)
             for statement in definition.file.of(ast.Return)
-            if definition.file.function(statement) is definition.node
+            if statement.value is not None
+            and definition.file.function(statement) is definition.node
         )
 
     def _returned(
         self, value: ast.expr, definition: Definition, call: ast.Call, file: File
-    ) -> bool:
+    ) -> bool | None:
         """Whether a function returns such a model to a call; of a parameter, what this call gives for it counts."""
         if not isinstance(value, ast.Name):
-            return self.can_hold(value, definition.file)
+            return self.sharded(value, definition.file)
         bindings = definition.file.bindings(value)
         for binding in bindings:
             if isinstance(binding, Parameter) and binding.function is definition.node:
                 assert not isinstance(binding.function, ast.Lambda)
                 passed = given(call, binding.function, binding.argument.arg)
                 assigned = [each for each in bindings if isinstance(each, Assigned)]
-                return (passed is not None and self.can_hold(passed, file)) or any(
-                    self.can_hold(each.value, definition.file)
-                    for each in reaching(definition.file, assigned, value)
+                return either(
+                    [
+                        *([] if passed is None else [self.sharded(passed, file)]),
+                        *(
+                            self.sharded(each.value, definition.file)
+                            for each in reaching(definition.file, assigned, value)
+                        ),
+                    ]
                 )
-        return self.can_hold(value, definition.file)
+        return self.sharded(value, definition.file)
 
     def _called(self, call: ast.Call, file: File) -> Definition | None:
         if isinstance(call.func, ast.Attribute) and getattr(call.func.value, "id", "") == "self":
@@ -172,44 +171,78 @@ class Models:
             return self.program.definition(call.func, file)
         return None
 
-    def _named(self, name: ast.Name, file: File) -> bool:
+    def _named(self, name: ast.Name, file: File) -> bool | None:
         bindings = file.bindings(name)
         assigned = [binding for binding in bindings if isinstance(binding, Assigned)]
-        if any(self._bound(each, file) for each in reaching(file, assigned, name)):
-            return True
+        found = [self._bound(each, file) for each in reaching(file, assigned, name)]
         for binding in bindings:
-            if isinstance(binding, Parameter) and self._passed(binding, file):
-                return True
-            if isinstance(binding, Opaque) and isinstance(
-                binding.node, ast.For | ast.comprehension
-            ):
-                if self._iterated(binding.node, name.id, file):
-                    return True
-        return False
+            if isinstance(binding, Parameter):
+                found.append(self._passed(binding, name, file))
+            elif isinstance(binding, Opaque):
+                found.append(self._iterated(binding.node, name.id, file))
+            elif not isinstance(binding, Assigned):
+                found.append(False)  # an import, a function or a class
+        answer = False if is_unbound(name, file) else either(found)
+        return answer or self._wrapped_in_place(name, file, answer)
 
-    def _iterated(self, loop: ast.For | ast.comprehension, name: str, file: File) -> bool:
+    def _wrapped_in_place(self, name: ast.Name, file: File, answer: bool | None) -> bool | None:
+        """The answer where a model is given to what wraps it, or parts of it: open behind that, and False before it."""
+        for read in file.reads(name) if answer is not True else ():
+            call = file.parents[read]
+            if isinstance(call, ast.Call) and read in call.args and read is not name:
+                if last_name(call.func) in self._wrapping or self.is_constructor(call, file):
+                    if reaches(file, call, name):
+                        return None
+                    answer = False
+        return answer
+
+    @cached_property
+    def _wrapping(self) -> set[str]:
+        """The names of functions that wrap a model, or call one that does."""
+        calls: dict[str, set[str]] = {}  # by what is called
+        found: set[str] = set()
+        for file in self.program.files:
+            for name, made in file.calls.items():
+                for call in made:
+                    function = file.function(call)
+                    if function is not None:
+                        calls.setdefault(name, set()).add(function.name)
+            for call in self.constructors(file):
+                function = file.function(call)
+                found |= {function.name} if function is not None else set()
+        pending = list(found - _TOO_COMMON)
+        while pending:
+            more = calls.get(pending.pop(), set()) - found
+            found |= more
+            pending += more - _TOO_COMMON
+        return found - _TOO_COMMON
+
+    def _iterated(self, loop: ast.AST, name: str, file: File) -> bool | None:
         """Whether a loop binds a name to such models, one after the other; also by `zip` or `enumerate` of them."""
+        if not isinstance(loop, ast.For | ast.comprehension):
+            return None
         items = loop.iter
         if isinstance(items, ast.Call) and last_name(items.func) in {"items", "values"}:
-            return self.can_hold(getattr(items.func, "value", items), file)
+            return self.sharded(getattr(items.func, "value", items), file)
         if isinstance(loop.target, ast.Name):
-            return self.can_hold(items, file)
+            return self.sharded(items, file)
         if not isinstance(items, ast.Call) or last_name(items.func) not in {"zip", "enumerate"}:
-            return False
+            return None
         targets = getattr(loop.target, "elts", [])[last_name(items.func) == "enumerate" :]
-        return any(
-            getattr(target, "id", "") == name and self.can_hold(each, file)
+        return either(
+            self.sharded(each, file)
             for target, each in zip(targets, items.args, strict=False)
+            if getattr(target, "id", "") == name
         )
 
-    def _bound(self, assigned: Assigned, file: File) -> bool:
+    def _bound(self, assigned: Assigned, file: File) -> bool | None:
         """Whether an assignment binds such a model: one of the values that a function returns, where it takes them apart."""
         value = element(assigned)
         if value is None and isinstance(assigned.value, ast.Call):
             return self._made_by(assigned.value, file, assigned.path)
-        return self.can_hold(value or assigned.value, file)
+        return self.sharded(value or assigned.value, file)
 
-    def _passed(self, parameter: Parameter, file: File) -> bool:
+    def _passed(self, parameter: Parameter, name: ast.Name, file: File) -> bool | None:
         """Whether a call somewhere passes such a model for a parameter, or its annotation names the class."""
         annotation = parameter.argument.annotation
         if annotation is not None and any(
@@ -220,10 +253,26 @@ class Models:
             return True
         function = parameter.function
         if isinstance(function, ast.Lambda):
+            return None
+        if parameter.argument.arg == "self":
+            return self._own(name, file)
+        return either(
+            self.sharded(value, other) for other, value in self.arguments(function, parameter, file)
+        )
+
+    def _own(self, name: ast.Name, file: File) -> bool | None:
+        """Whether `self` is sharded: not where it is made, nor while it runs, when its parameters are whole."""
+        method = file.function(name)
+        if method is None or method.name in ("__init__", "forward"):
             return False
-        return any(
-            self.can_hold(value, other)
-            for other, value in self.arguments(function, parameter, file)
+        return self.called_on(method.name) and None  # another class may have a method of that name
+
+    def called_on(self, method: str) -> bool | None:
+        """Whether a method is called on such a model, going by its name."""
+        return either(
+            self.sharded(call.func.value, other)
+            for other, call in self.calls.get(method, ())
+            if isinstance(call.func, ast.Attribute)
         )
 
     def arguments(
@@ -250,10 +299,11 @@ class Models:
                 found.setdefault(name, []).extend((file, call) for call in calls)
         return found
 
-    def _kept(self, attribute: ast.Attribute, file: File) -> bool:
+    def _kept(self, attribute: ast.Attribute, file: File) -> bool | None:
         """Whether such a model was assigned to an attribute of that name: of `self` in its class, else anywhere in the file."""
         cls = file.enclosing_class(attribute)
         own = getattr(attribute.value, "id", "") == "self"
+        found: list[bool | None] = []
         for store in file.attributes.get(attribute.attr, ()):
             path: tuple[int, ...] = ()
             statement = around = file.parents.get(store)
@@ -267,72 +317,47 @@ class Models:
                 continue
             if statement.value is None or not reaches(file, store, attribute):
                 continue
-            if self._bound(Assigned(store, statement.value, path), file):
-                return True
-        return not own and self._is_held_field(attribute.attr)
-
-    def _is_held_field(self, name: str) -> bool:
-        if name not in self._fields:
-            found = self._is_field(name)
-            if not found and self._depth > 1:
-                return False  # perhaps only because another question is still open
-            self._fields[name] = found
-        return self._fields[name]
-
-    def _is_field(self, name: str) -> bool:
-        """Whether a field of the program's dataclasses is given such a model: `Models(generator=FSDP(...))`."""
-        if name not in self._given:
-            self._given[name] = [*self._given_for(name)]
-        return any(self.can_hold(value, file) for file, value in self._given[name])
-
-    def _given_for(self, name: str) -> Iterator[tuple[File, ast.expr]]:
-        """What calls that make an object give for a field of its class."""
-        for file, call in (*self._made.get(name, ()), *self._made.get("", ())):
-            fields = self._fields_of(call, file) if self._may_have(call, file, name) else []
-            if name in fields:
-                place = fields.index(name)
-                named = [each.value for each in call.keywords if each.arg == name]
-                for value in named or call.args[place : place + 1]:
-                    yield file, value
-
-    def _may_have(self, call: ast.Call, file: File, name: str) -> bool:
-        """Whether the class that a call makes an object of can have a field, by the text of its file: few are parsed for it."""
-        for binding in file.bindings(call.func):
-            if isinstance(binding, Imported) and binding.member is not None:
-                if binding not in self._texts:
-                    path = self.program.locate(binding.module, file.folder)
-                    text = self.program.data(path) if path is not None else b""
-                    defined = f"class {binding.member}".encode() in text
-                    self._texts[binding] = text if defined else b""
-                if text := self._texts[binding]:
-                    return f"{name}:".encode() in text or f"{name} :".encode() in text
-        return True
+            found.append(self._bound(Assigned(store, statement.value, path), file))
+        answer = either(found)
+        if answer or own:
+            is_part = cls is not None and is_module(self.program, Definition(file, cls))
+            return self.sharded(attribute.value, file) if answer is False and is_part else answer
+        answer = self._field(attribute.attr) if answer is None else answer
+        if answer is None and attribute.attr in INNER:
+            return self.sharded(attribute.value, file) and None
+        return answer
 
     @cached_property
-    def _made(self) -> dict[str, list[tuple[File, ast.Call]]]:
-        """The calls that make an object with something in it that can be a model, by keyword; "" for those by position."""
-        found: dict[str, list[tuple[File, ast.Call]]] = {}
-        for name, calls in self.calls.items():
-            for file, call in calls if name[:1].isupper() else ():
-                if any(not isinstance(value, ast.Constant) for value in values_given(call)):
-                    keywords = {keyword.arg for keyword in call.keywords if keyword.arg}
-                    for key in (*keywords, *([""] if call.args else ())):
-                        found.setdefault(key, []).append((file, call))
-        return found
+    def _givens(self) -> Fields:
+        return Fields(self.program, self.calls)
 
-    def _fields_of(self, call: ast.Call, file: File) -> list[str]:
-        """The fields of the class that a call makes an object of."""
-        if call not in self._classes:
-            made = self._called(call, file)
-            body = made.node.body if made and isinstance(made.node, ast.ClassDef) else []
-            annotated = [node.target for node in body if isinstance(node, ast.AnnAssign)]
-            self._classes[call] = [each.id for each in annotated if isinstance(each, ast.Name)]
-        return self._classes[call]
+    def _field(self, name: str) -> bool | None:
+        """Whether a field of the program's dataclasses is given such a model: `Models(generator=FSDP(...))`."""
+        if name not in self._fields:
+            if name not in self._given:
+                self._given[name] = [*self._givens.given_for(name)]
+            answer = either(self.sharded(value, file) for file, value in self._given[name])
+            if answer is not True and self._depth > 1:
+                return answer  # perhaps only because another question is still open
+            self._fields[name] = answer
+        return self._fields[name]
 
 
 def models_of(program: Program) -> Models:
     """The models of a program."""
     return program.once(Models)
+
+
+def either(answers: Iterable[bool | None]) -> bool | None:
+    """Of several possible values: True if one is, False if all are something else, None if that is open."""
+    found = set(answers)
+    return True if True in found else (None if None in found or not found else False)
+
+
+def is_unbound(name: ast.expr, file: File) -> bool:
+    """Whether nothing can bind a name, in an excerpt of a program; builtins are bound."""
+    is_free = isinstance(name, ast.Name) and not file.bindings(name) and not file.stars
+    return is_free and not hasattr(builtins, last_name(name))
 
 
 def _is_method(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

@@ -136,7 +136,7 @@ class Reach:
             if source is not None:
                 level = len(source) - len(source.lstrip("."))
                 above = [*package[: len(package) - level + 1], ""] if level else []
-                source = ".".join(above) + source[level:]
+                source = (".".join(above) + source[level:]).rstrip(".")  # of `from .. import x`
                 dotted = [source, *(f"{source}.{name}" for name in dotted)]
             for each in dotted:
                 located = self.program.locate(each.strip("."), folder)

@@ -488,12 +488,12 @@ def build(model):
 """,
         ),
         bridged(
-            "a number that is printed, and another model's parameters",
+            "a number that is counted before, and another model's parameters",
             """\
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
-model = FSDP(model)
 print(sum(p.numel() for p in model.parameters() if p.requires_grad))
+model = FSDP(model)
 norm = sum(p.grad.norm() for p in critic.parameters())
 """,
         ),

@@ -1,0 +1,278 @@
+"""Which expressions hold parameters or gradients that can be those of a model that FSDP1 sharded.
+
+Followed back from where they are used, as models are: through loops, comprehensions, names, and arguments of calls.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fsdp_migrate.facts.file import File, root_of
+from fsdp_migrate.facts.models import Models, either, given, is_unbound
+from fsdp_migrate.facts.program import Definition
+from fsdp_migrate.facts.scopes import Assigned, Parameter
+from fsdp_migrate.facts.values import reaching
+
+# Where in each item of an iteration the parameter is: (1,) in `for name, p in model.named_parameters()`.
+Path = tuple[int, ...]
+
+PARTS = frozenset({"data", "grad", "main_grad"})
+_DEEP = 4  # how far down in its items an iterable may hold a parameter
+_COPIES = frozenset(
+    {"abs", "clone", "contiguous", "cpu", "cuda", "detach", "double", "float", "square", "to"}
+)
+_SEQUENCES = frozenset({"filter", "iter", "list", "reversed", "set", "sorted", "tuple"})
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
+
+
+class Taken:
+    """The parameters that a program takes from its models.
+
+    Each answer is True if they can be sharded, False if they are not, None where nothing says that these are parameters at all.
+    """
+
+    def __init__(self, models: Models, *, proven: bool = False) -> None:
+        self.models = models
+        self.proven = (
+            proven  # whether a model counts only where the program shows that it is sharded
+        )
+        self._known: dict[tuple[ast.AST, Path | None, ast.Call | None], bool | None] = {}
+        # The call whose result is asked for, and where: its function's parameters are what it gives.
+        self._call: tuple[ast.Call, Definition, File] | None = None
+
+    def is_parameter(self, expression: ast.expr, file: File) -> bool:
+        """Whether an expression can be a sharded parameter, its `data`, its gradient, or a copy of one."""
+        return self.models.shards(file) and self.one(expression, file) is True
+
+    def are_parameters(self, iterable: ast.expr, file: File, path: Path = ()) -> bool:
+        """Whether the items of an iterable can be sharded parameters, or hold one at a path."""
+        return self.models.shards(file) and self.several(iterable, file, path) is True
+
+    def one(self, expression: ast.expr, file: File) -> bool | None:
+        """The same of one expression, which may be shown to be something else."""
+        return self._once(expression, None, file)
+
+    def several(self, iterable: ast.expr, file: File, path: Path = ()) -> bool | None:
+        """The same of the items of an iterable."""
+        return self._once(iterable, path, file)
+
+    def _once(self, expression: ast.expr, path: Path | None, file: File) -> bool | None:
+        key = expression, path, self._call and self._call[0]
+        if path is not None and len(path) > _DEEP:
+            return None
+        if key not in self._known:
+            self._known[key] = False  # what leads back to itself adds nothing
+            self._known[key] = (
+                self._is_one(expression, file)
+                if path is None
+                else self._are_several(expression, path, file)
+            )
+        return self._known[key]
+
+    def _is_one(self, expression: ast.expr, file: File) -> bool | None:
+        if isinstance(expression, ast.Attribute):
+            if expression.attr in PARTS:
+                owner = self.one(expression.value, file)
+                return owner if owner is not None or expression.attr == "data" else True
+            # `model.logit_scale`; of a layer, `model.head.weight`
+            of_layer = expression.attr in ("weight", "bias")
+            owners = ast.walk(expression.value) if of_layer else (expression.value,)
+            held = any(self.models.can_hold(e, file) for e in owners if isinstance(e, ast.expr))
+            root = root_of(expression)
+            return held or (self.models.sharded(root or expression, file) and None)
+        if isinstance(expression, ast.Call):
+            function = expression.func
+            if isinstance(function, ast.Attribute) and function.attr in _COPIES:
+                return self.one(function.value, file)
+            made = self.models.program.dotted(function, file)
+            return False if any(path.startswith("torch.") for path in made) else None
+        if isinstance(expression, ast.Subscript):
+            return self.several(expression.value, file)
+        if isinstance(expression, ast.IfExp):
+            return either(self.one(each, file) for each in (expression.body, expression.orelse))
+        return self._named(expression, file) if isinstance(expression, ast.Name) else None
+
+    def _named(self, name: ast.Name, file: File) -> bool | None:
+        loop = loop_of(file, name)
+        if loop is not None:
+            target, iterable = loop
+            path = _path(target, name.id)
+            return None if path is None else self.several(iterable, file, path)
+        for binding in file.bindings(name):  # filter(lambda p: p.ndim > 1, model.parameters())
+            if isinstance(binding, Parameter) and isinstance(binding.function, ast.Lambda):
+                call = file.parents[binding.function]
+                others = call.args[1:] if isinstance(call, ast.Call) else []
+                return either(self.several(each, file) for each in others)
+        if is_unbound(name, file):
+            return False
+        return either(self.one(value, other) for value, other in self._values(name, file))
+
+    def _are_several(self, iterable: ast.expr, path: Path, file: File) -> bool | None:
+        if isinstance(iterable, ast.Call):
+            return self._from_call(iterable, path, file)
+        if isinstance(iterable, ast.DictComp):
+            return self._element(iterable.value, path, file)
+        if isinstance(iterable, ast.ListComp | ast.SetComp | ast.GeneratorExp):
+            return self._element(iterable.elt, path, file)
+        if isinstance(iterable, ast.List | ast.Tuple):
+            each = [self.one(element, file) for element in iterable.elts if not path]
+            return either(each) if each else None
+        if isinstance(iterable, ast.Subscript):
+            return None if path else self._are_an_optimizers(iterable, file)
+        if isinstance(iterable, ast.Attribute):
+            return either(self.several(value, file, path) for value in self._stored(iterable, file))
+        if isinstance(iterable, ast.Name):
+            values, appended = self._values(iterable, file), self._appended(iterable, file)
+            return either(
+                (
+                    *(self.several(value, other, path) for value, other in values),
+                    *(self._element(value, path, file) for value in appended),
+                )
+            )
+        return None
+
+    def _from_call(self, call: ast.Call, path: Path, file: File) -> bool | None:
+        function = call.func
+        if isinstance(function, ast.Attribute):
+            owner = function.value
+            if function.attr in {"parameters", "named_parameters"}:
+                named = function.attr == "named_parameters"
+                return path == ((1,) if named else ()) and self._are_of(owner, file)
+            if function.attr in {"buffers", "named_buffers"}:
+                return False
+            if function.attr in {"items", "values"} and not call.args:
+                return self.several(owner, file, path[1:] if function.attr == "items" else path)
+        returned = self._returned(call, path, file)
+        if returned is not None or not call.args or isinstance(function, ast.Attribute):
+            return returned
+        name = getattr(function, "id", "")
+        if name in _SEQUENCES:
+            return self.several(call.args[-1 if name == "filter" else 0], file, path)
+        if name == "dict":
+            return self.several(call.args[0], file, (1, *path))
+        if name == "enumerate":
+            return path[:1] == (1,) and self.several(call.args[0], file, path[1:])
+        if name == "zip" and path and path[0] < len(call.args):
+            return self.several(call.args[path[0]], file, path[1:])
+        return None
+
+    def _returned(self, call: ast.Call, path: Path, file: File) -> bool | None:
+        """What the program's function returns that a call calls."""
+        made = self.models.program.definition(call.func, file)
+        if made is None:
+            return None
+        around, self._call = self._call, (call, made, file)
+        answer = either(
+            self.several(statement.value, made.file, path)
+            for statement in made.file.of(ast.Return)
+            if made.file.function(statement) is made.node and statement.value is not None
+        )
+        self._call = around
+        return answer
+
+    def _element(self, element: ast.expr, path: Path, file: File) -> bool | None:
+        for index in path:
+            if not isinstance(element, ast.Tuple | ast.List) or index >= len(element.elts):
+                return False
+            element = element.elts[index]
+        return self.one(element, file)
+
+    def _are_of(self, owner: ast.expr, file: File) -> bool:
+        """Whether a module's parameters can be sharded: unless it is shown that it is not, nor a part of what is."""
+        answer = self.models.sharded(owner, file)
+        if answer is None and self.proven:
+            method = file.function(owner) if getattr(owner, "id", "") == "self" else None
+            return method is not None and self.models.called_on(method.name) is True
+        return answer is not False
+
+    def _are_an_optimizers(self, group: ast.Subscript, file: File) -> bool | None:
+        """`group["params"]` of `optimizer.param_groups`, unless the optimizer is shown to be another model's."""
+        if not (isinstance(group.slice, ast.Constant) and group.slice.value == "params"):
+            return None
+        owner = group.value
+        loop = loop_of(file, owner) if isinstance(owner, ast.Name) else None
+        while isinstance(owner, ast.Subscript | ast.Name) and loop:
+            owner, loop = loop[1], None
+        if isinstance(owner, ast.Subscript):
+            owner = owner.value
+        if not (isinstance(owner, ast.Attribute) and owner.attr == "param_groups"):
+            return None
+        return self.optimized(owner.value, file) is not False
+
+    def optimized(self, optimizer: ast.expr, file: File) -> bool | None:
+        """The same of what an optimizer was made with."""
+        values = [(optimizer, file)]
+        if isinstance(optimizer, ast.Name):
+            values = [*self._values(optimizer, file)]
+        elif isinstance(optimizer, ast.Attribute):
+            values = [(value, file) for value in self._stored(optimizer, file)]
+        return either(
+            self.several(value.args[0], of) if isinstance(value, ast.Call) and value.args else None
+            for value, of in values
+        )
+
+    def _values(self, name: ast.Name, file: File) -> Iterator[tuple[ast.expr, File]]:
+        """What a name can be bound to: by assignments, and by the calls of the function that it is a parameter of."""
+        bindings = file.bindings(name)
+        assigned = [b for b in bindings if isinstance(b, Assigned) and not b.path]
+        for binding in reaching(file, assigned, name):
+            yield binding.value, file
+        for parameter in bindings:
+            if isinstance(parameter, Parameter) and not isinstance(parameter.function, ast.Lambda):
+                if self._call is not None and self._call[1].node is parameter.function:
+                    passed = given(self._call[0], parameter.function, parameter.argument.arg)
+                    if passed is not None:
+                        yield passed, self._call[2]
+                    continue
+                for other, value in self.models.arguments(parameter.function, parameter, file):
+                    yield value, other
+
+    def _appended(self, name: ast.Name, file: File) -> Iterator[ast.expr]:
+        """What is appended to a list that a name means."""
+        own = file.variable(name)
+        for attribute in file.attributes.get("append", ()):
+            owner, call = attribute.value, file.parents[attribute]
+            if isinstance(owner, ast.Name) and owner.id == name.id and isinstance(call, ast.Call):
+                if call.args and file.variable(owner) == own:
+                    yield call.args[0]
+
+    def _stored(self, attribute: ast.Attribute, file: File) -> Iterator[ast.expr]:
+        """What the class around sets an attribute of `self` to."""
+        cls = file.enclosing_class(attribute)
+        if cls is None or getattr(attribute.value, "id", "") != "self":
+            return
+        for store in file.attributes.get(attribute.attr, ()):
+            statement = file.parents[store]
+            if isinstance(statement, ast.Assign) and file.enclosing_class(store) is cls:
+                yield statement.value
+
+
+def loop_of(file: File, name: ast.Name) -> tuple[ast.expr, ast.expr] | None:
+    """The target and the iterable of the innermost loop that binds a name where it is read."""
+    for parent in file.ancestors(name):
+        if isinstance(parent, _COMPREHENSIONS):
+            loops = [(each.target, each.iter) for each in parent.generators]
+        elif isinstance(parent, ast.For | ast.AsyncFor):
+            loops = [(parent.target, parent.iter)]
+        elif isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            return None
+        else:
+            continue
+        for target, iterable in loops:
+            inside = name in ast.walk(iterable)
+            if not inside and _path(target, name.id) is not None:
+                return target, iterable
+    return None
+
+
+def _path(target: ast.expr, name: str) -> Path | None:
+    """Where a loop's target binds a name."""
+    if isinstance(target, ast.Name):
+        return () if target.id == name else None
+    if isinstance(target, ast.Tuple | ast.List):
+        for index, element in enumerate(target.elts):
+            below = _path(element, name)
+            if below is not None:
+                return (index, *below)
+    return None

@@ -1,0 +1,3 @@
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(build())

@@ -1,0 +1,16 @@
+# forms: auto bridge
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+def offload(model):
+    for module in model.modules():
+        if isinstance(module, FSDP):
+            for param in module.params:  # FSDP366
+                print(param._shard_param_infos)  # FSDP366
+            for handle in module._all_handles:  # FSDP366
+                handle.flat_param_to(torch.device("cpu"))  # FSDP366
+
+
+offload(FSDP(build()))
