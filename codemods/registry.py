@@ -48,7 +48,9 @@ CODEMODS: dict[str, tuple[str, ...]] = {
         "'fsdp",
         "lightning",
         "Plugin",
+        "ACCELERATE_USE_FSDP",
     ),
+    "libraries.prepared": (),
 }
 
 

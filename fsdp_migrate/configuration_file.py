@@ -16,8 +16,8 @@ from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.codemods.silenced import unused
 from fsdp_migrate.configuration.launching import OF_VERL, launches
 from fsdp_migrate.configuration.reading import Unreadable, from_json, from_yaml
-from fsdp_migrate.configuration.sections import flat_section, sections
-from fsdp_migrate.configuration.table import LIGHTNING, STRATEGY_OF_LIGHTNING, VERL
+from fsdp_migrate.configuration.sections import flat_section, sections, sets_fsdp
+from fsdp_migrate.configuration.table import FLAGS, LIGHTNING, STRATEGY_OF_LIGHTNING, VERL
 from fsdp_migrate.configuration.translate import Said, translate
 from fsdp_migrate.configuration.tree import Change, Mapping, Value, mappings, plain
 from fsdp_migrate.facts.names import TORCH
@@ -65,9 +65,11 @@ class _File:
         suffix = self.source.ending
         for line in launches(self.text, suffix == ".sh") if suffix != ".json" else ():
             self.say(line.code, (line.start, line.end), line.message, Action.MANUAL)
+            self.outcome.sets_fsdp |= line.code == FLAGS
         if suffix == ".sh":
             return
         roots = self.read(self.text)
+        self.outcome.sets_fsdp |= any(sets_fsdp(root) for root in roots)
         changes: list[Change] = []
         edits: list[Edit] = []
         for code, said in self.translated(roots):

@@ -26,6 +26,7 @@ _BUILT = frozenset({"build", "dist", "venv"})
 _WORDS = (b"fullyshardeddataparallel", b"torch.distributed._composable")
 # Norms of gradients that ranks add up, maybe those of a sharded model that another file hands over.
 _NORM = re.compile(rb"\.grad\b.*(?:norm|sum)|(?:norm|sum)\(.*\.grad\b")
+_ACCELERATE = re.compile(rb"import[^\n]*\bAccelerator\b|accelerator\.|Trainer\)\s*:")
 _PROGRAMS = (".py", ".ipynb")
 _KINDS = (*_PROGRAMS, *CONFIGURATIONS)
 # A setting of FSDP, by its name or its value: more than the word in a path or a sentence.
@@ -65,6 +66,11 @@ def mentions_fsdp(data: bytes, path: str = "") -> bool:
     if is_named or any(word in lowered for word in _WORDS):
         return True
     return b"all_reduce" in data and _NORM.search(data) is not None
+
+
+def uses_accelerate(data: bytes, path: str = "") -> bool:
+    """Whether a program can train a model that Accelerate or transformers' Trainer shards, by a byte search."""
+    return path.endswith(_PROGRAMS) and _ACCELERATE.search(data) is not None
 
 
 def discover(

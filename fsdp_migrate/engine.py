@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fsdp_migrate.discover import Discovered, mentions_fsdp
+from fsdp_migrate.discover import Discovered, mentions_fsdp, uses_accelerate
 from fsdp_migrate.findings import Action, Problem
 from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options
@@ -52,12 +52,19 @@ def analyse(
     if isinstance(files, Discovered):
         report.errors += files.problems
     sources: list[Source] = []
+    passed = []
     for path in paths:
         source = _source_if_concerned(path)
         if isinstance(source, Source):
             sources.append(source)
         elif source is not None:
             report.errors.append(source)
+        else:
+            passed.append(path)
+    if any(source.ending in CONFIGURATIONS for source in sources):
+        # What trains by them need not mention FSDP.
+        found = (_source_if_concerned(path, uses_accelerate) for path in passed)
+        sources += [source for source in found if isinstance(source, Source)]
     if sources and isinstance(files, Discovered):
         paths = [*paths, *files.others()]
     _analyse(sources, paths, options or Options(), report, watch)
@@ -75,14 +82,16 @@ def analyse_source(source: Source, options: Options | None = None) -> Report:
     return report
 
 
-def _source_if_concerned(path: Path) -> Source | Problem | None:
+def _source_if_concerned(
+    path: Path, is_concerned: Callable[[bytes, str], bool] = mentions_fsdp
+) -> Source | Problem | None:
     """A file that mentions FSDP, or why it cannot be used; None for any other."""
     try:
         with open(path, "rb") as stream:
             data = stream.read()
     except OSError:
         return read_source(path)
-    if not mentions_fsdp(data, path.name) or data.startswith(MARK.encode()):
+    if not is_concerned(data, path.name) or data.startswith(MARK.encode()):
         return None
     return source_from_bytes(path, shown_path(path), data)
 
@@ -108,9 +117,11 @@ def _analyse(
             package = package_at(options.vendor, [source.path for source in sources])
             sources = [replace(source, runtime=package) for source in sources]
         files = list(_files(sources, report))
+        configured = _configurations(settings, options)
+        is_set = any(outcome.sets_fsdp for outcome in configured)
 
         def together() -> Program:
-            return Program([file for file, _ in files], paths, parse_file)
+            return Program([file for file, _ in files], paths, parse_file, is_set)
 
         program = together()
 
@@ -130,7 +141,7 @@ def _analyse(
             outcomes = in_processes(work, files, options.jobs)
         else:
             outcomes = [work(each) for each in watch(files)]
-        _collect([*outcomes, *_configurations(settings, options)], options, report)
+        _collect([*outcomes, *configured], options, report)
         if not options.only_checks:
             _vendor([source for _, source in files], outcomes, report)
     report.findings.sort()

@@ -29,6 +29,7 @@ class Outcome:
         of_torch: whether it imports or writes out an FSDP1 name of torch's, or sets FSDP1 for another library; None if it
             names no FSDP1 at all.
         after: the program as it is to be.
+        sets_fsdp: whether it is a configuration by which Accelerate shards models, by either version of FSDP.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -36,6 +37,7 @@ class Outcome:
     change: Change | None = None
     of_torch: bool | None = None
     after: str = ""
+    sets_fsdp: bool = False
 
 
 @dataclass
@@ -93,7 +95,9 @@ class _File:
         self.options = options
 
     def run(self, *, edit: bool) -> _Result:
-        found = [each for codemod in asked(self.context) for each in codemod.find(self.context)]
+        every = (each for codemod in asked(self.context) for each in codemod.find(self.context))
+        # A place may be a model's of the program, and one of Accelerate's.
+        found = [*{(each.rule, each.node, each.message): each for each in every}.values()]
         edits: list[Edit] = []
         if edit:
             found, edits = _settled(found, self.is_on)

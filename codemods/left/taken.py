@@ -237,7 +237,7 @@ def holds(
     )
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)  # those that the program shards, and those that Accelerate does
 def _of(models: Models) -> Taken:
     return Taken(models)
 

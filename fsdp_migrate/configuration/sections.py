@@ -36,6 +36,12 @@ def sections(root: Value) -> Iterator[Section]:
             yield section
 
 
+def sets_fsdp(root: Value) -> bool:
+    """Whether a tree makes Accelerate, or transformers or axolotl by it, shard: as a section does, or by version 2."""
+    kinds = (mapping.data("distributed_type") for mapping in mappings(root))
+    return "FSDP" in map(str, kinds) or next(sections(root), None) is not None
+
+
 def section_of(home: Mapping) -> Section | None:
     """The section that a mapping is, if it sets FSDP1: not version 2, and not another framework's `fsdp_config`."""
     entry = home.get("fsdp_config")
