@@ -147,7 +147,7 @@ class Prepared(Models):
         for value in reversed(values):
             if isinstance(value, ast.Call) and (found := self._kind_of_call(value, file)):
                 return found
-        name = last_name(argument).lower()
+        name = (last_name(argument) or last_name(getattr(argument, "func", None))).lower()
         kinds = {"optimizer": _OPTIMIZER, "other": _OTHER, "model": _MODEL}
         return next((kind for kind, pattern in kinds.items() if pattern.search(name)), "")
 
