@@ -11,9 +11,9 @@ from fsdp_migrate.codemods.context import Silenced
 from fsdp_migrate.codemods.edit.text import Refused, overlap, spliced
 from fsdp_migrate.codemods.left import dynamic_names
 from fsdp_migrate.codemods.libraries import rules
-from fsdp_migrate.codemods.libraries.edits import edits_of
 from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.codemods.silenced import unused
+from fsdp_migrate.configuration.edits import edits_of
 from fsdp_migrate.configuration.launching import OF_VERL, launches
 from fsdp_migrate.configuration.reading import Unreadable, from_json, from_yaml
 from fsdp_migrate.configuration.sections import flat_section, sections, sets_fsdp

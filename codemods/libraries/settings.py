@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.libraries import rules
-from fsdp_migrate.codemods.libraries.edits import edits_of
 from fsdp_migrate.codemods.libraries.rules import (
     BY_CODE,
     FLAGS,
@@ -18,6 +17,7 @@ from fsdp_migrate.codemods.libraries.rules import (
     TRANSFORMERS,
 )
 from fsdp_migrate.codemods.rule import Found
+from fsdp_migrate.configuration.edits import edits_of
 from fsdp_migrate.configuration.launching import UNSURE, said_of
 from fsdp_migrate.configuration.reading import from_call, from_python
 from fsdp_migrate.configuration.sections import Section, flat_section, is_first, section_of
@@ -92,7 +92,7 @@ def _variables(file: File) -> Iterator[tuple[ast.AST, ast.expr, ast.expr]]:
     stored = ((each, each.targets[0], each.value) for each in file.of(ast.Assign))
     yield from ((at, to.slice, value) for at, to, value in stored if isinstance(to, ast.Subscript))
     calls = file.calls.get("setdefault", ())
-    yield from ((call, *call.args) for call in calls if len(call.args) == 2)
+    yield from ((c, c.args[0], c.args[1]) for c in calls if len(c.args) == 2)
     for literal in file.of(ast.Dict):
         pairs = zip(literal.keys, literal.values, strict=True)
         yield from ((key, key, value) for key, value in pairs if key is not None)

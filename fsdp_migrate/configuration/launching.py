@@ -59,20 +59,22 @@ def launches(text: str, is_script: bool = True) -> Iterator[Line]:
                         said = f"selects FSDP1 in verl: write {name[0]}=fsdp2"
                         yield Line(table.VERL, found.start() - len(name[0]), found.end(), said)
                 elif not _is_second(text, start, end, is_script):
-                    name, value = _named(found), _value(found)
-                    is_read = _is_own(found, text, start, end)
-                    said = "" if is_read else _said(name, value, is_flag=bool(found["flag"]))
-                    last = (
-                        found.end("flag") if name == "use_fsdp" and found["flag"] else found.end()
-                    )
-                    if said:
-                        yield Line(table.FLAGS, found.start(), last, said)
+                    of_fsdp1 = "" if _is_own(found, text, start, end) else _said_of(found)
+                    is_switch = found["flag"] and _named(found) == "use_fsdp"
+                    last = found.end("flag") if is_switch else found.end()
+                    if of_fsdp1:
+                        yield Line(table.FLAGS, found.start(), last, of_fsdp1)
 
 
 def said_of(variable: str, value: str) -> str:
     """What to write for a variable of the environment; "" where it is no setting of FSDP1."""
     found = _FLAG.fullmatch(f"{variable}={value}")
-    return _said(_named(found), value, is_flag=False) if found and found["flag"] is None else ""
+    return _said_of(found) if found and found["flag"] is None else ""
+
+
+def _said_of(found: re.Match[str]) -> str:
+    value = (found["value"] or found["set"] or "").strip("\"'")
+    return _said(_named(found), value, is_flag=found["flag"] is not None)
 
 
 def _is_own(found: re.Match[str], text: str, start: int, end: int) -> bool:
@@ -116,10 +118,6 @@ def _named(found: re.Match[str]) -> str:
     """A flag's or a variable's name without its prefix."""
     name = (found["flag"] or found[0].partition("=")[0].removeprefix("ACCELERATE_")).lower()
     return name.replace("-", "_").removeprefix("fsdp_")
-
-
-def _value(found: re.Match[str]) -> str:
-    return (found["value"] or found["set"] or "").strip("\"'")
 
 
 def _said(name: str, value: str, *, is_flag: bool) -> str:

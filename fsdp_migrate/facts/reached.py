@@ -104,7 +104,8 @@ def _release(expression: ast.expr) -> Release | None:
         expression = expression.args[0]
     if isinstance(expression, ast.Tuple):
         values = [getattr(each, "value", None) for each in expression.elts]
-        return tuple(values) if values and all(isinstance(v, int) for v in values) else None
+        numbers = tuple(each for each in values if isinstance(each, int))
+        return numbers if len(numbers) == len(values) else None
     text = getattr(expression, "value", None)
     found = re.match(r"\d+(?:\.\d+)*", text) if isinstance(text, str) else None
     return tuple(map(int, found[0].split("."))) if found else None
