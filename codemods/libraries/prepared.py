@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Iterator
 from copy import copy
+from typing import cast
 
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.libraries.rules import MODEL
@@ -18,10 +19,10 @@ from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.codemods.uses.classes import find as of_classes
 from fsdp_migrate.codemods.uses.classes import is_tested
 from fsdp_migrate.codemods.uses.training import CLIP, NO_SYNC
-from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.prepared import Prepared, prepared_of
 from fsdp_migrate.facts.reach import reach_of
+from fsdp_migrate.facts.reached import is_for_others
 from fsdp_migrate.findings import Action
 
 RULES: tuple[Rule, ...] = ()  # listed with those of settings
@@ -38,6 +39,9 @@ _ONE = f"raises under FSDP2: one call of prepare() takes one model, with its opt
 _STATES = (
     "gives DTensors, where FSDP1 gave whole tensors: accelerator.get_state_dict(model) still does"
 )
+_NORM = (
+    "fails on the DTensor that accelerator.clip_grad_norm_ returns under FSDP2: take norm.item()"
+)
 _TEST = "is False for a model that Accelerate shards by FSDP2: test for FSDPModule, too"
 _GONE = "raises AttributeError on a model that Accelerate shards by FSDP2: {}"
 # What FSDP1's class has and `FSDPModule` has not.
@@ -50,9 +54,6 @@ _MISSING: dict[str, tuple[Rule, str]] = {
     ("check_is_root", "compute_device", "limit_all_gathers", "process_group", "training_state"),
     (MODEL, "FSDP2 has no such attribute"),
 )
-_NOT = re.compile(r"\bnot |!=")
-_WRAPPERS = re.compile(r"apex|ddp|deepspeed|hasattr|multi_gpu|parallel\b")
-_SECOND = re.compile(r"fsdp_?2|fsdp_version|fsdpmodule")
 
 
 def find(context: Context) -> Iterator[Found]:
@@ -63,13 +64,14 @@ def find(context: Context) -> Iterator[Found]:
     sharded.models = prepared_of(context.program)
     yield from _prepared(sharded)
     yield from _asked(sharded)
+    yield from _norms(sharded)
     yield from _tested(sharded)
     from fsdp_migrate.codemods.registry import CODEMODS, asked  # which ask this module
 
     others = [each for each in CODEMODS if not each.startswith("left.") or each in _BY_NAME]
     for codemod in asked(sharded, but=others):
         found = codemod.find(sharded)
-        yield from (each for each in found if not _is_for_others(context.file, each.node))
+        yield from (each for each in found if not is_for_others(context.file, each.node))
 
 
 def _is_concerned(context: Context) -> bool:
@@ -78,9 +80,10 @@ def _is_concerned(context: Context) -> bool:
     sets = re.search(_PYTHON, file.text)
     if not (program.is_set or program.has(_PYTHON)) or is_accelerates(context):
         return False
-    path = str(file.path)
+    if sets or reach.is_test(file.shown) or not prepared_of(program).shards(file):
+        return bool(sets)
     trains = "optim" in file.text or "backward(" in file.text
-    return bool(sets) or (not reach.is_test(file.shown) and (trains or not reach.is_start(path)))
+    return trains or not reach.is_start(str(file.path))
 
 
 # These know no models.
@@ -89,10 +92,9 @@ _BY_NAME = ("left.dynamic_names", "left.private_names", "left.module_names")
 
 def _prepared(context: Context) -> Iterator[Found]:
     """Calls of `prepare` and `prepare_model` that raise under FSDP2."""
-    models, file = context.models, context.file
-    assert isinstance(models, Prepared)
+    models, file = cast(Prepared, context.models), context.file
     for call in file.calls.get("prepare", ()):
-        if not models.is_prepare(call, file) or _is_for_others(file, call):
+        if not models.is_prepare(call, file) or is_for_others(file, call):
             continue
         kinds = [models.kind(each, file) for each in call.args]
         apart = {*kinds} & {"model", "optimizer"}
@@ -110,17 +112,37 @@ def _asked(context: Context) -> Iterator[Found]:
     file = context.file
     for name, (rule, way) in _MISSING.items():
         for attribute in file.attributes.get(name, ()):
-            is_read = isinstance(attribute.ctx, ast.Load) and not _is_for_others(file, attribute)
+            is_read = isinstance(attribute.ctx, ast.Load) and not is_for_others(file, attribute)
             if is_read and context.can_be_model(attribute.value):
                 yield Found(rule, attribute, Action.MANUAL, _GONE.format(way))
     for call in file.calls.get("state_dict", ()):
         owner = getattr(call.func, "value", None)
-        if owner is None or not context.can_be_model(owner) or _is_for_others(file, call):
+        if owner is None or not context.can_be_model(owner) or is_for_others(file, call):
             continue
         withs = (each for each in file.ancestors(call) if isinstance(each, ast.With))
         items = (context.source(item.context_expr) for each in withs for item in each.items)
         if not any("state_dict_type" in each or "summon_full" in each for each in items):
             yield Found(MODEL, call, Action.MANUAL, _STATES)
+
+
+def _norms(context: Context) -> Iterator[Found]:
+    """Uses of the norm that `accelerator.clip_grad_norm_` returns which DTensors refuse."""
+    file, models = context.file, cast(Prepared, context.models)
+    for call in file.calls.get("clip_grad_norm_", ()):
+        statement = file.statement(call)
+        target = getattr(statement, "targets", [None])[0]
+        if isinstance(target, ast.Name) and models.takes(call, file, "clip_grad_norm_"):
+            for read in file.reads(target):
+                for around in file.ancestors(read):
+                    if getattr(around, "attr", "") in ("item", "full_tensor") or isinstance(
+                        around, ast.stmt
+                    ):
+                        break
+                    if getattr(around, "attr", "") in ("numpy", "tolist") or getattr(
+                        around, "format_spec", None
+                    ):
+                        yield Found(MODEL, read, Action.MANUAL, _NORM)
+                        break
 
 
 def _tested(context: Context) -> Iterator[Found]:
@@ -129,24 +151,5 @@ def _tested(context: Context) -> Iterator[Found]:
     for reference, name in context.references.items():
         if name == CLASS and reference not in rewritten and is_tested(context, reference):
             test = next(n for n in context.file.ancestors(reference) if isinstance(n, ast.Call))
-            if context.can_be_model(test.args[0]) and not _is_for_others(context.file, test):
+            if context.can_be_model(test.args[0]) and not is_for_others(context.file, test):
                 yield Found(MODEL, test, Action.MANUAL, _TEST)
-
-
-def _is_for_others(file: File, node: ast.AST) -> bool:
-    """Whether a test leaves a place to what Accelerate's FSDP2 does not shard, or a program to FSDP2 itself."""
-    child = node
-    for parent in file.ancestors(node):
-        if isinstance(parent, ast.If | ast.IfExp) and child is not parent.test:
-            test = file.source(parent.test).lower().replace("is not none", "")
-            body = parent.body if isinstance(parent.body, list) else [parent.body]
-            holds = (child in body) is not bool(_NOT.search(test))
-            is_of_fsdp, is_wrapper = "fsdp" in test, _WRAPPERS.search(test) is not None
-            if is_of_fsdp and (not holds or _SECOND.search(test)):
-                return True
-            if not is_of_fsdp and holds and is_wrapper:
-                return True
-            if "isinstance(" in test and not (is_of_fsdp or holds or is_wrapper):
-                return True  # such a model keeps its class
-        child = parent
-    return False

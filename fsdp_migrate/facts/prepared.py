@@ -10,9 +10,11 @@ from functools import cached_property, lru_cache
 from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.models import Models, is_module
 from fsdp_migrate.facts.program import Definition, External, Program
+from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.facts.scopes import Assigned, Parameter
 from fsdp_migrate.facts.values import element, reaching
 
+_USES = re.compile(r"\bAccelerator\b|accelerator\.|Trainer\)\s*:|\btransformers\.Trainer\b")
 # Methods of an accelerator that are given a model which it has prepared.
 _TAKING = ("accumulate", "clip_grad_norm_", "get_state_dict", "no_sync", "unwrap_model")
 _TRAINING = ("compute_loss", "training_step", "prediction_step")
@@ -28,8 +30,17 @@ class Prepared(Models):
     """The models that Accelerate shards: results of `prepare`, what its methods are given, and the model of a Trainer."""
 
     def shards(self, file: File) -> bool:
-        """Whether a file belongs to a program that trains such models: of others nothing is asked."""
-        return True
+        """Whether a file belongs to a program that trains such models, or mentions FSDP: an import may lead to it unseen."""
+        return str(file.path) in self._sharding or "fsdp" in file.text.lower()
+
+    @cached_property
+    def _sharding(self) -> set[str]:
+        reach, found = reach_of(self.program), set[str]()
+        for file in self.program.files:
+            if str(file.path) not in found and _USES.search(file.text):
+                found.update(each for each in reach.of(file.path) if not reach.is_test(each))
+                found.add(str(file.path))
+        return found
 
     def constructors(self, file: File) -> list[ast.Call]:
         """None: which arguments FSDP1 has here, no call in Python says."""
@@ -37,13 +48,13 @@ class Prepared(Models):
 
     def is_constructor(self, call: ast.Call, file: File) -> bool:
         """Whether a call prepares one model and nothing else."""
-        return self._takes(call, file, "prepare_model") or (
+        return self.takes(call, file, "prepare_model") or (
             self.is_prepare(call, file) and len(call.args) == 1 and self._is_a_model(call, 0, file)
         )
 
     def is_prepare(self, call: ast.Call, file: File) -> bool:
         """Whether a call is of an accelerator's `prepare`."""
-        return self._takes(call, file, "prepare")
+        return self.takes(call, file, "prepare")
 
     def kind(self, argument: ast.expr, file: File) -> str:
         """What an argument of `prepare` is: a model, an optimizer, other, or "" if that is not known."""
@@ -74,7 +85,7 @@ class Prepared(Models):
             return "model"
         return "other" if name == "DataLoader" else ""
 
-    def _takes(self, call: ast.Call, file: File, *methods: str) -> bool:
+    def takes(self, call: ast.Call, file: File, *methods: str) -> bool:
         """Whether a call is of one of an accelerator's methods."""
         function = call.func
         if not isinstance(function, ast.Attribute) or function.attr not in methods:
@@ -123,7 +134,7 @@ class Prepared(Models):
         """The models that a file gives to methods of an accelerator which take prepared ones."""
         for name in _TAKING:
             for call in file.calls.get(name, ()):
-                if call.args and self._takes(call, file, name):
+                if call.args and self.takes(call, file, name):
                     given = call.args[0]
                     if isinstance(given, ast.Call):  # model.parameters()
                         given = getattr(given.func, "value", given)

@@ -22,6 +22,10 @@ _FROM = {
 _SIGNS = {"<": ast.Lt, "<=": ast.LtE, "==": ast.Eq, "!=": ast.NotEq, ">": ast.Gt, ">=": ast.GtE}
 _SHARDED = re.compile(r"fsdp(?!_?2)|fullysharded|\bsharded\b")
 
+_NOT = re.compile(r"\bnot |!=")
+_WRAPPERS = re.compile(r"apex|ddp|deepspeed|hasattr|multi_gpu|parallel\b")
+_SECOND = re.compile(r"fsdp_?2|fsdp_version|fsdpmodule")
+
 
 def why_not(file: File, node: ast.AST, target: Release) -> str:
     """Why a place is not reached: by torch from the target on, or by a sharded model; "" where it may be."""
@@ -109,3 +113,22 @@ def _release(expression: ast.expr) -> Release | None:
     text = getattr(expression, "value", None)
     found = re.match(r"\d+(?:\.\d+)*", text) if isinstance(text, str) else None
     return tuple(map(int, found[0].split("."))) if found else None
+
+
+def is_for_others(file: File, node: ast.AST) -> bool:
+    """Whether a test leaves a place to what Accelerate's FSDP2 does not shard, or a program to FSDP2 itself."""
+    child = node
+    for parent in file.ancestors(node):
+        if isinstance(parent, ast.If | ast.IfExp) and child is not parent.test:
+            test = file.source(parent.test).lower().replace("is not none", "")
+            body = parent.body if isinstance(parent.body, list) else [parent.body]
+            holds = (child in body) is not bool(_NOT.search(test))
+            is_of_fsdp, is_wrapper = "fsdp" in test, _WRAPPERS.search(test) is not None
+            if is_of_fsdp and (not holds or _SECOND.search(test)):
+                return True
+            if not is_of_fsdp and holds and is_wrapper:
+                return True
+            if "isinstance(" in test and not (is_of_fsdp or holds or is_wrapper):
+                return True  # such a model keeps its class
+        child = parent
+    return False

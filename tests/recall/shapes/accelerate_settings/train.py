@@ -16,7 +16,10 @@ class Trainer:
                 accelerator.backward(self.policy(part))
         with accelerator.accumulate(self.policy):
             self.policy.clip_grad_norm_(1.0)  # FSDP301
-            accelerator.clip_grad_norm_(self.policy.parameters(), 1.0)
+            total = accelerator.clip_grad_norm_(self.policy.parameters(), 1.0)
+            print(total.item(), f"{total.item():.3f}", f"{total}")
+            print(f"{total:.3f}")  # FSDP808
+            print(torch.as_tensor(total).reshape(-1).cpu().numpy())  # FSDP808
             torch.nn.utils.clip_grad_norm_(self.policy.parameters(), 1.0)  # FSDP302
             norm = torch.stack([p.grad.norm() for p in self.policy.parameters()]).norm()  # FSDP507
         if self.policy.sharding_strategy:  # FSDP808
