@@ -21,10 +21,14 @@ class Trainer:
             print(f"{total:.3f}")  # FSDP808
             print(torch.as_tensor(total).reshape(-1).cpu().numpy())  # FSDP808
             torch.nn.utils.clip_grad_norm_(self.policy.parameters(), 1.0)  # FSDP302
-            norm = torch.stack([p.grad.norm() for p in self.policy.parameters()]).norm()  # FSDP507
+            norm = torch.stack([p.norm() for p in self.trained]).norm()  # FSDP507
         if self.policy.sharding_strategy:  # FSDP808
             self.optimizer.step()
         return norm
+
+    @property
+    def trained(self):
+        return [p for p in self.policy.parameters() if p.requires_grad]
 
     def save(self):
         torch.save(self.policy.state_dict(), "policy.pt")  # FSDP808
