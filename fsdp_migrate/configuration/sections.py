@@ -38,8 +38,13 @@ def sections(root: Value) -> Iterator[Section]:
 
 def sets_fsdp(root: Value) -> bool:
     """Whether a tree makes Accelerate, or transformers or axolotl by it, shard: as a section does, or by version 2."""
-    kinds = (mapping.data("distributed_type") for mapping in mappings(root))
-    return "FSDP" in map(str, kinds) or next(sections(root), None) is not None
+    is_second = any(
+        each.data("distributed_type") == "FSDP"
+        or each.data("fsdp") is True
+        or each.key("fsdp_version")
+        for each in mappings(root)
+    )
+    return is_second or next(sections(root), None) is not None
 
 
 def section_of(home: Mapping) -> Section | None:

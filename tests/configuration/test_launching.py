@@ -10,6 +10,7 @@ from fsdp_migrate.cli import exit_code
 from fsdp_migrate.discover import discover
 from fsdp_migrate.engine import analyse, analyse_source
 from fsdp_migrate.findings import Action
+from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
 
 MESH = "dp_replicate_size is the number of nodes"
@@ -157,3 +158,29 @@ def test_a_strategy_by_name_is_one_of_a_framework(text: str, expected: str) -> N
 def test_a_script_is_known_by_its_ending_or_its_first_line(name: str, first: str) -> None:
     (found,) = said(f"{first}\nfor x in a; do accelerate launch --use_fsdp train.py; done\n", name)
     assert "FSDP1 by default" in found
+
+
+def test_a_check_lists_a_name_that_is_only_tested_for(tmp_path: Path) -> None:
+    code = "import torch\n\nassert isinstance(model, torch.distributed.fsdp.FullyShardedDataParallel)\n"
+    (tmp_path / "train.py").write_text(code)
+    found = analyse(discover([tmp_path]), Options(only_checks=True)).findings
+    assert [each.code for each in found] == ["FSDP007"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n",
+        "output_dir: out\nfsdp: true\nfsdp_config:\n  version: 2\n",
+        "base_model: gpt2\nfsdp_version: 2\nfsdp_config:\n  offload_params: true\n",
+        "base_model: gpt2\nfsdp:\n  - full_shard\n",
+    ],
+)
+def test_programs_are_looked_at_beside_settings_of_either_version(
+    settings: str, tmp_path: Path
+) -> None:
+    code = "import torch\nfrom accelerate import Accelerator\n\nmodel = Accelerator().prepare(torch.nn.Linear(2, 2))\n"
+    (tmp_path / "train.py").write_text(f"{code}model(batch).sum().backward()\n")
+    assert not [each.code for each in analyse(discover([tmp_path])).findings]
+    (tmp_path / "settings.yaml").write_text(settings)
+    assert "FSDP808" in [each.code for each in analyse(discover([tmp_path])).findings]
