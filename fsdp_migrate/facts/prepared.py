@@ -91,7 +91,10 @@ class Prepared(Models):
         if not isinstance(function, ast.Attribute) or function.attr not in methods:
             return False
         owner = function.value
-        if last_name(owner).lower().endswith("accelerator"):
+        made = (
+            owner.func if isinstance(owner, ast.Call) else owner
+        )  # `Accelerator().prepare(model)`
+        if last_name(made).lower().endswith("accelerator"):
             return True
         found = file.variable(owner)
         return found is not None and any(
