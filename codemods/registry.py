@@ -50,7 +50,7 @@ CODEMODS: dict[str, tuple[str, ...]] = {
         "Plugin",
         "ACCELERATE_USE_FSDP",
     ),
-    "libraries.prepared": (),
+    "libraries.prepared": ("_", ".module", "prepare", "isinstance", *_OF_PARAMETERS),
 }
 
 

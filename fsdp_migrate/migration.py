@@ -98,7 +98,7 @@ class _File:
     def run(self, *, edit: bool) -> _Result:
         every = (each for codemod in asked(self.context) for each in codemod.find(self.context))
         # A place may be a model's of the program, and one of Accelerate's.
-        found = [*{(each.rule, each.node, each.message): each for each in every}.values()]
+        found = [*{(each.rule.code, each.node, each.message): each for each in every}.values()]
         found = [self.unless_passed(each) for each in found]
         edits: list[Edit] = []
         if edit:
