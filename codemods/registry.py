@@ -15,7 +15,10 @@ _OF_PARAMETERS = (
     *("param", "optim", "group", "decay", "norm", "Norm", "grad", "Grad", "clip", "Clip"),
     *("numel", "nelement", "dim", "numpy", "storage", "tolist", "data_ptr", "reduce"),
     *("[", "allclose", "nonzero", "unique", "masked_select", "argwhere"),
-    *("any", "all", "max", "min", "mean", "std", "sum", "var", "cat", "stack"),
+    *(
+        f"{word}("
+        for word in ("any", "all", "max", "min", "mean", "std", "sum", "var", "cat", "stack")
+    ),
 )
 # Each module looks at one file and yields what it finds. It is asked, and imported, only where one of its words is in the file
 # or among the FSDP1 names that the file refers to; without words, always. `swap` runs after all, on what they leave.
@@ -49,7 +52,9 @@ CODEMODS: dict[str, tuple[str, ...]] = {
         "'fsdp",
         "lightning",
         "Plugin",
+        "ACCELERATE_USE_FSDP",
     ),
+    "libraries.prepared": ("_", ".module", "prepare", "isinstance", *_OF_PARAMETERS),
 }
 
 

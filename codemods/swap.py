@@ -85,8 +85,9 @@ def swap(
     for statement in statements:
         _decide(context, statement, gone, stays)
     joined = _join(context, statements) if context.plain else set()
-    spelled_out = [e for e in written_out(context) if e[0] not in gone and e[0] not in stays]
-    of_torch = bool(spelled_out) or any(map(_is_of_torch, statements))
+    every = [each for each in written_out(context) if each[0] not in stays]
+    spelled_out = [each for each in every if each[0] not in gone]
+    of_torch = bool(every) or any(map(_is_of_torch, statements))
     statements = [each for each in statements if is_on(RULE, each.node)]
     spelled_out = [each for each in spelled_out if is_on(RULE, each[0])]
     imported = {

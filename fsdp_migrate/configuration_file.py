@@ -11,13 +11,13 @@ from fsdp_migrate.codemods.context import Silenced
 from fsdp_migrate.codemods.edit.text import Refused, overlap, spliced
 from fsdp_migrate.codemods.left import dynamic_names
 from fsdp_migrate.codemods.libraries import rules
-from fsdp_migrate.codemods.libraries.edits import edits_of
 from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.codemods.silenced import unused
+from fsdp_migrate.configuration.edits import edits_of
 from fsdp_migrate.configuration.launching import OF_VERL, launches
 from fsdp_migrate.configuration.reading import Unreadable, from_json, from_yaml
-from fsdp_migrate.configuration.sections import flat_section, sections
-from fsdp_migrate.configuration.table import LIGHTNING, STRATEGY_OF_LIGHTNING, VERL
+from fsdp_migrate.configuration.sections import flat_section, sections, sets_fsdp
+from fsdp_migrate.configuration.table import FLAGS, LIGHTNING, STRATEGY_OF_LIGHTNING, VERL
 from fsdp_migrate.configuration.translate import Said, translate
 from fsdp_migrate.configuration.tree import Change, Mapping, Value, mappings, plain
 from fsdp_migrate.facts.names import TORCH
@@ -77,9 +77,11 @@ class _File:
         is_shell = self.source.ending == ".sh"
         for line in launches(self.text, is_shell) if not self.is_json else ():
             self.say(line.code, (line.start, line.end), line.message, Action.MANUAL)
+            self.outcome.sets_fsdp |= line.code == FLAGS
         if is_shell:
             return
         roots = self.read(self.text)
+        self.outcome.sets_fsdp |= any(sets_fsdp(root) for root in roots)
         changes: list[Change] = []
         edits: list[Edit] = []
         for code, said in self.translated(roots):

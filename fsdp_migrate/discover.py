@@ -30,6 +30,7 @@ _ASKS = re.compile(
     rb"clip_grad_norm_|\bnorm|\.n?dim\b|len\(\w+\.shape|numel\(|nelement\(|(?:allclose|is(?:finite|nan|inf))\(|all_reduce"
     rb"|\.grad\.|[(*=]\w+\.(?:\w+\.)?s(?:hape|ize)\b"
 )
+_ACCELERATE = re.compile(rb"import[^\n]*\bAccelerator\b|accelerator\.|Trainer\)\s*:")
 _PROGRAMS = (".py", ".ipynb")
 _KINDS = (*_PROGRAMS, *CONFIGURATIONS)
 # A setting of FSDP, by its name or its value: more than the word in a path or a sentence.
@@ -72,6 +73,11 @@ def mentions_fsdp(data: bytes, path: str = "") -> bool:
 def takes_parameters(data: bytes) -> bool:
     """Whether a Python file may ask parameters, which may be a sharded model's, what sharded ones answer otherwise."""
     return _TAKES.search(data) is not None and _ASKS.search(data) is not None
+
+
+def uses_accelerate(data: bytes, path: str = "") -> bool:
+    """Whether a program can train a model that Accelerate or transformers' Trainer shards, by a byte search."""
+    return path.endswith(_PROGRAMS) and _ACCELERATE.search(data) is not None
 
 
 def discover(

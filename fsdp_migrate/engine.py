@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fsdp_migrate.discover import Discovered, mentions_fsdp, takes_parameters
+from fsdp_migrate.discover import Discovered, mentions_fsdp, takes_parameters, uses_accelerate
 from fsdp_migrate.findings import Action, Problem
 from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options
@@ -60,7 +60,7 @@ def analyse(
             sources.append(source)
         elif source is not None:
             report.errors.append(source)
-    if any(source.ending not in CONFIGURATIONS for source in sources):
+    if sources:
         more = [read_source(path) for path in around]
         sources += [each for each in more if isinstance(each, Source)]
         sources.sort(key=lambda source: source.path)
@@ -87,7 +87,7 @@ def analyse_source(source: Source, options: Options | None = None) -> Report:
 
 
 def _source_if_concerned(path: Path, around: list[Path]) -> Source | Problem | None:
-    """A file that mentions FSDP, or why it cannot be used; None for any other, which may go to those that take parameters."""
+    """A file that mentions FSDP, or why it cannot be used; None for any other: it goes to `around` if it may be concerned."""
     try:
         with open(path, "rb") as stream:
             data = stream.read()
@@ -96,7 +96,8 @@ def _source_if_concerned(path: Path, around: list[Path]) -> Source | Problem | N
     if data.startswith(MARK.encode()):
         return None
     if not mentions_fsdp(data, path.name):
-        if path.suffix == ".py" and takes_parameters(data):
+        takes = path.suffix == ".py" and takes_parameters(data)
+        if takes or uses_accelerate(data, path.name):
             around.append(path)
         return None
     return source_from_bytes(path, shown_path(path), data)
@@ -119,9 +120,11 @@ def _analyse(
         sources = [source for source in sources if source.ending not in CONFIGURATIONS]
         paths = [p for p in paths if p.suffix not in CONFIGURATIONS and not is_copy(p.parent)]
         files = list(_files(sources, report))
+        configured = _configurations(settings, options)
+        is_set = any(outcome.sets_fsdp for outcome in configured)
 
         def together() -> Program:
-            return Program([file for file, _ in files], paths, parse_file)
+            return Program([file for file, _ in files], paths, parse_file, is_set)
 
         apart = (each for _, source in files for each in source.apart)
         report.findings += (each for each in apart if options.takes(each.code))
@@ -143,7 +146,7 @@ def _analyse(
             outcomes = in_processes(work, files, options.jobs)
         else:
             outcomes = [work(each) for each in watch(files)]
-        _collect([*outcomes, *_configurations(settings, options)], options, report)
+        _collect([*outcomes, *configured], options, report)
         if not options.only_checks:
             _vendor([source for _, source in files], outcomes, report)
     report.findings.sort()

@@ -13,6 +13,7 @@ from fsdp_migrate.codemods.rule import Edit, Found, Rule
 from fsdp_migrate.codemods.swap import still_used, swap
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.program import Program
+from fsdp_migrate.facts.reached import why_not
 from fsdp_migrate.findings import Action, Finding, Problem
 from fsdp_migrate.report import Change
 from fsdp_migrate.settings import Options
@@ -29,6 +30,7 @@ class Outcome:
         of_torch: whether it imports or writes out an FSDP1 name of torch's, or sets FSDP1 for another library; None if it
             names no FSDP1 at all.
         after: the program as it is to be.
+        sets_fsdp: whether it is a configuration by which Accelerate shards models, by either version of FSDP.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -36,6 +38,7 @@ class Outcome:
     change: Change | None = None
     of_torch: bool | None = None
     after: str = ""
+    sets_fsdp: bool = False
 
 
 @dataclass
@@ -93,7 +96,10 @@ class _File:
         self.options = options
 
     def run(self, *, edit: bool) -> _Result:
-        found = [each for codemod in asked(self.context) for each in codemod.find(self.context)]
+        every = (each for codemod in asked(self.context) for each in codemod.find(self.context))
+        # A place may be a model's of the program, and one of Accelerate's.
+        found = [*{(each.rule.code, each.node, each.message): each for each in every}.values()]
+        found = [self.unless_passed(each) for each in found]
         edits: list[Edit] = []
         if edit:
             found, edits = _settled(found, self.is_on)
@@ -113,6 +119,13 @@ class _File:
         edits += imports.edits()
         after = apply(self.context.file.text, edits) if edits else None
         return _Result(shown, after, of_torch)
+
+    def unless_passed(self, found: Found) -> Found:
+        """A finding, which is not left to the user where nothing that it is about gets."""
+        if found.action is Action.MANUAL:
+            why = why_not(self.context.file, found.node, self.context.target)
+            return found._replace(action=Action.RUNTIME, message=why) if why else found
+        return found
 
     def is_on(self, rule: Rule, node: ast.AST) -> bool:
         """Whether a rule is selected, and not silenced on a node's line."""

@@ -110,7 +110,10 @@ def _say_offload(construction: Construction, argument: Argument) -> tuple[Rule, 
         return CPU_OFFLOAD, "nothing is offloaded, as by default"
     if text == _ON:
         return CPU_OFFLOAD, "the runtime offloads with CPUOffloadPolicy()"
-    return CPU_OFFLOAD, "the runtime offloads with CPUOffloadPolicy() where its flag is set"
+    return (
+        CPU_OFFLOAD,
+        "the runtime reads it: CPUOffloadPolicy() if its flag is set, else nothing is offloaded",
+    )
 
 
 def _no_effect(text: str) -> Callable[[Construction, ast.expr], Part]:
@@ -152,10 +155,11 @@ def _cpu_offload(construction: Construction, value: ast.expr) -> Part:
     if made.text == _OFF:
         return Part("nothing is offloaded, as by default", removed=made.removed)
     text, above = bound(construction, "offload_policy", made.text)
-    texts = " ".join(_offloads(context, leaf) for leaf in made.leaves)
+    policies = [_offloads(context, leaf) for leaf in made.leaves]
+    texts, is_on = " ".join(policies), {*policies} == {_ON}
     names = [name for name in ("CPUOffloadPolicy", "OffloadPolicy") if f" {name}()" in f" {texts}"]
     return Part(
-        "becomes CPUOffloadPolicy() in every unit",
+        "becomes CPUOffloadPolicy() in every unit" + ("" if is_on else ", where its flag is set"),
         shared={"offload_policy": text},
         above=above,
         imports=tuple(Import(TORCH, name, construction.call.func) for name in names),
@@ -167,7 +171,7 @@ def _cpu_offload(construction: Construction, value: ast.expr) -> Part:
 
 def _offloads(context: Context, leaf: ast.expr) -> str:
     """`CPUOffload(...)` or None as a policy of FSDP2; "" for what else a leaf can be."""
-    if isinstance(leaf, ast.Constant) and leaf.value is None:
+    if isinstance(leaf, ast.Constant) and not leaf.value:
         return _OFF
     if not isinstance(leaf, ast.Call) or context.fsdp1(leaf.func) != "CPUOffload":
         return ""

@@ -16,7 +16,8 @@ def taken(context: Context, *, proven: bool = False) -> Taken:
     known = context.models.taken
     if proven not in known:
         known[proven] = Taken(context.models, proven=proven)
-    return known[proven]
+    found: Taken = known[proven]
+    return found
 
 
 def is_known_as_whole(context: Context, node: ast.AST) -> bool:

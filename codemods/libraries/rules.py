@@ -23,5 +23,10 @@ LIGHTNING = Rule(
 VERL = Rule(
     "FSDP807", "verl-strategy", "verl's strategy fsdp is FSDP1: fsdp2 takes its place, by hand"
 )
-RULES = (ACCELERATE, TRANSFORMERS, AXOLOTL, PLUGIN, FLAGS, LIGHTNING, VERL)
+MODEL = Rule(
+    "FSDP808",
+    "accelerate-model",
+    "a model that Accelerate shards by version 2 is prepared with its optimizer, and is no FSDP1",
+)
+RULES = (ACCELERATE, TRANSFORMERS, AXOLOTL, PLUGIN, FLAGS, LIGHTNING, VERL, MODEL)
 BY_CODE = {rule.code: rule for rule in RULES}

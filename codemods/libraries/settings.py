@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import ast
+import os
 from bisect import bisect
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.libraries import rules
-from fsdp_migrate.codemods.libraries.edits import edits_of
-from fsdp_migrate.codemods.libraries.rules import BY_CODE, LIGHTNING, PLUGIN, TRANSFORMERS
+from fsdp_migrate.codemods.libraries.rules import (
+    BY_CODE,
+    FLAGS,
+    LIGHTNING,
+    PLUGIN,
+    TRANSFORMERS,
+)
 from fsdp_migrate.codemods.rule import Found
+from fsdp_migrate.configuration.edits import edits_of
+from fsdp_migrate.configuration.launching import UNSURE, said_of
 from fsdp_migrate.configuration.reading import from_call, from_python
 from fsdp_migrate.configuration.sections import Section, flat_section, is_first, section_of
 from fsdp_migrate.configuration.table import STRATEGY, STRATEGY_OF_LIGHTNING, CPUOffload, options_of
@@ -25,12 +33,15 @@ from fsdp_migrate.configuration.tree import (
     Value,
     mappings,
 )
+from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.findings import Action
 
 RULES = rules.RULES
 
 _ENUMS = frozenset({"BackwardPrefetch", "FSDPOption", "ShardingStrategy", "StateDictType"})
 _FROM_ENVIRONMENT = "is FSDP1 unless FSDP_VERSION is 2 in the environment: pass fsdp_version=2"
+_SWITCH = "ACCELERATE_USE_FSDP"
 _LIGHTNING = ("lightning.", "lightning_fabric.", "pytorch_lightning.")
 
 
@@ -49,10 +60,44 @@ def find(context: Context) -> Iterator[Found]:
             if isinstance(default, ast.Constant) and options_of(default.value):
                 message = f"is FSDP1 by default: True there, and in fsdp_config: {STRATEGY}"
                 yield Found(TRANSFORMERS, field, Action.MANUAL, message)
+    yield from _of_environment(context)
     for literal in context.file.of(ast.Dict):
         keys = (key.value for key in literal.keys if isinstance(key, ast.Constant))
         if any(str(key).startswith("fsdp") for key in keys):
             yield from reader.section(literal)
+
+
+def _of_environment(context: Context) -> Iterator[Found]:
+    """Variables of Accelerate's that a program sets, for itself or what it starts."""
+    file = context.file
+    if _SWITCH not in file.text or "FSDP_VERSION" in file.text:
+        return  # without the switch nothing reads the others; with a version the program knows both
+    if reach_of(context.program).is_test(file.shown) or is_accelerates(context):
+        return
+    for place, name, value in _variables(file):
+        if isinstance(name, ast.Constant) and isinstance(name.value, str):
+            given = str(value.value) if isinstance(value, ast.Constant) else UNSURE
+            if said := said_of(name.value, given):
+                yield Found(FLAGS, place, Action.MANUAL, said)
+
+
+def is_accelerates(context: Context) -> bool:
+    """Whether a file is one of Accelerate itself."""
+    own = context.program.locate("accelerate.accelerator", context.file.folder)
+    return own is not None and str(context.file.path).startswith(os.path.dirname(own))
+
+
+def _variables(file: File) -> Iterator[tuple[ast.AST, ast.expr, ast.expr]]:
+    """What is set under a name: `env[name] = value`, `setdefault(name, value)`, `{name: value}`, `update(name=value)`."""
+    stored = ((each, each.targets[0], each.value) for each in file.of(ast.Assign))
+    yield from ((at, to.slice, value) for at, to, value in stored if isinstance(to, ast.Subscript))
+    calls = file.calls.get("setdefault", ())
+    yield from ((c, c.args[0], c.args[1]) for c in calls if len(c.args) == 2)
+    for literal in file.of(ast.Dict):
+        pairs = zip(literal.keys, literal.values, strict=True)
+        yield from ((key, key, value) for key, value in pairs if key is not None)
+    for call in (*file.calls.get("update", ()), *file.calls.get("dict", ())):
+        yield from ((each, ast.Constant(each.arg), each.value) for each in call.keywords)
 
 
 def _is_sharded(path: str, strategy: ast.keyword | None) -> bool:

@@ -30,10 +30,10 @@ def find(context: Context) -> Iterator[Found]:
     references = [node for node, name in context.references.items() if name == CLASS]
     if not references or not context.plain or _tells_both_apart(context):
         return
-    about = [n for n in references if _is_tested(context, n) or context.is_annotation(n)]
+    about = [n for n in references if is_tested(context, n) or context.is_annotation(n)]
     about += [node for node, name in context.quoted.items() if name == CLASS]
     free = all(context.means("FSDPModule", node, f"{TORCH}.FSDPModule") for node in about)
-    if not free or any(_is_tested(context, n) and _passes_over(context.file, n) for n in about):
+    if not free or any(is_tested(context, n) and _passes_over(context.file, n) for n in about):
         return
     for reference in about:
         yield Found(
@@ -121,7 +121,7 @@ def _passes_over(file: File, reference: ast.expr) -> bool:
     return False
 
 
-def _is_tested(context: Context, reference: ast.expr) -> bool:
+def is_tested(context: Context, reference: ast.expr) -> bool:
     """Whether a reference is among the classes of `isinstance`."""
     node: ast.AST = reference
     parent = context.file.parents[node]

@@ -91,7 +91,7 @@ def find(context: Context) -> Iterator[Found]:
         if isinstance(decided, Found):
             yield decided
         elif function(decided.call) in stay:
-            message = "stays as it is: another context of this function does"
+            message = "the runtime sets the type, as for another context of this function"
             yield Found(CONTEXT, decided.call, Action.RUNTIME, message)
         else:
             plain.append(decided)
@@ -157,8 +157,8 @@ def _decided(context: Context, attribute: ast.Attribute) -> _Plain | Found:
     except Unknown as reason:
         if is_local:
             return _raises(call)
-        because = f": {reason}" if str(reason) else ": the runtime sets the type"
-        message = f"stays as it is{because}"
+        because = f": {reason}" if str(reason) else ""
+        message = f"the runtime sets the type, of a model in any form{because}"
         return Found(CONTEXT, call, Action.RUNTIME, message)
 
 

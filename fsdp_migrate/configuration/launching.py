@@ -24,6 +24,12 @@ _SECOND = re.compile(r"(?i)fsdp[_-]version[=\"',\s-]+2\b|[\"']version[\"']\s*:\s
 _EXPORTED = re.compile(r"export(?<!\wexport)\s+FSDP_VERSION=[\"']?2")
 _STRATEGY = re.compile(r"=[\"']?(?:\$\{\w+:-[\"']?)?[fF][sS][dD][pP]\b(?![\w.])")
 _NAME = re.compile(r"[\w.]+$")
+# A value that only a run knows, as `$1` is in a script.
+UNSURE = "$"
+# What a program's own flags stand behind, in the last of several commands of a line.
+_SEPARATOR = re.compile(r"&&|[;|]")
+_SCRIPT = re.compile(r"[\w}]\.py\b|(?:^|\s)(?:-m|--module)[ \t]+(?!accelerate)\w")
+_OF_TRAINER = re.compile(rf"--fsdp[= \t]+[\"']?(?:{'|'.join(sorted(table.OPTIONS))})\b")
 _STRATEGIES = ("sharding_strategy", "reshard_after_forward")
 # Some word that only a script or a configuration for verl has.
 OF_VERL = re.compile(r"actor_rollout_ref|\bverl\b|ppo_m(?:ini|icro)_batch|param_offload")
@@ -53,11 +59,35 @@ def launches(text: str, is_script: bool = True) -> Iterator[Line]:
                         said = f"selects FSDP1 in verl: write {name[0]}=fsdp2"
                         yield Line(table.VERL, found.start() - len(name[0]), found.end(), said)
                 elif not _is_second(text, start, end, is_script):
-                    is_switch = found["flag"] in ("use_fsdp", "use-fsdp")
-                    said = "" if is_switch and "accelerate" not in text else _said(found)
+                    of_fsdp1 = "" if _is_own(found, text, start, end) else _said_of(found)
+                    is_switch = found["flag"] and _named(found) == "use_fsdp"
                     last = found.end("flag") if is_switch else found.end()
-                    if said:
-                        yield Line(table.FLAGS, found.start(), last, said)
+                    if of_fsdp1:
+                        yield Line(table.FLAGS, found.start(), last, of_fsdp1)
+
+
+def said_of(variable: str, value: str) -> str:
+    """What to write for a variable of the environment; "" where it is no setting of FSDP1."""
+    found = _FLAG.fullmatch(f"{variable}={value}")
+    return _said_of(found) if found and found["flag"] is None else ""
+
+
+def _said_of(found: re.Match[str]) -> str:
+    value = (found["value"] or found["set"] or "").strip("\"'")
+    return _said(_named(found), value, is_flag=found["flag"] is not None)
+
+
+def _is_own(found: re.Match[str], text: str, start: int, end: int) -> bool:
+    """Whether a flag is the program's own, though it is called like Accelerate's, or a variable one of the script alone."""
+    if found["flag"] is None:
+        name = found[0].partition("=")[0]
+        return re.search(rf"\$\{{?{name}\b", text) is not None
+    if _named(found) == "fsdp":
+        return False
+    if _named(found) in table.MOVED:
+        return not _OF_TRAINER.search(text, start, end)
+    before = _SEPARATOR.split(text[start : found.start()])[-1]
+    return "accelerate" not in text or _SCRIPT.search(before) is not None
 
 
 def _is_strategy(name: str, text: str) -> bool:
@@ -84,16 +114,21 @@ def _commands(text: str) -> Iterator[tuple[int, int]]:
         yield start, end
 
 
-def _said(found: re.Match[str]) -> str:
-    """What to write for a flag or a variable; "" where FSDP2 has the same."""
+def _named(found: re.Match[str]) -> str:
+    """A flag's or a variable's name without its prefix."""
     name = (found["flag"] or found[0].partition("=")[0].removeprefix("ACCELERATE_")).lower()
-    value = (found["value"] or found["set"] or "").strip("\"'")
-    name = name.replace("-", "_").removeprefix("fsdp_")
-    version = _setting(found, "version", "2")
+    return name.replace("-", "_").removeprefix("fsdp_")
+
+
+def _said(name: str, value: str, *, is_flag: bool) -> str:
+    """What to write for a flag or a variable; "" where FSDP2 has the same."""
+    version = _setting(is_flag, "version", "2")
+    if name in table.MOVED and is_flag:
+        return f"goes into fsdp_config as {name}: TrainingArguments has no such flag any more"
     if name in table.REMOVED:
         return f"leave it out: {table.REMOVED[name]}"
     if name == "use_fsdp":
-        kept = _setting(found, "state_dict_type", "FULL_STATE_DICT")
+        kept = _setting(is_flag, "state_dict_type", "FULL_STATE_DICT")
         said = f"FSDP1 by default: add {version}, and {kept} if no type is set"
         return "" if value.lower() in ("false", "0") else said
     if name == "version":
@@ -107,14 +142,14 @@ def _said(found: re.Match[str]) -> str:
     said = f"{table.STRATEGY}, in fsdp_config" if name == "fsdp" else table.STRATEGY
     if strategies and name != "fsdp":
         freed = str(table.reshards(strategies[0])).lower()
-        said = f"write {_setting(found, 'reshard_after_forward', freed)}, with {version}"
+        said = f"write {_setting(is_flag, 'reshard_after_forward', freed)}, with {version}"
     said += ", with cpu_offload" if "offload" in words else ""
     if any(strategy.startswith("HYBRID") for strategy in strategies):
-        said += f", and a parallelism_config: {table.SIZES}"
+        said += f", and a parallelism_config, or it shards over all nodes: {table.SIZES}"
     is_unknown = bool(value) and name == "sharding_strategy"
     return said if strategies or is_unknown or (words and name == "fsdp") else ""
 
 
-def _setting(found: re.Match[str], name: str, value: str) -> str:
+def _setting(is_flag: bool, name: str, value: str) -> str:
     """A setting of FSDP2 as a flag or a variable, like what was found."""
-    return f"--fsdp_{name} {value}" if found["flag"] else f"FSDP_{name.upper()}={value}"
+    return f"--fsdp_{name} {value}" if is_flag else f"FSDP_{name.upper()}={value}"

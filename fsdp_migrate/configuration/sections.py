@@ -36,6 +36,17 @@ def sections(root: Value) -> Iterator[Section]:
             yield section
 
 
+def sets_fsdp(root: Value) -> bool:
+    """Whether a tree makes Accelerate, or transformers or axolotl by it, shard: as a section does, or by version 2."""
+    is_second = any(
+        each.data("distributed_type") == "FSDP"
+        or each.data("fsdp") is True
+        or each.key("fsdp_version")
+        for each in mappings(root)
+    )
+    return is_second or next(sections(root), None) is not None
+
+
 def section_of(home: Mapping) -> Section | None:
     """The section that a mapping is, if it sets FSDP1: not version 2, and not another framework's `fsdp_config`."""
     entry = home.get("fsdp_config")

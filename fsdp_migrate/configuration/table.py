@@ -20,12 +20,14 @@ OPTIONS = frozenset({"auto_wrap", "offload", *(name.lower() for name in STRATEGI
 REMOVED = {
     "backward_prefetch": "FSDP2 always gathers the next unit early in the backward",
     "backward_prefetch_policy": "nothing reads it, and FSDP2 always gathers the next unit early",
-    "forward_prefetch": "Accelerate refuses it with FSDP2, even when it is False",
+    "forward_prefetch": "with FSDP2 Accelerate's plugin refuses it, even False, and nothing else reads it",
     "limit_all_gathers": "FSDP2 has no such limit to set",
     "param_init_fn": "nothing calls it under FSDP2",
-    "sync_module_states": "with FSDP2, Accelerate loads rank 0's weights itself",
+    "sync_module_states": "FSDP2 takes rank 0's weights under cpu_ram_efficient_loading; else load or seed them alike",
     "use_orig_params": "FSDP2 always keeps the original parameters",
 }
+# Arguments of TrainingArguments, with the prefix `fsdp_`, that moved into `fsdp_config`.
+MOVED = ("transformer_layer_cls_to_wrap", "min_num_params")
 KEPT = frozenset(
     """activation_checkpointing activation_checkpointing_offload auto_wrap_policy cpu_offload cpu_offload_pin_memory
     cpu_ram_efficient_loading final_state_dict_type ignored_modules min_num_params mixed_precision_policy offload_params

@@ -18,8 +18,7 @@ from fsdp_migrate.configuration.tree import (
     Replace,
 )
 
-# Arguments of TrainingArguments that moved into `fsdp_config`.
-_MOVED = ("fsdp_transformer_layer_cls_to_wrap", "fsdp_min_num_params")
+_MOVED = tuple(f"fsdp_{name}" for name in table.MOVED)
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,12 @@ class _Translation:
                 self.added[key] = table.reshards(strategy or "FULL_SHARD")
         elif strategy is not None:
             value = table.reshards(strategy)
-            self.say(Replace(entry, key, value), f"becomes {key} {str(value).lower()}")
+            on_one = (
+                "; launched on several nodes, it needs a parallelism_config, or shards over all"
+            )
+            alone = strategy.startswith("HYBRID") and self.home.data("num_machines") == 1
+            said = f"becomes {key} {_shown(value)}{on_one if alone else ''}"
+            self.say(Replace(entry, key, value), said)
             if other is not None and other is not entry:
                 self.say(Remove(other), "is removed: Accelerate takes the strategy instead")
 

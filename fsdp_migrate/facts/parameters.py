@@ -238,7 +238,7 @@ class Taken:
                     yield call.args[0]
 
     def _stored(self, attribute: ast.Attribute, file: File) -> Iterator[ast.expr]:
-        """What the class around sets an attribute of `self` to."""
+        """What the class around sets an attribute of `self` to, or returns as a property."""
         cls = file.enclosing_class(attribute)
         if cls is None or getattr(attribute.value, "id", "") != "self":
             return
@@ -246,6 +246,10 @@ class Taken:
             statement = file.parents[store]
             if isinstance(statement, ast.Assign) and file.enclosing_class(store) is cls:
                 yield statement.value
+        for returned in file.of(ast.Return):
+            if returned.value is not None and file.function(returned) in cls.body:
+                if getattr(file.function(returned), "name", "") == attribute.attr:
+                    yield returned.value
 
 
 def loop_of(file: File, name: ast.Name) -> tuple[ast.expr, ast.expr] | None:

@@ -62,6 +62,7 @@ class Program:
         files: those that mention FSDP, or take a norm over ranks, parsed.
         paths: all Python files of the run.
         read: parses one more of them; None if that fails.
+        is_set: whether a configuration beside them makes Accelerate shard by FSDP.
 
     Attributes:
         paths: the paths of all files, each once.
@@ -70,9 +71,14 @@ class Program:
     """
 
     def __init__(
-        self, files: Iterable[File], paths: Iterable[Path] = (), read: Read | None = None
+        self,
+        files: Iterable[File],
+        paths: Iterable[Path] = (),
+        read: Read | None = None,
+        is_set: bool = False,
     ) -> None:
         self.files = list(files)
+        self.is_set = is_set
         self._read = read
         self._loaded: dict[str, File | None] = {str(file.path): file for file in self.files}
         self.paths = list(dict.fromkeys([*self._loaded, *(str(path) for path in paths)]))

@@ -186,3 +186,34 @@ def test_where_inputs_are_cast_is_said(flag: str, where: str, tmp_path: Path) ->
     given = f"mixed_precision=MixedPrecision(torch.bfloat16, {flag})"
     found = analysed(tmp_path, f"{HEAD}model = FSDP(nn.Linear(2, 2), {given})\n").findings
     assert any(f"inputs are cast {where}, as in FSDP1" in each.message for each in found)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("CPUOffload(True)", "becomes CPUOffloadPolicy() in every unit"),
+        ("CPUOffload(flag)", "becomes CPUOffloadPolicy() in every unit, where its flag is set"),
+        ("False", "nothing is offloaded, as by default"),
+        ("read()", "the runtime reads it: CPUOffloadPolicy() if its flag is set, else nothing is offloaded"),
+    ],
+)  # fmt: skip
+def test_offloading_is_said_with_its_condition(given: str, said: str, tmp_path: Path) -> None:
+    found = analysed(
+        tmp_path, f"{HEAD}model = FSDP(nn.Linear(2, 2), cpu_offload={given})\n"
+    ).findings
+    assert [each.message for each in found if each.code == "FSDP201"] == [said]
+
+
+def test_a_context_that_stays_is_not_said_to_be_on_the_bridge(tmp_path: Path) -> None:
+    text = """\
+def save(trainer, kind):
+    with FSDP.state_dict_type(trainer.model, kind):
+        trainer.save_model()
+    return isinstance(trainer.model, torch.distributed.fsdp.FullyShardedDataParallel)
+"""
+    found = analysed(tmp_path, f"{HEAD}{text}").findings
+    assert not any("bridge" in each.message for each in found)
+    assert any(
+        each.message.startswith("the runtime sets the type, of a model in any form")
+        for each in found
+    )

@@ -111,7 +111,7 @@ fsdp_config:
     Shape("SHARD_GRAD_OP", _with_strategy("SHARD_GRAD_OP"), _resharding("false")),
     Shape("NO_SHARD", _with_strategy("NO_SHARD"), _UNSHARDED),
     Shape("HYBRID_SHARD, two nodes", _with_strategy("HYBRID_SHARD", 2, 8), _hybrid("true")),
-    Shape("HYBRID_SHARD, one node", _with_strategy("HYBRID_SHARD"), _resharding("true")),
+    Shape("HYBRID_SHARD, one node", _with_strategy("HYBRID_SHARD"), _resharding("true"), says="launched on several nodes"),
     Shape(
         "HYBRID_SHARD, nodes not known",
         "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: HYBRID_SHARD}\nnum_processes: 8\n",

@@ -10,6 +10,7 @@ from fsdp_migrate.cli import exit_code
 from fsdp_migrate.discover import discover
 from fsdp_migrate.engine import analyse, analyse_source
 from fsdp_migrate.findings import Action
+from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
 
 MESH = "dp_replicate_size is the number of nodes"
@@ -37,7 +38,7 @@ def said(text: str, name: str = "run.sh") -> list[str]:
         ),
         (
             "accelerate launch --use_fsdp \\\n  --fsdp_sharding_strategy=4 \\\n  --fsdp_use_orig_params true a.py",
-            ["add --fsdp_version 2", f"a parallelism_config: {MESH}", "leave it out"],
+            ["add --fsdp_version 2", f"a parallelism_config, or it shards over all nodes: {MESH}", "leave it out"],
         ),
         ("accelerate launch --fsdp_version 1 train.py", ["write 2"]),
         ("accelerate launch --fsdp_reshard_after_forward SHARD_GRAD_OP a.py", ["--fsdp_reshard_after_forward false, with"]),
@@ -45,6 +46,12 @@ def said(text: str, name: str = "run.sh") -> list[str]:
         ("accelerate launch --use_fsdp --fsdp_sharding_strategy no_shard a.py", ["add", "DistributedDataParallel"]),
         ('torchrun train.py --fsdp "shard_grad_op auto_wrap offload"', ["in fsdp_config, with cpu_offload"]),
         ("torchrun train.py --fsdp hybrid_shard", [MESH]),
+        (
+            "torchrun train.py --fsdp 'full_shard auto_wrap' --fsdp_transformer_layer_cls_to_wrap GPT2Block",
+            ["in fsdp_config", "goes into fsdp_config as transformer_layer_cls_to_wrap"],
+        ),
+        ("accelerate launch --use_fsdp --fsdp_transformer_layer_cls_to_wrap GPT2Block a.py", ["add --fsdp_version 2"]),
+        ("FSDP_SYNC_MODULE_STATES=true python train.py", ["under cpu_ram_efficient_loading; else"]),
         ("torchrun train.py --fsdp no_shard", ["DistributedDataParallel"]),
         ("python -m verl.trainer critic.strategy=fsdp", ["critic.strategy=fsdp2"]),
         ("kind=fsdp; python -m verl.trainer actor.fsdp_config.strategy=$kind", ["verl: write kind=fsdp2"]),
@@ -63,6 +70,9 @@ def test_a_command_is_answered_with_what_to_write(command: str, expected: list[s
         "# accelerate launch --use_fsdp\n",
         "torchrun own.py --use_fsdp --fsdp-sharding FULL_SHARD\n",
         "accelerate launch --use-fsdp --fsdp-version 2 train.py\n",
+        "accelerate launch train.py --fsdp_sharding_strategy FULL_SHARD\n",
+        "torchrun own.py --fsdp_sharding_strategy FULL_SHARD --fsdp_min_num_params 10\n",
+        "FSDP_SHARDING_STRATEGY=FULL_SHARD\npython own.py --how $FSDP_SHARDING_STRATEGY\n",
         "kind=fsdp; python -m verl.trainer --backend $kind engine=fsdp\n",
         "torchrun train.py  # or with --fsdp full_shard\n",
         "accelerate launch --use_fsdp --fsdp_version 2 train.py\n",
@@ -148,3 +158,29 @@ def test_a_strategy_by_name_is_one_of_a_framework(text: str, expected: str) -> N
 def test_a_script_is_known_by_its_ending_or_its_first_line(name: str, first: str) -> None:
     (found,) = said(f"{first}\nfor x in a; do accelerate launch --use_fsdp train.py; done\n", name)
     assert "FSDP1 by default" in found
+
+
+def test_a_check_lists_a_name_that_is_only_tested_for(tmp_path: Path) -> None:
+    code = "import torch\n\nassert isinstance(model, torch.distributed.fsdp.FullyShardedDataParallel)\n"
+    (tmp_path / "train.py").write_text(code)
+    found = analyse(discover([tmp_path]), Options(only_checks=True)).findings
+    assert [each.code for each in found] == ["FSDP007"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n",
+        "output_dir: out\nfsdp: true\nfsdp_config:\n  version: 2\n",
+        "base_model: gpt2\nfsdp_version: 2\nfsdp_config:\n  offload_params: true\n",
+        "base_model: gpt2\nfsdp:\n  - full_shard\n",
+    ],
+)
+def test_programs_are_looked_at_beside_settings_of_either_version(
+    settings: str, tmp_path: Path
+) -> None:
+    code = "import torch\nfrom accelerate import Accelerator\n\nmodel = Accelerator().prepare(torch.nn.Linear(2, 2))\n"
+    (tmp_path / "train.py").write_text(f"{code}model(batch).sum().backward()\n")
+    assert not [each.code for each in analyse(discover([tmp_path])).findings]
+    (tmp_path / "settings.yaml").write_text(settings)
+    assert "FSDP808" in [each.code for each in analyse(discover([tmp_path])).findings]

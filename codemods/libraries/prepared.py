@@ -1,0 +1,155 @@
+"""Models that Accelerate shards: what code does with them, where the settings beside it become version 2.
+
+The rules for a model that the program shards itself look at them too. Of the rest, Accelerate 1.15 itself says what holds
+(`Accelerator.prepare`, `prepare_model`); its model is a plain one of `fully_shard`, on which nothing answers for FSDP1.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from copy import copy
+from typing import cast
+
+from fsdp_migrate.codemods.context import Context, keyword
+from fsdp_migrate.codemods.libraries.rules import MODEL
+from fsdp_migrate.codemods.libraries.settings import is_accelerates
+from fsdp_migrate.codemods.rule import Found, Rule
+from fsdp_migrate.codemods.uses.classes import find as of_classes
+from fsdp_migrate.codemods.uses.classes import is_tested
+from fsdp_migrate.codemods.uses.training import CLIP, NO_SYNC
+from fsdp_migrate.facts.names import CLASS
+from fsdp_migrate.facts.prepared import Prepared, prepared_of
+from fsdp_migrate.facts.reach import reach_of
+from fsdp_migrate.facts.reached import is_for_others
+from fsdp_migrate.findings import Action
+
+RULES: tuple[Rule, ...] = ()  # listed with those of settings
+
+_PYTHON = (
+    r"FullyShardedDataParallelPlugin\(|ACCELERATE_USE_FSDP|"
+    r"\bfsdp[\"']?\s*[=:]\s*\[?[\"'](?:full|shard|hybrid|auto|offload)"
+)
+_FROZEN = "of one without an optimizer, prepare_model(m, evaluation_mode=True) keeps it whole, fully_shard shards it"
+_TOGETHER = (
+    f"raises under FSDP2: a model and its optimizer go through one call of prepare(); {_FROZEN}"
+)
+_ONE = f"raises under FSDP2: one call of prepare() takes one model, with its optimizer; {_FROZEN}"
+_STATES = (
+    "gives DTensors, where FSDP1 gave whole tensors: accelerator.get_state_dict(model) still does"
+)
+_NORM = (
+    "fails on the DTensor that accelerator.clip_grad_norm_ returns under FSDP2: take norm.item()"
+)
+_TEST = "is False for a model that Accelerate shards by FSDP2: test for FSDPModule, too"
+_GONE = "raises AttributeError on a model that Accelerate shards by FSDP2: {}"
+# What FSDP1's class has and `FSDPModule` has not.
+_MISSING: dict[str, tuple[Rule, str]] = {
+    "clip_grad_norm_": (CLIP, "accelerator.clip_grad_norm_(model.parameters(), limit)"),
+    "no_sync": (NO_SYNC, "accelerator.no_sync(model)"),
+    "module": (MODEL, "accelerator.unwrap_model(model)"),
+    "sharding_strategy": (MODEL, "accelerator.state.fsdp_plugin says how it shards"),
+} | dict.fromkeys(
+    ("check_is_root", "compute_device", "limit_all_gathers", "process_group", "training_state"),
+    (MODEL, "FSDP2 has no such attribute"),
+)
+
+
+def find(context: Context) -> Iterator[Found]:
+    """What Accelerate refuses, what its models do not answer, and what the other rules say of them."""
+    if not _is_concerned(context):
+        return
+    sharded = copy(context)
+    sharded.models = prepared_of(context.program)
+    yield from _prepared(sharded)
+    yield from _asked(sharded)
+    yield from _norms(sharded)
+    yield from _tested(sharded)
+    from fsdp_migrate.codemods.registry import CODEMODS, asked  # which ask this module
+
+    others = [each for each in CODEMODS if not each.startswith("left.") or each in _BY_NAME]
+    for codemod in asked(sharded, but=others):
+        found = codemod.find(sharded)
+        yield from (each for each in found if not is_for_others(context.file, each.node))
+
+
+def _is_concerned(context: Context) -> bool:
+    """Whether Accelerate shards what a file trains: not for a test that sets nothing, for inference, in Accelerate itself."""
+    program, file, reach = context.program, context.file, reach_of(context.program)
+    sets = re.search(_PYTHON, file.text)
+    if not (program.is_set or program.has(_PYTHON)) or is_accelerates(context):
+        return False
+    if sets or reach.is_test(file.shown) or not prepared_of(program).shards(file):
+        return bool(sets)
+    trains = "optim" in file.text or "backward(" in file.text
+    return trains or not reach.is_start(str(file.path))
+
+
+# These know no models.
+_BY_NAME = ("left.dynamic_names", "left.private_names", "left.module_names")
+
+
+def _prepared(context: Context) -> Iterator[Found]:
+    """Calls of `prepare` and `prepare_model` that raise under FSDP2."""
+    models, file = cast(Prepared, context.models), context.file
+    for call in file.calls.get("prepare", ()):
+        if not models.is_prepare(call, file) or is_for_others(file, call):
+            continue
+        kinds = [models.kind(each, file) for each in call.args]
+        apart = {*kinds} & {"model", "optimizer"}
+        message = _ONE if kinds.count("model") > 1 else _TOGETHER
+        if kinds.count("model") > 1 or (len(apart) == 1 and "" not in kinds):
+            yield Found(MODEL, call, Action.MANUAL, message, f"{context.source(call.func)}(...)")
+    for call in file.calls.get("prepare_model", ()):
+        whole = keyword(call, "evaluation_mode", 2)
+        if models.is_constructor(call, file) and getattr(whole, "value", None) is not True:
+            yield Found(MODEL, call, Action.MANUAL, _TOGETHER)
+
+
+def _asked(context: Context) -> Iterator[Found]:
+    """Attributes of FSDP1's class, and state dicts, of such models."""
+    file = context.file
+    for name, (rule, way) in _MISSING.items():
+        for attribute in file.attributes.get(name, ()):
+            is_read = isinstance(attribute.ctx, ast.Load) and not is_for_others(file, attribute)
+            if is_read and context.can_be_model(attribute.value):
+                yield Found(rule, attribute, Action.MANUAL, _GONE.format(way))
+    for call in file.calls.get("state_dict", ()):
+        owner = getattr(call.func, "value", None)
+        if owner is None or not context.can_be_model(owner) or is_for_others(file, call):
+            continue
+        withs = (each for each in file.ancestors(call) if isinstance(each, ast.With))
+        items = (context.source(item.context_expr) for each in withs for item in each.items)
+        if not any("state_dict_type" in each or "summon_full" in each for each in items):
+            yield Found(MODEL, call, Action.MANUAL, _STATES)
+
+
+def _norms(context: Context) -> Iterator[Found]:
+    """Uses of the norm that `accelerator.clip_grad_norm_` returns which DTensors refuse."""
+    file, models = context.file, cast(Prepared, context.models)
+    for call in file.calls.get("clip_grad_norm_", ()):
+        statement = file.statement(call)
+        target = getattr(statement, "targets", [None])[0]
+        if isinstance(target, ast.Name) and models.takes(call, file, "clip_grad_norm_"):
+            for read in file.reads(target):
+                for around in file.ancestors(read):
+                    if getattr(around, "attr", "") in ("item", "full_tensor") or isinstance(
+                        around, ast.stmt
+                    ):
+                        break
+                    if getattr(around, "attr", "") in ("numpy", "tolist") or getattr(
+                        around, "format_spec", None
+                    ):
+                        yield Found(MODEL, read, Action.MANUAL, _NORM)
+                        break
+
+
+def _tested(context: Context) -> Iterator[Found]:
+    """Tests for FSDP1's class that stay; the others become tests for `FSDPModule`."""
+    rewritten = {found.node for found in of_classes(context)}
+    for reference, name in context.references.items():
+        if name == CLASS and reference not in rewritten and is_tested(context, reference):
+            test = next(n for n in context.file.ancestors(reference) if isinstance(n, ast.Call))
+            if context.can_be_model(test.args[0]) and not is_for_others(context.file, test):
+                yield Found(MODEL, test, Action.MANUAL, _TEST)

@@ -1,0 +1,189 @@
+"""Which expressions hold a model that Accelerate prepared, by a program's own call or by transformers' Trainer."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cached_property
+
+from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.facts.models import Models, is_module
+from fsdp_migrate.facts.program import Definition, External, Program
+from fsdp_migrate.facts.reach import reach_of
+from fsdp_migrate.facts.scopes import Assigned, Parameter
+from fsdp_migrate.facts.values import element, reaching
+
+_USES = re.compile(r"\bAccelerator\b|accelerator\.|Trainer\)\s*:|\btransformers\.Trainer\b")
+# Methods of an accelerator that are given a model which it has prepared.
+_TAKING = ("accumulate", "clip_grad_norm_", "get_state_dict", "no_sync", "unwrap_model")
+_TRAINING = ("compute_loss", "training_step", "prediction_step")
+# An argument of `prepare` by its name, where the program does not show what it is.
+_OPTIMIZER = re.compile(r"optim|(^|_)opt($|_|s$)")
+_OTHER = re.compile(r"sched|loader|data|iter|token|process|sampler|collat|batch|samples|state")
+_MODEL = re.compile(
+    r"(^|_)ref|model|policy|critic|actor|net($|_)|unet|vae|coder|module|former|head|generator|discriminator"
+)
+
+
+class Prepared(Models):
+    """The models that Accelerate shards: results of `prepare`, what its methods are given, and the model of a Trainer."""
+
+    def shards(self, file: File | None = None) -> bool:
+        """Whether a file belongs to a program that trains such models, or mentions FSDP: an import may lead to it unseen."""
+        if file is None:
+            return bool(self._sharding)
+        return str(file.path) in self._sharding or "fsdp" in file.text.lower()
+
+    @cached_property
+    def _sharding(self) -> set[str]:
+        reach, found = reach_of(self.program), set[str]()
+        for file in self.program.files:
+            if str(file.path) not in found and _USES.search(file.text):
+                found.update(each for each in reach.of(file.path) if not reach.is_test(each))
+                found.add(str(file.path))
+        return found
+
+    def constructors(self, file: File) -> list[ast.Call]:
+        """None: which arguments FSDP1 has here, no call in Python says."""
+        return []
+
+    def is_constructor(self, call: ast.Call, file: File) -> bool:
+        """Whether a call prepares one model and nothing else."""
+        return self.takes(call, file, "prepare_model") or (
+            self.is_prepare(call, file) and len(call.args) == 1 and self._is_a_model(call, 0, file)
+        )
+
+    def is_prepare(self, call: ast.Call, file: File) -> bool:
+        """Whether a call is of an accelerator's `prepare`."""
+        return self.takes(call, file, "prepare")
+
+    def kind(self, argument: ast.expr, file: File) -> str:
+        """What an argument of `prepare` is: a model, an optimizer, other, or "" if that is not known."""
+        values = [argument]
+        if isinstance(argument, ast.Name):
+            own = [b for b in file.bindings(argument) if isinstance(b, Assigned)]
+            made = (element(each) or each.value for each in reaching(file, own, argument))
+            values += [value for value in made if isinstance(value, ast.Call)]
+        for value in reversed(values):
+            if isinstance(value, ast.Call) and (found := self._kind_of_call(value, file)):
+                return found
+        name = (last_name(argument) or last_name(getattr(argument, "func", None))).lower()
+        kinds = {"optimizer": _OPTIMIZER, "other": _OTHER, "model": _MODEL}
+        return next((kind for kind, pattern in kinds.items() if pattern.search(name)), "")
+
+    def _kind_of_call(self, call: ast.Call, file: File) -> str:
+        name, paths = last_name(call.func), self.program.dotted(call.func, file)
+        if any(path.startswith("torch.optim.") for path in paths):
+            return "other" if "lr_scheduler" in "".join(paths) else "optimizer"
+        if any(path.startswith("torch.nn.") for path in paths):
+            return "model"
+        made = self.program.definition(call.func, file)
+        if (
+            made is not None
+            and isinstance(made.node, ast.ClassDef)
+            and is_module(self.program, made)
+        ):
+            return "model"
+        return "other" if name == "DataLoader" else ""
+
+    def takes(self, call: ast.Call, file: File, *methods: str) -> bool:
+        """Whether a call is of one of an accelerator's methods."""
+        function = call.func
+        if not isinstance(function, ast.Attribute) or function.attr not in methods:
+            return False
+        owner = function.value
+        made = (
+            owner.func if isinstance(owner, ast.Call) else owner
+        )  # `Accelerator().prepare(model)`
+        if last_name(made).lower().endswith("accelerator"):
+            return True
+        found = file.variable(owner)
+        return found is not None and any(
+            isinstance(each.value, ast.Call) and last_name(each.value.func).endswith("Accelerator")
+            for each in found.assigned
+        )
+
+    def _is_a_model(self, call: ast.Call, place: int, file: File) -> bool:
+        return place < len(call.args) and self.kind(call.args[place], file) == "model"
+
+    def _made_by(self, call: ast.Call, file: File, path: tuple[int, ...] = ()) -> bool | None:
+        if path and self.is_prepare(call, file):
+            return self._is_a_model(call, path[0], file)
+        return super()._made_by(call, file, path)
+
+    def _named(self, name: ast.Name, file: File) -> bool | None:
+        function = file.function(name)
+        given = {
+            ast.unparse(each) for each in self._given_to(file) if file.function(each) is function
+        }
+        is_parameter = any(isinstance(each, Parameter) for each in file.bindings(name))
+        if is_parameter and function is not None and name.id == "model":
+            if function.name in _TRAINING and self._is_trainer(file.enclosing_class(name), file):
+                return True
+        return (is_parameter and name.id in given) or super()._named(name, file)
+
+    def _kept(self, attribute: ast.Attribute, file: File) -> bool | None:
+        own = getattr(attribute.value, "id", "") == "self"
+        function = file.function(attribute)
+        if own and getattr(function, "name", "") == "__init__":
+            return super()._kept(attribute, file)  # maybe not prepared yet
+        if attribute.attr in ("model", "model_wrapped"):
+            cls = file.enclosing_class(attribute)
+            if self._is_trainer(cls, file) if own else self._is_trainers(attribute.value, file):
+                return True
+        is_given = own and "accelerator" in file.text and attribute.attr in self._attributes
+        return is_given or super()._kept(attribute, file)
+
+    def _given_to(self, file: File) -> Iterator[ast.expr]:
+        """The models that a file gives to methods of an accelerator which take prepared ones."""
+        for name in _TAKING:
+            for call in file.calls.get(name, ()):
+                if call.args and self.takes(call, file, name):
+                    given = call.args[0]
+                    if isinstance(given, ast.Call):  # model.parameters()
+                        given = getattr(given.func, "value", given)
+                    if self.kind(given, file) != "optimizer":
+                        yield given
+
+    @cached_property
+    def _attributes(self) -> set[str]:
+        """The attributes of `self` that are given to an accelerator as prepared models."""
+        given = (each for file in self.program.files for each in self._given_to(file))
+        return {
+            each.attr
+            for each in given
+            if isinstance(each, ast.Attribute) and getattr(each.value, "id", "") == "self"
+        }
+
+    def _is_trainer(self, cls: ast.ClassDef | None, file: File) -> bool:
+        """Whether a class extends a Trainer of transformers."""
+        above = self.program.classes_above(Definition(file, cls)) if cls else ()
+        return any(isinstance(each, External) and _is_of_trainer(each.dotted) for each in above)
+
+    def _is_trainers(self, owner: ast.expr, file: File) -> bool:
+        """Whether an expression is a Trainer of transformers, by what makes it, or by its annotation."""
+        found = file.variable(owner)
+        makers = [each.value for each in found.assigned] if found else []
+        classes = [each.func for each in makers if isinstance(each, ast.Call)]
+        annotated = (
+            b.argument.annotation for b in file.bindings(owner) if isinstance(b, Parameter)
+        )
+        classes += [each for each in annotated if isinstance(each, ast.expr)]
+        for cls in classes:
+            if any(map(_is_of_trainer, self.program.dotted(cls, file))):
+                return True
+            made = self.program.definition(cls, file)
+            if made is not None and isinstance(made.node, ast.ClassDef):
+                if self._is_trainer(made.node, made.file):
+                    return True
+        return False
+
+
+def prepared_of(program: Program) -> Prepared:
+    """The models of a program that Accelerate prepares."""
+    return program.once(Prepared)
+
+
+def _is_of_trainer(dotted: str) -> bool:
+    return dotted.startswith(("transformers.", "trl.")) and dotted.endswith("Trainer")
