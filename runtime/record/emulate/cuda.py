@@ -120,11 +120,9 @@ def _memory_functions(cuda: Any) -> None:
 
 
 def _index(device: Any, default: int) -> int:
-    """The index in the name of a device; a `torch.device` has none, as it is the CPU."""
-    if isinstance(device, str):
-        device = device.partition(":")[2]
-        return int(device) if device else default
-    return device if isinstance(device, int) else default
+    if not isinstance(device, int):
+        device = str(device).partition(":")[2]
+    return int(device) if device != "" else default
 
 
 class _Zeros(OrderedDict[str, int]):
