@@ -25,7 +25,7 @@ from fsdp_migrate.verify import (
     sources,
     start,
 )
-from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
+from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.folders import Program
 from fsdp_migrate.verify.judge import check_migrated, check_original, judge
 from fsdp_migrate.verify.options import Launcher, Options, Recording
@@ -76,29 +76,28 @@ class Pair:
         """Run both in copies below `folder` and compare them; where they differ, look why."""
         how = self.how
         before, after, notes = self._programs(folder)
-        if how.nodes is not None:
-            how.nodes.check()
-            if launch.choose(how.launcher, before.script) is not Launcher.TORCHRUN:
-                raise Unverifiable("a program that starts its own processes runs on one node")
         notes = _stray_arguments(before, how) + notes
-        texts = sources.read(before, after)
+        changed = sources.changed(before, after)
         old, new = outputs.files(before.root), outputs.files(after.root)
         one, recording = self._run_original(before, folder)
         check_original(one)
         saved = start.read(one).save(folder / "start.pt")
         other = self._run(after, replace(recording, start=saved), folder)
         how.progress("comparing")
-        idle = check_migrated(other, texts)
+        idle = check_migrated(other, changed)
         verdict = judge(one, other, how.tolerance, recording)
         found = outputs.compare(
-            outputs.checkpoints(before.root, old), outputs.checkpoints(after.root, new), verdict
+            outputs.checkpoints(before.root, old),
+            outputs.checkpoints(after.root, new),
+            one.steps + 1,
+            verdict.tolerance,
+            verdict.max_abs_param_diff or 0.0,
         )
         verdict = verdict.also(found.differences)
         verdict = replace(
             verdict,
             uncompared=[*idle, *found.notes, *verdict.uncompared, *_never(found.compared, verdict)],
             notes=notes + verdict.notes + _ranks_started(one, how),
-            sources=texts,
             quirks=quirks.read(other, after.root),
             environment=launch.describe(how, before),
         )
@@ -117,21 +116,20 @@ class Pair:
     def _explained(self, verdict: Verdict, recording: Recording, folder: Path) -> Verdict:
         """The verdict after further runs where they are needed: the original against itself, both from the same values."""
         how = self.how
-        if how.repeat or (how.repeat is None and not verdict.equal):
+        odd = not verdict.equal or not all(line.cause for line in verdict.printed)
+        if how.repeat or (how.repeat is None and odd):
             how.progress("the original program once more, against itself")
             before, _, _ = self._programs(folder / "control")
-            again = replace(self, how=how.again("control"))
-            twin = again._run(before, recording, folder / "control")
+            twin = self._run(before, recording, folder / "control")
             control = judge(verdict.original, twin, how.tolerance, recording)
-            verdict = replace(verdict.without(control), control=control)
+            verdict = verdict.without(control)
         first = verdict.first
         begun = folder / "start.pt"
         if begun.exists() and verdict.deterministic and first and first.what in _BEGINNINGS:
             how.progress("both from the same first values")
             _, after, _ = self._programs(folder / "aligned")
             same = replace(recording, align=True, start=begun)
-            again = replace(self, how=how.again("aligned"))
-            other = again._run(after, same, folder / "aligned")
+            other = self._run(after, same, folder / "aligned")
             if judge(verdict.original, other, how.tolerance, same).equal:
                 return replace(verdict, causes=[causes.aligned(verdict.causes[0])])
         return verdict
@@ -187,10 +185,10 @@ def _stray_arguments(program: Program, how: Options) -> list[str]:
 
 def _ranks_started(run: records.Run, how: Options) -> list[str]:
     """A note where a program starts another number of ranks than was asked for."""
-    started, asked = len(run.ranks), how.ranks * (how.nodes.count if how.nodes else 1)
-    if started == asked:
+    started = len(run.ranks)
+    if started == how.ranks:
         return []
-    return [f"the program starts its ranks itself: {started}, not the {asked} asked for"]
+    return [f"the program starts its ranks itself: {started}, not the {how.ranks} asked for"]
 
 
 def run_program(
@@ -214,13 +212,6 @@ def run_program(
     try:
         failures.check(scene)
     except ProgramFailed as failure:
-        if how.nodes is not None:
-            how.nodes.share(program.name, place / "records", failure.reason)
         raise emulation.explain(failure, bool(recording.emulate)) from None
-    if how.nodes is not None:
-        how.nodes.share(program.name, place / "records")
-        shared = how.nodes.meet(program.name, how.timeout)
-        ranks = (rank for one in shared for rank in records.read_ranks(one))
-        found = sorted(ranks, key=lambda rank: rank.rank)
     told = [replace(rank, output=scene.printed(rank.rank)) for rank in found]
     return records.Run(told, outcome.seconds, scene.output)

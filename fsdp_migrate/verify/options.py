@@ -9,7 +9,6 @@ from enum import Enum
 from pathlib import Path
 
 from fsdp_migrate.verify.errors import Unverifiable
-from fsdp_migrate.verify.nodes import Nodes
 
 TIMEOUT = 600.0
 
@@ -51,7 +50,6 @@ class Options:
     device: str = "auto"
     tolerance: float | None = None
     timeout: float = TIMEOUT
-    nodes: Nodes | None = None
     canonical: bool | None = None
     align_init: bool = False
     emulate: bool | None = None
@@ -75,12 +73,7 @@ class Options:
     @property
     def may_emulate(self) -> bool:
         """Whether CUDA is emulated if a program asks for it."""
-        return self.emulate is None and self.device == "cpu" and self.nodes is None
-
-    def again(self, name: str) -> Options:
-        """The options of one more run: on several nodes its records need a name of their own."""
-        nodes = self.nodes and replace(self.nodes, run=f"{self.nodes.run}-{name}")
-        return replace(self, nodes=nodes)
+        return self.emulate is None and self.device == "cpu"
 
 
 def _device(device: str, ranks: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import sys
@@ -22,6 +23,8 @@ from .imports import Copies
 from .leaving import Departure
 from .ranks import grouped, identity
 from .start import Start
+
+_PATIENCE = 5.0
 
 
 class Session:
@@ -149,6 +152,14 @@ class Session:
         os.replace(f"{path}.part", f"{path}.json")
         return self.rank >= 0
 
+    def together(self) -> None:
+        """Wait for the other ranks' records, some seconds at most: a rank may be in trouble, or have none."""
+        end = time.monotonic() + _PATIENCE
+        while (
+            len(glob.glob(f"{self.folder}/process-*.json")) < self.world and time.monotonic() < end
+        ):
+            time.sleep(0.02)
+
     def _quirks(self) -> tuple[list[dict[str, Any]], list[str]]:
         """What `like_fsdp1` did, and why that is not known."""
         try:
@@ -181,6 +192,7 @@ def _makes_states() -> bool:
 def install(folder: str, departure: Departure, copies: Copies) -> Callable[[], bool]:
     """Record this process and those that it forks; returns the function that writes the record."""
     session = Session(folder, departure, copies)
+    departure.together = session.together
     losses.install(session.loss)
     optimizers.register_optimizer_step_pre_hook(session.before_step)
     optimizers.register_optimizer_step_post_hook(session.after_step)
@@ -198,7 +210,8 @@ def _write_before_children_end(session: Session) -> None:
     def bootstrap(self: Any, *args: Any, **kwargs: Any) -> Any:
         code = begin(self, *args, **kwargs)
         session.departure.status = session.departure.code = code
-        session.write()
+        if session.write() and not code:
+            session.together()
         return code
 
     def run_noted(self: Any) -> None:
