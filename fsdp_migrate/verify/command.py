@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import click
 from fsdp_migrate.settings import FORMS
 from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.main import verify
-from fsdp_migrate.verify.options import TIMEOUT, Launcher
+from fsdp_migrate.verify.options import TIMEOUT, Launcher, Progress
 from fsdp_migrate.verify.processes import Interrupted, interruptible
 from fsdp_migrate.verify.show import markdown, markdown_of_failure, show
-from fsdp_migrate.views.terminal import is_terminal, paint, write_text
+from fsdp_migrate.views.terminal import is_terminal, paint, write_bytes, write_text
 
 _PROGRAM = click.Path(exists=True, path_type=Path)
 _PATH = click.Path(path_type=Path)
@@ -122,6 +123,12 @@ _FILE = _NewFile(dir_okay=False, path_type=Path)
     default=None,
     help="Run the original twice: is it deterministic at all?  [default: where the programs differ]",
 )
+@click.option("--quick", is_flag=True, help="Stop at the first difference.")
+@click.option(
+    "--side-by-side/--one-by-one",
+    default=None,
+    help="Run both programs at once.  [default: on the CPU, where there are cores and memory for both]",
+)
 @click.option(
     "--json",
     "json_file",
@@ -153,7 +160,7 @@ def verify_command(
     name = (options["entry"] or script).name
     try:
         with interruptible():
-            verdict = verify(script, migrated, progress=_tell, **options)
+            verdict = verify(script, migrated, progress=_Progress(), **options)
     except Interrupted as interrupt:
         write_text(f"fsdp-migrate verify: {interrupt}; nothing is left running", "stderr")
         context.exit(interrupt.status)
@@ -175,10 +182,26 @@ def verify_command(
     context.exit(code)
 
 
-def _tell(text: str) -> None:
-    """Says what is being done, to a person who waits for it."""
-    if is_terminal("stderr"):
+class _Progress(Progress):
+    """A line for each stage, and on a terminal one that says how far it is."""
+
+    def __init__(self) -> None:
+        self._terminal = is_terminal("stderr")
+        self._begun = time.monotonic()
+
+    def stage(self, text: str) -> None:
+        self._clear()
         write_text(paint(text, "stderr", dim=True), "stderr")
+
+    def now(self, text: str) -> None:
+        if self._terminal:
+            self._clear()
+            seconds = f"{time.monotonic() - self._begun:.0f} s"
+            write_bytes(f"{text or 'starting'}, {seconds}".encode(), "stderr")
+
+    def _clear(self) -> None:
+        if self._terminal:
+            write_bytes(b"\r\x1b[K", "stderr")
 
 
 def _append(file: Path, text: str) -> None:

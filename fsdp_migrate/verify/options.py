@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
@@ -37,9 +37,19 @@ class Recording:
     start: Path | None = None
 
 
+class Progress:
+    """What a person who waits is told; here nothing."""
+
+    def stage(self, text: str) -> None:
+        """What is done now, or was found, in a line."""
+
+    def now(self, text: str) -> None:
+        """How far that is."""
+
+
 @dataclass(frozen=True)
 class Options:
-    """The options of `verify`, as `--help` says; `progress` is called with what is being done, in a few words."""
+    """The options of `verify`, as `--help` says."""
 
     entry: Path | None = None
     root: Path | None = None
@@ -55,7 +65,9 @@ class Options:
     emulate: bool | None = None
     repeat: bool | None = None
     form: str = "auto"
-    progress: Callable[[str], object] = lambda text: None
+    quick: bool = False
+    side_by_side: bool | None = None
+    progress: Progress = field(default_factory=Progress)
 
     def usable(self) -> Options:
         """The same with the device that `auto` means here; raises Unverifiable without torch, or enough devices."""

@@ -210,7 +210,8 @@ def _difference(first: Difference | None) -> dict[str, Any] | None:
     if first is None:
         return None
     rank = first.rank if first.rank >= 0 else None
-    return {"what": first.what, "step": first.step, "rank": rank, "text": first.text}
+    named = {"what": first.what, "step": first.step, "rank": rank, "text": first.text}
+    return {**named, "parameter": first.parameter or None}
 
 
 def _run(run: Run) -> dict[str, Any]:

@@ -174,6 +174,7 @@ def test_the_json_is_the_contract() -> None:
         "step": 2,
         "rank": 1,
         "text": "2 against 2.5",
+        "parameter": None,
     }
     assert (data["version"], data["equal"], data["ranks"], data["steps"]) == (1, False, 2, 2)
     assert list(data["original"]) == [
