@@ -198,7 +198,7 @@ class Pair:
                 one = pool.submit(self._run, before, recording, folder, live, left)
                 while not one.done() and not live.steps("original"):
                     time.sleep(_PAUSE)
-                if free - _free_memory() > _free_memory():
+                if one.done() or free - _free_memory() > _free_memory():
                     one.result()
                 other = pool.submit(self._run, after, recording, folder, live, "the comparison")
                 wait([one, other], return_when=FIRST_EXCEPTION)

@@ -233,7 +233,7 @@ def read_ranks(folder: Path) -> list[Rank]:
 
 def _rank(path: Path, rank: Rank, data: dict[str, Any]) -> Rank:
     files = {"parameters": path.with_suffix(".pt"), "start": path.with_suffix(".start.pt")}
-    there = {name: file for name, file in files.items() if file.exists()}
+    there: dict[str, Any] = {name: file for name, file in files.items() if file.exists()}
     return replace(rank, **_known(Rank, data), **there)
 
 
