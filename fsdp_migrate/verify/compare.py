@@ -103,8 +103,10 @@ def begun(first: Difference, original: Run, migrated: Run, tolerance: float) -> 
         return first
     one, other = original.squares(what, step), migrated.squares(what, step)
     least = max(2 * tolerance, NORM_TOLERANCE)
-    odd = [name for name in one if name in other and not close(one[name], other[name], least)]
-    if not any(odd):
+    odd = [
+        name for name in one if name and name in other and not close(one[name], other[name], least)
+    ]
+    if not odd:
         return first
     name, more = (odd[-1], "the gradient of ") if what == "gradients" else (odd[0], "")
     others = f" (and {len(odd) - 1} more)" if len(odd) > 1 else ""

@@ -278,7 +278,7 @@ def run_program(
         how.timeout,
         look,
     )
-    found = records.read_ranks(place / "records")
+    found = records.read_ranks(place / "records", outcome.stopped)
     expected = how.ranks if launcher is Launcher.TORCHRUN else 0
     scene = failures.Scene(program, outcome, place, expected, found)
     if outcome.stopped:

@@ -214,15 +214,15 @@ class Following:
             rank.values.append(line.get("values", []))
 
 
-def read_ranks(folder: Path) -> list[Rank]:
-    """The records of all ranks; of two with the same rank the one that trained last.
+def read_ranks(folder: Path, stopped: bool = False) -> list[Rank]:
+    """The records of all ranks that came to their end; of two with the same rank the one that trained last.
 
-    A program that was stopped has left its steps only.
+    A program that was `stopped` has left its steps only.
     """
     trained = Following(folder).ranks()
     ended = {path.with_suffix(".steps"): data for path, data in _read(folder)}
     ranks: dict[int, tuple[tuple[bool, float], Rank]] = {}
-    for path in sorted(trained.keys() | ended.keys()):
+    for path in sorted(trained.keys() | ended.keys() if stopped else ended):
         data = ended.get(path, {})
         rank = trained.get(path) or Rank(data["rank"], [], [], [], [])
         order = (bool(rank.losses), data.get("ended", 0.0))

@@ -94,13 +94,13 @@ class Session:
         self._stepping = None
 
     def _record(self, groups: list[dict[str, Any]], now: float) -> None:
-        # What the recorder does not understand must not end the program: it is said in the record.
         members = [p for group in groups for p in group["params"]]
-        rates = [float(group.get("lr", 0.0)) for group in groups]
+        self.steps.step([float(group.get("lr", 0.0)) for group in groups], now)
+        # What the recorder does not understand must not end the program: it is said in the record.
         try:
             with torch.no_grad():
                 self.census.look(members, self.rank, self.world)
-                self.steps.step(members, rates, now, self.census)
+                self.steps.norms(members, self.census)
         except Exception as error:
             problem = f"no gradient norm: {type(error).__name__}: {error}"
             self.problems += [problem] if problem not in self.problems else []
@@ -113,7 +113,7 @@ class Session:
             return False
         path = os.path.join(self.folder, f"process-{os.getpid()}")
         acted, problems = self._quirks()
-        self.steps.end()
+        self.steps.write(end=True)
         record = {
             "rank": self.rank,
             "backend": self.backend,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -35,21 +34,14 @@ class Steps:
         self._losses.append(loss.clone())
         self._dtypes[0] = str(loss.dtype)
 
-    def step(
-        self, parameters: list[torch.Tensor], rates: list[float], time: float, census: Census
-    ) -> None:
-        """An optimizer step begins: its gradients, and the parameters' values before it."""
+    def step(self, rates: list[float], now: float) -> None:
+        """An optimizer step begins, with these learning rates."""
         self.write()
         self.count += 1
-        line = {"losses": self._losses, "square": float("nan"), "rates": rates, "time": time}
-        self._losses = []
-        self._waiting.append(line)
-        named = self.count <= _NAMED
-        line |= self._norms([p for p in parameters if p.grad is not None], census, named)
+        line = {"losses": self._losses, "square": float("nan"), "rates": rates, "time": now}
+        self._waiting, self._losses = [line], []
 
-    def _norms(
-        self, parameters: Iterable[torch.Tensor], census: Census, named: bool
-    ) -> dict[str, Any]:
+    def norms(self, parameters: list[torch.Tensor], census: Census) -> None:
         """The squares of the gradients that this process holds, and of the parameters, by name, in fp64.
 
         Each is divided by the number of processes that hold the same numbers, so that the sum over all processes is
@@ -58,7 +50,9 @@ class Steps:
         """
         names, gradients, values, counts = [], [], [], []
         for parameter in parameters:
-            self._dtypes[1] = str(parameter.grad.dtype)  # type: ignore[union-attr]
+            if parameter.grad is None:
+                continue
+            self._dtypes[1] = str(parameter.grad.dtype)
             whole = _local(parameter.grad)
             parts = census.pieces(parameter)
             fits = all(part.span is None or part.span[1] <= whole.numel() for part in parts)
@@ -70,27 +64,21 @@ class Steps:
                 gradients.append(gradient)
                 values.append(_local(read()))
                 counts.append(census.replicas(parameter))
-        if not names:
-            return {"square": torch.zeros((), dtype=torch.float64)}
         squares = _squares(gradients, counts)
-        found: dict[str, Any] = {"square": squares.sum()}
-        if named:
-            found |= {"names": names, "gradients": squares, "values": _squares(values, counts)}
-        return found
+        self._waiting[-1]["square"] = squares.sum()
+        if names and self.count <= _NAMED:
+            found = {"names": names, "gradients": squares, "values": _squares(values, counts)}
+            self._waiting[-1] |= found
 
-    def write(self) -> None:
-        """Write the steps that are over."""
-        if self._waiting:
-            self._write(self._waiting)
-            self._waiting = []
-
-    def end(self) -> None:
-        """Write all that there is, also the backwards after the last step."""
-        rest = [{"losses": self._losses}] if self._losses else []
-        if lines := [*self._waiting, *rest]:
-            self._write(lines)
-
-    def _write(self, lines: list[dict[str, Any]]) -> None:
+    def write(self, end: bool = False) -> None:
+        """Write the steps that are over; at the `end` also the backwards after the last one."""
+        lines = self._waiting
+        self._waiting = []
+        if end and self._losses:
+            lines.append({"losses": self._losses})
+            self._losses = []
+        if not lines:
+            return
         with open(f"{self._folder}/process-{os.getpid()}.steps", "a", encoding="utf-8") as file:
             for line in lines:
                 if line.get("names") == self._names:
@@ -108,6 +96,8 @@ def _plain(value: Any) -> Any:
 
 def _squares(tensors: list[torch.Tensor], counts: list[int]) -> torch.Tensor:
     """The sum of the squares of each, divided by its count; on the first one's device."""
+    if not tensors:
+        return torch.zeros(0, dtype=torch.float64)
     norms: list[Any] = [None] * len(tensors)
     for device in {tensor.device for tensor in tensors}:
         places = [place for place, tensor in enumerate(tensors) if tensor.device == device]
