@@ -178,14 +178,14 @@ class Pair:
         return one, other, recording
 
     def _side_by_side(self, program: Program) -> bool:
-        """Whether both programs may run at once: the second takes nothing over, and they share no port."""
-        torchrun = launch.choose(self.how.launcher, program.script) is Launcher.TORCHRUN
-        if self.recording.align or not torchrun or self.how.side_by_side is False:
-            return False
+        """Whether both programs may run at once: the second takes nothing over, and they share no port and no folder."""
+        how = self.how
+        torchrun = launch.choose(how.launcher, program.script) is Launcher.TORCHRUN
+        if how.side_by_side is not None or self.recording.align or not torchrun:
+            return bool(how.side_by_side) and torchrun and not self.recording.align
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-        return bool(self.how.side_by_side) or (
-            self.how.device == "cpu" and cores >= 2 * self.how.ranks
-        )
+        absolute = any(os.path.isabs(text.rpartition("=")[2]) for text in how.arguments)
+        return how.device == "cpu" and cores >= 2 * how.ranks and not absolute
 
     def _run_together(
         self, before: Program, after: Program, recording: Recording, folder: Path, live: Live

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fsdp_migrate.verify import main
+from fsdp_migrate.verify import command, main
+from fsdp_migrate.verify.folders import Program
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.live import Live
 from fsdp_migrate.verify.options import Options, Progress
@@ -102,6 +104,51 @@ def test_a_step_counts_when_every_rank_has_finished_it(tmp_path: Path) -> None:
     write(tmp_path, "migrated", 1)
     live.look()
     assert "loss differs first at step 1 on rank 0" in str(live.first)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_how_far_it_is_shows_on_a_terminal_only(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    monkeypatch.setattr(command, "is_terminal", lambda stream: terminal)
+    progress = command._Progress()
+    progress.stage("running the original program")
+    progress.now("original: step 3")
+    progress.stage("comparing")
+    shown = capfdbinary.readouterr().err.split(b"\r\x1b[K")
+    stages = [b"running the original program\n", b"comparing\n"]
+    if terminal:
+        assert shown == [b"", stages[0], b"original: step 3, 0 s", stages[1]]
+    else:
+        assert shown == [b"".join(stages)]
+
+
+@pytest.mark.parametrize(
+    ("options", "script", "expected"),
+    [
+        ({"ranks": 1}, "", True),
+        ({"ranks": 2}, "", False),
+        ({"ranks": 2, "side_by_side": True}, "", True),
+        ({"ranks": 1, "side_by_side": False}, "", False),
+        ({"ranks": 1, "arguments": ["--out=/data/run"]}, "", False),
+        ({"ranks": 1, "device": "cuda"}, "", False),
+        ({"ranks": 1, "align_init": True, "side_by_side": True}, "", False),
+        ({"ranks": 1}, "import torch\ntorch.multiprocessing.spawn(f)\n", False),
+    ],
+)
+def test_what_runs_side_by_side(
+    options: dict[str, Any],
+    script: str,
+    expected: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
+    (tmp_path / "train.py").write_text(script)
+    how = Options(**{"device": "cpu", **options})
+    program = Program("original", tmp_path, tmp_path / "train.py", tmp_path)
+    pair = main.Pair(program.script, None, how, how.recording)
+    assert pair._side_by_side(program) == expected
 
 
 @pytest.mark.ranks
