@@ -34,10 +34,8 @@ _SITECUSTOMIZE = '''\
 
 import importlib.machinery
 import importlib.util
-import json
 import os
 import sys
-from dataclasses import asdict
 
 
 def _record(folder):

@@ -95,17 +95,17 @@ class Pair:
             )
         idle = check_migrated(other, changed)
         verdict = judge(one, other, how.tolerance, recording)
-        found = outputs.compare(
+        both, odd, unread = outputs.compare(
             outputs.checkpoints(before.root, old),
             outputs.checkpoints(after.root, new),
             one.steps + 1,
             verdict.tolerance,
             verdict.max_abs_param_diff or 0.0,
         )
-        verdict = verdict.also(found.differences)
+        verdict = verdict.also(odd)
         verdict = replace(
             verdict,
-            uncompared=[*idle, *found.notes, *verdict.uncompared, *_never(found.compared, verdict)],
+            uncompared=[*idle, *unread, *verdict.uncompared, *_never(both, verdict)],
             notes=notes + verdict.notes + _ranks_started(one, how),
             quirks=quirks.read(other, after.root),
             environment=launch.describe(how, before),

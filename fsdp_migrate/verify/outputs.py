@@ -113,15 +113,6 @@ def _unit(number: str) -> float:
     return 1.001 * 10.0 ** (int(exponent or 0) - places)
 
 
-@dataclass(frozen=True)
-class Written:
-    """How many checkpoints are in both folders, the first place of each that differs, and what could not be compared."""
-
-    compared: int
-    differences: list[Difference]
-    notes: list[str]
-
-
 def checkpoints(root: Path, before: set[Path]) -> dict[str, Path]:
     """The checkpoints below a folder that were not there before: folders of DCP, and files."""
     found: dict[str, Path] = {}
@@ -141,8 +132,11 @@ def files(root: Path) -> set[Path]:
 
 def compare(
     one: dict[str, Path], other: dict[str, Path], step: int, tolerance: float, trained: float
-) -> Written:
-    """Compare checkpoints of one name after the last step; no nearer than the `trained` parameters are."""
+) -> tuple[int, list[Difference], list[str]]:
+    """Compare checkpoints of one name after the last step; no nearer than the `trained` parameters are.
+
+    Returns how many both wrote, the first place of each that differs, and what could not be compared.
+    """
     both = [name for name in one if name in other]
     odd = sorted(one.keys() ^ other.keys())
     notes = [f"only one program wrote {odd[0]} ({len(odd)} such checkpoints)"] if odd else []
@@ -157,7 +151,7 @@ def compare(
             continue
         if text:
             differences.append(Difference(step, 6, -1, f"checkpoint {name}", text))
-    return Written(len(both), differences, notes)
+    return len(both), differences, notes
 
 
 def _odd(one: Path, other: Path, tolerance: float, trained: float) -> Iterator[str]:

@@ -108,8 +108,7 @@ def _squares(tensors: list[torch.Tensor], counts: list[int]) -> torch.Tensor:
 
 
 def _local(tensor: Any) -> torch.Tensor:
-    tensor = tensor.detach()
-    tensor = getattr(tensor, "_local_tensor", tensor)
+    tensor = getattr(tensor, "_local_tensor", tensor).detach()  # a DTensor's own detach takes long
     if tensor.is_sparse:
         tensor = tensor.coalesce().values()
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor

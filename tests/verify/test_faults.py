@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -133,33 +132,6 @@ def test_a_lost_connection_follows_from_another_ranks_end(
     with pytest.raises(ProgramFailed) as caught:
         failures.check(scene)
     assert caught.value.reason == reason
-
-
-SPAWNS = """
-import os, sys
-import torch.distributed as dist
-import torch.multiprocessing as mp
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-def main(rank, port):
-    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=port)
-    dist.init_process_group("gloo", rank=rank, world_size=2)
-    FSDP(None)
-
-if __name__ == "__main__":
-    mp.spawn(main, (sys.argv[1],), nprocs=2)
-"""
-
-
-@pytest.mark.thorough
-def test_a_program_whose_port_is_really_taken(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SPAWNS)
-    with socket.create_server(("", 0)) as server:
-        port = str(server.getsockname()[1])
-        command = [FSDP_MIGRATE, "verify", "train.py", "--device", "cpu", "--", port]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert ended.returncode == 3, ended.stderr
-    assert "(another process has the port" in ended.stderr.splitlines()[-1]
 
 
 PROGRAM = """

@@ -110,7 +110,7 @@ def test_checkpoints_that_both_wrote(tmp_path: Path) -> None:
         torch.save(tree, tmp_path / name / "m.pt")
         told[name] = outputs.checkpoints(tmp_path / name, before)
     texts = {
-        name: [d.text for d in outputs.compare(told["one"], told[name], 2, 1e-6, 0.0).differences]
+        name: [d.text for d in outputs.compare(told["one"], told[name], 2, 1e-6, 0.0)[1]]
         for name in trees
     }
     assert texts["one"] == texts["same"] == []
@@ -118,5 +118,5 @@ def test_checkpoints_that_both_wrote(tmp_path: Path) -> None:
     assert texts["later"] == ["step is 7 against 8"]
     assert texts["less"] == ["model.w is in one of them only"]
     alone = outputs.compare(told["one"], {}, 2, 1e-6, 0.0)
-    assert alone.notes == ["only one program wrote m.pt (1 such checkpoints)"]
+    assert alone[2] == ["only one program wrote m.pt (1 such checkpoints)"]
     assert outputs.checkpoints(tmp_path / "one", outputs.files(tmp_path / "one")) == {}
