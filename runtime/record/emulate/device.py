@@ -50,15 +50,14 @@ def nothing(*args: Any, **kwargs: Any) -> None:
 
 
 def from_program() -> bool:
-    """Whether the emulation was called from outside torch."""
+    """Whether the emulation was called from outside torch, and outside the runtime, of which the program may have a copy."""
     frame: FrameType | None = sys._getframe(1)
-    name = ""
-    while frame is not None:
-        name = str(frame.f_globals.get("__name__", ""))
-        if not name.startswith(_REPLACES):
-            break
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith(_REPLACES):
         frame = frame.f_back
-    return name.partition(".")[0] not in _TORCHS
+    names = frame.f_globals if frame is not None else {}
+    if f"{names.get('__package__')}.torch_private" in sys.modules:
+        return False
+    return str(names.get("__name__", "")).partition(".")[0] not in _TORCHS
 
 
 class Cuda:
