@@ -158,14 +158,14 @@ def test_quick_ends_both_programs_at_the_first_difference(programs: Path) -> Non
     verdict = main.verify(
         programs / "original.py",
         programs / "migrated.py",
-        arguments=["--steps", "20000", "--fault", "nan"],
+        arguments=["--steps", "20000", "--fault", "lr"],
         launcher=Launcher.TORCHRUN,
         device="cpu",
         quick=True,
         side_by_side=True,
         progress=told,
     )
-    assert "loss differs first at step 2 on rank 0" in verdict.line()
+    assert "learning rate differs first at step 1 on rank 0" in verdict.line()
     assert verdict.original.steps < 20000
     assert "beside it" in told.stages[0]
-    assert [text for text in told.stages if text.startswith("different: loss")]
+    assert [text for text in told.stages if text.startswith("different: learning rate")]
