@@ -25,6 +25,7 @@ import threading
 import time
 import traceback
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -66,13 +67,16 @@ class ForkServer:
         environment: dict[str, str],
         output: Path,
         timeout: float,
+        look: Callable[[], bool] = lambda: False,
     ) -> Outcome:
         """Run a program to its end, as :func:`fsdp_migrate.verify.processes.run` does."""
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         request = [command[1:], str(folder), environment, str(output), timeout]
         print(json.dumps(request), file=self._server.stdin, flush=True)
-        return Outcome(*json.loads(self._server.stdout.readline()))
+        outcome = Outcome(*json.loads(self._server.stdout.readline()))
+        look()
+        return outcome
 
     def close(self) -> None:
         """End the server."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fsdp_migrate.verify.records import Rank, Run
 
@@ -36,6 +36,7 @@ class Difference:
         order: within a step: what a program computes first comes first.
         rank: -1 for what all ranks share.
         index: of a loss, which one of the rank's it is, counted from 0.
+        parameter: what it began with, where that is known.
     """
 
     step: int
@@ -44,11 +45,13 @@ class Difference:
     what: str
     text: str
     index: int = -1
+    parameter: str = ""
 
     def __str__(self) -> str:
         where = f"step {self.step}" if self.step else "the start"
         where += f" on rank {self.rank}" if self.rank >= 0 else ""
-        return f"{self.what} differs first at {where}: {self.text}"
+        began = f", begins with {self.parameter}" if self.parameter else ""
+        return f"{self.what} differs first at {where}: {self.text}{began}"
 
 
 @dataclass(frozen=True)
@@ -77,13 +80,37 @@ def compare(original: Run, migrated: Run, tolerance: float | None = None) -> Com
         differences += _rates(one, other, max(tolerance or 0.0, NORM_TOLERANCE))
     pairs = [pair for a, b in ranks for pair in zip(a.losses, b.losses, strict=False)]
     both = list(zip(original.grad_norms, migrated.grad_norms, strict=False))
+    differences.sort()
+    if differences:
+        differences[0] = begun(differences[0], original, migrated, max(losses, norms))
     return Comparison(
-        differences=sorted(differences),
+        differences=differences,
         bitwise=all(close(a, b, 0) for a, b in pairs)
         and [len(r.losses) for r in original.ranks] == [len(r.losses) for r in migrated.ranks],
         max_abs_loss=largest(distance(a, b) for a, b in pairs),
         max_rel_grad_norm=largest(relative(a, b) for a, b in both),
     )
+
+
+def begun(first: Difference, original: Run, migrated: Run, tolerance: float) -> Difference:
+    """The first difference with the parameter that it begins with, by the norms of gradients and weights.
+
+    A backward begins with the last of the model's parameters. A loss after the first depends on the weights that the
+    step before has left.
+    """
+    step, what = first.step, {"gradient norm": "gradients", "loss": "values"}.get(first.what, "")
+    if not what or (step == 1 and what == "values"):
+        return first
+    one, other = original.squares(what, step), migrated.squares(what, step)
+    least = max(2 * tolerance, NORM_TOLERANCE)
+    odd = [
+        name for name in one if name and name in other and not close(one[name], other[name], least)
+    ]
+    if not odd:
+        return first
+    name, more = (odd[-1], "the gradient of ") if what == "gradients" else (odd[0], "")
+    others = f" (and {len(odd) - 1} more)" if len(odd) > 1 else ""
+    return replace(first, parameter=f"{more}{name}{others}")
 
 
 def distance(a: float, b: float) -> float:

@@ -47,7 +47,7 @@ def explain(failure: ProgramFailed, emulated: bool) -> ProgramFailed:
     elif emulated and _COMPILER.search(text):
         reason = "an extension with CUDA kernels cannot be emulated on the CPU"
     elif emulated and "AssertionError" in failure.reason:
-        reason = f"{failure.reason} (CUDA was emulated: a tensor's device is the CPU)"
+        reason = f"{failure.reason} (CUDA was emulated)"
     elif not emulated and _NO_CUDA.search(failure.reason):
         reason = f"{failure.reason} (there is no CUDA here: --emulate runs it on the CPU)"
     failure.reason = reason or failure.reason

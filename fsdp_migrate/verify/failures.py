@@ -20,6 +20,10 @@ _WIDTH = 200
 _TRACEBACK = re.compile(r"(\[rank\d+\]: ?)?Traceback \(most recent call last\)")
 _TORCHRUN = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s*exitcode\s*:\s*(-?\d+)")
 _PORT = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
+_LOST = re.compile(
+    r"Connection (reset|closed) by peer|gloo/transport|Broken pipe|remote process exited"
+)
+"""The end of a connection to another rank: what follows from that rank's end, and never the reason."""
 _READ = 32 << 20
 """Bytes at the end of an output that are read."""
 _TERMINATED, _ABORTED = -15, -6
@@ -94,6 +98,7 @@ def check(scene: Scene) -> None:
 
 def _ended_badly(scene: Scene, endings: list[Ending]) -> ProgramFailed:
     # A rank that a signal ended left no record, and the others' errors follow from its end.
+    endings = sorted(endings, key=lambda ending: bool(_LOST.search(ending.failure)))
     told = {ending.rank for ending in endings}
     for number, code in _TORCHRUN.findall(scene.output):
         if int(code) < 0 and int(code) != _TERMINATED and int(number) not in told:
@@ -102,6 +107,13 @@ def _ended_badly(scene: Scene, endings: list[Ending]) -> ProgramFailed:
             )
     if not endings:
         reason, details = f"exit status {scene.outcome.status}", scene.output
+    elif _LOST.search(endings[0].failure):
+        details = endings[0].failure.strip()
+        lost = {ending.rank for ending in endings}
+        left = [_name(rank.rank) for rank in scene.ranks if rank.rank not in lost] or [
+            "another rank"
+        ]
+        reason = f"{_name(endings[0].rank)} was in a collective when {' and '.join(left)} had left the program"
     elif endings[0].failure:
         details = endings[0].failure.strip()
         reason = f"{_name(endings[0].rank)} raised {details.splitlines()[-1]}"

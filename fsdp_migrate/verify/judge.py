@@ -7,7 +7,6 @@ from fsdp_migrate.verify.compare import compare, floor, largest
 from fsdp_migrate.verify.errors import Unverifiable
 from fsdp_migrate.verify.options import Recording
 from fsdp_migrate.verify.records import Run
-from fsdp_migrate.verify.sources import Sources
 from fsdp_migrate.verify.verdict import Verdict
 
 _NAMED = 3
@@ -23,7 +22,7 @@ def check_original(run: Run) -> None:
         )
 
 
-def check_migrated(run: Run, sources: Sources) -> list[str]:
+def check_migrated(run: Run, changed: tuple[str, ...]) -> list[str]:
     """The changed files that did not run, in one line.
 
     Raises:
@@ -36,13 +35,13 @@ def check_migrated(run: Run, sources: Sources) -> list[str]:
                 "Code outside the copied folder is not migrated: name the folder that has all of it with --root"
             )
     ran = {file for rank in run.ranks for file in rank.files}
-    idle = [file for file in sources.changed if file not in ran]
+    idle = [file for file in changed if file not in ran]
     if not idle:
         return []
     named = ", ".join(idle[:_NAMED]) + (", …" if len(idle) > _NAMED else "")
-    if len(idle) == len(sources.changed):
+    if len(idle) == len(changed):
         raise Unverifiable(f"nothing is proved: the migrated program ran no changed file ({named})")
-    return [f"changed, but not run: {named} ({len(idle)} of {len(sources.changed)} files)"]
+    return [f"changed, but not run: {named} ({len(idle)} of {len(changed)} files)"]
 
 
 def judge(original: Run, migrated: Run, tolerance: float | None, recording: Recording) -> Verdict:
@@ -54,7 +53,6 @@ def judge(original: Run, migrated: Run, tolerance: float | None, recording: Reco
     trained = largest(apart.values())
     kept, unkept = parameters.kept_difference(original, migrated, tolerance, trained)
     odd += [kept] if kept else []
-    odd += outputs.printed(original, migrated, tolerance)
     buffers, buffer, dtypes = parameters.buffers_difference(original, migrated)
     comparison = compare(original, migrated, asked)
     odd = sorted([*odd, *comparison.differences])
@@ -73,6 +71,7 @@ def judge(original: Run, migrated: Run, tolerance: float | None, recording: Reco
         buffer=buffer,
         canonical=recording.canonical,
         emulated=bool(recording.emulate),
+        printed=outputs.printed(original, migrated, tolerance),
     )
 
 

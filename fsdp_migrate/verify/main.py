@@ -6,7 +6,9 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,13 +27,15 @@ from fsdp_migrate.verify import (
     sources,
     start,
 )
-from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
+from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.folders import Program
 from fsdp_migrate.verify.judge import check_migrated, check_original, judge
+from fsdp_migrate.verify.live import Live
 from fsdp_migrate.verify.options import Launcher, Options, Recording
 from fsdp_migrate.verify.verdict import Verdict
 
 _PLAIN = Recording()
+_PAUSE = 0.1
 _BEGINNINGS = ("first parameters", "first parameters of the ranks", "first buffers")
 
 
@@ -76,29 +80,33 @@ class Pair:
         """Run both in copies below `folder` and compare them; where they differ, look why."""
         how = self.how
         before, after, notes = self._programs(folder)
-        if how.nodes is not None:
-            how.nodes.check()
-            if launch.choose(how.launcher, before.script) is not Launcher.TORCHRUN:
-                raise Unverifiable("a program that starts its own processes runs on one node")
         notes = _stray_arguments(before, how) + notes
-        texts = sources.read(before, after)
+        changed = sources.changed(before, after)
         old, new = outputs.files(before.root), outputs.files(after.root)
-        one, recording = self._run_original(before, folder)
+        one, other, recording = self._run_both(before, after, folder)
         check_original(one)
-        saved = start.read(one).save(folder / "start.pt")
-        other = self._run(after, replace(recording, start=saved), folder)
-        how.progress("comparing")
-        idle = check_migrated(other, texts)
+        how.progress.stage("comparing")
+        if one.stopped or other.stopped:
+            steps = min(one.steps, other.steps)
+            one, other = one.upto(steps), other.upto(steps)
+            verdict = judge(one, other, how.tolerance, recording)
+            return replace(
+                verdict, uncompared=["what follows the first difference (--quick)"], notes=notes
+            )
+        idle = check_migrated(other, changed)
         verdict = judge(one, other, how.tolerance, recording)
-        found = outputs.compare(
-            outputs.checkpoints(before.root, old), outputs.checkpoints(after.root, new), verdict
+        both, odd, unread = outputs.compare(
+            outputs.checkpoints(before.root, old),
+            outputs.checkpoints(after.root, new),
+            one.steps + 1,
+            verdict.tolerance,
+            verdict.max_abs_param_diff or 0.0,
         )
-        verdict = verdict.also(found.differences)
+        verdict = verdict.also(odd)
         verdict = replace(
             verdict,
-            uncompared=[*idle, *found.notes, *verdict.uncompared, *_never(found.compared, verdict)],
+            uncompared=[*idle, *unread, *verdict.uncompared, *_never(both, verdict)],
             notes=notes + verdict.notes + _ranks_started(one, how),
-            sources=texts,
             quirks=quirks.read(other, after.root),
             environment=launch.describe(how, before),
         )
@@ -111,27 +119,28 @@ class Pair:
         before, after = replace(before, twin=after.source), replace(after, twin=before.source)
         if self.migrated is not None:
             return before, after, []
-        self.how.progress("migrating a copy")
+        self.how.progress.stage("migrating a copy")
         return before, after, migration.migrate(after.root, self.how.form)
 
     def _explained(self, verdict: Verdict, recording: Recording, folder: Path) -> Verdict:
         """The verdict after further runs where they are needed: the original against itself, both from the same values."""
         how = self.how
-        if how.repeat or (how.repeat is None and not verdict.equal):
-            how.progress("the original program once more, against itself")
+        odd = not verdict.equal or not all(line.cause for line in verdict.printed)
+        if how.repeat or (how.repeat is None and odd):
+            how.progress.stage("the original program once more, against itself")
             before, _, _ = self._programs(folder / "control")
-            again = replace(self, how=how.again("control"))
-            twin = again._run(before, recording, folder / "control")
+            again = folder / "control"
+            twin = self._run(before, recording, again, Live(again, how))
             control = judge(verdict.original, twin, how.tolerance, recording)
-            verdict = replace(verdict.without(control), control=control)
+            verdict = verdict.without(control)
         first = verdict.first
         begun = folder / "start.pt"
         if begun.exists() and verdict.deterministic and first and first.what in _BEGINNINGS:
-            how.progress("both from the same first values")
+            how.progress.stage("both from the same first values")
             _, after, _ = self._programs(folder / "aligned")
             same = replace(recording, align=True, start=begun)
-            again = replace(self, how=how.again("aligned"))
-            other = again._run(after, same, folder / "aligned")
+            again = folder / "aligned"
+            other = self._run(after, same, again, Live(again, how))
             if judge(verdict.original, other, how.tolerance, same).equal:
                 return replace(verdict, causes=[causes.aligned(verdict.causes[0])])
         return verdict
@@ -142,28 +151,84 @@ class Pair:
         target = folder / name / "copy"
         return folders.copy(name, path, target, entry=how.entry, root=how.root, links=how.links)
 
-    def _run_original(self, program: Program, folder: Path) -> tuple[records.Run, Recording]:
-        """Run it, with CUDA emulated if it cannot do without; returns also how it was run."""
+    def _run_both(
+        self, before: Program, after: Program, folder: Path
+    ) -> tuple[records.Run, records.Run, Recording]:
+        """Run both, one after the other or side by side; returns also how."""
+        live = Live(folder, self.how)
         may = self.how.may_emulate and not self.recording.emulate
-        wants = may and emulation.wants_cuda(program.root)
-        emulated = replace(self.recording, emulate=self.how.ranks)
-        if wants and not emulation.asks_first(program.root):
-            return self._run(program, emulated, folder), emulated
+        wants = may and emulation.wants_cuda(before.root)
+        recording = self.recording
+        if wants and not emulation.asks_first(before.root):
+            recording, wants = replace(recording, emulate=self.how.ranks), False
+        if self._side_by_side(before) and not wants:
+            return *self._run_together(before, after, recording, folder, live), recording
         try:
-            return self._run(program, self.recording, folder), self.recording
+            one = self._run(before, recording, folder, live, "the migrated one, the comparison")
         except ProgramFailed as failure:
             if not wants or failure.timed_out:
                 raise
-        self.how.progress("it needs CUDA: once more, with CUDA emulated")
-        shutil.rmtree(folder / "original")
-        again = self._copy("original", self.original, folder)
-        return self._run(again, emulated, folder), emulated
+            self.how.progress.stage("it needs CUDA: once more, with CUDA emulated")
+            recording = replace(recording, emulate=self.how.ranks)
+            shutil.rmtree(folder / "original")
+            again = self._copy("original", self.original, folder)
+            one = self._run(again, recording, folder, live, "the migrated one, the comparison")
+        begun = start.read(one).save(folder / "start.pt")
+        other = self._run(after, replace(recording, start=begun), folder, live, "the comparison")
+        return one, other, recording
 
-    def _run(self, program: Program, recording: Recording, folder: Path) -> records.Run:
+    def _side_by_side(self, program: Program) -> bool:
+        """Whether both programs may run at once: the second takes nothing over, and they share no port and no folder."""
+        how = self.how
+        torchrun = launch.choose(how.launcher, program.script) is Launcher.TORCHRUN
+        if how.side_by_side is not None or self.recording.align or not torchrun:
+            return bool(how.side_by_side) and torchrun and not self.recording.align
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+        absolute = any(os.path.isabs(text.rpartition("=")[2]) for text in how.arguments)
+        return how.device == "cpu" and cores >= 2 * how.ranks and not absolute
+
+    def _run_together(
+        self, before: Program, after: Program, recording: Recording, folder: Path, live: Live
+    ) -> tuple[records.Run, records.Run]:
+        """Start the migrated program as soon as the original has made a step, if there is memory for as much again."""
+        free = _free_memory()
+        with ThreadPoolExecutor(2) as pool:
+            try:
+                left = "the migrated one beside it, the comparison"
+                one = pool.submit(self._run, before, recording, folder, live, left)
+                while not one.done() and not live.steps("original"):
+                    time.sleep(_PAUSE)
+                if one.done() or free - _free_memory() > _free_memory():
+                    one.result()
+                other = pool.submit(self._run, after, recording, folder, live, "the comparison")
+                wait([one, other], return_when=FIRST_EXCEPTION)
+                if one.done():
+                    one.result()
+                result = other.result(), one.result()
+            except BaseException:
+                live.stop.set()
+                raise
+        start.read(result[1]).save(folder / "start.pt")
+        return result[1], result[0]
+
+    def _run(
+        self, program: Program, recording: Recording, folder: Path, live: Live, left: str = ""
+    ) -> records.Run:
         emulated = ", CUDA emulated" if recording.emulate else ""
         where = f"{self.how.ranks} ranks ({self.how.device}{emulated})"
-        self.how.progress(f"running the {program.name} program on {where}")
-        return run_program(program, folder, self.how, recording)
+        then = f"; then {left}" if left else ""
+        self.how.progress.stage(f"running the {program.name} program on {where}{then}")
+        return run_program(program, folder, self.how, recording, live.look)
+
+
+def _free_memory() -> int:
+    """Bytes that are available; 0 if unknown."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return 0
+    free = (line.split()[1] for line in lines if line.startswith("MemAvailable"))
+    return 1024 * int(next(free, "0"))
 
 
 def _never(checkpoints: int, verdict: Verdict) -> list[str]:
@@ -187,16 +252,20 @@ def _stray_arguments(program: Program, how: Options) -> list[str]:
 
 def _ranks_started(run: records.Run, how: Options) -> list[str]:
     """A note where a program starts another number of ranks than was asked for."""
-    started, asked = len(run.ranks), how.ranks * (how.nodes.count if how.nodes else 1)
-    if started == asked:
+    started = len(run.ranks)
+    if started == how.ranks:
         return []
-    return [f"the program starts its ranks itself: {started}, not the {asked} asked for"]
+    return [f"the program starts its ranks itself: {started}, not the {how.ranks} asked for"]
 
 
 def run_program(
-    program: Program, folder: Path, how: Options, recording: Recording = _PLAIN
+    program: Program,
+    folder: Path,
+    how: Options,
+    recording: Recording = _PLAIN,
+    look: Callable[[], bool] = lambda: False,
 ) -> records.Run:
-    """Run one program and read its records; `folder` is for what the run needs and leaves."""
+    """Run one program and read its records; `folder` is for what the run needs and leaves, `look` as in `processes.run`."""
     place = folder / program.name
     for name in ("records", "logs", "start"):
         (place / name).mkdir(parents=True)
@@ -207,20 +276,16 @@ def run_program(
         launch.environment(program, how.device, place / "records", place / "start", recording),
         place / "output",
         how.timeout,
+        look,
     )
-    found = records.read_ranks(place / "records")
+    found = records.read_ranks(place / "records", outcome.stopped)
     expected = how.ranks if launcher is Launcher.TORCHRUN else 0
     scene = failures.Scene(program, outcome, place, expected, found)
+    if outcome.stopped:
+        return records.Run(found, outcome.seconds, scene.output, stopped=True)
     try:
         failures.check(scene)
     except ProgramFailed as failure:
-        if how.nodes is not None:
-            how.nodes.share(program.name, place / "records", failure.reason)
         raise emulation.explain(failure, bool(recording.emulate)) from None
-    if how.nodes is not None:
-        how.nodes.share(program.name, place / "records")
-        shared = how.nodes.meet(program.name, how.timeout)
-        ranks = (rank for one in shared for rank in records.read_ranks(one))
-        found = sorted(ranks, key=lambda rank: rank.rank)
     told = [replace(rank, output=scene.printed(rank.rank)) for rank in found]
     return records.Run(told, outcome.seconds, scene.output)

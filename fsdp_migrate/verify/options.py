@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
 from fsdp_migrate.verify.errors import Unverifiable
-from fsdp_migrate.verify.nodes import Nodes
 
 TIMEOUT = 600.0
 
@@ -38,9 +37,19 @@ class Recording:
     start: Path | None = None
 
 
+class Progress:
+    """What a person who waits is told; here nothing."""
+
+    def stage(self, text: str) -> None:
+        """What is done now, or was found, in a line."""
+
+    def now(self, text: str) -> None:
+        """How far that is."""
+
+
 @dataclass(frozen=True)
 class Options:
-    """The options of `verify`, as `--help` says; `progress` is called with what is being done, in a few words."""
+    """The options of `verify`, as `--help` says."""
 
     entry: Path | None = None
     root: Path | None = None
@@ -51,13 +60,14 @@ class Options:
     device: str = "auto"
     tolerance: float | None = None
     timeout: float = TIMEOUT
-    nodes: Nodes | None = None
     canonical: bool | None = None
     align_init: bool = False
     emulate: bool | None = None
     repeat: bool | None = None
     form: str = "auto"
-    progress: Callable[[str], object] = lambda text: None
+    quick: bool = False
+    side_by_side: bool | None = None
+    progress: Progress = field(default_factory=Progress)
 
     def usable(self) -> Options:
         """The same with the device that `auto` means here; raises Unverifiable without torch, or enough devices."""
@@ -75,12 +85,7 @@ class Options:
     @property
     def may_emulate(self) -> bool:
         """Whether CUDA is emulated if a program asks for it."""
-        return self.emulate is None and self.device == "cpu" and self.nodes is None
-
-    def again(self, name: str) -> Options:
-        """The options of one more run: on several nodes its records need a name of their own."""
-        nodes = self.nodes and replace(self.nodes, run=f"{self.nodes.run}-{name}")
-        return replace(self, nodes=nodes)
+        return self.emulate is None and self.device == "cpu"
 
 
 def _device(device: str, ranks: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +11,6 @@ from pathlib import Path
 from fsdp_migrate.verify.compare import Difference, close
 from fsdp_migrate.verify.parameters import beyond
 from fsdp_migrate.verify.records import Run
-from fsdp_migrate.verify.verdict import Verdict
 
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?(?![\w])")
 _COSTS = re.compile(
@@ -19,30 +19,69 @@ _COSTS = re.compile(
     re.IGNORECASE,
 )
 """What differs from run to run: times, memory, addresses and paths. These lines are left out."""
+_PARAMETERS = re.compile(r"param|numel|element|weight|model size", re.IGNORECASE)
 _LINES, _SHOWN = 100_000, 160
 _SUFFIXES = {".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".tar"}
 _LIMIT = 2 << 30
 
 
-def printed(original: Run, migrated: Run, tolerance: float) -> Iterator[Difference]:
-    """The first line of each rank that has other numbers, beyond the tolerance and one in the last digit that was
-    printed.
+@dataclass(frozen=True)
+class Printed:
+    """A line in which the programs print other numbers: no part of the verdict, which is about training."""
+
+    rank: int
+    words: str
+    text: str
+    cause: str
+
+    def __str__(self) -> str:
+        return f"printed on rank {self.rank}: {self.text}; cause: {self.cause or 'not known'}"
+
+
+def printed(original: Run, migrated: Run, tolerance: float) -> list[Printed]:
+    """Each line, on the first rank that has it, with other numbers beyond the tolerance and one in the last digit.
 
     Lines are the same by their words; one that a program prints more often is left out.
     """
-    texts = zip(_texts(original), _texts(migrated), strict=False)
-    for rank, (one, other) in enumerate(texts):
-        lines, others = _lines(one), _lines(other)
-        for words, found in lines.items():
+    befores, afters = ([_lines(text) for text in _texts(run)] for run in (original, migrated))
+    found: dict[str, Printed] = {}
+    for rank, (lines, others) in enumerate(zip(befores, afters, strict=False)):
+        for words, told in lines.items():
             twins = others.get(words, [])
-            if len(found) != len(twins):
+            if words in found or len(told) != len(twins):
                 continue
             # Ranks that print into one file do so in any order.
-            for a, b in zip(sorted(found), sorted(twins), strict=True):
-                if not all(_close(x, y, tolerance) for x, y in zip(a[0], b[0], strict=True)):
-                    text = f"{a[1]!r} against {b[1]!r}"
-                    yield Difference(original.steps + 1, 6, rank, f"printed {words!r}", text)
+            for (numbers, text), (news, new) in zip(sorted(told), sorted(twins), strict=True):
+                same = [_close(a, b, tolerance) for a, b in zip(numbers, news, strict=True)]
+                if not all(same):
+                    place = same.index(False)
+                    shares = [own[words][0][0][place] for own in befores if words in own]
+                    shares = shares if len(shares) == len(original.ranks) > 1 else [numbers[place]]
+                    cause = _share(words, shares, news[place], len(original.ranks))
+                    found[words] = Printed(rank, words, f"{text!r} against {new!r}", cause)
                     break
+    return [*found.values()]
+
+
+def _share(words: str, before: list[str], after: str, ranks: int) -> str:
+    """Why a number is another one: all ranks', or one's, was of its own part of the parameters, and now is of the whole."""
+    olds, new = [abs(float(number)) for number in before], abs(float(after))
+    of_parameters = _PARAMETERS.search(words) or "." not in before[0] + after
+    if len(olds) == 1:
+        parts = (count for count in range(2, ranks + 1) if ranks % count == 0)
+        counts = any(_near(olds[0] * count, new) for count in parts)
+    else:
+        counts = _near(sum(olds), new)
+        if _near(math.hypot(*olds), new):
+            return "a norm of this rank's part of the parameters under FSDP1, of the whole now"
+    if not (counts and of_parameters):
+        return ""
+    return "a count or sum over this rank's part of the parameters under FSDP1, over the whole now"
+
+
+def _near(one: float, other: float) -> bool:
+    # FSDP1 fills its flat parameters up.
+    return abs(one - other) <= 0.02 * max(one, other)
 
 
 def _texts(run: Run) -> list[str]:
@@ -74,15 +113,6 @@ def _unit(number: str) -> float:
     return 1.001 * 10.0 ** (int(exponent or 0) - places)
 
 
-@dataclass(frozen=True)
-class Written:
-    """How many checkpoints are in both folders, the first place of each that differs, and what could not be compared."""
-
-    compared: int
-    differences: list[Difference]
-    notes: list[str]
-
-
 def checkpoints(root: Path, before: set[Path]) -> dict[str, Path]:
     """The checkpoints below a folder that were not there before: folders of DCP, and files."""
     found: dict[str, Path] = {}
@@ -100,10 +130,13 @@ def files(root: Path) -> set[Path]:
     return {path.relative_to(root) for path in root.rglob("*")}
 
 
-def compare(one: dict[str, Path], other: dict[str, Path], verdict: Verdict) -> Written:
-    """Compare checkpoints of one name; no nearer than the trained parameters are, by the verdict."""
-    step, tolerance = verdict.original.steps + 1, verdict.tolerance
-    trained = verdict.max_abs_param_diff or 0.0
+def compare(
+    one: dict[str, Path], other: dict[str, Path], step: int, tolerance: float, trained: float
+) -> tuple[int, list[Difference], list[str]]:
+    """Compare checkpoints of one name after the last step; no nearer than the `trained` parameters are.
+
+    Returns how many both wrote, the first place of each that differs, and what could not be compared.
+    """
     both = [name for name in one if name in other]
     odd = sorted(one.keys() ^ other.keys())
     notes = [f"only one program wrote {odd[0]} ({len(odd)} such checkpoints)"] if odd else []
@@ -117,8 +150,8 @@ def compare(one: dict[str, Path], other: dict[str, Path], verdict: Verdict) -> W
             notes.append(f"{name}: {error}")
             continue
         if text:
-            differences.append(Difference(step, 7, -1, f"checkpoint {name}", text))
-    return Written(len(both), differences, notes)
+            differences.append(Difference(step, 6, -1, f"checkpoint {name}", text))
+    return len(both), differences, notes
 
 
 def _odd(one: Path, other: Path, tolerance: float, trained: float) -> Iterator[str]:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -27,7 +27,7 @@ OUTPUT = 256 << 20
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a program ended: by itself, or because its time was over, or because it `flooded` its output.
+    """How a program ended: by itself, or because its time was over, it `flooded` its output or was `stopped`.
 
     `stacks` are then for each process its rank, if it had one, and its stack.
     """
@@ -37,12 +37,21 @@ class Outcome:
     timed_out: bool = False
     stacks: tuple[tuple[str, str], ...] = ()
     flooded: bool = False
+    stopped: bool = False
 
 
 def run(
-    command: list[str], folder: Path, environment: dict[str, str], output: Path, timeout: float
+    command: list[str],
+    folder: Path,
+    environment: dict[str, str],
+    output: Path,
+    timeout: float,
+    look: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Run a program to its end, or to the end of its time; what it prints goes to the file `output`."""
+    """Run a program to its end, or to the end of its time; what it prints goes to the file `output`.
+
+    `look` is called now and then, and says whether the program shall end.
+    """
     records = Path(environment["FSDP_MIGRATE_RECORD"])
     start = time.monotonic()
     process = None
@@ -57,9 +66,11 @@ def run(
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-            status = _wait(process, start + timeout, output.parent)
+            status = _wait(process, start + timeout, output.parent, look)
         except subprocess.TimeoutExpired:
             return Outcome(-1, timeout, True, _stacks(records))
+        except _Stopped:
+            return Outcome(-1, time.monotonic() - start, stopped=True)
         finally:
             with held_back():
                 _end(process, records)
@@ -67,7 +78,13 @@ def run(
     return Outcome(-1 if flooded else status or 0, time.monotonic() - start, flooded=flooded)
 
 
-def _wait(process: subprocess.Popen[bytes], end: float, folder: Path) -> int | None:
+class _Stopped(Exception):
+    """The program shall end."""
+
+
+def _wait(
+    process: subprocess.Popen[bytes], end: float, folder: Path, look: Callable[[], bool]
+) -> int | None:
     """The exit status; None if the program prints without end. Raises TimeoutExpired when its time is over."""
     while True:
         try:
@@ -75,6 +92,8 @@ def _wait(process: subprocess.Popen[bytes], end: float, folder: Path) -> int | N
         except subprocess.TimeoutExpired:
             if _over(end):
                 raise
+        if look():
+            raise _Stopped
         if sum(path.stat().st_size for path in _printed(folder)) > OUTPUT:
             return None
 

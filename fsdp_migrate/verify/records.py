@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 import statistics
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,10 @@ class Rank:
         lost: parameters of optimizers that belong to no module.
         quirks: what each `like_fsdp1` of the program did, as the runtime tells it (`runtime/record/quirks.py`).
         dtype: what the model computes in, as `torch.bfloat16`; so of the last loss and gradient.
+        world: how many ranks there are.
+        times: when each step began.
+        names, gradients, values: for each step, the parameters of which this rank has a part, and this rank's part of
+            the squares of their gradients' norms and of their own before the step.
     """
 
     rank: int
@@ -42,7 +46,6 @@ class Rank:
     backend: str = ""
     collectives: dict[str, int] = field(default_factory=dict)
     peak_memory_bytes: int = 0
-    step_seconds: list[float] = field(default_factory=list)
     parameters: Path | None = None
     problems: list[str] = field(default_factory=list)
     collective_bytes: dict[str, int] = field(default_factory=dict)
@@ -59,15 +62,35 @@ class Rank:
     loss_dtype: str = ""
     gradient_dtype: str = ""
     quirks: list[dict[str, Any]] = field(default_factory=list)
+    world: int = 0
+    times: list[float] = field(default_factory=list)
+    names: list[list[str]] = field(default_factory=list)
+    gradients: list[list[float]] = field(default_factory=list)
+    values: list[list[float]] = field(default_factory=list)
+
+    def upto(self, steps: int) -> Rank:
+        """The same, ended after so many steps."""
+        losses = sum(step <= steps for step in self.loss_steps)
+        return replace(
+            self,
+            losses=self.losses[:losses],
+            loss_steps=self.loss_steps[:losses],
+            squares=self.squares[:steps],
+            learning_rates=self.learning_rates[:steps],
+        )
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a program on all its ranks, in order; `output` is what the launcher printed, and maybe the ranks, too."""
+    """One run of a program on all its ranks, in order; `output` is what the launcher printed, and maybe the ranks, too.
+
+    One that was `stopped` did not come to its end.
+    """
 
     ranks: list[Rank]
     seconds: float
     output: str = ""
+    stopped: bool = False
 
     @property
     def peak_memory_bytes(self) -> int:
@@ -77,7 +100,8 @@ class Run:
     @property
     def step_seconds(self) -> float | None:
         """The first rank's median."""
-        seconds = self.ranks[0].step_seconds if self.ranks else []
+        times = self.ranks[0].times if self.ranks else []
+        seconds = [after - before for before, after in itertools.pairwise(times)]
         return statistics.median(seconds) if seconds else None
 
     @property
@@ -100,6 +124,24 @@ class Run:
     def steps(self) -> int:
         """Optimizer steps that every rank took."""
         return min((len(rank.squares) for rank in self.ranks), default=0)
+
+    def upto(self, steps: int) -> Run:
+        """The same, ended after so many steps."""
+        return replace(self, ranks=[rank.upto(steps) for rank in self.ranks])
+
+    def squares(self, what: str, step: int) -> dict[str, float]:
+        """The squares of the norms of all parameters' `gradients` or `values` at a step, in the first rank's order."""
+        found: dict[str, float] = {}
+        for rank in self.ranks:
+            kept = getattr(rank, what)[step - 1] if step <= len(rank.names) else []
+            for name, square in zip(rank.names[step - 1] if kept else [], kept, strict=True):
+                found[name] = found.get(name, 0.0) + square
+        return found
+
+    @property
+    def complete(self) -> bool:
+        """Whether every rank has a record."""
+        return bool(self.ranks) and len(self.ranks) == self.ranks[0].world
 
     @property
     def backwards(self) -> list[list[float]]:
@@ -131,27 +173,68 @@ def read_endings(folder: Path) -> list[Ending]:
     return sorted(endings, key=lambda ending: (ending.rank < 0, ending.ended))
 
 
-def read_ranks(folder: Path) -> list[Rank]:
-    """The records of all ranks; of two with the same rank the one that trained last."""
+class Following:
+    """The steps that the ranks of a program have written so far: what is new is read each time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._places: dict[Path, int] = {}
+        self._ranks: dict[Path, Rank] = {}
+
+    def ranks(self) -> dict[Path, Rank]:
+        """What each process has trained by now, by the file that it writes."""
+        for path in self._folder.glob("process-*.steps"):
+            with path.open("rb") as file:
+                file.seek(self._places.get(path, 0))
+                for line in file:
+                    if not line.endswith(b"\n"):  # it is just being written
+                        break
+                    self._places[path] = self._places.get(path, 0) + len(line)
+                    self._take(path, json.loads(line))
+        return self._ranks
+
+    def run(self) -> Run:
+        """The run so far, with all ranks up to a step that each of them has finished."""
+        ranks = {rank.rank: rank for rank in self.ranks().values()}
+        return Run([ranks[number] for number in sorted(ranks)], 0.0)
+
+    def _take(self, path: Path, line: dict[str, Any]) -> None:
+        rank = self._ranks.get(path) or Rank(line["rank"], [], [], [], [])
+        losses, gradients = line["dtypes"]
+        whose = {"rank": line["rank"], "world": line["world"]}
+        self._ranks[path] = replace(rank, **whose, loss_dtype=losses, gradient_dtype=gradients)
+        rank.loss_steps.extend([len(rank.squares) + 1] * len(line["losses"]))
+        rank.losses.extend(line["losses"])
+        if "square" in line:
+            rank.squares.append(line["square"])
+            rank.learning_rates.append(line["rates"])
+            rank.times.append(line["time"])
+            rank.names.extend([line.get("names") or (rank.names[-1] if rank.names else [])])
+            rank.gradients.append(line.get("gradients", []))
+            rank.values.append(line.get("values", []))
+
+
+def read_ranks(folder: Path, stopped: bool = False) -> list[Rank]:
+    """The records of all ranks that came to their end; of two with the same rank the one that trained last.
+
+    A program that was `stopped` has left its steps only.
+    """
+    trained = Following(folder).ranks()
+    ended = {path.with_suffix(".steps"): data for path, data in _read(folder)}
     ranks: dict[int, tuple[tuple[bool, float], Rank]] = {}
-    for path, data in _read(folder):
-        order = (bool(data["losses"]), data["ended"])
-        number = data["rank"]
-        if number >= 0 and (number not in ranks or ranks[number][0] < order):
-            ranks[number] = (order, _rank(path, data))
+    for path in sorted(trained.keys() | ended.keys() if stopped else ended):
+        data = ended.get(path, {})
+        rank = trained.get(path) or Rank(data["rank"], [], [], [], [])
+        order = (bool(rank.losses), data.get("ended", 0.0))
+        if rank.rank >= 0 and (rank.rank not in ranks or ranks[rank.rank][0] < order):
+            ranks[rank.rank] = (order, _rank(path, rank, data))
     return [ranks[number][1] for number in sorted(ranks)]
 
 
-def _rank(path: Path, data: dict[str, Any]) -> Rank:
-    parameters, start = path.with_suffix(".pt"), path.with_suffix(".start.pt")
-    more: dict[str, Any] = {
-        "step_seconds": [
-            after - before for before, after in itertools.pairwise(data["step_times"])
-        ],
-        "parameters": parameters if parameters.exists() else None,
-        "start": start if start.exists() else None,
-    }
-    return Rank(**_known(Rank, data), **more)
+def _rank(path: Path, rank: Rank, data: dict[str, Any]) -> Rank:
+    files = {"parameters": path.with_suffix(".pt"), "start": path.with_suffix(".start.pt")}
+    there: dict[str, Any] = {name: file for name, file in files.items() if file.exists()}
+    return replace(rank, **_known(Rank, data), **there)
 
 
 def _known(kind: type, data: dict[str, Any]) -> dict[str, Any]:

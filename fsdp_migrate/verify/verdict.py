@@ -8,9 +8,9 @@ from typing import Any
 
 from fsdp_migrate.verify.causes import Cause, find
 from fsdp_migrate.verify.compare import Comparison, Difference, largest
+from fsdp_migrate.verify.outputs import Printed
 from fsdp_migrate.verify.quirks import Line
 from fsdp_migrate.verify.records import Run
-from fsdp_migrate.verify.sources import Sources
 
 _PARAMETERS = 50
 """At most so many parameters in the JSON."""
@@ -30,6 +30,7 @@ class Verdict(Comparison):
         buffer: where `max_abs_buffer_diff` is: a name, and the rank.
         control: the original against itself, if it ran twice.
         quirks: what each `like_fsdp1` of the migrated program did.
+        printed: lines with other numbers, which are no difference of the training.
     """
 
     tolerance: float
@@ -40,7 +41,6 @@ class Verdict(Comparison):
     causes: list[Cause] = field(default_factory=list)
     uncompared: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    sources: Sources = field(default_factory=Sources)
     environment: dict[str, str] = field(default_factory=dict)
     max_abs_buffer_diff: float = 0.0
     buffer: str = ""
@@ -48,6 +48,7 @@ class Verdict(Comparison):
     emulated: bool = False
     control: Verdict | None = None
     quirks: list[Line] = field(default_factory=list)
+    printed: list[Printed] = field(default_factory=list)
 
     @property
     def arithmetic(self) -> str:
@@ -99,15 +100,15 @@ class Verdict(Comparison):
         return replace(self, differences=both, causes=causes)
 
     def without(self, control: Verdict) -> Verdict:
-        """The same without printed lines in which the original differs from itself."""
-        noise = {d.what for d in control.differences if d.what.startswith("printed")}
-        kept = [d for d in self.differences if d.what not in noise]
-        return replace(self, differences=kept, causes=self.causes if kept else [])
+        """The same with the original against itself, and without the lines that it then prints otherwise."""
+        noise = {line.words for line in control.printed}
+        kept = [line for line in self.printed if line.words not in noise]
+        return replace(self, printed=kept, control=control)
 
     @property
     def deterministic(self) -> bool:
-        """Whether the original is not known to differ from itself, lines that it prints aside."""
-        return self.control is None or self.control.without(self.control).equal
+        """Whether the original is not known to train otherwise the second time."""
+        return self.control is None or self.control.equal
 
     @property
     def why(self) -> str:
@@ -140,13 +141,14 @@ class Verdict(Comparison):
     @property
     def remarks(self) -> list[str]:
         """What a report says beside the verdict."""
-        return [*(f"not compared: {text}" for text in self.uncompared), self.cost, *self.notes]
+        told = (f"not compared: {text}" for text in self.uncompared)
+        return [*map(str, self.printed), *told, self.cost, *self.notes]
 
     def line(self) -> str:
         """The verdict in one line."""
         emulated = " (CUDA emulated)" if self.emulated else ""
         if not self.equal and self.control is not None and not self.deterministic:
-            told = self.control.without(self.control).line().removeprefix("different: ")
+            told = self.control.line().removeprefix("different: ")
             return f"undecided{emulated}: the original program differs from itself: {told}"
         return self._line() + emulated
 
@@ -163,7 +165,11 @@ class Verdict(Comparison):
         how = "bitwise equal" if self.bitwise else within
         ranks = f"{self.ranks} rank" + ("s" if self.ranks != 1 else "")
         losses = f"{self.losses} loss" + ("es" if self.losses != 1 else "")
-        return f"same: {losses} on {ranks} {how}, largest difference {largest}"
+        lines = f"{len(self.printed)} printed line" + (
+            "s differ" if len(self.printed) > 1 else " differs"
+        )
+        same = f"same: {losses} on {ranks} {how}, largest difference {largest}"
+        return f"{same}; {lines}" if self.printed else same
 
     def to_json(self) -> dict[str, Any]:
         """The contract's fields, version 1; what is not a finite number is null."""
@@ -196,6 +202,7 @@ class Verdict(Comparison):
             "uncompared": self.uncompared,
             "cost": self.cost,
             "quirks": [line.to_json() for line in self.quirks],
+            "printed": [asdict(line) for line in self.printed],
         }
 
 
@@ -203,7 +210,8 @@ def _difference(first: Difference | None) -> dict[str, Any] | None:
     if first is None:
         return None
     rank = first.rank if first.rank >= 0 else None
-    return {"what": first.what, "step": first.step, "rank": rank, "text": first.text}
+    named = {"what": first.what, "step": first.step, "rank": rank, "text": first.text}
+    return {**named, "parameter": first.parameter or None}
 
 
 def _run(run: Run) -> dict[str, Any]:

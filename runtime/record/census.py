@@ -39,6 +39,7 @@ class Census:
         self._count = 0
         self._modules: dict[str, nn.Module] = {}
         self._holdings: dict[int, layouts.Holding] = {}
+        self._pieces: dict[int, list[layouts.Part]] = {}
         # Parameters are known by identity: they must live on, or another could get the same. They
         # are held to the end also because that is when their last values are read.
         self._known: dict[int, torch.Tensor] = {}
@@ -90,6 +91,10 @@ class Census:
                     found.setdefault(layouts.clean(name, key), local)
         return found
 
+    def pieces(self, parameter: torch.Tensor) -> list[layouts.Part]:
+        """What this process holds in a parameter that an optimizer has: several in a flat one, none if that is not known."""
+        return self._pieces.get(id(parameter), [])
+
     def replicas(self, parameter: torch.Tensor) -> int:
         """How many processes hold the same part of this parameter and its gradient."""
         return self._holdings[id(parameter)].replicas
@@ -123,6 +128,7 @@ class Census:
         self._holdings.update(dict.fromkeys(identities, holding))
         self.complete = self.complete and holding.readable
         for part in holding.parts:
+            self._pieces.setdefault(part.owner, []).append(part)
             self.parts.setdefault((part.name, part.offsets), part)
             if holding.first:
                 self.first.setdefault((part.name, part.offsets), part)

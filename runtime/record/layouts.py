@@ -18,7 +18,7 @@ class Part:
     """What this process holds of one parameter, and `read`, which returns it as it is now.
 
     `offsets` are where it begins: an index for each dimension, or if it is `flat` one index into the flattened
-    parameter.
+    parameter. `owner` is the identity of the parameter whose gradient has its own, or that and more: then within `span`.
     """
 
     name: str
@@ -26,6 +26,8 @@ class Part:
     offsets: tuple[int, ...]
     flat: bool
     read: Callable[[], torch.Tensor]
+    owner: int
+    span: tuple[int, int] | None = None
 
 
 @dataclass
@@ -101,15 +103,19 @@ def flat_unit(name: str, module: nn.Module, wanted: Callable[[torch.Tensor], boo
     holding.readable = all(getattr(flat, "_contiguities", ()))
     holding.first = group is None or group.rank() == 0
     for index, info in enumerate(flat._shard_param_infos):
-        if not info.in_shard or not wanted(flat if flat._params is None else flat._params[index]):
+        owner = flat if flat._params is None else flat._params[index]
+        if not info.in_shard or not wanted(owner):
             continue
+        start = info.offset_in_shard
         holding.parts.append(
             Part(
                 name=clean(name, flat._fqns[index]),
                 shape=tuple(flat._shapes[index]),
                 offsets=(info.intra_param_start_idx,),
                 flat=True,
-                read=_reader(flat, index, info.offset_in_shard, info.numel_in_shard),
+                read=_reader(flat, index, start, info.numel_in_shard),
+                owner=id(owner),
+                span=(start, start + info.numel_in_shard) if owner is flat else None,
             )
         )
     return holding
@@ -133,7 +139,8 @@ def single(name: str, parameter: torch.Tensor, processes: int, rank: int) -> Hol
     """A parameter by itself: a DTensor, or a plain one that each of so many processes holds."""
     tensor: Any = parameter
     if not hasattr(tensor, "_local_tensor"):
-        part = Part(name, tuple(tensor.shape), (0,) * tensor.dim(), False, tensor.detach)
+        whole = tuple(tensor.shape), (0,) * tensor.dim(), False
+        part = Part(name, *whole, tensor.detach, id(parameter))
         return Holding(processes, [part], first=rank == 0)
     mesh, coordinate = tensor.device_mesh, tensor.device_mesh.get_coordinate()
     copies, first = 1, coordinate is not None
@@ -147,5 +154,6 @@ def single(name: str, parameter: torch.Tensor, processes: int, rank: int) -> Hol
 
     shape = tensor.shape
     _, offsets = _utils.compute_local_shape_and_global_offset(shape, mesh, tensor.placements)
-    part = Part(name, tuple(shape), tuple(offsets), False, lambda: tensor._local_tensor.detach())
+    place = tuple(shape), tuple(offsets), False
+    part = Part(name, *place, lambda: tensor._local_tensor.detach(), id(parameter))
     return Holding(copies, [part], first=first)

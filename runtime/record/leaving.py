@@ -36,6 +36,7 @@ class Departure:
         code: the exit status that the process certainly has; None where Python does not tell.
         before: called when all other exit handlers ran; returns whether the process may leave at once if it ended
             well.
+        together: waits for the other ranks: one that still reads from this one would lose its connection.
     """
 
     def __init__(self) -> None:
@@ -43,6 +44,7 @@ class Departure:
         self.status = 0
         self.code: int | None = None
         self.before: Callable[[], bool] = lambda: False
+        self.together: Callable[[], None] = lambda: None
 
     @property
     def well(self) -> bool:
@@ -72,6 +74,7 @@ def install() -> Departure:
 
 def _leave(departure: Departure) -> None:
     if departure.before() and departure.well:
+        departure.together()
         sys.stdout.flush()
         sys.stderr.flush()
         _exit(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import sys
@@ -15,13 +16,16 @@ import torch
 import torch.distributed as dist
 from torch.optim import optimizer as optimizers
 
-from . import costs, gradients, losses, options, parameters, quirks
+from . import costs, losses, options, parameters, quirks
 from .census import Census, Kept
 from .evidence import Evidence
 from .imports import Copies
 from .leaving import Departure
 from .ranks import grouped, identity
 from .start import Start
+from .steps import Steps
+
+_PATIENCE = 5.0
 
 
 class Session:
@@ -40,14 +44,10 @@ class Session:
     def reset(self) -> None:
         """Begin anew, as a forked child does."""
         self.rank, self.world, self.backend = -1, 0, ""
-        # As tensors, which are read at the end: recording does not wait for the device.
-        self.losses, self.loss_steps = list[torch.Tensor](), list[int]()
-        self.squares, self.learning_rates = list[torch.Tensor](), list[list[float]]()
-        self.step_times: list[float] = []
+        self.steps = Steps(self.folder)
         self.options: options.Options = {}
         self.lost = 0
         self._optimizers: set[int] = set()
-        self.loss_dtype = self.gradient_dtype = ""
         self.problems: list[str] = []
         self.census = Census()
         if self.start is not None:
@@ -65,29 +65,24 @@ class Session:
             self.backend = str(dist.get_backend())
         if grouped() or self.rank < 0:
             self.rank, self.world = identity()
+            self.steps.rank, self.steps.world = self.rank, self.world
 
     def loss(self, loss: torch.Tensor) -> None:
         """A backward begins."""
         self._stepping = None
-        self.losses.append(loss.clone())
-        self.loss_dtype = str(loss.dtype)
-        self.loss_steps.append(len(self.squares) + 1)
         if self.rank < 0:
             self.identify()
+        self.steps.loss(loss)
 
     def before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """An optimizer steps; a step within its own step (`super().step()`) is the same one."""
         if self._stepping == id(optimizer) or _makes_states():
             return
         self._stepping = id(optimizer)
-        self.step_times.append(time.perf_counter())
-        groups = optimizer.param_groups
-        self.learning_rates.append([float(group.get("lr", 0.0)) for group in groups])
         if self.rank < 0:
             self.identify()
         self.kept.look()
-        with torch.no_grad():
-            self._gradients([p for group in groups for p in group["params"]])
+        self._record(optimizer.param_groups, time.perf_counter())
         if id(optimizer) not in self._optimizers:
             self._optimizers.add(id(optimizer))
             found, lost = options.of(optimizer)
@@ -98,15 +93,15 @@ class Session:
         """The step is done."""
         self._stepping = None
 
-    def _gradients(self, members: list[torch.Tensor]) -> None:
+    def _record(self, groups: list[dict[str, Any]], now: float) -> None:
+        members = [p for group in groups for p in group["params"]]
+        self.steps.step([float(group.get("lr", 0.0)) for group in groups], now)
         # What the recorder does not understand must not end the program: it is said in the record.
         try:
-            self.census.look(members, self.rank, self.world)
-            self.squares.append(gradients.sum_of_squares(members, self.census.replicas))
-            grown = (str(p.grad.dtype) for p in members if p.grad is not None)
-            self.gradient_dtype = next(grown, self.gradient_dtype)
+            with torch.no_grad():
+                self.census.look(members, self.rank, self.world)
+                self.steps.norms(members, self.census)
         except Exception as error:
-            self.squares.append(torch.tensor(float("nan")))
             problem = f"no gradient norm: {type(error).__name__}: {error}"
             self.problems += [problem] if problem not in self.problems else []
 
@@ -118,15 +113,11 @@ class Session:
             return False
         path = os.path.join(self.folder, f"process-{os.getpid()}")
         acted, problems = self._quirks()
+        self.steps.write(end=True)
         record = {
             "rank": self.rank,
             "backend": self.backend,
             "ended": time.time(),
-            "losses": [float(loss) for loss in self.losses],
-            "loss_steps": self.loss_steps,
-            "squares": [float(square) for square in self.squares],
-            "learning_rates": self.learning_rates,
-            "step_times": self.step_times,
             "collectives": dict(sorted(self.counts.items())),
             "collective_bytes": dict(sorted(self.bytes.items())),
             "aligned": self.start.aligned if self.start else [],
@@ -135,8 +126,6 @@ class Session:
             **self.evidence.told(),
             "options": self.options,
             "lost": self.lost,
-            "loss_dtype": self.loss_dtype,
-            "gradient_dtype": self.gradient_dtype,
             "dtype": self.start.dtype if self.start else "",
             "quirks": acted,
             "problems": self.problems + problems + self._write_parameters(f"{path}.pt"),
@@ -148,6 +137,14 @@ class Session:
             json.dump(record, file)
         os.replace(f"{path}.part", f"{path}.json")
         return self.rank >= 0
+
+    def together(self) -> None:
+        """Wait for the other ranks' records, some seconds at most: a rank may be in trouble, or have none."""
+        end = time.monotonic() + _PATIENCE
+        while (
+            len(glob.glob(f"{self.folder}/process-*.json")) < self.world and time.monotonic() < end
+        ):
+            time.sleep(0.02)
 
     def _quirks(self) -> tuple[list[dict[str, Any]], list[str]]:
         """What `like_fsdp1` did, and why that is not known."""
@@ -181,6 +178,7 @@ def _makes_states() -> bool:
 def install(folder: str, departure: Departure, copies: Copies) -> Callable[[], bool]:
     """Record this process and those that it forks; returns the function that writes the record."""
     session = Session(folder, departure, copies)
+    departure.together = session.together
     losses.install(session.loss)
     optimizers.register_optimizer_step_pre_hook(session.before_step)
     optimizers.register_optimizer_step_post_hook(session.after_step)
@@ -198,7 +196,8 @@ def _write_before_children_end(session: Session) -> None:
     def bootstrap(self: Any, *args: Any, **kwargs: Any) -> Any:
         code = begin(self, *args, **kwargs)
         session.departure.status = session.departure.code = code
-        session.write()
+        if session.write() and not code:
+            session.together()
         return code
 
     def run_noted(self: Any) -> None:

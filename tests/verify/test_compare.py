@@ -6,12 +6,15 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from fsdp_migrate.cli import exit_code
 from fsdp_migrate.verify.compare import Comparison, compare, distance, relative
+from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.records import Rank, Run
-from fsdp_migrate.verify.show import show
+from fsdp_migrate.verify.show import markdown, markdown_of_failure, show
 from fsdp_migrate.verify.verdict import Verdict
 
 
@@ -164,12 +167,14 @@ def test_the_json_is_the_contract() -> None:
         "uncompared",
         "cost",
         "quirks",
+        "printed",
     ]
     assert data["first_difference"] == {
         "what": "loss",
         "step": 2,
         "rank": 1,
         "text": "2 against 2.5",
+        "parameter": None,
     }
     assert (data["version"], data["equal"], data["ranks"], data["steps"]) == (1, False, 2, 2)
     assert list(data["original"]) == [
@@ -214,3 +219,26 @@ def test_a_long_table_keeps_both_ends_and_the_first_difference(
     steps = [line.split()[0] for line in shown(verdict(run(losses), run(other))) if line.strip()]
     assert {"1", "2", "149", "150", "151", "299", "300", "…"} <= set(steps)
     assert len(steps) < 60
+
+
+def test_the_summary_is_markdown() -> None:
+    odd = replace(verdict(run([3.0, 2.0]), run([3.0, 2.25])), notes=["<script> & *"])
+    text = markdown(odd, "train.py")
+    start = "### ❌ fsdp-migrate verify: `train.py`\n\ndifferent: loss differs first"
+    assert text.startswith(start)
+    assert "| optimizer steps | 2 | 2 |" in text
+    assert "<script>" not in text.replace("\\<script\\>", "")
+    assert markdown(verdict(run([3.0]), run([3.0])), "train.py").startswith("### ✅")
+    failure = ProgramFailed("migrated", "rank 1 raised ValueError: x", "Traceback\nValueError: x")
+    assert "````\nTraceback\nValueError: x\n````" in markdown_of_failure(failure, "train.py")
+
+
+@pytest.mark.parametrize("option", ["--json", "--summary"])
+def test_a_file_that_cannot_be_written_is_named_before_the_program_runs(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, file = tmp_path / "train.py", tmp_path / "missing" / "result"
+    script.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    assert exit_code(["verify", str(script), option, str(file)]) == 2
+    assert f"{file}: there is no such folder" in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()

@@ -38,6 +38,45 @@ def test_a_program_for_cuda_alone_is_verified_without(tmp_path: Path) -> None:
     )
 
 
+# A second model whose optimizer is sharded, a function in TorchScript, and a look at the device.
+SECOND = """\
+    optimizer = ZeroRedundancyOptimizer(second.parameters(), torch.optim.SGD, lr=1e-2)
+    for _ in range(2):
+        norm(second(torch.ones(2, 4, device=device))).backward()
+        optimizer.step()
+    dist.destroy_process_group()
+"""
+HELPERS = """\
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+@torch.jit.script
+def norm(x: torch.Tensor) -> torch.Tensor:
+    return x.square().mean()
+
+"""
+
+
+@pytest.mark.ranks
+@pytest.mark.usefixtures("forked")
+def test_a_sharded_optimizer_and_a_script_run(tmp_path: Path) -> None:
+    text = CASE.read_text()
+    text = text.replace("\nclass Block", f"{HELPERS}\nclass Block")
+    text = text.replace("    dist.destroy_process_group()\n", SECOND)
+    made = """\
+    device = torch.device("cuda", rank)
+    second = nn.parallel.DistributedDataParallel(nn.Linear(4, 1).to(device), device_ids=[device])
+    if device.type != "cuda" or next(second.parameters()).device != device:
+        raise RuntimeError(f"needs CUDA, not {device}")
+    model = Net().cuda()
+"""
+    text = text.replace("    model = Net().cuda()\n", made)
+    (tmp_path / "train.py").write_text(text)
+    verdict = main.verify(tmp_path / "train.py", device="cpu", tolerance=0)
+    assert verdict.emulated
+    assert verdict.equal, verdict.line()
+    assert verdict.losses == 7
+
+
 Emulated = Callable[..., tuple[int, str]]
 
 
@@ -85,6 +124,13 @@ f = io.BytesIO(); torch.save(x, f); f.seek(0); torch.load(f, map_location={"cuda
 f.seek(0); torch.load(f, map_location=lambda storage, place: storage.cuda(1))
 torch.rand(2, generator=torch.Generator(device="cuda").manual_seed(1), device="cuda")
 assert isinstance(x.device, torch.device) and pickle.loads(pickle.dumps(torch.device("cuda", 0))) == x.device
+assert x.device.type == "cuda" and str(x.device) == "cuda:1" and x.device == torch.device("cuda", 1) != torch.device("cpu")
+assert torch.device(0).index == 0 and torch.device("cuda").index is None and torch.device(x.device).type == "cuda"
+assert torch.zeros(2, device=x.device).to(x.device).device.type == "cuda" and torch.empty(1, device="meta").device.type == "meta"
+torch.get_device_module(x.device); torch.cuda.set_device(torch.device("cuda", 0)); assert torch.cuda.current_device() == 0
+@torch.jit.script
+def scripted(n: int, on: torch.device) -> torch.Tensor: return torch.zeros(n, device=on)
+assert len(scripted(3, x.device)) == 3
 assert torch.cuda.FloatTensor(2).type("torch.cuda.HalfTensor").dtype == torch.half
 def typed(d: torch.device | None = None) -> None: ...
 torch.cuda.nvtx.range_push("a"); torch.cuda.empty_cache(); torch.cuda.cudart().cudaProfilerStart()

@@ -12,7 +12,6 @@ from fsdp_migrate.verify import Unverifiable, judge
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.main import verify
 from fsdp_migrate.verify.records import Rank, Run
-from fsdp_migrate.verify.sources import Sources
 
 
 def program(modules: str, net: str, printed: str) -> str:
@@ -141,11 +140,11 @@ def test_what_proves_nothing_is_no_verdict() -> None:
     judge.check_original(runs(sharded=True))
     with pytest.raises(Unverifiable, match="trained without FSDP"):
         judge.check_original(runs(sharded=False))
-    sources = Sources(changed=("a.py", "b.py"))
-    assert judge.check_migrated(runs(files=["a.py", "b.py"]), sources) == []
+    changed = ("a.py", "b.py")
+    assert judge.check_migrated(runs(files=["a.py", "b.py"]), changed) == []
     note = "changed, but not run: b.py (1 of 2 files)"
-    assert judge.check_migrated(runs(files=["a.py"]), sources) == [note]
+    assert judge.check_migrated(runs(files=["a.py"]), changed) == [note]
     with pytest.raises(Unverifiable, match=r"ran no changed file \(a.py, b.py\)"):
-        judge.check_migrated(runs(files=["c.py"]), sources)
+        judge.check_migrated(runs(files=["c.py"]), changed)
     with pytest.raises(Unverifiable, match="--root"):
-        judge.check_migrated(runs(files=["a.py"], fsdp1="site-packages/x.py:7"), sources)
+        judge.check_migrated(runs(files=["a.py"], fsdp1="site-packages/x.py:7"), changed)

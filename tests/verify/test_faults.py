@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +16,7 @@ import pytest
 from fsdp_migrate.verify import failures, processes
 from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.folders import Program
+from fsdp_migrate.verify.records import Rank
 
 FSDP_MIGRATE = Path(sys.executable).parent / "fsdp-migrate"
 
@@ -101,31 +102,36 @@ def test_a_port_that_is_taken_is_said_so(tmp_path: Path) -> None:
     assert reason.endswith("another port)")
 
 
-SPAWNS = """
-import os, sys
-import torch.distributed as dist
-import torch.multiprocessing as mp
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-def main(rank, port):
-    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=port)
-    dist.init_process_group("gloo", rank=rank, world_size=2)
-    FSDP(None)
-
-if __name__ == "__main__":
-    mp.spawn(main, (sys.argv[1],), nprocs=2)
-"""
+LOST = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection reset by peer"
 
 
-@pytest.mark.thorough
-def test_a_program_whose_port_is_really_taken(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SPAWNS)
-    with socket.create_server(("", 0)) as server:
-        port = str(server.getsockname()[1])
-        command = [FSDP_MIGRATE, "verify", "train.py", "--device", "cpu", "--", port]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert ended.returncode == 3, ended.stderr
-    assert "(another process has the port" in ended.stderr.splitlines()[-1]
+@pytest.mark.parametrize(
+    ("others", "reason"),
+    [
+        ({1: (1, "ValueError: no data")}, "rank 1 raised ValueError: no data"),
+        ({-1: (1, "died with SIGKILL")}, "a process that is no rank raised died with SIGKILL"),
+        ({1: (0, "")}, "rank 0 was in a collective when rank 1 had left the program"),
+        ({1: (1, LOST)}, "rank 0 was in a collective when another rank had left the program"),
+    ],
+)
+def test_a_lost_connection_follows_from_another_ranks_end(
+    others: dict[int, tuple[int, str]], reason: str, tmp_path: Path
+) -> None:
+    records = tmp_path / "original" / "records"
+    records.mkdir(parents=True)
+    endings = {0: (1, LOST), **others}
+    for number, (status, failure) in endings.items():
+        ending = {"rank": number, "status": status, "code": status, "failure": failure}
+        text = json.dumps({**ending, "ended": float(abs(number))})
+        (records / f"process-{10 + number}.json").write_text(text)
+    ranks = [Rank(number, [1.0], [1], [1.0], [[0.1]]) for number in endings if number >= 0]
+    program = Program("original", tmp_path, tmp_path / "train.py", tmp_path)
+    scene = failures.Scene(
+        program, processes.Outcome(1, 1.0), tmp_path / "original", len(ranks), ranks
+    )
+    with pytest.raises(ProgramFailed) as caught:
+        failures.check(scene)
+    assert caught.value.reason == reason
 
 
 PROGRAM = """

@@ -9,6 +9,8 @@ import pytest
 
 from fsdp_migrate.verify import outputs
 from fsdp_migrate.verify.compare import Difference, compare
+from fsdp_migrate.verify.judge import judge
+from fsdp_migrate.verify.options import Recording
 from fsdp_migrate.verify.records import Rank, Run
 from fsdp_migrate.verify.verdict import Verdict
 
@@ -46,19 +48,41 @@ def verdict(one: Run, other: Run, *differences: Difference) -> Verdict:
     ],
 )
 def test_numbers_that_are_printed(one: str, other: str, differs: bool) -> None:
-    found = list(outputs.printed(run("same 1", one), run("same 1", other), 1e-6))
-    assert bool(found) == differs
-    assert all(difference.rank == 1 for difference in found)
+    found = outputs.printed(run("same 1", one), run("same 1", other), 1e-6)
+    assert [line.rank for line in found] == [1] * differs
 
 
-def test_a_line_in_which_the_original_differs_from_itself_is_no_difference() -> None:
-    noise = Difference(2, 6, 0, "printed 'port #'", "'port 1' against 'port 2'")
-    other = Difference(2, 6, 0, "printed 'loss #'", "'loss 1' against 'loss 2'")
-    both, control = verdict(run(), run(), noise, other), verdict(run(), run(), noise)
-    assert both.without(control).first == other
-    kept = replace(both.without(control), control=control)
+@pytest.mark.parametrize(
+    ("ones", "others", "cause"),
+    [
+        (["512 parameters", ""], ["1024 parameters", ""], "a count or sum"),
+        (["model has 0.5 M params", ""], ["model has 1.0 M params", ""], "a count or sum"),
+        (["loss 0.5", ""], ["loss 1.0", ""], ""),
+        (["500 params", "524 params"], ["1024 params"] * 2, "a count or sum"),
+        (["norm 3.0", "norm 4.0"], ["norm 5.0"] * 2, "a norm"),
+        (["norm 3.0", "norm 4.0"], ["norm 5.5"] * 2, ""),
+    ],
+)
+def test_what_is_printed_is_no_part_of_the_verdict(
+    ones: list[str], others: list[str], cause: str
+) -> None:
+    one, other = run(*ones), run(*others)
+    judged = judge(one, other, 0, Recording())
+    assert judged.equal
+    (line,) = judged.printed
+    assert line.cause.startswith(cause)
+    assert bool(line.cause) == bool(cause)
+    text = "same: 1 loss on 2 ranks bitwise equal, largest difference 0; 1 printed line differs"
+    assert judged.line() == text
+    assert str(line) in judged.remarks
+
+
+def test_a_line_in_which_the_original_differs_from_itself_is_left_out() -> None:
+    one, other = run("port 1", "loss 1"), run("port 2", "loss 2")
+    both = judge(one, other, 0, Recording())
+    kept = both.without(judge(run("port 1", "loss 1"), run("port 3", "loss 1"), 0, Recording()))
+    assert [line.words for line in kept.printed] == ["loss #"]
     assert kept.deterministic
-    assert kept.line().startswith("different: printed 'loss #' differs first")
 
 
 def test_an_original_that_differs_from_itself_is_the_verdict() -> None:
@@ -85,15 +109,14 @@ def test_checkpoints_that_both_wrote(tmp_path: Path) -> None:
         before = outputs.files(tmp_path / name)
         torch.save(tree, tmp_path / name / "m.pt")
         told[name] = outputs.checkpoints(tmp_path / name, before)
-    same = verdict(run(), run())
     texts = {
-        name: [d.text for d in outputs.compare(told["one"], told[name], same).differences]
+        name: [d.text for d in outputs.compare(told["one"], told[name], 2, 1e-6, 0.0)[1]]
         for name in trees
     }
     assert texts["one"] == texts["same"] == []
     assert texts["other"] == ["model.w by up to 0.5"]
     assert texts["later"] == ["step is 7 against 8"]
     assert texts["less"] == ["model.w is in one of them only"]
-    alone = outputs.compare(told["one"], {}, same)
-    assert alone.notes == ["only one program wrote m.pt (1 such checkpoints)"]
+    alone = outputs.compare(told["one"], {}, 2, 1e-6, 0.0)
+    assert alone[2] == ["only one program wrote m.pt (1 such checkpoints)"]
     assert outputs.checkpoints(tmp_path / "one", outputs.files(tmp_path / "one")) == {}

@@ -147,7 +147,7 @@ def test_a_repository_end_to_end(repository: Path, tmp_path: Path) -> None:
     (repository / ENTRY).write_text(body)
     (repository / "scripts" / "parts.py").write_text((TRAPS / "parts.py").read_text())
     before = names(repository)
-    page, summary, result = tmp_path / "page.html", tmp_path / "summary.md", tmp_path / "it.json"
+    summary, result = tmp_path / "summary.md", tmp_path / "it.json"
     arguments = [
         repository,
         "--entry",
@@ -157,14 +157,11 @@ def test_a_repository_end_to_end(repository: Path, tmp_path: Path) -> None:
         "--launcher",
         "python",
     ]
-    files = ["--report", page, "--summary", summary, "--json", result]
+    files = ["--summary", summary, "--json", result]
     programs = ["--", "--steps", "2"]
     done = CliRunner().invoke(verify_command, list(map(str, [*arguments, *files, *programs])))
     assert done.exit_code == 0, done.output
     assert names(repository) == before
     assert "same: 2 losses on 2 ranks bitwise equal" in done.output
     assert json.loads(result.read_text())["environment"]["arguments"] == "--steps 2"
-    assert (
-        "-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP" in page.read_text()
-    )
     assert summary.read_text().startswith("### ✅ fsdp-migrate verify: `train.py`")

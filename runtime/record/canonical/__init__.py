@@ -2,7 +2,7 @@
 
 FSDP1 and FSDP2 lay the same gradients out in different buffers, so a backend adds them up in different orders. Here
 both programs add in one defined way, and every difference that remains has another reason: reductions over ranks
-(`collectives`, `functional`) in fp64, in the order of the ranks, rounded once; norms of gradients and clipping
+(`collectives`) in fp64, in the order of the ranks, rounded once; norms of gradients and clipping
 (`norms`) in fp64; the gradient of a tensor that several units read (`inputs`) one use after the other.
 """
 
@@ -16,10 +16,9 @@ def install() -> None:
     from . import norms
 
     def reductions(_: object) -> None:
-        from . import collectives, functional, inputs
+        from . import collectives, inputs
 
         collectives.install()
-        functional.install()
         inputs.install()
 
     imports.after("torch", reductions)

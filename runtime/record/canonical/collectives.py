@@ -1,7 +1,7 @@
 """Reductions over a process group: an exchange, then one sum on each rank that needs it.
 
-They are replaced in `ProcessGroup`, below every spelling of `torch.distributed` by which FSDP1, FSDP2 and DTensor
-reduce.
+They are replaced in `ProcessGroup`, below every spelling of `torch.distributed` by which FSDP1 and FSDP2 reduce. What
+DTensor reduces past it are norms in fp64, where the order shows in the sixteenth digit.
 
 An average is the sum, rounded, and then divided by the number of ranks. FSDP1 divides by two factors instead, before
 and after the sum; the first is a power of two, so dividing by it loses nothing: they are the same bits at any number
@@ -61,13 +61,8 @@ def _reduce_scatter_wholes(
     if not _adds(operation, outputs):
         return original(group, outputs, wholes, *options)
     for output, whole in zip(outputs, wholes, strict=True):
-        scatter_sum(group, output, whole, operation)
+        output.copy_(_sum(_exchange(group, whole), operation).view_as(output))
     return _Done(list(outputs))
-
-
-def scatter_sum(group: Any, output: torch.Tensor, whole: torch.Tensor, operation: Any) -> None:
-    """This rank's part of the sum of every rank's `whole`."""
-    output.copy_(_sum(_exchange(group, whole), operation).view_as(output))
 
 
 def _operation(options: Any = dist.ReduceOp.SUM, *_: Any) -> Any:

@@ -3,8 +3,9 @@
 What the program says of devices is taken to mean the CPU, NCCL to mean gloo, and what asks for the state of a device
 gets an answer. torch's own code sees the CPU (`device.from_program`), so that it takes the CPU's paths.
 
-What it cannot hide: `tensor.device` is `cpu`, there is one stream of random numbers instead of two, a copy to the
-device is none, and autocast has the CPU's lists of operations.
+What it cannot hide: tensors that the program keeps on the CPU are on the device, too, there is one stream of random
+numbers instead of two, a copy to the device is none, and autocast has the CPU's lists of operations. TorchScript and
+torch.compile are off, as both would make tensors past the emulation.
 """
 
 from __future__ import annotations

@@ -24,9 +24,10 @@ def install(devices: int) -> None:
     cuda: Any = torch.cuda
     _device_functions(cuda, devices)
     _memory_functions(cuda)
-    cuda.Stream = cuda.ExternalStream = _Stream
-    cuda.Event = _Event
-    cuda.StreamContext = cuda.stream = _Context
+    # Classes of their own: programs ask by them what they have.
+    cuda.Stream = cuda.ExternalStream = type("Stream", (_Done,), {})
+    cuda.Event = type("Event", (_Done,), {})
+    cuda.StreamContext = cuda.stream = _Done
     for name in ("current_stream", "default_stream"):
         setattr(cuda, name, lambda device=None: _DEFAULT)
     cuda.set_stream = nothing
@@ -34,7 +35,7 @@ def install(devices: int) -> None:
         setattr(cuda, f"{name}Tensor", getattr(torch, f"{name}Tensor"))
     for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
         setattr(cuda.nvtx, name, lambda *args, **kwargs: 0)
-    cuda.nvtx.range = _Context
+    cuda.nvtx.range = _Done
     cuda.profiler.start = cuda.profiler.stop = nothing
     cuda.cudart = _Cudart
     cuda.nccl.version = lambda: (2, 27, 3)
@@ -57,7 +58,7 @@ def _device_functions(cuda: Any, devices: int) -> None:
 
         return ask
 
-    class Device(_Context):
+    class Device(_Done):
         """`with torch.cuda.device(index)`."""
 
         def __init__(self, device: Any) -> None:
@@ -120,11 +121,9 @@ def _memory_functions(cuda: Any) -> None:
 
 
 def _index(device: Any, default: int) -> int:
-    """The index in the name of a device; a `torch.device` has none, as it is the CPU."""
-    if isinstance(device, str):
-        device = device.partition(":")[2]
-        return int(device) if device else default
-    return device if isinstance(device, int) else default
+    if not isinstance(device, int):
+        device = str(device).partition(":")[2]
+    return int(device) if device != "" else default
 
 
 class _Zeros(OrderedDict[str, int]):
@@ -132,67 +131,40 @@ class _Zeros(OrderedDict[str, int]):
         return 0
 
 
-class _Context:
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *exception: Any) -> None: ...
-
-
 class _Cudart:
     def __getattr__(self, name: str) -> Callable[..., int]:
         return lambda *args, **kwargs: 0
 
 
-class _Stream:
-    """A `torch.cuda.Stream` whose work is always done."""
+class _Done:
+    """A stream, an event or a context whose work is done at once; events take the time of the CPU."""
 
-    device_index = 0
-    cuda_stream = 0
-    priority = 0
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-
-    def wait_stream(self, stream: Any) -> None: ...
-
-    def wait_event(self, event: Any) -> None: ...
-
-    def synchronize(self) -> None: ...
-
-    def query(self) -> bool:
-        return True
-
-    def record_event(self, event: _Event | None = None) -> _Event:
-        event = event or _Event()
-        event.record()
-        return event
-
-    def __enter__(self) -> _Stream:
-        return self
-
-    def __exit__(self, *exception: Any) -> None: ...
-
-
-class _Event:
-    """A `torch.cuda.Event` that takes the time of the CPU."""
+    device_index = cuda_stream = priority = 0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._time = 0.0
 
-    def record(self, stream: Any = None) -> None:
-        self._time = time.perf_counter()
+    def __enter__(self) -> Any:
+        return self
 
-    def wait(self, stream: Any = None) -> None: ...
-
-    def synchronize(self) -> None: ...
+    def __exit__(self, *exception: Any) -> None: ...
 
     def query(self) -> bool:
         return True
 
-    def elapsed_time(self, end_event: _Event) -> float:
+    def record(self, stream: Any = None) -> None:
+        self._time = time.perf_counter()
+
+    def record_event(self, event: Any = None) -> Any:
+        event = event or vars(torch.cuda)["Event"]()
+        event.record()
+        return event
+
+    def elapsed_time(self, end_event: Any) -> float:
         """Milliseconds, as CUDA's."""
-        return (end_event._time - self._time) * 1000
+        return float(end_event._time - self._time) * 1000
+
+    wait = wait_stream = wait_event = synchronize = nothing
 
 
-_DEFAULT = _Stream()
+_DEFAULT = _Done()

@@ -1,16 +1,16 @@
-"""`torch.device` and `torch.Generator`: every CUDA device is the CPU, for the program; torch's own code sees none."""
+"""`torch.device` and `torch.Generator`: what the program calls CUDA is the CPU for torch's own code."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
 
-from .. import patch
-
 _TORCHS = {"torch", "functorch", "_fsdp_migrate_record"}
+_REPLACES = ("_fsdp_migrate_record.emulate", "_fsdp_migrate_record.patch")
 _Device = torch.device
 _CPU = torch.device("cpu")
 
@@ -50,16 +50,64 @@ def nothing(*args: Any, **kwargs: Any) -> None:
 
 
 def from_program() -> bool:
-    """Whether the function that calls this was itself called from outside torch."""
-    frame = sys._getframe(2)
-    if frame.f_code.co_filename == patch.__file__ and frame.f_back is not None:
-        frame = frame.f_back  # that has replaced a function of torch by it
-    name = frame.f_globals.get("__name__", "")
-    return str(name).partition(".")[0] not in _TORCHS
+    """Whether the emulation was called from outside torch, and outside the runtime, of which the program may have a copy."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith(_REPLACES):
+        frame = frame.f_back
+    names = frame.f_globals if frame is not None else {}
+    if f"{names.get('__package__')}.torch_private" in sys.modules:
+        return False
+    return str(names.get("__name__", "")).partition(".")[0] not in _TORCHS
+
+
+class Cuda:
+    """The `torch.device` that the program has: CUDA in what it says of itself, the CPU for torch's own code.
+
+    All of them are equal: there is one.
+    """
+
+    def __init__(self, index: int | None = None) -> None:
+        self._index = index
+
+    @property
+    def type(self) -> str:
+        return "cuda" if from_program() else _CPU.type
+
+    @property
+    def index(self) -> int | None:
+        return self._index if from_program() else _CPU.index
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Cuda) or (other == _CPU and not from_program())
+
+    def __hash__(self) -> int:
+        return hash(_CPU)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return torch.device, ("cuda",) if self._index is None else ("cuda", self._index)
+
+    def __repr__(self) -> str:
+        return f"device({str(self)!r})"
+
+    def __str__(self) -> str:
+        if not from_program():
+            return str(_CPU)
+        return "cuda" if self._index is None else f"cuda:{self._index}"
+
+    def __enter__(self) -> Any:
+        return _CPU.__enter__()
+
+    def __exit__(self, *exception: Any) -> Any:
+        return _CPU.__exit__(*exception)
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return _CPU(function)  # type: ignore[operator, no-any-return]
 
 
 def mapped(device: Any) -> Any:
     """What names a device, with the CPU for CUDA: a string, an index, a device or None."""
+    if isinstance(device, Cuda):
+        return _CPU
     if isinstance(device, str):
         return "cpu" if device.partition(":")[0] == "cuda" else device
     return _CPU if isinstance(device, int) and not isinstance(device, bool) else device
@@ -71,8 +119,15 @@ def cpu_type(kind: Any) -> Any:
 
 
 def _make(*args: Any, **kwargs: Any) -> Any:
-    name = args[0] if args else kwargs.get("type", kwargs.get("device", ""))
-    return _CPU if mapped(name) is not name else _Device(*args, **kwargs)
+    name, *index = [*args, *kwargs.values()]
+    if mapped(name) is name:
+        return _Device(*args, **kwargs)
+    if not from_program():
+        return _CPU
+    if isinstance(name, int):
+        return Cuda(name)
+    number = str(name).partition(":")[2]
+    return Cuda(*index, *([int(number)] if number else []))
 
 
 def _stand_in(real: type, make: Callable[..., Any]) -> type:
@@ -83,7 +138,7 @@ def _stand_in(real: type, make: Callable[..., Any]) -> type:
             return make(*args, **kwargs)
 
         def __instancecheck__(cls, instance: Any) -> bool:
-            return isinstance(instance, real)
+            return isinstance(instance, real) or (real is _Device and isinstance(instance, Cuda))
 
         def __subclasscheck__(cls, subclass: type) -> bool:
             return issubclass(subclass, real)

@@ -68,6 +68,23 @@ def install() -> None:
     for name in ("init_process_group", "new_group", "barrier", "get_backend", "is_nccl_available"):
         setattr(distributed_c10d, name, getattr(dist, name))
     imports.after("torch.distributed.device_mesh", _mesh)
+    imports.after("torch.nn.parallel.distributed", _replicated)
+
+
+def _replicated(module: Any) -> None:
+    def init(
+        original: Callable[..., None],
+        self: Any,
+        model: Any,
+        device_ids: Any = None,
+        output_device: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        # Devices are for a model on CUDA alone.
+        original(self, model, None, None, *args, **kwargs)
+
+    around(module.DistributedDataParallel, "__init__", init)
 
 
 def _mesh(module: Any) -> None:

@@ -32,7 +32,6 @@ def install() -> None:
         nccl.Options = _refused("ProcessGroupNCCL.Options", "gloo has no such options")
         vars(dist)["ProcessGroupNCCL"] = nccl
     imports.after("torch.utils.cpp_extension", _extensions)
-    imports.after("triton.runtime.jit", _triton)
 
 
 def _refused(construct: str, why: str) -> Callable[..., Any]:
@@ -57,9 +56,3 @@ def _extensions(module: Any) -> None:
         return original(*args, **kwargs)
 
     around(module, "load load_inline", load)
-
-
-def _triton(module: Any) -> None:
-    function = getattr(module, "JITFunction", None)
-    if function is not None:
-        function.run = _refused("a Triton kernel", "it is compiled for a device")

@@ -11,7 +11,7 @@ from torch.utils import _device
 
 from .. import imports
 from ..patch import around
-from .device import cpu_type, from_program, mapped
+from .device import Cuda, cpu_type, from_program, mapped
 
 
 def install() -> None:
@@ -27,6 +27,7 @@ def install() -> None:
     around(tensor, "type", _type)
     around(tensor, "cpu", _copy_to_cpu)
     around(tensor, "get_device", _get_device)
+    tensor.device = property(_device_of)
     tensor.cuda = lambda self, *args, **kwargs: self
     tensor.record_stream = lambda self, stream: None
     tensor.is_cuda = property(lambda self: from_program() and not self.is_meta)
@@ -45,6 +46,8 @@ def install() -> None:
     torch.get_autocast_gpu_dtype = lambda: torch.get_autocast_dtype("cpu")
     imports.after("torch.nn.attention", _backends)
     around(torch.backends.cuda, "sdp_kernel", _with_plain_kernel)
+    # Scripts would be compiled past the emulation; without, their functions run as Python.
+    torch.jit._state.disable()
 
 
 Method = Callable[..., Any]
@@ -54,6 +57,14 @@ def _copy_to_cpu(original: Method, self: torch.Tensor, *args: Any, **kwargs: Any
     # From a device it would be a copy, and what is done to one would not be seen in the other.
     result = original(self, *args, **kwargs)
     return result.clone() if result is self and from_program() else result
+
+
+_REAL: Any = torch.Tensor.device
+
+
+def _device_of(self: torch.Tensor) -> Any:
+    device = _REAL.__get__(self)
+    return Cuda(torch.cuda.current_device()) if device.type == "cpu" and from_program() else device
 
 
 def _get_device(original: Method, self: torch.Tensor) -> Any:

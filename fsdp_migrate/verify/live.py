@@ -1,0 +1,58 @@
+"""Two programs while they run: how far they are, and the first difference as soon as both have come to it."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from fsdp_migrate.verify.compare import Difference, compare
+from fsdp_migrate.verify.options import Options
+from fsdp_migrate.verify.records import Following
+
+NAMES = ("original", "migrated")
+
+
+class Live:
+    """The steps of both programs, by the records below a folder.
+
+    Attributes:
+        first: the first difference so far.
+        stop: set where the programs shall end.
+    """
+
+    def __init__(self, folder: Path, how: Options) -> None:
+        self.first: Difference | None = None
+        self.stop = threading.Event()
+        self._how = how
+        self._records = {name: Following(folder / name / "records") for name in NAMES}
+        self._lock = threading.Lock()  # each program has a thread where they run side by side
+        self._compared = 0
+
+    def steps(self, name: str) -> int:
+        """How many steps a program has finished on all ranks."""
+        run = self._records[name].run()
+        return run.steps if run.complete else 0
+
+    def look(self) -> bool:
+        """See what is new; returns whether the programs shall end."""
+        with self._lock:
+            one, other = (self._records[name].run() for name in NAMES)
+            steps = min(one.steps, other.steps)
+            if one.complete and other.complete and steps > self._compared and not self.first:
+                self._compared = steps
+                self._compare(steps)
+            texts = [
+                f"{n}: step {run.steps}"
+                for n, run in zip(NAMES, (one, other), strict=True)
+                if run.steps
+            ]
+            self._how.progress.now(", ".join(texts))
+        return self.stop.is_set()
+
+    def _compare(self, steps: int) -> None:
+        one, other = (self._records[name].run().upto(steps) for name in NAMES)
+        self.first = next(iter(compare(one, other, self._how.tolerance).differences), None)
+        if self.first:
+            self._how.progress.stage(f"different: {self.first}")
+            if self._how.quick:
+                self.stop.set()
