@@ -18,7 +18,7 @@ from ..forkserver import ForkServer
 
 torch = pytest.importorskip("torch")
 
-CASE = Path(__file__).parents[1] / "cases" / "programs" / "00" / "train.py"
+CASE = Path(__file__).parents[1] / "cases" / "programs" / "plain" / "train.py"
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA")
 
