@@ -66,13 +66,16 @@ class Reach:
                     yield file, use
 
     def is_read(self, file: File, name: str) -> bool:
-        """Whether another file of the run may read a name of a file: one that imports it, and has the name or a star."""
+        """Whether another file of the run may read a name of a file: one that imports the name from it, or all names, or
+        writes it behind the module's name, as `mock.patch` does."""
         own, module = str(file.path), file.name.rpartition(".")[2]
         having = self._holding(name)
         if having <= {own}:
             return False
         readers = self._holding(module) & (having | self._holding("import *")) - {own}
-        return any(own in self.imports(path) for path in readers)
+        return any(
+            own in self.imports(path) and _reads(self.text(path), module, name) for path in readers
+        )
 
     def is_test(self, path: str) -> bool:
         """Whether a file is a test."""
@@ -147,3 +150,12 @@ class Reach:
 def reach_of(program: Program) -> Reach:
     """Which files of a program import which."""
     return program.once(Reach)
+
+
+def _reads(text: str, module: str, name: str) -> bool:
+    """Whether the text of a file that imports a module reads a name of it."""
+    imported = re.findall(rf"\b{module}\s+import\s*(\([^)]*\)|(?:[^\n\\]|\\\s)*)", text)
+    if any("*" in each or re.search(rf"\b{name}\b", each) for each in imported):
+        return True
+    known = {module, *re.findall(rf"\b{module}\s+as\s+(\w+)", text)}
+    return any(re.search(rf"\b{each}\s*\.\s*{name}\b", text) for each in known)
