@@ -7,6 +7,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator
 
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.edit.import_block import module_of
 from fsdp_migrate.codemods.edit.imports import ImportChange
 from fsdp_migrate.codemods.rule import Import
 from fsdp_migrate.facts.file import root_of
@@ -106,11 +107,6 @@ def leading(context: Context) -> Iterator[ast.Import | ast.ImportFrom]:
             yield node
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             return
-
-
-def module_of(node: ast.Import | ast.ImportFrom) -> str:
-    """The module that a statement imports, or imports from."""
-    return (node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name
 
 
 def _imports(context: Context, node: ast.ImportFrom, at: ast.AST | None) -> bool:

@@ -89,11 +89,11 @@ def form_of(construction: Construction) -> Form:
         return _by_function(construction, like_fsdp1=like_fsdp1)
     try:
         parts = _parts(construction)
-    except AtRunTime:
-        return _by_units(construction, place, like_fsdp1=like_fsdp1)
+    except AtRunTime as reason:
+        return _by_units(construction, place, str(reason), like_fsdp1=like_fsdp1)
     whole = merged(parts.values())
     if not all(_is_free(context, construction.call, need) for need in whole.imports):
-        return _by_units(construction, place, like_fsdp1=like_fsdp1)
+        return _by_units(construction, place, "a name is taken", like_fsdp1=like_fsdp1)
     message = "becomes fully_shard(...): the model is sharded in place and stays the same object"
     if whole.units:
         message = "becomes fully_shard(...) on every unit, children before parents, the model last"
@@ -130,12 +130,15 @@ def _parts(construction: Construction) -> dict[str, Part]:
     return parts_of(construction)
 
 
-def _by_units(construction: Construction, place: layout.Place, *, like_fsdp1: bool) -> Form:
+def _by_units(
+    construction: Construction, place: layout.Place, reason: str, *, like_fsdp1: bool
+) -> Form:
     if not _is_free(construction.context, construction.call, _runtime("units", construction)):
         return _by_function(construction, like_fsdp1=like_fsdp1)
     renames, needs, gone = _written_out(construction)
     return Form(
-        "becomes fully_shard(...) on every unit that FSDP1 would make: units(...) reads its arguments",
+        "becomes fully_shard(...) on every unit that FSDP1 would make: units(...) reads its arguments"
+        f" ({reason})",
         lambda: layout.by_units(construction, place, renames, like_fsdp1=like_fsdp1),
         (*_imports(construction, like_fsdp1=like_fsdp1), _runtime("units", construction), *needs),
         (construction.call.func, *gone),

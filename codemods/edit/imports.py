@@ -9,13 +9,14 @@ import ast
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
+from fsdp_migrate.codemods.edit.import_block import Placed, Places, key_of, module_of, sorted_places
+from fsdp_migrate.codemods.edit.import_names import by_kind, edit_names
 from fsdp_migrate.codemods.edit.text import (
-    ABOVE,
     comments,
-    drop_items,
     indentation,
     is_alone,
     line_start,
@@ -28,7 +29,6 @@ from fsdp_migrate.facts.file import NEWLINE, File
 
 _INDENT = "    "
 _HEAD = re.compile(r"from\b.*?\bimport\b", re.S)
-_BEHIND = re.compile(r"[ \t]*,[ \t]*(?:#[^\r\n]*)?(?=\r|\n)")
 _DIRECTIVE = re.compile(
     r"#\s*(noqa|nosec|type:|pyright:|mypy:|pylint:|pyre-|ruff:|isort:|fmt:)", re.I
 )
@@ -87,10 +87,26 @@ class _Edited:
 
 def edit_imports(file: File, changes: Sequence[ImportChange], limit: int) -> list[Edit]:
     """The edits of all import statements of a file, whose formatter allows lines of `limit` characters."""
+    results = {
+        each.node: _after(file, each, indentation(file, each.node), limit) for each in changes
+    }
+    moved = {
+        node
+        for node, result in results.items()
+        if result.kept is None or result.kept.module != module_of(node)
+    }
     edits: list[Edit] = []
+    placed: Placed = {}
     for change in changes:
-        has_lines = is_alone(file, change.node) and not _continues(file, change.node)
-        edits += (_in_lines if has_lines else _among_others)(file, change, limit)
+        result = results[change.node]
+        if is_alone(file, change.node) and not _continues(file, change.node):
+            edits += _in_lines(file, change, result, limit, moved, placed)
+        else:
+            edits += _among_others(file, change, result)
+    end = newline(file)
+    for place, codes in placed.items():
+        lines = (text + end for _, text in sorted(codes, key=itemgetter(0)))
+        edits.append(Edit(place, place, "".join(lines)))
     return edits
 
 
@@ -121,23 +137,38 @@ def _continues(file: File, statement: ast.stmt) -> bool:
     return file.text[file.span(statement)[1] : file.lines(statement)[1]].rstrip().endswith("\\")
 
 
-def _in_lines(file: File, change: ImportChange, limit: int) -> Iterator[Edit]:
-    """A statement with lines of its own, and those of other modules: above it where they sort there, else below."""
+def _in_lines(
+    file: File,
+    change: ImportChange,
+    result: _Edited,
+    limit: int,
+    moved: Collection[ast.stmt],
+    placed: Placed,
+) -> Iterator[Edit]:
+    """A statement with lines of its own, and those of other modules: where they sort in a block of imports that is sorted,
+    else beside it.
+
+    Args:
+        moved: the statements that go, or import from elsewhere.
+        placed: takes those that go elsewhere in the block, by the offset of their line.
+    """
     node, end, base = change.node, newline(file), indentation(file, change.node)
     (begin, last), (first, stop) = file.span(node), file.lines(node)
     suffix = file.text[last:stop].rstrip("\r\n")
-    result = _after(file, change, base, limit)
     kept, others = result.kept, list(result.others)
-    if kept is None and not others:
-        removed = remove_statement(file, node)
-        blank = _BLANK.match(file.text, removed.end) if not removed.start else None
-        yield removed._replace(end=blank.end()) if blank else removed
-        return
     loose = _lost(file.source(node), kept.text if kept else "")
     if "#" not in suffix and (directives := [*filter(_DIRECTIVE.match, loose)]):
         suffix = f"  {directives[0]}"
         loose.remove(directives[0])
     beside = f"  {suffix.strip()}" if _NOQA.match(suffix.strip()) else ""
+    places = [] if loose or suffix.strip() else sorted_places(file, node, moved)
+    if places:
+        kept, others = _put_elsewhere(file, node, result, places, placed)
+    if kept is None and not others:
+        removed = remove_statement(file, node)
+        blank = _BLANK.match(file.text, removed.end) if not removed.start else None
+        yield removed._replace(end=blank.end()) if blank and not placed else removed
+        return
     if kept is None:
         kept, *others = others
     else:
@@ -163,6 +194,24 @@ def _in_lines(file: File, change: ImportChange, limit: int) -> Iterator[Edit]:
         yield Edit(first, len(file.text[:stop].rstrip("\r\n")), text)
 
 
+def _put_elsewhere(
+    file: File, node: ast.Import | ast.ImportFrom, result: _Edited, places: Places, placed: Placed
+) -> tuple[_Code | None, list[_Code]]:
+    """What is left of a statement where it stands, in a block of imports that is sorted; the rest goes to its places."""
+    own, base = file.lines(node)[0], indentation(file, node)
+    moves = result.kept is not None and result.kept.module != module_of(node)
+    kept = result.kept
+    for code in [*result.others, *([result.kept] if moves and result.kept else ())]:
+        key = key_of(bool(code.names), code.module)
+        sorts_here = all((its < key) == (at < own) for its, at in places)
+        if sorts_here and code is result.kept:
+            continue
+        place = own if sorts_here else next(at for its, at in places if its > key)
+        placed.setdefault(place, []).append((key, base + code.text))
+        kept = None if code is result.kept else kept
+    return kept, []
+
+
 def _sorts_above(new: _Code, kept: _Code) -> bool:
     """Whether a statement stands above the one that it comes from: of two packages', as ruff sorts them."""
     is_standard = kept.module.split(".")[0] in sys.stdlib_module_names
@@ -178,9 +227,8 @@ def _lost(before: str, after: str) -> list[str]:
     return list((Counter(comments(before)) - Counter(comments(after))).elements())
 
 
-def _among_others(file: File, change: ImportChange, limit: int) -> Iterator[Edit]:
+def _among_others(file: File, change: ImportChange, result: _Edited) -> Iterator[Edit]:
     """A statement that shares its line: statements joined by `;` stay joined, comments go above."""
-    result = _after(file, change, indentation(file, change.node), limit)
     kept = [] if result.kept is None else [result.kept.on_one_line]
     if result.kept is not None and result.is_as_it_was:
         kept = [result.kept.text]
@@ -209,7 +257,7 @@ def _after(file: File, change: ImportChange, base: str, limit: int) -> _Edited:
     spans = [
         (a - file.span(node)[0], b - file.span(node)[0]) for a, b in map(file.span, node.names)
     ]
-    edits, names = _names(source, spans, before, staying, added)
+    edits, names = edit_names(source, spans, before, staying, added)
     if not names:
         return _Edited(None, others)
     code = _Code(home, tuple(names))
@@ -223,58 +271,6 @@ def _after(file: File, change: ImportChange, base: str, limit: int) -> _Edited:
     if len(names) < len(before) and fits and not comments(text):
         text = code.on_one_line
     return _Edited(replace(code, text=_from(text, home, base)), others)
-
-
-def _names(
-    source: str,
-    spans: Sequence[tuple[int, int]],
-    before: Sequence[str],
-    staying: Sequence[str],
-    added: Sequence[str],
-) -> tuple[list[Edit], list[str]]:
-    """The edits of a statement's names, and the names after them. New ones come where a name goes, or where they sort."""
-    after, order = list(staying), sorted(before, key=_by_kind) == list(before)
-    rest = list(added)
-    for place in (place for place, name in enumerate(staying) if not name):
-        swapped = [*after[:place], *rest[:1], *after[place + 1 :]]
-        if rest and (not order or len(rest) == 1 == staying.count("")):
-            if not order or sorted(filter(None, swapped), key=_by_kind) == list(
-                filter(None, swapped)
-            ):
-                after[place] = rest.pop(0)
-    edits = [
-        Edit(*span, new)
-        for span, old, new in zip(spans, before, after, strict=True)
-        if new not in ("", old)
-    ]
-    dropped = [place for place, name in enumerate(after) if not name]
-    if len(dropped) < len(after):
-        edits += drop_items(source, spans, dropped)
-    names = [name for name in after if name]
-    for name in rest:
-        behind = (
-            [i for i, each in enumerate(after) if each and _by_kind(each) > _by_kind(name)]
-            if order
-            else []
-        )
-        edits.append(_insertion(source, spans, behind[0] if behind else len(spans), name))
-        at = sum(_by_kind(each) < _by_kind(name) for each in names) if order else len(names)
-        names.insert(at, name)
-    return edits, names
-
-
-def _insertion(source: str, spans: Sequence[tuple[int, int]], place: int, name: str) -> Edit:
-    """A name in front of another one, or behind the last; on a line of its own where that has one."""
-    start, end = spans[min(place, len(spans) - 1)]
-    above = ABOVE.search(source, 0, start)
-    end_of_line = found[0] if (found := NEWLINE.search(source)) else "\n"
-    line = f"{end_of_line}{above[1]}{name}" if above else name
-    if place < len(spans):
-        at = above.start() if above else start
-        return Edit(at, at, f"{line}," if above else f"{line}, ")
-    if above and (tail := _BEHIND.match(source, end)):
-        return Edit(tail.end(), tail.end(), f"{line},")
-    return Edit(end, end, f",{line}" if above else f", {line}")
 
 
 def _home(node: ast.ImportFrom, change: ImportChange, *, commented: bool) -> str:
@@ -309,7 +305,7 @@ def _parted(
     ]
     stars = "*" in staying
     added = sorted(
-        (name for module, name in new_names if module == home and name and not stars), key=_by_kind
+        (name for module, name in new_names if module == home and name and not stars), key=by_kind
     )
     elsewhere += [each for each in new_names if each[0] != home or not each[1] or stars]
     return staying, added, elsewhere
@@ -335,7 +331,7 @@ def _statements(names: Iterable[tuple[str, str]], base: str, limit: int) -> list
             codes.append(_Code(module, (name,) if name else ()))
         else:
             together.setdefault(module, []).append(name)
-    codes += [_Code(module, tuple(sorted(some, key=_by_kind))) for module, some in together.items()]
+    codes += [_Code(module, tuple(sorted(some, key=by_kind))) for module, some in together.items()]
     fits = [len(code.names) < 2 or len(base + code.on_one_line) <= limit for code in codes]
     return [
         replace(code, text=code.on_one_line if short else code.exploded(base))
@@ -363,11 +359,3 @@ def _moved_modules(file: File, change: ImportChange) -> Iterator[Edit]:
             assert written is not None
             path = f"{'' if alias.asname else 'torch.distributed, '}{moved[0]}"
             yield Edit(*written.span(), path)
-
-
-def _by_kind(name: str) -> tuple[object, ...]:
-    """isort's and ruff's order: CONSTANTS, Classes, functions; each without regard to case, `a2` before `a10`."""
-    constant = name.split()[0].isupper() and len(name) > 1
-    parts = re.split(r"(\d+)", name.lower())
-    natural = tuple((int(part) if part.isdigit() else -1, part) for part in parts)
-    return (0 if constant else 1 if name[:1].isupper() else 2, natural, name)
