@@ -240,8 +240,8 @@ scaler = ShardedGradScaler()
 """,
             """\
 import torch
-from torch.distributed.fsdp import fully_shard
 from fsdp_migrate.runtime import ShardedGradScaler, like_fsdp1, units
+from torch.distributed.fsdp import fully_shard
 
 model = Net()
 with like_fsdp1(model):
