@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fsdp_migrate.codemods.left import clip_local_norm
-from fsdp_migrate.facts.names import FSDP2_NAMES
 from fsdp_migrate.verify import migration
 from fsdp_migrate.verify.folders import copy_program
 from fsdp_migrate.verify.launch import Launcher
@@ -29,122 +27,6 @@ Migrate = Callable[..., Analysed]
 @pytest.fixture(params=["auto", "bridge"])
 def migrate(request: pytest.FixtureRequest, tmp_path: Path) -> Migrate:
     return lambda files: analysed(tmp_path, files, request.param)
-
-
-def fsdp1_imports(text: str) -> list[str]:
-    """The names of FSDP1 that a file imports from torch."""
-    return [
-        alias.name
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.ImportFrom) and "torch.distributed.fsdp" in (node.module or "")
-        for alias in node.names
-        if alias.name not in FSDP2_NAMES
-    ]
-
-
-def test_a_program_and_its_test_move_together(migrate: Migrate) -> None:
-    program = migrate(
-        {
-            "model.py": f"""{HEAD}from torch.distributed.fsdp import StateDictType
-
-
-def shard(model, **options):
-    return FSDP(model, **options)
-
-
-def step(model, optimizer, batches):
-    with model.no_sync():
-        model(batches[0]).sum().backward()
-    model(batches[1]).sum().backward()
-    model.clip_grad_norm_(1.0)
-    optimizer.step()
-
-
-def save(model, optimizer):
-    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
-        return model.state_dict(), FSDP.optim_state_dict(model, optimizer)
-""",
-            "test_model.py": f"""{HEAD}
-from model import step
-
-
-def test_step(options):
-    model = FSDP(nn.Linear(2, 2), **options)
-    assert isinstance(model, FSDP)
-    step(model, torch.optim.SGD(model.parameters(), 1.0), [torch.ones(2, 2)] * 2)
-""",
-        }
-    )
-    for text in program.after.values():
-        assert fsdp1_imports(text) == []
-    assert program.is_kept("no_sync", "model.py")
-    assert not [f for f in program.findings if f.action.value == "manual"]
-
-
-def test_a_loaded_optimizer_state_keeps_its_names(migrate: Migrate) -> None:
-    program = migrate(f"""{HEAD}
-
-def load(model, optimizer, path):
-    full = torch.load(path)
-    sharded = FSDP.scatter_full_optim_state_dict(full, model)
-    optimizer.load_state_dict(sharded)
-    del full, sharded
-""")
-    assert all(program.is_kept(part) for part in ("sharded =", "load_state_dict", "del full"))
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "self.optimizer.load_state_dict(state)",
-        "self.scheduler.load_state_dict(state)",
-        "self.loader.sampler.load_state_dict(state)",
-        "states = [metric.state_dict() for metric in metrics]",
-        "callback.state_dict()",
-    ],
-)
-def test_other_states_are_none_of_a_models(line: str, migrate: Migrate) -> None:
-    program = migrate(f"""{HEAD}
-
-class Trainer:
-    def resume(self, state, metrics, callback):
-        {line}
-
-
-model = FSDP(nn.Linear(2, 2), **options)
-""")
-    assert program.codes(line) == set()
-    assert program.is_kept(line)
-
-
-def test_methods_that_the_sharding_subclass_overrides_are_left_alone(migrate: Migrate) -> None:
-    program = migrate(f"""{HEAD}
-
-class Trainer:
-    def clip(self, model):
-        return torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-
-    def save(self, model):
-        return model.state_dict()
-
-
-class FSDPTrainer(Trainer):
-    def clip(self, model):
-        return model.clip_grad_norm_(1.0)
-
-    def save(self, model):
-        with FSDP.state_dict_type(model, kind):
-            return model.state_dict()
-
-
-trainer = FSDPTrainer()
-model = FSDP(nn.Linear(2, 2), **options)
-trainer.clip(model)
-trainer.save(model)
-""")
-    assert program.codes("torch.nn.utils") == set()
-    assert program.is_kept("torch.nn.utils")
-    assert program.is_kept("return model.state_dict()")
 
 
 def test_what_is_not_fsdp1s_has_no_finding(migrate: Migrate) -> None:
@@ -211,75 +93,6 @@ def build(options):
     assert program.codes('"limit_all_gathers"')
 
 
-@pytest.mark.parametrize(
-    "use",
-    [
-        "WRAPPERS = {'fsdp': FSDP}",
-        "Wrapper = FSDP",
-        "options += (FSDP,)",
-        "Kind: TypeAlias = 'FSDP | nn.Module'",
-        "names = [n.replace('_fsdp_wrapped_module.', '') for n, _ in model.named_parameters()]",
-        "head = [p for n, p in model.named_parameters() if n == '_fsdp_wrapped_module.weight']",
-        "sharded = [n for n, _ in model.named_modules() if 'fsdp' in n]",
-        "found = hasattr(b, '_fsdp_wrapped_module') and isinstance(b._fsdp_wrapped_module, X)",
-        "raw = model.module if hasattr(model, 'module') else model",
-        "inner = self.module.module",
-        "group = model.process_group",
-        "kind = type(model) is FSDP or type(model).__name__ == 'FullyShardedDataParallel'",
-    ],
-)
-def test_what_the_bridge_answers_needs_no_hand(use: str, migrate: Migrate) -> None:
-    program = migrate(f"{HEAD}\nmodel = FSDP(nn.Linear(2, 2), **options)\n{use}\n")
-    assert program.is_kept(use)
-    assert not [f for f in program.findings if f.action.value == "manual"]
-
-
-@pytest.mark.parametrize(
-    ("imported", "ddp"),
-    [
-        ("", "torch.nn.parallel.DistributedDataParallel"),
-        ("from wrappers import DDP\n", "DDP"),
-    ],
-)
-def test_ddp_in_the_other_branch_keeps_what_both_share(
-    imported: str, ddp: str, migrate: Migrate
-) -> None:
-    program = migrate(
-        {
-            "train.py": f"""{HEAD}{imported}
-model = nn.Linear(2, 2)
-if sharded:
-    model = FSDP(model, device_id=rank)
-else:
-    model = {ddp}(model, device_ids=[rank])
-raw_model = model.module
-with model.no_sync():
-    model(batch).sum().backward()
-""",
-            "wrappers.py": "from torch.nn.parallel import DistributedDataParallel as DDP  # or FSDP\n",
-        }
-    )
-    for part in (f"{ddp}(", "raw_model", "no_sync"):
-        assert program.is_kept(part)
-    assert fsdp1_imports(program.after["train.py"]) == []
-
-
-def test_a_trainers_own_state_dict_is_no_models(migrate: Migrate) -> None:
-    program = migrate(f"""{HEAD}from torch.distributed.fsdp import StateDictType
-
-
-class Trainer:
-    def state_dict(self):
-        return {{"step": self.step, "model": self.model.state_dict()}}
-
-    def save(self, path):
-        with FSDP.state_dict_type(self.model, StateDictType.FULL_STATE_DICT):
-            torch.save(self.state_dict(), path)
-""")
-    assert program.is_kept("torch.save(self.state_dict(), path)")
-    assert program.is_kept("with FSDP.state_dict_type(")
-
-
 def test_models_in_a_dataclass_need_no_hand_but_for_their_norms(migrate: Migrate) -> None:
     program = migrate(f"""{HEAD}from dataclasses import dataclass
 
@@ -299,17 +112,6 @@ nn.utils.clip_grad_norm_(models.critic.parameters(), 2.0)
     assert program.is_kept("no_sync")
     assert program.codes("1.0") == {clip_local_norm.RULE.code}
     assert program.codes("2.0") == set()
-
-
-def test_clipping_says_what_was_and_what_is(tmp_path: Path) -> None:
-    program = analysed(
-        tmp_path,
-        f"{HEAD}\nmodel = FSDP(build(), **options)\nnn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
-    )
-    said = [f.message for f in program.findings if f.code == clip_local_norm.RULE.code]
-    assert len(said) == 1
-    assert "now clips by the norm over all ranks" in said[0]
-    assert "under FSDP1 each rank clipped by the norm of its own shards" in said[0]
 
 
 # The same shapes, run: two models in a dataclass, one of them with DDP by a registry; a trainer with a state dict of its own.
