@@ -39,6 +39,7 @@ CHOSEN = {
     "engine-of-files",
     "clamped",
     "trainer-alone",
+    "models-in-a-dataclass",
     "both-versions",
 }
 
