@@ -182,6 +182,15 @@ def test_refused_options(options: dict[str, Any], message: str) -> None:
         FSDP(Transformer(), **options)
 
 
+def test_a_pair_of_groups_and_a_unit_frozen_in_part_are_refused() -> None:
+    with pytest.raises(ValueError, match="process_group is a pair of groups"):
+        FSDP(Transformer(), process_group=(dist.group.WORLD, dist.group.WORLD))
+    mixed = nn.Linear(2, 2)
+    mixed.bias.requires_grad_(False)
+    with pytest.raises(ValueError, match="uniform `requires_grad`"):
+        FSDP(mixed)
+
+
 def test_arguments_that_a_unit_cannot_have_for_itself() -> None:
     policy = runtime.CustomPolicy(
         lambda m: {"ignored_modules": []} if isinstance(m, Block) else False
