@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
@@ -44,16 +41,6 @@ class _Api:
 
 
 IN_PLACE = _Api()
-
-
-@contextlib.contextmanager
-def constructing_in_place() -> Iterator[None]:
-    """Lets programs that import the bridge's class meanwhile shard in place."""
-    modules = (runtime, runtime.fully_sharded_data_parallel)
-    with pytest.MonkeyPatch.context() as patch:
-        for module in modules:
-            patch.setattr(module, "FullyShardedDataParallel", FullyShardedDataParallel)
-        yield
 
 
 def units_alone(module: nn.Module, *args: Any, **options: Any) -> nn.Module:

@@ -13,7 +13,6 @@ from .behaviour import areas  # noqa: F401  (registers the behaviours)
 from .behaviour.registry import BEHAVIOURS
 from .equivalence.cases import COMPARISONS
 from .equivalence.plain import PLAIN
-from .equivalence.programs import PROGRAMS
 from .equivalence.train import differences
 from .launch import TESTS, launch, results_in
 
@@ -35,11 +34,10 @@ PROCESSORS = {
     },
     "any": {"MKL_CBWR": "COMPATIBLE"},
 }
-CASES = {each.name: each for each in (*COMPARISONS, *(p.case for p in (*PROGRAMS, *PLAIN)))}
+CASES = {each.name: each for each in (*COMPARISONS, *(p.case for p in PLAIN))}
 TRAINED = (
-    "program-plain-precision-off", "program-plain-unused", "program-plain-unused-no-sync",
-    "program-plain-unused-expression", "program-plain-norms", "program-positional",
-    "by-hand-parts-apart", "mixed-bf16", "no-sync-bf16", "clip-not-reached",
+    "program-plain-unused", "program-plain-norms", "program-plain-partial", "policy-custom-precision",
+    "mixed-bf16", "no-sync-full-shard", "clip-not-reached",
 )  # fmt: skip
 BEHAVED = (
     "precision.training", "precision.batch_norms", "initialization.empty_parameters",

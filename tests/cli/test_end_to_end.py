@@ -82,35 +82,6 @@ def test_encoding_and_line_endings_are_kept(
     assert file.read_bytes() == after
 
 
-BAD = {
-    "syntax.py": b"from torch.distributed.fsdp import FSDP\nif:\n",
-    "python2.py": b"print 'FSDP'\n",
-    "not_utf8.py": b"x = '\xff'  # FSDP\n",
-    "nul.py": b"FSDP = '\0'\n",
-    "cookie.py": b"# coding: nonsense\nFSDP = 1\n",
-    "empty.py": b"",
-    "deep.py": b"FSDP = " + b"-" * 100_000 + b"1\n",
-    "wide.py": b"FSDP = " + b"1 + " * 5_000 + b"1\n",
-}
-
-
-def test_bad_files_are_named_and_the_others_are_done(
-    real_cli: Callable[..., Any], folder: Path
-) -> None:
-    for name, content in BAD.items():
-        (folder / name).write_bytes(content)
-    (folder / "a.py").write_bytes(PROGRAM.encode())
-    result = real_cli("a.py", *BAD, "missing.py")
-    assert result.code == 2
-    errors = [line for line in result.err.splitlines() if line.startswith("error: ")]
-    named = {line.split(":")[1].strip() for line in errors}
-    # Python reads a sum of 5000 terms or it does not; a crash is no way out.
-    assert named - {"wide.py"} == {*BAD, "missing.py"} - {"wide.py"}
-    assert len(errors) == len(named)
-    assert b"torch.distributed.fsdp import Fully" not in (folder / "a.py").read_bytes()
-    assert {name: (folder / name).read_bytes() for name in BAD} == BAD
-
-
 def test_json_names_every_argument(real_cli: Callable[..., Any], folder: Path) -> None:
     (folder / "x.py").write_bytes(PROGRAM.encode())
     result = real_cli("check", "x.py", "--format", "json")

@@ -1,13 +1,14 @@
-"""The examples of the rules, as their pages in docs/rules have them."""
+"""The examples of the rules: those of their pages in docs/rules, and those of `more_examples`, which look the same."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from fsdp_migrate.codemods.rule import Rule
-from fsdp_migrate.facts.names import RUNTIME, TORCH
 
+MORE = Path(__file__).parent / "more_examples"
 _EXAMPLE = re.compile(
     r"(?:With `--form (?P<form>\w+)`:\n\n)?(?:In `(?P<file>[^`]+)`:\n\n)?```(?P<kind>\w+)\n(?P<code>.*?)^```\n"
     r"(?:\n(?P<same>Stays as it is\.)? ?(?:The finding says: \*(?P<message>.*)\*\.)?\n)?",
@@ -36,15 +37,14 @@ class Example:
     form: str = "auto"
 
 
-def bridged(title: str, before: str, message: str = "", form: str = "bridge") -> Example:
-    """An example of what is said on the bridge, where imports alone change, and mostly in every form."""
-    after = before.replace(f"from {TORCH} import", f"from {RUNTIME} import")
-    return Example(title, before, after, message, form=form)
-
-
 def examples_of(rule: Rule) -> list[Example]:
     """The examples on the page of a rule."""
     return examples_on(rule.page)
+
+
+def more_examples(folder: Path = MORE) -> dict[str, list[Example]]:
+    """Programs beside the examples of the pages, by the code of their rule; in those of `quiet` it has nothing to say."""
+    return {path.stem: examples_on(path.read_text("utf-8")) for path in sorted(folder.glob("*.md"))}
 
 
 def examples_on(page: str) -> list[Example]:

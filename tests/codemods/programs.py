@@ -86,3 +86,9 @@ def analysed(folder: Path, files: dict[str, str] | str, form: str = "auto") -> A
 def is_plain(after: str) -> bool:
     """Whether a constructor of this text has become `fully_shard`, and none is left."""
     return "fully_shard(" in after and "FullyShardedDataParallel" not in after
+
+
+def table(text: str) -> dict[str, tuple[str, str]]:
+    """Programs before and after by title: ``=== title``, the program, ``---`` and what becomes of it."""
+    cases = (section.partition("\n") for section in text.split("=== ")[1:])
+    return {title: tuple(program.split("---\n")) for title, _, program in cases}  # type: ignore[misc]

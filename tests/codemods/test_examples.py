@@ -20,9 +20,9 @@ from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
 
-from .more_examples import ALSO, QUIET
-from .pages import Example, examples_of
+from .pages import MORE, Example, examples_of, more_examples
 
+ALSO, QUIET = more_examples(), more_examples(MORE / "quiet")
 IMPORT = "FSDP001"
 SPEAKING = [
     pytest.param(rule, example, id=f"{rule.code} {example.title}")

@@ -10,7 +10,7 @@ import pytest
 from fsdp_migrate import engine
 from fsdp_migrate.settings import Options
 
-from .programs import analysed
+from .programs import analysed, table
 from .test_examples import analyse
 
 HEAD = """\
@@ -34,250 +34,166 @@ def shard(module, *args, **kwargs):
 
 """
 # Programs behind their imports, and what they become.
-STATEMENTS = {
-    "the same name": (
-        """\
+STATEMENTS = table(
+    """\
+=== the same name
 net = FSDP(net)
-""",
-        """\
+---
 with like_fsdp1(net):
     fully_shard(net)
-""",
-    ),
-    "another name": (
-        """\
+=== another name
 sharded = FSDP(net)
-""",
-        """\
+---
 with like_fsdp1(net):
     fully_shard(net)
 sharded = net
-""",
-    ),
-    "an attribute": (
-        """\
+=== an attribute
 class T:
     def wrap(self):
         self.model = FSDP(self.model)
-""",
-        """\
+---
 class T:
     def wrap(self):
         with like_fsdp1(self.model):
             fully_shard(self.model)
-""",
-    ),
-    "an attribute of another": (
-        """\
+=== an attribute of another
 class T:
     def __init__(self, net):
         self.model = FSDP(net)
-""",
-        """\
+---
 class T:
     def __init__(self, net):
         with like_fsdp1(net):
             fully_shard(net)
         self.model = net
-""",
-    ),
-    "a subscript": (
-        """\
+=== a subscript
 nets['actor'] = FSDP(nets['actor'])
-""",
-        """\
+---
 with like_fsdp1(nets['actor']):
     fully_shard(nets['actor'])
-""",
-    ),
-    "returned": (
-        """\
+=== returned
 def build(net):
     return FSDP(net)
-""",
-        """\
+---
 def build(net):
     with like_fsdp1(net):
         fully_shard(net)
     return net
-""",
-    ),
-    "returned, made in the call": (
-        """\
+=== returned, made in the call
 def build():
     return FSDP(Net())
-""",
-        """\
+---
 def build():
     model = Net()
     with like_fsdp1(model):
         fully_shard(model)
     return model
-""",
-    ),
-    "made in the call": (
-        """\
+=== made in the call
 net = FSDP(Net(8))
-""",
-        """\
+---
 net = Net(8)
 with like_fsdp1(net):
     fully_shard(net)
-""",
-    ),
-    "made in the call, for an attribute": (
-        """\
+=== made in the call, for an attribute
 class T:
     def __init__(self):
         self.net = FSDP(Net())
-""",
-        """\
+---
 class T:
     def __init__(self):
         self.net = Net()
         with like_fsdp1(self.net):
             fully_shard(self.net)
-""",
-    ),
-    "a result that nothing keeps": (
-        """\
+=== a result that nothing keeps
 def build(net):
     FSDP(net, use_orig_params=True)
-""",
-        """\
+---
 def build(net):
     with like_fsdp1(net):
         fully_shard(net)
-""",
-    ),
-    "module by its name": (
-        """\
+=== module by its name
 net = FSDP(use_orig_params=True, module=net)
-""",
-        """\
+---
 with like_fsdp1(net):
     fully_shard(net)
-""",
-    ),
-    "module by its name, read by units": (
-        """\
+=== module by its name, read by units
 net = FSDP(sharding_strategy=config.s, module=net)
-""",
-        """\
+---
 with like_fsdp1(net):
     for module, options in units(sharding_strategy=config.s, module=net):
         fully_shard(module, **options)
-""",
-    ),
-    "of a condition": (
-        """\
+=== of a condition
 net = FSDP(
     Net()
     if big else Net(1),
     cpu_offload=None,
 )
-""",
-        """\
+---
 net = Net() if big else Net(1)
 with like_fsdp1(net):
     fully_shard(net)
-""",
-    ),
-    "names that the loop takes": (
-        """\
+=== names that the loop takes
 def build(module, options):
     module = FSDP(module, **options)
     return module
-""",
-        """\
+---
 def build(module, options):
     with like_fsdp1(module):
         for module_, options_ in units(module, **options):
             fully_shard(module_, **options_)
     return module
-""",
-    ),
-    "the name model is taken": (
-        """\
+=== the name model is taken
 def build(model):
     return FSDP(Net(model))
-""",
-        """\
+---
 def build(model):
     model_ = Net(model)
     with like_fsdp1(model_):
         fully_shard(model_)
     return model_
-""",
-    ),
-    "inside of try": (
-        """\
+=== inside of try
 try:
     net = FSDP(net)
 except ValueError:
     pass
-""",
-        """\
+---
 try:
     with like_fsdp1(net):
         fully_shard(net)
 except ValueError:
     pass
-""",
-    ),
-    "under a with": (
-        """\
+=== under a with
 with lock:
     net = FSDP(net, **settings)
-""",
-        """\
+---
 with lock:
     with like_fsdp1(net):
         for module, options in units(net, **settings):
             fully_shard(module, **options)
-""",
-    ),
-    "under an if": (
-        """\
+=== under an if
 if sharded:
     net = FSDP(net)
 else:
     net = DDP(net)
-""",
-        """\
+---
 if sharded:
     with like_fsdp1(net):
         fully_shard(net)
 else:
     net = DDP(net)
-""",
-    ),
-    "former names": (
-        """\
+=== former names
 net = FSDP(net, fsdp_auto_wrap_policy=policy, ignored_parameters=None)
-""",
-        """\
+---
 with like_fsdp1(net):
     for module, options in units(net, auto_wrap_policy=policy, ignored_states=None):
         fully_shard(module, **options)
-""",
-    ),
-    "the end of a file without a line break": (
-        """\
-net = FSDP(net)""",
-        """\
-with like_fsdp1(net):
-    fully_shard(net)""",
-    ),
-    "several lines, in their own layout": (
-        """\
+=== several lines, in their own layout
 net = FSDP(
         net,
         auto_wrap_policy=make(
             1),  # by size
     sharding_strategy=s)
-""",
-        """\
+---
 with like_fsdp1(net):
     for module, options in units(
             net,
@@ -285,10 +201,7 @@ with like_fsdp1(net):
                 1),  # by size
         sharding_strategy=s):
         fully_shard(module, **options)
-""",
-    ),
-    "several lines, deeper": (
-        """\
+=== several lines, deeper
 def build(net):
     if a:
         net = FSDP(
@@ -296,8 +209,7 @@ def build(net):
             auto_wrap_policy=policy,
         )
     return net
-""",
-        """\
+---
 def build(net):
     if a:
         with like_fsdp1(net):
@@ -307,36 +219,28 @@ def build(net):
             ):
                 fully_shard(module, **options)
     return net
-""",
-    ),
-    "comments of an argument in words": (
-        """\
+=== comments of an argument in words
 net = FSDP(
     net,  # on the CPU
     # less memory
     cpu_offload=None,
     use_orig_params=True,  # for the decay
 )  # done
-""",
-        """\
+---
 # on the CPU
 # less memory
 # FSDP1's use_orig_params=True:
 # for the decay
 with like_fsdp1(net):
     fully_shard(net)  # done
-""",
-    ),
-    "comments of arguments of units": (
-        """\
+=== comments of arguments of units
 net = FSDP(
     net,  # on the CPU
     # by its size
     auto_wrap_policy=policy,
     # end
 )  # done
-""",
-        """\
+---
 with like_fsdp1(net):
     for module, options in units(
         net,  # on the CPU
@@ -345,319 +249,71 @@ with like_fsdp1(net):
         # end
     ):
         fully_shard(module, **options)  # done
-""",
-    ),
-    "a comment above": (
-        """\
+=== a comment above
 # shard it
 net = FSDP(net)
-""",
-        """\
+---
 # shard it
 with like_fsdp1(net):
     fully_shard(net)
-""",
-    ),
-}
-# The same, below SHARD.
-FUNCTIONS = {
-    "an argument": (
-        """\
-train(FSDP(Net(), auto_wrap_policy=ModuleWrapPolicy({Block})))
-""",
-        """\
-train(shard(Net(), auto_wrap_policy=ModuleWrapPolicy({Block})))
-""",
-    ),
-    "a key of a dictionary": (
-        """\
-def build(net):
-    # sharded
-    return {'net': FSDP(net)}
-""",
-        """\
-def build(net):
-    # sharded
-    return {'net': shard(net)}
-""",
-    ),
-    "a comprehension": (
-        """\
-nets = [FSDP(Net(low), cpu_offload=CPUOffload(low)) for low in lows]
-""",
-        """\
-nets = [shard(Net(low), cpu_offload=CPUOffload(low)) for low in lows]
-""",
-    ),
-    "a lambda": (
-        """\
-make = lambda net: FSDP(net)
-""",
-        """\
-make = lambda net: shard(net)
-""",
-    ),
-    "a branch": (
-        """\
-net = FSDP(net) if sharded else net
-""",
-        """\
-net = shard(net) if sharded else net
-""",
-    ),
-    "behind a method": (
-        """\
-net = FSDP(Net()).cuda()
-""",
-        """\
-net = shard(Net()).cuda()
-""",
-    ),
-    "two names": (
-        """\
-a, b = FSDP(Net()), FSDP(Net())
-""",
-        """\
-a, b = shard(Net()), shard(Net())
-""",
-    ),
-    "two targets": (
-        """\
-a = b = FSDP(Net())
-""",
-        """\
-a = b = shard(Net())
-""",
-    ),
-    "a target that calls": (
-        """\
-nets[pick()] = FSDP(Net())
-""",
-        """\
-nets[pick()] = shard(Net())
-""",
-    ),
-    "a walrus": (
-        """\
-if (net := FSDP(Net())) is not None:
-    pass
-""",
-        """\
-if (net := shard(Net())) is not None:
-    pass
-""",
-    ),
-    "an annotated name": (
-        """\
-net: nn.Module = FSDP(Net())
-""",
-        """\
-net: nn.Module = shard(Net())
-""",
-    ),
-    "a class body": (
-        """\
-class T:
-    net = FSDP(Net())
-""",
-        """\
-class T:
-    net = shard(Net())
-""",
-    ),
-    "a decorator": (
-        """\
-@log(FSDP(Net()))
-def show():
-    pass
-""",
-        """\
-@log(shard(Net()))
-def show():
-    pass
-""",
-    ),
-    "on the line of its if": (
-        """\
-if sharded: net = FSDP(net)
-""",
-        """\
-if sharded: net = shard(net)
-""",
-    ),
-    "on the line of its with": (
-        """\
-with lock: net = FSDP(net)
-""",
-        """\
-with lock: net = shard(net)
-""",
-    ),
-    "beside another statement": (
-        """\
-net = Net(); net = FSDP(net)
-""",
-        """\
-net = Net(); net = shard(net)
-""",
-    ),
-    "a function on one line": (
-        """\
-def build(): return FSDP(Net())
-""",
-        """\
-def build(): return shard(Net())
-""",
-    ),
-    "the module by its name": (
-        """\
-train(FSDP(module=Net()))
-""",
-        """\
-train(shard(module=Net()))
-""",
-    ),
-    "a star": (
-        """\
-net = FSDP(*arguments)
-""",
-        """\
-net = shard(*arguments)
-""",
-    ),
-    "a partial": (
-        """\
-build = functools.partial(FSDP, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)
-net = build(Net())
-""",
-        """\
-build = functools.partial(shard, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)
-net = build(Net())
-""",
-    ),
-    "a partial that is handed on": (
-        """\
-nets = map(functools.partial(FSDP, **options), nets)
-""",
-        """\
-nets = map(functools.partial(shard, **options), nets)
-""",
-    ),
-    "enable_wrap": (
-        """\
-with enable_wrap(wrapper_cls=FSDP, use_orig_params=True):
-    net = Net()
-    net.head = wrap(net.head)
-    net = wrap(net)
-""",
-        """\
-with enable_wrap(wrapper_cls=shard, use_orig_params=True):
-    net = Net()
-    net.head = wrap(net.head)
-    net = wrap(net)
-""",
-    ),
-    "several, one function": (
-        """\
-def one():
-    return [FSDP(Net())]
-
-
-def two():
-    return [FSDP(Net(), use_orig_params=True)]
-""",
-        """\
-def one():
-    return [shard(Net())]
-
-
-def two():
-    return [shard(Net(), use_orig_params=True)]
-""",
-    ),
-    "a comment in the call": (
-        """\
-nets = [FSDP(Net(),  # this one
-    auto_wrap_policy=ModuleWrapPolicy({Block}))]
-""",
-        """\
-nets = [shard(Net(),  # this one
-    auto_wrap_policy=ModuleWrapPolicy({Block}))]
-""",
-    ),
-    "list is taken": (
-        """\
-def build(net, list):
-    net = FSDP(net, auto_wrap_policy=ModuleWrapPolicy({Block}))
-    return net, list
-""",
-        """\
-def build(net, list):
-    net = shard(net, auto_wrap_policy=ModuleWrapPolicy({Block}))
-    return net, list
-""",
-    ),
-}
+"""
+)
+STATEMENTS["the end of a file without a line break"] = tuple(
+    part.removesuffix("\n") for part in STATEMENTS["the same name"]
+)
+# Behind SHARD they are the same, with another name.
+FUNCTIONS = [
+    "def build(net):\n    # sharded\n    return {'net': FSDP(net)}\n",
+    "nets = [FSDP(Net(low), cpu_offload=CPUOffload(low)) for low in lows]\n",
+    "make = lambda net: FSDP(net)\n",
+    "net = FSDP(net) if sharded else net\n",
+    "net = FSDP(Net()).cuda()\n",
+    "a = b = FSDP(Net())\n",
+    "nets[pick()] = FSDP(Net())\n",
+    "if (net := FSDP(Net())) is not None:\n    pass\n",
+    "net: nn.Module = FSDP(Net())\n",
+    "net = Net(); net = FSDP(net)\n",
+    "train(FSDP(module=Net()))\n",
+    "net = FSDP(*arguments)\n",
+    "build = functools.partial(FSDP, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)\nnet = build(Net())\n",
+    "with enable_wrap(wrapper_cls=FSDP, use_orig_params=True):\n    net.head = wrap(net.head)\n    net = wrap(net)\n",
+    "def one():\n    return [FSDP(Net())]\n\n\ndef two():\n    return [FSDP(Net(), use_orig_params=True)]\n",
+    "nets = [FSDP(Net(),  # this one\n    auto_wrap_policy=ModuleWrapPolicy({Block}))]\n",
+    "def build(net, list):\n    net = FSDP(net, auto_wrap_policy=ModuleWrapPolicy({Block}))\n    return net, list\n",
+]
 # Names that the file uses for something else, and a star that leaves room for statements: the whole code.
-TAKEN = {
-    "a star behind the model": (
-        """\
+TAKEN = table(
+    """\
+=== a star behind the model
 net = FSDP(net, *arguments)
-""",
-        """\
+---
 with like_fsdp1(net):
     for module, options in units(net, *arguments):
         fully_shard(module, **options)
-""",
-    ),
-    "its name is taken": (
-        """\
+=== its name is taken
 def shard(x):
     return x.chunk(2)
 
 
 nets = [FSDP(Net())]
-""",
-        """\
+---
 def shard(x):
     return x.chunk(2)
 
 
-def shard_(module, *args, **kwargs):
-    \"\"\"Shards a module with FSDP1's arguments, in place.\"\"\"
-    with like_fsdp1(module):
-        for unit, options in units(module, *args, **kwargs):
-            fully_shard(unit, **options)
-    return module
-
-
+SHARD_
 nets = [shard_(Net())]
-""",
-    ),
-    "its name is taken where it is used": (
-        """\
+=== its name is taken where it is used
 def build(shard):
     return shard, FSDP(Net())
-""",
-        """\
-def shard_(module, *args, **kwargs):
-    \"\"\"Shards a module with FSDP1's arguments, in place.\"\"\"
-    with like_fsdp1(module):
-        for unit, options in units(module, *args, **kwargs):
-            fully_shard(unit, **options)
-    return module
-
-
+---
+SHARD_
 def build(shard):
     return shard, shard_(Net())
-""",
-    ),
-    "units is taken": (
-        """\
+=== units is taken
 units = 8
 net = FSDP(net, **options)
-""",
-        """\
+---
 units = 8
 
 
@@ -672,14 +328,10 @@ def shard(module, *args, **kwargs):
 
 
 net = shard(net, **options)
-""",
-    ),
-    "fully_shard is taken": (
-        """\
+=== fully_shard is taken
 def fully_shard(x): ...
 net = FSDP(net)
-""",
-        """\
+---
 def fully_shard(x): ...
 
 
@@ -694,9 +346,11 @@ def shard(module, *args, **kwargs):
 
 
 net = shard(net)
-""",
-    ),
-}
+""".replace("SHARD_\n", SHARD.replace("def shard(", "def shard_("))
+)
+
+
+PROGRAMS = [*(before for before, _ in (*STATEMENTS.values(), *TAKEN.values())), *FUNCTIONS]
 
 
 def behind_imports(text: str) -> str:
@@ -717,11 +371,10 @@ def test_statements_take_its_place(name: str) -> None:
     assert analyse(after)[1] == after  # a second run changes nothing
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_function_takes_its_place(name: str) -> None:
-    before, expected = FUNCTIONS[name]
+@pytest.mark.parametrize("before", FUNCTIONS)
+def test_a_function_takes_its_place(before: str) -> None:
     _, after = analyse(HEAD + before)
-    assert behind_imports(after) == SHARD + expected
+    assert behind_imports(after) == SHARD + before.replace("FSDP", "shard")
     assert analyse(after)[1] == after
 
 
@@ -734,9 +387,9 @@ def test_a_name_that_is_taken(name: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["auto", "torch", "bridge"])
-@pytest.mark.parametrize("name", [*STATEMENTS, *FUNCTIONS, *TAKEN])
-def test_every_line_that_changes_has_a_finding(name: str, form: str) -> None:
-    before = HEAD + {**STATEMENTS, **FUNCTIONS, **TAKEN}[name][0]
+@pytest.mark.parametrize("before", PROGRAMS)
+def test_every_line_that_changes_has_a_finding(before: str, form: str) -> None:
+    before = HEAD + before
     report, after = analyse(before, form)
     spoken = {line for f in report.findings for line in range(f.line, f.end_line + 1)}
     kept = set(after.splitlines())
@@ -745,10 +398,10 @@ def test_every_line_that_changes_has_a_finding(name: str, form: str) -> None:
     assert changed <= spoken
 
 
-@pytest.mark.parametrize("name", [*STATEMENTS, *FUNCTIONS, *TAKEN])
-def test_the_torch_form_lacks_one_line(name: str) -> None:
+@pytest.mark.parametrize("before", PROGRAMS)
+def test_the_torch_form_lacks_one_line(before: str) -> None:
     """The same program as by default, but for `with like_fsdp1(...)`."""
-    before = HEAD + {**STATEMENTS, **FUNCTIONS, **TAKEN}[name][0]
+    before = HEAD + before
     tree = Without().visit(ast.parse(behind_imports(analyse(before)[1])))
     torchs = behind_imports(analyse(before, "torch")[1])
     assert ast.unparse(tree) == ast.unparse(ast.parse(torchs))

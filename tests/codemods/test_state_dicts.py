@@ -12,7 +12,7 @@ from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
 
-from .programs import analysed
+from .programs import analysed, table
 
 HEADER = """\
 import torch
@@ -45,160 +45,120 @@ def body_after(text: str) -> str:
     return dedent(migrated(text)[1].partition("rank):\n")[2])
 
 
-GOES = {
-    "on one line": (
-        f"with {FULL}: state = model.state_dict(); dist.barrier()\n",
-        """\
-        state = get_model_state_dict(
-            model, options=StateDictOptions(full_state_dict=True)
-        ); dist.barrier()
-        """,
+GOES = table(
+    """\
+=== on one line
+with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT): state = model.state_dict(); dist.barrier()
+---
+state = get_model_state_dict(
+    model, options=StateDictOptions(full_state_dict=True)
+); dist.barrier()
+=== two calls in one statement
+both = FullStateDictConfig(True, True)
+with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, both):
+    state, states = model.state_dict(), FSDP.full_optim_state_dict(model, optimizer)
+---
+state, states = get_model_state_dict(
+    model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+), FSDP.full_optim_state_dict(model, optimizer)
+=== a call among the arguments of another, with a comment
+with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
+    torch.save(
+        model.state_dict(),  # whole
+        f"{trainer.output_dir}/checkpoint.pt",
+    )
+---
+torch.save(
+    get_model_state_dict(
+        model, options=StateDictOptions(full_state_dict=True)
+    ),  # whole
+    f"{trainer.output_dir}/checkpoint.pt",
+)
+=== a call that is too long for its line
+policy = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
+with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
+    torch.save(
+        model.state_dict(),
+        "checkpoint.pt",
+    )
+---
+torch.save(
+    get_model_state_dict(
+        model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
     ),
-    "two calls in one statement": (
-        """\
-        both = FullStateDictConfig(True, True)
-        with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, both):
-            state, states = model.state_dict(), FSDP.full_optim_state_dict(model, optimizer)
-        """,
-        """\
-        state, states = get_model_state_dict(
-            model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
-        ), FSDP.full_optim_state_dict(model, optimizer)
-        """,
-    ),
-    "a call among the arguments of another, with a comment": (
-        f"""\
-        with {FULL}:
-            torch.save(
-                model.state_dict(),  # whole
-                f"{{trainer.output_dir}}/checkpoint.pt",
-            )
-        """,
-        """\
-        torch.save(
-            get_model_state_dict(
-                model, options=StateDictOptions(full_state_dict=True)
-            ),  # whole
-            f"{trainer.output_dir}/checkpoint.pt",
-        )
-        """,
-    ),
-    "a call that is too long for its line": (
-        """\
-        policy = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
-        with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
-            torch.save(
-                model.state_dict(),
-                "checkpoint.pt",
-            )
-        """,
-        """\
-        torch.save(
-            get_model_state_dict(
-                model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
-            ),
-            "checkpoint.pt",
-        )
-        """,
-    ),
-    "shards, loaded without some": (
-        """\
-        with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
-            model.load_state_dict(state["model"], strict=False)
-        """,
-        """\
-        set_model_state_dict(model, state["model"], options=StateDictOptions(strict=False))
-        """,
-    ),
-    "a type and a configuration with names of their own": (
-        """\
-        kind = StateDictType.FULL_STATE_DICT
-        # on the CPU
-        policy = FullStateDictConfig(True, rank0_only=True)
-        with FSDP.state_dict_type(model, kind, policy):
-            state = model.state_dict()
-        """,
-        """\
-        # on the CPU
-        state = get_model_state_dict(
-            model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
-        )
-        """,
-    ),
-    "a configuration for two contexts": (
-        """\
-        policy = FullStateDictConfig(False, False)
-        with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
-            state = model.state_dict()
-        with FSDP.state_dict_type(trainer.ema, StateDictType.FULL_STATE_DICT, policy):
-            other = trainer.ema.state_dict()
-        """,
-        """\
-        state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
-        other = get_model_state_dict(
-            trainer.ema, options=StateDictOptions(full_state_dict=True)
-        )
-        """,
-    ),
-    "a configuration that is made twice": (
-        """\
-        policy = FullStateDictConfig(True, True)
-        with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
-            state = model.state_dict()
-        policy = FullStateDictConfig(False, False)
-        with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
-            state = model.state_dict()
-        """,
-        """\
-        state = get_model_state_dict(
-            model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
-        )
-        state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
-        """,
-    ),
-    "states to load": (
-        """\
-        with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
-            model.load_state_dict(state)
-            states = FSDP.optim_state_dict_to_load(model, optimizer, trainer.states)
-            optimizer.load_state_dict(states)
-        """,
-        """\
-        set_model_state_dict(model, state)
-        states = FSDP.optim_state_dict_to_load(model, optimizer, trainer.states)
-        optimizer.load_state_dict(states)
-        """,
-    ),
-    "called on the model": (
-        """\
-        with model.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
-            state = model.state_dict()
-        """,
-        """\
-        state = get_model_state_dict(model)
-        """,
-    ),
-    "other objects, and what is asked of the model": (
-        """\
-        with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
-            count = len(list(model.parameters())) if isinstance(model, torch.nn.Module) else 0
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            trainer.logger.info("%d of %s", count, model.device)
-        """,
-        """\
-        count = len(list(model.parameters())) if isinstance(model, torch.nn.Module) else 0
-        state = {"model": get_model_state_dict(model), "optimizer": optimizer.state_dict()}
-        trainer.logger.info("%d of %s", count, model.device)
-        """,
-    ),
-}
+    "checkpoint.pt",
+)
+=== shards, loaded without some
+with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+    model.load_state_dict(state["model"], strict=False)
+---
+set_model_state_dict(model, state["model"], options=StateDictOptions(strict=False))
+=== a type and a configuration with names of their own
+kind = StateDictType.FULL_STATE_DICT
+# on the CPU
+policy = FullStateDictConfig(True, rank0_only=True)
+with FSDP.state_dict_type(model, kind, policy):
+    state = model.state_dict()
+---
+# on the CPU
+state = get_model_state_dict(
+    model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+)
+=== a configuration for two contexts
+policy = FullStateDictConfig(False, False)
+with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
+    state = model.state_dict()
+with FSDP.state_dict_type(trainer.ema, StateDictType.FULL_STATE_DICT, policy):
+    other = trainer.ema.state_dict()
+---
+state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+other = get_model_state_dict(
+    trainer.ema, options=StateDictOptions(full_state_dict=True)
+)
+=== a configuration that is made twice
+policy = FullStateDictConfig(True, True)
+with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
+    state = model.state_dict()
+policy = FullStateDictConfig(False, False)
+with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
+    state = model.state_dict()
+---
+state = get_model_state_dict(
+    model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+)
+state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+=== states to load
+with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+    model.load_state_dict(state)
+    states = FSDP.optim_state_dict_to_load(model, optimizer, trainer.states)
+    optimizer.load_state_dict(states)
+---
+set_model_state_dict(model, state)
+states = FSDP.optim_state_dict_to_load(model, optimizer, trainer.states)
+optimizer.load_state_dict(states)
+=== called on the model
+with model.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+    state = model.state_dict()
+---
+state = get_model_state_dict(model)
+=== other objects, and what is asked of the model
+with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+    count = len(list(model.parameters())) if isinstance(model, torch.nn.Module) else 0
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    trainer.logger.info("%d of %s", count, model.device)
+---
+count = len(list(model.parameters())) if isinstance(model, torch.nn.Module) else 0
+state = {"model": get_model_state_dict(model), "optimizer": optimizer.state_dict()}
+trainer.logger.info("%d of %s", count, model.device)
+"""
+)
 
 
 @pytest.mark.parametrize("name", GOES)
 def test_context_goes(name: str) -> None:
     before, after = GOES[name]
     text = in_function(before)
-    assert body_after(text) == dedent(after)
+    assert body_after(text) == after
     report, once = migrated(text)
     assert "state_dict_type" not in once
     assert all(f.action.value != "runtime" for f in report.findings if f.code == "FSDP331")

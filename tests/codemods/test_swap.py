@@ -260,6 +260,10 @@ LEFT = {
     "a parameter": "def f(FSDP, model):  # fsdp\n    return FSDP(model)\n",
     "text": '"""from torch.distributed.fsdp import FullyShardedDataParallel."""\n',
     "a relative import": "from .torch.distributed.fsdp import FullyShardedDataParallel\n",
+    "FSDP2's name, patched": (
+        "import torch.distributed.fsdp\ntorch.distributed.fsdp.fully_shard = spy\n"
+        "with mock.patch('torch.distributed.fsdp.fully_shard'):\n    build()\n"
+    ),
     "a path as text": "name.startswith('torch.distributed.fsdp')\n",
     "the runtime": "from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP\nFSDP(model)\n",
 }

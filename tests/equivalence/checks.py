@@ -96,34 +96,6 @@ def clip_with_empty_shards() -> None:
     clip_matches_the_norm_of_whole_gradients(FullyShardedDataParallel(tiny()))
 
 
-@check(2, 4)
-def clip_over_two_meshes() -> None:
-    model = tiny()
-    policy = runtime.CustomPolicy(
-        lambda m: {"sharding_strategy": "NO_SHARD"} if m is model.a else m is model.b
-    )
-    model = FullyShardedDataParallel(model, auto_wrap_policy=policy)
-    meshes = {p.device_mesh for p in model.parameters()}
-    assert len(meshes) == 2
-    clip_matches_the_norm_of_whole_gradients(model)
-
-
-@check(2)
-def clip_with_synced_plain_parameters() -> None:
-    model = tiny()
-    model = FullyShardedDataParallel(model, ignored_modules=[model.c])
-    backward(model)
-    for parameter in model.c.parameters():
-        assert not isinstance(parameter, DTensor)
-        dist.all_reduce(parameter.grad)
-    gradients = [
-        p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad for p in model.parameters()
-    ]
-    for norm_type in (2.0, math.inf):
-        expected = torch.linalg.vector_norm(torch.cat([g.flatten() for g in gradients]), norm_type)
-        assert torch.allclose(runtime.clip_grad_norm_(model, 1e9, norm_type), expected)
-
-
 @check(2)
 def clip_where_a_rank_has_no_gradients() -> None:
     model = FullyShardedDataParallel(tiny())
@@ -134,17 +106,6 @@ def clip_where_a_rank_has_no_gradients() -> None:
     norm = runtime.clip_grad_norm_(model, 1.0)
     assert norm > 0
     assert same_on_all_ranks(norm)
-
-
-@check(2)
-def clip_refuses_a_norm_that_is_not_finite() -> None:
-    model = FullyShardedDataParallel(tiny())
-    backward(model)
-    if dist.get_rank() == 0:
-        next(model.parameters()).grad.to_local()[0] = math.nan
-    with pytest.raises(RuntimeError, match="non-finite"):
-        runtime.clip_grad_norm_(model, 1.0, error_if_nonfinite=True)
-    assert not runtime.clip_grad_norm_(model, 1.0).isfinite()
 
 
 @check(2)
@@ -166,39 +127,6 @@ def no_sync_reaches_units_of_a_plain_module() -> None:
     assert not is_unreduced(model.a.weight.grad)
 
 
-def leftovers(policy: MixedPrecisionPolicy, left: str) -> list[torch.Tensor]:
-    """The gradients of one step after a micro-batch that was left over, or not."""
-    model = fully_shard(tiny(), mp_policy=policy)
-    if left != "nothing":
-        with runtime.no_sync(model):
-            model(torch.full((5, 4), 3.0)).float().sum().backward()
-    if left == "cleared":
-        model.zero_grad()
-    model(torch.ones(5, 4)).float().sum().backward()
-    return [p.grad.full_tensor().clone() for p in model.parameters()]
-
-
-@check(2)
-def left_over_gradients_are_discarded() -> None:
-    low = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    for policy in (MixedPrecisionPolicy(), low):
-        clean = leftovers(policy, "nothing")
-        assert all(map(torch.equal, clean, leftovers(policy, "cleared")))
-        assert not all(map(torch.equal, clean, leftovers(policy, "kept")))
-
-
-@check(2)
-def all_states_are_broadcast() -> None:
-    torch.manual_seed(dist.get_rank())
-    model = Transformer()
-    for buffer in model.buffers():
-        buffer.add_(dist.get_rank())
-    assert not same_on_all_ranks(model.head.weight.detach())
-    runtime.broadcast_module_states(model, device="cpu")
-    states = [*model.parameters(), *model.buffers()]
-    assert all(same_on_all_ranks(state.detach()) for state in states)
-
-
 def cast_model() -> nn.Module:
     torch.manual_seed(0)
     precision = runtime.MixedPrecision(param_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16)
@@ -207,18 +135,6 @@ def cast_model() -> nn.Module:
 
 def forward(model: nn.Module) -> torch.Tensor:
     return model(*Transformer.batch(torch.Generator().manual_seed(3)))
-
-
-@check(2)
-def cast_buffers_are_saved_in_their_own_dtype() -> None:
-    model = cast_model()
-    assert model.scale.dtype is torch.float32
-    model.module.cos = model.cos + 0  # made anew after sharding, as models with lazy tables do
-    forward(model)
-    assert model.scale.dtype is model.cos.dtype is torch.bfloat16
-    assert model.state_dict()["scale"].dtype is torch.float32
-    whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
-    assert whole["scale"].dtype is torch.float32
 
 
 @check(2)
@@ -236,20 +152,6 @@ def cast_buffers_are_loaded() -> None:
         assert model.scale.dtype is torch.bfloat16
         assert model.scale.item() == 0.5
         assert all((p.full_tensor() == 0.5).all() for p in model.parameters())
-
-
-@check(2)
-def forward_prefetch_follows_the_first_forward() -> None:
-    torch.manual_seed(0)
-    policy = runtime.ModuleWrapPolicy({Block})
-    model = FullyShardedDataParallel(Transformer(), auto_wrap_policy=policy, forward_prefetch=True)
-    prefetched = [m._get_fsdp_state()._states_to_forward_prefetch for m in units(model)]
-    assert prefetched == [[], [], []]
-    forward(model)
-    root, first, second = (m._get_fsdp_state() for m in units(model))
-    assert root._states_to_forward_prefetch == [first]
-    assert first._states_to_forward_prefetch == [second]
-    assert second._states_to_forward_prefetch == []
 
 
 def units(model: nn.Module) -> list[FSDPModule]:
@@ -301,27 +203,6 @@ def broadcast_refuses_meta_tensors() -> None:
         runtime.broadcast_module_states(model)
 
 
-@check(2)
-def strided_parameters_are_made_contiguous() -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(3, 4, 3)).to(memory_format=torch.channels_last)
-    expected = model[0].weight.detach().clone()
-    model = FullyShardedDataParallel(model)
-    assert torch.equal(model[0].weight.full_tensor(), expected)
-    model(torch.randn(1, 3, 5, 5)).sum().backward()
-
-
-@check(2)
-def parts_sharded_before_are_left_alone() -> None:
-    torch.manual_seed(0)
-    model = Transformer()
-    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))
-    fully_shard(model.blocks[0], mesh=mesh, reshard_after_forward=False)
-    model = FullyShardedDataParallel(model)
-    assert model.blocks[0].mlp[0].weight.device_mesh == mesh
-    forward(model).sum().backward()
-
-
 def grouped(model: nn.Module) -> torch.optim.Optimizer:
     """Weight decay for matrices only, by shapes that FSDP1's shards no longer have."""
     matrices = [p for p in model.parameters() if p.ndim >= 2]
@@ -345,16 +226,6 @@ def trained(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Te
 
 
 @check(2)
-def a_tie_between_units_is_refused() -> None:
-    for classes in ({nn.Embedding}, {nn.Linear}):
-        model = Tied()
-        policy = runtime.ModuleWrapPolicy(classes)
-        with pytest.raises(ValueError, match="one parameter in two units"):
-            FullyShardedDataParallel(model, auto_wrap_policy=policy)
-        assert not units(model)
-
-
-@check(2)
 def compiling_first_or_last_trains_the_same() -> None:
     losses = []
     for when in ("never", "first", "last"):
@@ -368,60 +239,6 @@ def compiling_first_or_last_trains_the_same() -> None:
             model = torch.compile(model, backend="eager")
         losses.append(trained(model, grouped(model)))
     assert all(all(map(torch.equal, losses[0], other)) for other in losses[1:])
-
-
-class Part(nn.Module):
-    """Two layers, of which a step may use one or both."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.always = nn.Linear(6, 6)
-        self.sometimes = nn.Linear(6, 6)
-
-    def forward(self, x: torch.Tensor, both: bool) -> torch.Tensor:
-        x = torch.relu(self.always(x))
-        return self.sometimes(x) if both else x
-
-
-class Parts(nn.Module):
-    """Units of which a step may leave out a part, or the last one as a whole."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts = nn.ModuleList([Part() for _ in range(3)])
-        self.head = nn.Linear(6, 3)
-        self.unused = nn.Linear(6, 3)
-
-    def forward(self, x: torch.Tensor, step: int) -> torch.Tensor:
-        for index, part in enumerate(self.parts):
-            if index < 2 or step % 3:
-                x = part(x, both=(step + index) % 2 == 0)
-        return self.head(x)
-
-
-def frozen() -> nn.Module:
-    torch.manual_seed(0)
-    model = Parts()
-    model.parts[0].always.bias.requires_grad_(False)
-    return model
-
-
-@check(2)
-def gradients_are_filled_where_a_unit_has_some() -> None:
-    model = frozen()
-    with runtime.like_fsdp1(model):
-        for part in model.parts:
-            fully_shard(part)
-        fully_shard(model)
-    model(torch.ones(2, 6), 0).sum().backward()
-    filled = {name for name, p in model.named_parameters() if p.grad is not None}
-    everything = {name for name, _ in model.named_parameters()}
-    assert everything - filled == {
-        "parts.0.always.bias",  # frozen
-        *(name for name in everything if name.startswith("parts.2.")),  # a unit that did not run
-    }
-    assert not model.unused.weight.grad.full_tensor().any()
-    assert model.unused.weight.grad.placements == model.unused.weight.placements
 
 
 @check(2)
@@ -438,41 +255,6 @@ def local_shards_are_views_of_what_they_are_of() -> None:
     assert (weight.full_tensor() == 3).all()
     tensor = torch.ones(2)
     assert runtime.local_shard(tensor) is tensor
-
-
-@check(2)
-def the_local_type_may_be_set_and_is_refused_where_it_is_used() -> None:
-    model = runtime.FullyShardedDataParallel(nn.Linear(6, 5))
-    whole = model.state_dict()
-    runtime.set_state_dict_type(model, runtime.StateDictType.LOCAL_STATE_DICT)
-    for use in (model.state_dict, lambda: model.load_state_dict(whole)):
-        with pytest.raises(runtime.UnsupportedInFSDP2, match="FSDP334"):
-            use()
-    with runtime.state_dict_type(model, runtime.StateDictType.FULL_STATE_DICT):
-        model.load_state_dict(whole)
-        assert torch.equal(model.state_dict()["weight"], whole["weight"])
-
-
-@check(2)
-def a_models_own_state_dicts_are_whole_wherever_they_are_called() -> None:
-    torch.manual_seed(0)
-    whole = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3)).state_dict()
-    model = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3))
-    with runtime.like_fsdp1(model):
-        fully_shard(model[0])
-        fully_shard(model)
-    around = nn.ModuleDict({"model": model})
-    around.load_state_dict({f"model.{name}": value for name, value in whole.items()})
-    for prefix, module in (("", model), ("model.", around)):
-        state = module.state_dict()
-        assert not any(isinstance(value, DTensor) for value in state.values())
-        assert all(torch.equal(state[prefix + name], value) for name, value in whole.items())
-    with pytest.raises(RuntimeError, match="Missing key"):
-        model.load_state_dict({})
-    assert isinstance(get_model_state_dict(model)["0.weight"], DTensor)  # as its options say
-    with runtime.state_dict_type(model, runtime.StateDictType.SHARDED_STATE_DICT):
-        assert isinstance(model.state_dict()["0.weight"], DTensor)
-    assert torch.equal(model.state_dict()["0.weight"], whole["0.weight"])
 
 
 @check(2)

@@ -1,14 +1,81 @@
 """FSDP1 programs beside what the tool makes of them: `fully_shard` on their own modules, with no bridge in it.
 
+Nowhere: HYBRID_SHARD on a mesh of shape (n, 1), where FSDP1 never reduces over the replicas (pytorch#154888), and devices
+by number, which need a GPU. Nor a unit that is used twice in one forward: FSDP2 gathers it once more in backward.
+
 Each fault is a program whose plain form is changed to what a wrong translation would be; the comparison finds it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from . import models
-from .programs import Program, program
+from .swapped import imports
+from .train import Case
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program and its training.
+
+    Attributes:
+        source: a module with a function ``run(train)``, which wraps a model and trains it.
+        case: the training; of the case's own model only the batches are used.
+    """
+
+    source: str
+    case: Case
+
+    @property
+    def name(self) -> str:
+        return self.case.name
+
+
+_TEMPLATE = """\
+{imports}
+from equivalence.models import {models}
+
+{top}
+def run(train):
+{body}
+    return train(
+        model,
+        lambda: model.no_sync(),
+        lambda limit, kind: model.clip_grad_norm_(limit, kind),
+    )
+"""
+
+
+def program(
+    name: str,
+    arguments: str = "",
+    *,
+    top: str = "",
+    body: str = "model = MODEL()\nmodel = FSDP(model, ARGUMENTS)",
+    model: type[Any] = models.Transformer,
+    **training: Any,
+) -> Program:
+    """A program whose function ``run`` has the statements of ``body``."""
+    body = body.replace("MODEL", model.__name__).replace(
+        ", ARGUMENTS", f", {arguments}" * bool(arguments)
+    )
+    code = f"{top}\n{body}"
+    used = [cls for cls in ("Attention", "Block", model.__name__) if cls in code] or [
+        model.__name__
+    ]
+    own = ("Block", "Attention", "model")
+    lines = [line for line in imports(code) if not any(line.endswith(f" {n}") for n in own)]
+    source = _TEMPLATE.format(
+        imports="\n".join(lines),
+        models=", ".join(used),
+        top=f"{top}\n" if top else "",
+        body="\n".join(f"    {line}" for line in body.splitlines()),
+    )
+    case = Case(f"program-{name}", model=model, **{"ranks": (2,), **training})
+    return Program(source, case)
+
 
 _CPU = 'device_id=torch.device("cpu")'
 _STRATEGY = """sharding_strategy={
@@ -50,30 +117,6 @@ class Net(nn.Module):
 """
 _BY_BLOCK = "auto_wrap_policy=ModuleWrapPolicy({Block})"
 _OWN = "net = Net()\nmodel = FSDP(net, ARGUMENTS)"
-_BY_LAYER = "auto_wrap_policy=ModuleWrapPolicy({Layer})"
-_CHECKPOINTED = """\
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
-
-"""
-_AVERAGE = """\
-from collections import OrderedDict
-
-
-@torch.no_grad()
-def average(average_model, model):
-    average_params = OrderedDict(average_model.named_parameters())
-    model_params = OrderedDict(model.named_parameters())
-    assert set(average_params.keys()) == set(model_params.keys())
-    for name, param in model_params.items():
-        average_params[name].mul_(0.5).add_(param.data, alpha=0.5)
-
-"""
-_AVERAGED = """\
-other = MODEL()
-other = FSDP(other, ARGUMENTS)
-model = MODEL()
-model = FSDP(model, ARGUMENTS)
-average(model, other)"""
 _EVALUATE = """\
 @torch.no_grad()
 def evaluate(model):
@@ -101,17 +144,6 @@ model = MODEL()
 model = FSDP(model, ARGUMENTS)
 evaluate(model)
 optimizer = torch.optim.SGD(model.parameters())"""  # the harness makes another one there
-_STATES = """\
-def halve(module, other):
-    other.load_state_dict(module.state_dict())
-    module.load_state_dict({name: value / 2 for name, value in other.state_dict().items()})
-
-"""
-_HALVED = """\
-other = MODEL()
-model = MODEL()
-model = FSDP(model, ARGUMENTS)
-halve(model, other)"""
 _INITIALIZE = """\
 def initialize(module):
     if isinstance(module, nn.Linear):
@@ -124,129 +156,49 @@ model = MODEL()
 with enable_wrap(wrapper_cls=FSDP, ARGUMENTS):
     model.head = wrap(wrap(model.head))
     model = wrap(model)"""
-_PAIR = """\
-shard_group, _ = dist.new_subgroups(2)
-pairs = [dist.new_group(list(range(start, dist.get_world_size(), 2))) for start in range(2)]
-replicate_group = pairs[dist.get_rank() % 2]
-model = MODEL()
-model = FSDP(model, ARGUMENTS)"""
 
 
-def _args(mode: str, sync: bool) -> str:
+def _args(mode: str) -> str:
     return (
-        f"from types import SimpleNamespace\n\nargs = SimpleNamespace(mode={mode!r}, sync={sync})\n"
+        f"from types import SimpleNamespace\n\nargs = SimpleNamespace(mode={mode!r}, sync=True)\n"
     )
 
 
-def _programs() -> Iterator[Program]:
-    group = f"process_group=group, {_CPU}, {_STRATEGY}, auto_wrap_policy={_BY_LIST}"
-    for mode in ("zero3", "zero2"):
-        yield program(
+_ZERO2 = "sharding_strategy=ShardingStrategy.SHARD_GRAD_OP"
+_LISTED = _BY_LIST.replace("model.blocks", "net.layers")  # a loop over them: Net makes each
+
+PLAIN = [
+    *[
+        program(
             f"plain-{mode}",
-            f"{group}, sync_module_states=args.sync",
-            top=_args(mode, sync=True),
+            f"process_group=group, {_CPU}, {_STRATEGY}, auto_wrap_policy={_BY_LIST}, sync_module_states=args.sync",
+            top=_args(mode),
             body=_GROUP,
             rank_seeds=True,
             ranks=(2, 4),
             micro_batches=2,
             clip=0.5,
         )
-    yield program(
-        "plain-unsynced",
-        f"{group}, sync_module_states=args.sync",
-        top=_args("zero3", sync=False),
-        body=_GROUP,
-    )
-    for low in (True, False):
-        label = "on" if low else "off"
-        yield program(
-            f"plain-offload-{label}",
-            f"cpu_offload=CPUOffload(offload_params=True) if LOW else None, {_BY_BLOCK}",
-            top=f"LOW = {low}\n",
-        )
-        yield program(
-            f"plain-precision-{label}",
-            f"mixed_precision=precision, {_BY_LAYER}",
-            top=f"{_NET}\nLOW = {low}\n",
-            body=(
-                "precision = None\nif LOW:\n    precision = MixedPrecision(torch.bfloat16, torch.float32)\n"
-                + _OWN
-            ),
-            model=models.Stack,
-        )
-        yield program(
-            f"plain-assigned-{label}",
-            f"sharding_strategy=strategy, {_BY_BLOCK}",
-            top=f"LOW = {low}\n",
-            body=(
-                "strategy = ShardingStrategy.SHARD_GRAD_OP\nif LOW:\n    strategy = ShardingStrategy.FULL_SHARD\n"
-                "model = MODEL()\nmodel = FSDP(model, ARGUMENTS)"
-            ),
-        )
-    listed = _BY_LIST.replace("model.blocks", "net.layers")  # a loop over them: Net makes each
-    policy = f"auto_wrap_policy={listed}"
-    yield program("plain-unused", policy, top=_NET, body=_OWN, model=models.Stack)
-    yield program(
-        "plain-unused-no-sync",
-        f"sharding_strategy=ShardingStrategy.SHARD_GRAD_OP, {policy}",
-        top=_NET,
-        body=_OWN,
-        model=models.Stack,
-        micro_batches=3,
-    )
-    yield program(
-        "plain-checkpointed",
-        _BY_BLOCK,
-        top=_CHECKPOINTED,
-        body=(
-            "model = MODEL()\nblocks = list(model.blocks)\nmodel = FSDP(model, ARGUMENTS)\n"
-            "apply_activation_checkpointing(model, check_fn=lambda m: m in blocks)"
-        ),
-    )
-    yield program("plain-average", _BY_BLOCK, top=_AVERAGE, body=_AVERAGED)
-    yield program("plain-evaluated", _BY_BLOCK, top=_EVALUATE, body=_EVALUATED)
-    yield program("plain-norm", _BY_BLOCK, top=_NORM, body=_SCALED, ranks=(2, 4))
-    yield program("plain-states", _BY_BLOCK, top=_STATES, body=_HALVED)
-    yield program("plain-apply", _BY_BLOCK, top=_INITIALIZE, body=_INITIALIZED)
-    zero2 = "sharding_strategy=ShardingStrategy.SHARD_GRAD_OP"
-    yield program(
-        "plain-expression",
-        f"{zero2}, {_BY_BLOCK}",
-        body="models = [FSDP(MODEL(), ARGUMENTS)]\nmodel = models[0]",
-    )
-    yield program(
-        "plain-unused-expression",
-        top=_NET,
-        body="nets = [FSDP(Net(), ARGUMENTS)]\nmodel = nets[0]",
-        model=models.Stack,
-    )
-    partial = "shard = partial(FSDP, ARGUMENTS)\nmodel = shard(MODEL())"
-    yield program("plain-partial", zero2, body=partial)
-    yield program("plain-partial-units", f"{zero2}, {_BY_BLOCK}", body=partial)
-    yield program("plain-wrap", zero2, body=_WRAPPED)
-    yield program(
-        "plain-param-dtype-only",
-        f"mixed_precision=MixedPrecision(param_dtype=torch.bfloat16), {_BY_BLOCK}",
-    )
-    yield program(
+        for mode in ("zero3", "zero2")
+    ],
+    program("plain-unused", f"auto_wrap_policy={_LISTED}", top=_NET, body=_OWN, model=models.Stack),
+    program("plain-evaluated", _BY_BLOCK, top=_EVALUATE, body=_EVALUATED),
+    program("plain-norm", _BY_BLOCK, top=_NORM, body=_SCALED, ranks=(2, 4)),
+    program("plain-apply", _BY_BLOCK, top=_INITIALIZE, body=_INITIALIZED),
+    program(
+        "plain-partial",
+        f"{_ZERO2}, {_BY_BLOCK}",
+        body="shard = partial(FSDP, ARGUMENTS)\nmodel = shard(MODEL())",
+    ),
+    program("plain-wrap", _ZERO2, body=_WRAPPED),
+    program(
         "plain-norms",
         "auto_wrap_policy=ModuleWrapPolicy({nn.Conv2d}), mixed_precision=MixedPrecision(torch.bfloat16, torch.float32, "
         "torch.bfloat16)",
         top="# the word BatchNorm: FSDP1 makes units of them\n",
         model=models.ConvNet,
-    )
-    hybrid = _STRATEGY.replace("}[", '    "hsdp": ShardingStrategy.HYBRID_SHARD,\n}[')
-    yield program(
-        "plain-hybrid",
-        f"process_group=(shard_group, replicate_group), {_CPU}, {hybrid}, {_BY_BLOCK}, sync_module_states=True",
-        top=_args("hsdp", sync=True),
-        body=_PAIR,
-        rank_seeds=True,
-        ranks=(4,),
-    )
-
-
-PLAIN = list(_programs())
+    ),
+]
 # A program, a part of its plain form, what a wrong translation would have there, and what is found to differ.
 FAULTS = {
     "strategies-exchanged": (

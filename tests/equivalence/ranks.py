@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from forked import record, run_ranks
-from in_place import IN_PLACE, constructing_in_place, units_alone
+from in_place import IN_PLACE, units_alone
 
 from fsdp_migrate.runtime import FullyShardedDataParallel
 
 from .cases import COMPARISONS, FAULTS
 from .checks import CHECKS
 from .plain import FAULTS as PLAIN_FAULTS
-from .plain import PLAIN
-from .programs import PROGRAMS, Program
-from .swapped import plain, swap
+from .plain import PLAIN, Program
+from .swapped import plain
 from .train import (
     Case,
     compare,
@@ -41,7 +40,6 @@ def run_all(ranks: int, folder: Path, again: bool, names: set[str]) -> None:
     for name, (case, changes, _) in FAULTS.items():
         fault = dataclasses.replace(case, **changes)
         every.append((f"fault-{name}", (2,), partial(_compare, case, fault)))
-    every += [(p.name, p.case.ranks, partial(_compare_program, p)) for p in PROGRAMS]
     every += [(p.name, p.case.ranks, partial(_compare_plain, p)) for p in PLAIN]
     for name, (of, right, wrong, _) in PLAIN_FAULTS.items():
         program = next(each for each in PLAIN if each.name == of)
@@ -59,15 +57,6 @@ def _compare(theirs: Case, ours: Case) -> dict[str, Any]:
         if ours.ours is FullyShardedDataParallel:
             found[form] = compare(expected, run_ours(dataclasses.replace(ours, ours=constructor)))
     return found
-
-
-def _compare_program(program: Program) -> dict[str, Any]:
-    with fsdp1_on_cpu():  # nor can FSDP2 pin memory without a device
-        theirs = run_source(program.case, program.source, full_fsdp1)
-        ours = run_source(program.case, swap(program.source), full_fsdp2)
-        with constructing_in_place():
-            in_place = run_source(program.case, swap(program.source), full_fsdp2)
-    return {**compare(theirs, ours), "in place": compare(theirs, in_place)}
 
 
 def _compare_plain(program: Program, fault: tuple[str, str] = ("", "")) -> dict[str, Any]:

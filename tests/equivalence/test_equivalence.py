@@ -1,4 +1,4 @@
-"""FSDP1 beside the bridge and beside models that are sharded in place, and FSDP1 programs with their imports swapped.
+"""FSDP1 beside the bridge and beside models that are sharded in place, and FSDP1 programs beside their plain form.
 
 They have the same losses, parameters, buffers, norms and number of collectives.
 """
@@ -15,8 +15,7 @@ from ..launch import launch, results_in
 from .cases import COMPARISONS, FAULTS
 from .checks import CHECKS
 from .plain import FAULTS as PLAIN_FAULTS
-from .plain import PLAIN
-from .programs import PROGRAMS, Program
+from .plain import PLAIN, Program
 from .train import Case, differences
 
 pytestmark = pytest.mark.ranks
@@ -56,20 +55,6 @@ def test_fault_is_found(results: Results, fault: str) -> None:
         assert "error" not in result, result["error"]
         different = [line.split(":")[0] for line in differences(case, result, bitwise=False)]
         assert expected in different
-
-
-@pytest.mark.parametrize(
-    ("program", "ranks", "again"), [p for c in PROGRAMS for p in at_ranks(c, c.name, c.case.ranks)]
-)
-def test_swapped_program_trains_like_the_original(
-    results: Results, program: Program, ranks: int, again: bool
-) -> None:
-    found = results(ranks, again).get(program.name, [])
-    assert len(found) == ranks, "not every rank finished"
-    bitwise = ranks == 2 and program.case.bitwise
-    for result in found:
-        assert differences(program.case, result, bitwise) == []
-        assert differences(program.case, result["in place"], bitwise) == []
 
 
 @pytest.mark.parametrize(
@@ -137,5 +122,5 @@ def test_nothing_follows_a_lost_rank(tmp_path: Path) -> None:
 
 def test_names_are_unique() -> None:
     names = [case.name for case in COMPARISONS] + list(CHECKS)
-    names += [program.name for program in (*PROGRAMS, *PLAIN)]
+    names += [program.name for program in PLAIN]
     assert len(names) == len(set(names))

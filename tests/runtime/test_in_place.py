@@ -25,7 +25,6 @@ from fsdp_migrate.runtime import (
     MixedPrecision,
     ModuleWrapPolicy,
     ShardingStrategy,
-    UnsupportedInFSDP2,
     in_place,
     is_sharded,
     like_fsdp1,
@@ -208,11 +207,6 @@ def test_a_unit_is_of_its_class_by_name_and_of_fsdp1s_by_isinstance() -> None:
         copy.deepcopy(model)
 
 
-def test_a_direct_call_of_forward_gathers() -> None:
-    model = literal()
-    assert torch.equal(model.forward(X), model(X))
-
-
 def test_an_encoder_layer_keeps_its_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True).eval()
     calls = []
@@ -303,36 +297,6 @@ def test_attributes_of_a_literal_call() -> None:
     assert not model.cpu_offload.offload_params
     assert model.training_state.name == "IDLE"
     assert model.check_is_root()
-
-
-def test_attributes_of_units_are_what_was_given() -> None:
-    precision = MixedPrecision(torch.bfloat16)
-    model = by_units(mixed_precision=precision, limit_all_gathers=False, use_orig_params=True)
-    assert model.mixed_precision is precision
-    assert model.limit_all_gathers is False
-
-
-def test_private_parts_are_refused() -> None:
-    model = literal()
-    with pytest.raises(UnsupportedInFSDP2, match="FSDP366"):
-        model._handles  # noqa: B018
-    with pytest.raises(UnsupportedInFSDP2, match="FSDP361"):
-        model.register_comm_hook(None, lambda state, gradient: None)
-    with pytest.raises(AttributeError, match="nothing"):
-        model.nothing  # noqa: B018
-
-
-def test_methods_also_unbound() -> None:
-    model = literal()
-    with FullyShardedDataParallel.no_sync(model):
-        model(X).sum().backward()
-    model(X).sum().backward()
-    assert FullyShardedDataParallel.clip_grad_norm_(model, 1.0) > 1
-    with FullyShardedDataParallel.summon_full_params(model):
-        assert type(model.stem.weight) is nn.Parameter
-        model(X)
-    with FullyShardedDataParallel.state_dict_type(model, runtime.StateDictType.SHARDED_STATE_DICT):
-        model.state_dict()
 
 
 # Any form #
@@ -463,16 +427,6 @@ def test_after_an_error_nothing_is_kept() -> None:
     with pytest.raises(KeyError):
         shard()
     assert not isinstance(model, FullyShardedDataParallel)
-
-
-def test_nested_constructors() -> None:
-    model = Net()
-    by_units(model.blocks[0], use_orig_params=True)
-    by_units(model, use_orig_params=True, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)
-    assert FullyShardedDataParallel.fsdp_modules(model) == [model, model.blocks[0]]
-    model(X).sum().backward()
-    assert model.check_is_root()
-    assert not model.blocks[0].check_is_root()
 
 
 class Hiding(Net):

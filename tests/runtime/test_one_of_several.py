@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime import clip
-from fsdp_migrate.runtime.gather import is_first, is_sharded, local_shard, memory, sharded_as
+from fsdp_migrate.runtime.gather import is_first, is_sharded, memory, sharded_as
 from fsdp_migrate.runtime.mesh import build_mesh
 
 
@@ -75,18 +75,6 @@ def test_what_ranks_have_of_a_state_dict_that_is_the_first_ones(
             return list(model.state_dict())
 
     assert keys(runtime) == keys(fsdp)
-
-
-@pytest.mark.parametrize("rank_of_four", [1], indirect=True)
-def test_sharded_states_are_dtensors(rank_of_four: int) -> None:
-    model = unit(runtime, nn.Linear(2, 2))
-    optimizer = torch.optim.Adam(model.parameters())
-    model(torch.ones(1, 2)).sum().backward()
-    optimizer.step()
-    with runtime.state_dict_type(model, runtime.StateDictType.SHARDED_STATE_DICT):
-        of_type = runtime.optim_state_dict(model, optimizer)
-    for saved in (of_type, runtime.sharded_optim_state_dict(model, optimizer)):
-        assert isinstance(saved["state"]["bias"]["exp_avg"], DTensor)
 
 
 @pytest.mark.parametrize("rank_of_four", [1], indirect=True)
@@ -183,30 +171,6 @@ def test_who_sees_whole_parameters(rank_of_four: int, hybrid: bool) -> None:
 
 
 @pytest.mark.parametrize("rank_of_four", [1], indirect=True)
-def test_what_is_written_back(rank_of_four: int) -> None:
-    def left(api: Any, change: str, writeback: bool, with_grads: bool) -> list[bool]:
-        model = unit(api, nn.Linear(3, 8, bias=False))
-        model(torch.ones(1, 3)).sum().backward()
-        summon = api.FullyShardedDataParallel.summon_full_params
-        with torch.no_grad(), summon(model, writeback=writeback, with_grads=with_grads):
-            model.weight.fill_(7)
-            if with_grads:
-                model.weight.grad.fill_(7)
-            elif change == "gradient":
-                model.weight.grad = torch.full((8, 3), 7.0)
-        (weight,) = model.parameters()
-        both = [weight, weight.grad]
-        return [bool((local_shard(each) == 7).all()) for each in both]
-
-    for writeback in (True, False):
-        for with_grads in (True, False):
-            found = left(runtime, "", writeback, with_grads)
-            assert found == [writeback, writeback and with_grads]
-            assert found == left(fsdp, "", writeback, with_grads)
-    assert left(runtime, "gradient", True, False) == [True, False]
-
-
-@pytest.mark.parametrize("rank_of_four", [1], indirect=True)
 def test_meshes(rank_of_four: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def shape(strategy: str, **options: Any) -> Any:
         found = build_mesh(strategy, "cpu", **options)
@@ -280,12 +244,3 @@ def test_the_ranks_of_a_scaler_agree(rank_of_four: int, monkeypatch: pytest.Monk
     assert asked == [pair]
     assert scaler.get_scale() == 2.0
     assert torch.equal(model.weight.to_local(), before)
-
-
-@pytest.mark.parametrize("rank_of_four", [1], indirect=True)
-def test_flat_parameters_are_refused(rank_of_four: int) -> None:
-    model = unit(runtime, nn.Linear(2, 2))
-    local = runtime.StateDictType.LOCAL_STATE_DICT
-    refused = pytest.raises(runtime.UnsupportedInFSDP2, match="explain FSDP334")
-    with runtime.state_dict_type(model, local), refused:
-        model.state_dict()

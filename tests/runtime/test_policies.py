@@ -97,15 +97,6 @@ def test_size_based_defaults_can_be_changed(monkeypatch: pytest.MonkeyPatch) -> 
     assert not policy(**question)
 
 
-def test_module_wrap_policy() -> None:
-    theirs = torch_wrap.ModuleWrapPolicy([nn.Linear, nn.Linear])
-    ours = runtime.ModuleWrapPolicy([nn.Linear, nn.Linear])
-    assert repr(ours).endswith("({<class 'torch.nn.modules.linear.Linear'>})")
-    assert repr(theirs).endswith("({<class 'torch.nn.modules.linear.Linear'>})")
-    for question in questions():
-        assert ours(**question) == theirs(**question)
-
-
 def test_module_wrap_policy_gives_each_module_its_own_arguments() -> None:
     model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
     units = runtime.ModuleWrapPolicy({nn.Linear})._run_policy(model, set(), {"a": 1})
@@ -119,25 +110,3 @@ def test_custom_policy_merges_the_dict_into_the_roots_arguments() -> None:
     for policy in (runtime.CustomPolicy, torch_wrap.CustomPolicy):
         units = policy(lambda m: answers.get(m, False))._run_policy(model, set(), {"a": 1, "b": 1})
         assert units == {model[0]: {"a": 2, "b": 1}, model[1]: {"a": 1, "b": 1}}
-
-
-def test_custom_policy_refuses_other_answers() -> None:
-    for policy in (runtime.CustomPolicy, torch_wrap.CustomPolicy):
-        with pytest.raises(ValueError, match="should return False/True or a kwarg dict"):
-            policy(lambda m: None)._run_policy(nn.ReLU(), set(), {})
-
-
-def double(module: nn.Module, times: int = 2) -> nn.Module:
-    return nn.Sequential(*[module] * times)
-
-
-@pytest.mark.parametrize("api", [runtime.wrap, torch_wrap], ids=["ours", "torch"])
-def test_annotations(api: Any) -> None:
-    layer = nn.Linear(1, 1)
-    assert api.wrap(layer) is layer
-    with api.enable_wrap(wrapper_cls=double, times=3):
-        assert len(api.wrap(layer)) == 3
-        assert len(api.wrap(layer, times=4)) == 4
-        with pytest.raises(NotImplementedError), api.enable_wrap(wrapper_cls=double):
-            pass
-    assert api.wrap(layer) is layer

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed.fsdp as fsdp
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -33,35 +31,6 @@ def in_place(model: nn.Module) -> nn.Module:
     return model
 
 
-def test_warnings() -> None:
-    def told(model: nn.Module) -> set[str]:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            model.state_dict()
-        texts = [str(each.message).replace(" ", "") for each in caught]
-        return {text for text in texts if "NO_SHARD" in text}
-
-    assert told(unit(runtime, nn.Linear(2, 2))) == told(unit(fsdp, nn.Linear(2, 2)))
-    assert told(in_place(nn.Linear(2, 2))) == told(unit(fsdp, nn.Linear(2, 2)))
-
-
-def test_names_of_what_does_not_fit() -> None:
-    def names(api: Any) -> Any:
-        model = unit(api, nn.Sequential(unit(api, nn.Linear(2, 2)), nn.Linear(2, 2)))
-        state = model.state_dict()
-        state["other"] = state.pop("0.weight")
-        return model.load_state_dict(state, strict=False)
-
-    assert names(runtime) == names(fsdp) == (["0.weight"], ["other"])
-
-
-def test_ignored_parameters_are_loaded() -> None:
-    model = partly_ignored(runtime)
-    state = {name: torch.ones_like(value) for name, value in model.state_dict().items()}
-    model.load_state_dict(state)
-    assert all((value == 1).all() for value in model.state_dict().values())
-
-
 def test_types_of_a_model_that_is_not_the_bridges() -> None:
     model = fully_shard(nn.Linear(2, 2))
     full, sharded = runtime.StateDictType.FULL_STATE_DICT, runtime.StateDictType.SHARDED_STATE_DICT
@@ -81,23 +50,6 @@ def test_loading_after_an_evaluation() -> None:
     model.load_state_dict({"weight": torch.ones(2, 2)})
     with torch.no_grad():
         assert (model(torch.ones(1, 2)) == 2).all()
-
-
-@pytest.mark.parametrize(
-    "name", ["scatter_full_optim_state_dict", "flatten_sharded_optim_state_dict"]
-)
-def test_older_functions_advise_others(name: str) -> None:
-    def told(api: Any) -> list[str]:
-        model = unit(api, nn.Linear(2, 2))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        state = api.FullyShardedDataParallel.optim_state_dict(model, optimizer)
-        function = getattr(api.FullyShardedDataParallel, name)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            function(state, model, optim=optimizer)
-        return [str(each.message) for each in caught if "deprecated" in str(each.message)]
-
-    assert told(runtime) == told(fsdp)
 
 
 def test_an_optimizer_of_no_groups_has_no_states() -> None:

@@ -17,7 +17,6 @@ import torch.distributed.fsdp as fsdp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.fsdp import FullyShardedDataParallel as Theirs
-from torch.distributed.fsdp import sharded_grad_scaler
 from torch.distributed.fsdp._common_utils import _override_module_mixed_precision
 
 from fsdp_migrate import runtime
@@ -70,17 +69,6 @@ def test_options_are_handed_to_fsdp1_as_torchs(monkeypatch: pytest.MonkeyPatch) 
     assert (taken[1].offload_to_cpu, taken[1].rank0_only) == (True, True)
     assert taken[2] is theirs
     assert taken[3] is own
-
-
-@pytest.mark.parametrize("name", STATIC)
-def test_static_functions_have_fsdp1s_defaults(name: str) -> None:
-    def defaults(cls: type) -> dict[str, Any]:
-        given = inspect.signature(getattr(cls, name)).parameters.values()
-        return {each.name: each.default for each in given}
-
-    expected, found = defaults(Theirs), defaults(Ours)
-    assert found == {key: expected[key] for key in found}
-    assert list(found) == list(expected)
 
 
 def test_private_parts_are_names_of_fsdp1() -> None:
@@ -156,16 +144,6 @@ def test_only_what_torch_makes_public_is_taken_from_it() -> None:
     assert runtime.fully_shard is fsdp.fully_shard
     assert hasattr(fsdp, "_flat_param")
     assert not hasattr(runtime, "_flat_param")
-
-
-def test_a_scaler_has_fsdp1s_defaults() -> None:
-    theirs, ours = (
-        inspect.signature(module.ShardedGradScaler).parameters
-        for module in (sharded_grad_scaler, runtime)
-    )
-    assert list(ours) == list(theirs)
-    expected = {name: each.default for name, each in theirs.items() if name != "process_group"}
-    assert {name: ours[name].default for name in expected} == expected
 
 
 def test_a_tied_parameter_has_a_name_as_under_fsdp1() -> None:
@@ -255,21 +233,6 @@ def test_a_scaler_scales_as_it_is_told() -> None:
         "growth_factor": scaler.get_growth_factor(),
         "growth_interval": scaler.get_growth_interval(),
     } == told
-
-
-def test_what_a_scaler_scales() -> None:
-    def scaled(scaler_class: Any) -> list[str]:
-        scaler = scaler_class("cpu", init_scale=4.0)
-        half = torch.tensor(1.0, dtype=torch.bfloat16)
-        off = scaler_class("cpu", enabled=False)
-        found = [scaler.scale(given) for given in (half, [half, half.float()], (half,))]
-        parameter = nn.Parameter(torch.ones(1))  # without a gradient
-        scaler.step(torch.optim.SGD([parameter], lr=0.1))
-        scaler.update()
-        return [*map(str, found), str(off.scale({"a": half})), str(scaler.get_scale())]
-
-    theirs = scaled(sharded_grad_scaler.ShardedGradScaler)
-    assert scaled(runtime.ShardedGradScaler) == theirs
 
 
 def test_a_group_of_one_old_parameter_gets_the_new_one() -> None:

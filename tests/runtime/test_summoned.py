@@ -61,28 +61,6 @@ def test_gradients_that_are_made_inside() -> None:
     assert made(runtime) == made(fsdp)
 
 
-def test_a_unit_alone() -> None:
-    inner = unit(runtime, nn.Linear(2, 2))
-    model = unit(runtime, nn.Sequential(inner, nn.Linear(2, 2)))
-    with runtime.summon_full_params(model, recurse=False):
-        assert isinstance(inner.weight, DTensor)
-        assert not isinstance(model.module[1].weight, DTensor)
-        assert [n for n, _ in inner.named_parameters()] == [
-            "_fsdp_wrapped_module.weight",
-            "_fsdp_wrapped_module.bias",
-        ]
-
-
-def test_a_parameter_of_two_names() -> None:
-    inner = nn.Linear(2, 2)
-    inner.again = inner.weight
-    model = unit(runtime, inner)
-    with runtime.summon_full_params(model):
-        assert inner.again is inner.weight
-        assert not isinstance(inner.again, DTensor)
-    assert inner.again is inner.weight
-
-
 def test_changes_around_an_evaluation() -> None:
     """A root of ``fully_shard`` keeps what an evaluation has gathered."""
     model = fully_shard(nn.Linear(2, 2, bias=False))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import inspect
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +19,6 @@ from torch.distributed.tensor import DTensor
 
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime import FullyShardedDataParallel as Ours
-from fsdp_migrate.runtime import torch_private
 from fsdp_migrate.runtime.materialize import own_modules
 
 pytestmark = pytest.mark.usefixtures("one_rank")
@@ -49,32 +46,6 @@ class Nothing(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.dtype = x.dtype
         return x
-
-
-def test_the_constructor_has_fsdp1s_defaults() -> None:
-    def defaults(api: Any) -> dict[str, Any]:
-        given = inspect.signature(api.FullyShardedDataParallel.__init__).parameters
-        return {name: each.default for name, each in given.items()}
-
-    assert defaults(runtime) == defaults(fsdp)
-
-
-CONTAINERS: dict[str, Callable[[], nn.Module]] = {
-    "list": lambda: nn.ModuleList([nn.Linear(2, 2)]),
-    "dict": lambda: nn.ModuleDict({"a": nn.Linear(2, 2)}),
-    "none": lambda: nn.Linear(2, 2),
-}
-
-
-@pytest.mark.parametrize("kind", CONTAINERS)
-def test_warnings_and_strategies(kind: str) -> None:
-    def told(api: Any) -> tuple[list[str], str]:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            model = unit(api, CONTAINERS[kind]())
-        return [str(each.message) for each in caught], model.sharding_strategy.name
-
-    assert told(runtime) == told(fsdp)
 
 
 def test_replicas_of_one_rank_stay_replicas() -> None:
@@ -175,25 +146,6 @@ def test_options_are_compared_at_the_first_use_alone() -> None:
     model(torch.ones(1, 2))
 
 
-def test_what_mixed_precision_leaves_out_and_casts() -> None:
-    def run(api: Any) -> Any:
-        class Norm(nn.BatchNorm1d):
-            def forward(self, x: torch.Tensor) -> torch.Tensor:
-                self.given = x.dtype, self.running_mean.dtype
-                return super().forward(x)
-
-        inner = nn.Sequential(nn.Linear(2, 2), Norm(2), nn.Linear(2, 2))
-        inner.register_buffer("own", torch.ones(1))
-        policy = api.wrap.ModuleWrapPolicy({nn.Linear})
-        model = unit(api, inner, mixed_precision=HALF, auto_wrap_policy=policy)
-        out = model(torch.ones(3, 2))
-        units = [n for n, m in model.named_modules() if isinstance(m, api.FullyShardedDataParallel)]
-        norm = next(m for m in model.modules() if isinstance(m, Norm))
-        return units, norm.given, out.dtype, inner.own.dtype, model.module[0].compute_device
-
-    assert run(runtime) == run(fsdp)
-
-
 def test_prefetching() -> None:
     def lists(**options: Any) -> list[tuple[int, int]]:
         policy = runtime.ModuleWrapPolicy({nn.Linear})
@@ -216,19 +168,6 @@ def test_a_refusal_leaves_the_model_as_it_was() -> None:
     with pytest.raises(ValueError, match="is not a prefetch mode"):
         unit(runtime, inner, backward_prefetch="NEVER")
     assert not isinstance(inner[0].weight, DTensor)
-
-
-def test_parameters_of_every_shape() -> None:
-    inner = nn.Linear(3, 2)
-    inner.weight.data = torch.ones(3, 2).t()
-    inner.one = nn.Parameter(torch.ones(1))
-    inner.none = nn.Parameter(torch.empty(0))
-    optimizer = torch.optim.SGD(inner.parameters(), lr=0.1)
-    model = unit(runtime, inner)
-    assert [isinstance(p, DTensor) for p in model.parameters()] == [True, True, True, False]
-    (model(torch.ones(1, 3)).sum() + inner.none.sum()).backward()
-    optimizer.step()
-    assert optimizer.param_groups[0]["params"] == list(model.parameters())
 
 
 def test_ties_are_looked_for_behind_what_is_ignored() -> None:
@@ -340,25 +279,6 @@ def test_a_unit_may_change_the_inputs_that_torch_lets_a_module_change(
     expected = outcome(alone)
     assert (expected is True) is (name == "one of several views")
     assert outcome(model) == expected
-
-
-def test_inference_may_come_before_training() -> None:
-    class Choosing(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.used, self.other = nn.Linear(4, 4), nn.Linear(4, 4)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.used(x)
-
-    policy = runtime.ModuleWrapPolicy({nn.Linear})
-    model = Ours(Choosing(), auto_wrap_policy=policy)
-    with torch.inference_mode():
-        model(torch.ones(2, 4))
-    (group,) = torch_private.parameter_groups(model.other)
-    assert group.is_sharded  # nobody has asked for its parameters
-    model(torch.ones(2, 4)).sum().backward()
-    assert model.used.weight.grad is not None
 
 
 @pytest.mark.parametrize("cache", [False, True])

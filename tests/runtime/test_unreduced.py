@@ -67,13 +67,6 @@ def test_parts_that_took_no_part_have_no_gradients() -> None:
     assert [p.grad is None for p in model.parameters()] == [False, True]
 
 
-def test_gradients_are_summed_where_nothing_clears_them() -> None:
-    model = FSDP(nn.Linear(2, 2))
-    step(model)
-    step(model)
-    assert gradients(model) == [2, 2]
-
-
 @pytest.mark.parametrize(("factor", "expected"), [(0.5, 2.5), (0.0, 1.0)])
 def test_gradients_that_were_written_to(factor: float, expected: float) -> None:
     model = FSDP(nn.Linear(2, 2))
@@ -107,20 +100,6 @@ def test_parameters_are_sharded_after_a_backward_without_reduction() -> None:
     with model.no_sync():
         step(model)
     assert all(isinstance(p, DTensor) for p in model.parameters())
-
-
-def test_gradients_in_a_dtype_of_their_own() -> None:
-    precision = runtime.MixedPrecision(torch.bfloat16, torch.float32)
-    model = FSDP(nn.Linear(2, 2), mixed_precision=precision)
-    with model.no_sync():
-        step(model)
-    assert all(p.grad is not None for p in model.parameters())
-
-
-def test_checkpointed_modules_run_again_with_what_is_gathered() -> None:
-    model = FSDP(checkpoint_wrapper(nn.Linear(2, 2)))
-    step(model)
-    assert gradients(model) == [1, 1]
 
 
 def test_checkpoints_inside_of_checkpoints() -> None:
@@ -246,20 +225,3 @@ def test_mixed_parameters_are_stepped_one_by_one(
     optimizer: Any = SimpleNamespace(param_groups=[group])
     patches._before_step(optimizer, (), {})
     assert group.get("foreach", "nothing") == expected
-
-
-def test_what_parts_ignore_is_ignored() -> None:
-    shared, own, single = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2, bias=False)
-    part = FSDP(nn.Sequential(shared, own), ignored_modules=[shared])
-    of_states = FSDP(nn.Sequential(single), ignored_states=[single.weight])
-    model = FSDP(nn.Sequential(part, of_states, shared, single))
-    assert [isinstance(m.weight, DTensor) for m in (shared, own, single)] == [False, True, False]
-    assert shared in model._ignored_modules
-    whole = nn.Linear(2, 2)
-    with pytest.warns(UserWarning, match="Trying to ignore the top-level module"):
-        FSDP(whole, ignored_modules=[whole])
-    assert not isinstance(whole.weight, DTensor)
-    inside = nn.Sequential(FSDP(nn.Linear(2, 2)))
-    outer = FSDP(nn.Sequential(inside, nn.Linear(2, 2)), ignored_modules=[inside])
-    assert inside in outer._ignored_modules
-    assert inside[0] not in outer._ignored_modules
