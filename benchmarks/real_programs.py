@@ -157,7 +157,7 @@ TORCHTUNE = (
     "gradient_accumulation_steps=2",
 )
 OPEN_LM = (
-    *("--dataset-type", "synthetic", "--model", "open_lm_test_tiny", "--train-num-samples", "16"),
+    *("--dataset-type", "synthetic", "--model", "open_lm_test_tiny", "--train-num-samples", "256"),
     *("--global-batch-size", "8", "--accum-freq", "2", "--epochs", "2", "--workers", "0"),
     *("--fsdp", "--fsdp-use-orig-params", "--grad-checkpointing", "--precision", "fp32"),
     *("--attn-name", "torch_attn", "--lr", "1e-2", "--warmup", "2", "--grad-clip-norm", "0.5"),
@@ -297,10 +297,8 @@ def migration(report: Report) -> dict[str, Any]:
             calls[finding.action.value] += 1
     lines = 0
     for change in report.changes:
-        pair = (
-            text.decode("utf-8", "replace").splitlines() for text in (change.before, change.after)
-        )
-        lines += sum(line[:2] in ("+ ", "- ") for line in difflib.ndiff(*pair))
+        before, after = (text.decode().splitlines() for text in (change.before, change.after))
+        lines += sum(line[0] in "+-" for line in difflib.unified_diff(before, after, n=0)) - 2
     actions = Counter(finding.action.value for finding in report.findings)
     by_hand = Counter(each.code for each in report.findings if each.action.value == "manual")
     return {"calls": calls, "lines": lines, "findings": actions, "by hand": by_hand}
