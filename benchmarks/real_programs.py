@@ -1,6 +1,6 @@
 """Public training programs under `verify`, in each form of the migration.
 
-    python benchmarks/real_programs.py FOLDER [--only NAME...] [--form FORM...] [--results FILE] [--page]
+    python benchmarks/real_programs.py FOLDER [--only NAME...] [--form FORM...] [--results FILE] [--page] [of verify]
 
 FOLDER holds clones, each named as its repository is. Nothing is downloaded: what a program would fetch is stood in for
 (`standins/`), and an edit in a copy, where there is one, makes the model small or names what torch no longer has. Each
@@ -304,7 +304,7 @@ def migration(report: Report) -> dict[str, Any]:
     return {"calls": calls, "lines": lines, "findings": actions, "by hand": by_hand}
 
 
-def run(name: str, form: str, folder: Path, seconds: int) -> dict[str, Any]:
+def run(name: str, form: str, folder: Path, options: list[str]) -> dict[str, Any]:
     """One program in one form: what the migration does, and what `verify` says."""
     real = PROGRAMS[name]
     report = analyse(discover([folder], root=folder), Options(form))
@@ -312,17 +312,7 @@ def run(name: str, form: str, folder: Path, seconds: int) -> dict[str, Any]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, filter(None, paths)))}
     with tempfile.TemporaryDirectory() as scratch:
         verdict = Path(scratch) / "verdict.json"
-        how = [
-            "--form",
-            form,
-            "--device",
-            "cpu",
-            "--emulate",
-            "--timeout",
-            str(seconds),
-            "--json",
-            str(verdict),
-        ]
+        how = ["--form", form, "--device", "cpu", "--emulate", *options, "--json", str(verdict)]
         entry = "program.py" if real.made else real.entry
         command = [sys.executable, "-m", "fsdp_migrate", "verify", str(folder), "--entry", entry]
         command += [*how, *real.options, "--", *real.arguments]
@@ -416,11 +406,8 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=PROGRAMS, default=[*PROGRAMS], metavar="NAME")
     parser.add_argument("--form", nargs="+", choices=FORMS, default=[*FORMS])
     parser.add_argument("--results", type=Path, default=Path("real_programs.jsonl"))
-    parser.add_argument(
-        "--timeout", type=int, default=600, help="seconds for each run of a program"
-    )
     parser.add_argument("--page", action="store_true", help="print the table of the results alone")
-    options = parser.parse_args()
+    options, of_verify = parser.parse_known_args()
     for form in () if options.page else options.form:
         for name in options.only:
             clone = options.folder.resolve() / PROGRAMS[name].repository
@@ -428,7 +415,7 @@ def main() -> int:
                 continue
             with tempfile.TemporaryDirectory() as scratch:
                 folder = edited(clone, PROGRAMS[name], Path(scratch))
-                line = run(name, form, folder, options.timeout)
+                line = run(name, form, folder, of_verify)
             with options.results.open("a", encoding="utf-8") as file:
                 file.write(f"{json.dumps(line)}\n")
             print(f"{name}, {form}: {line['last']}", file=sys.stderr)
