@@ -160,7 +160,18 @@ OPEN_LM = (
     *("--dataset-type", "synthetic", "--model", "open_lm_test_tiny", "--train-num-samples", "256"),
     *("--global-batch-size", "8", "--accum-freq", "2", "--epochs", "2", "--workers", "0"),
     *("--fsdp", "--fsdp-use-orig-params", "--grad-checkpointing", "--precision", "fp32"),
-    *("--attn-name", "torch_attn", "--lr", "1e-2", "--warmup", "2", "--grad-clip-norm", "0.5"),
+    *(
+        "--attn-name",
+        "torch_attn",
+        "--ffn-type",
+        "swiglu_torch",
+        "--lr",
+        "1e-2",
+        "--warmup",
+        "2",
+        "--grad-clip-norm",
+        "0.5",
+    ),
     *("--logs", "out", "--name", "run"),
 )
 TITAN = "train_configs/debug_model.toml"
