@@ -359,8 +359,12 @@ def runs_of(results: Path) -> dict[tuple[str, str], dict[str, Any]]:
     return {(line["program"], line["form"]): line for line in lines}
 
 
-def by_number(counts: dict[str, int]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+# Actions of findings, as the page names them.
+ACTIONS = {"rewrite": "plain", "runtime": "runtime", "manual": "by hand"}
+
+
+def by_action(counts: dict[str, int]) -> str:
+    return ", ".join(f"{counts[key]} {name}" for key, name in ACTIONS.items() if key in counts)
 
 
 def verdict_of(line: dict[str, Any]) -> str:
@@ -369,8 +373,8 @@ def verdict_of(line: dict[str, Any]) -> str:
     if found is None:
         return f"did not run: {line['last'].removeprefix('fsdp-migrate verify: ')}"
     if not found["equal"]:
-        causes = [f" ({cause['title']})" for cause in found["causes"][:1]]
-        return "".join([line["last"], *causes])
+        causes = [f"{cause['title']}. {cause['advice']}" for cause in found["causes"][:1]]
+        return "; ".join([line["last"], *causes])
     losses = max(map(len, (rank for rank in found["original"]["losses"])), default=0)
     how = "bitwise equal" if found["bitwise"] else f"within {found['max_abs_loss_diff']:.1g}"
     parameters = found["max_abs_param_diff"]
@@ -382,7 +386,13 @@ def verdict_of(line: dict[str, Any]) -> str:
         else "equal"
     )
     norms = found["max_rel_grad_norm_diff"]
-    return f"{losses} losses {how}, gradient norms {f'within {norms:.1g}' if norms else 'equal'}, last parameters {last}"
+    parts = [
+        f"{losses} losses {how}",
+        f"gradient norms {f'within {norms:.1g}' if norms else 'equal'}",
+    ]
+    printed = len(found["printed"])
+    lines = [f"{printed} printed lines differ"] if printed else []
+    return ", ".join([*parts, f"last parameters {last}", *lines])
 
 
 def page(runs: dict[tuple[str, str], dict[str, Any]]) -> str:
@@ -398,9 +408,9 @@ def page(runs: dict[tuple[str, str], dict[str, Any]]) -> str:
                 cells = [
                     f"{name}: {PROGRAMS[name].shows}",
                     form,
-                    by_number(made["calls"]),
+                    by_action(made["calls"]),
                     str(made["lines"]),
-                    by_number(made["findings"]),
+                    " ".join([by_action(made["findings"]), *made["by hand"]]),
                     verdict_of(line).replace("|", "\\|"),
                     ", ".join(f"{run['seconds']:.0f}" for run in both),
                     f"{peaks[1] / peaks[0]:.2f}" if peaks and peaks[0] else "",
