@@ -375,24 +375,15 @@ def verdict_of(line: dict[str, Any]) -> str:
     if not found["equal"]:
         causes = [f"{cause['title']}. {cause['advice']}" for cause in found["causes"][:1]]
         return "; ".join([line["last"], *causes])
-    losses = max(map(len, (rank for rank in found["original"]["losses"])), default=0)
+    losses = max(map(len, found["original"]["losses"]), default=0)
     how = "bitwise equal" if found["bitwise"] else f"within {found['max_abs_loss_diff']:.1g}"
-    parameters = found["max_abs_param_diff"]
-    last = (
-        "not compared"
-        if parameters is None
-        else f"within {parameters:.1g}"
-        if parameters
-        else "equal"
+    norms, parameters = (
+        "not compared" if apart is None else f"within {apart:.1g}" if apart else "equal"
+        for apart in (found["max_rel_grad_norm_diff"], found["max_abs_param_diff"])
     )
-    norms = found["max_rel_grad_norm_diff"]
-    parts = [
-        f"{losses} losses {how}",
-        f"gradient norms {f'within {norms:.1g}' if norms else 'equal'}",
-    ]
+    parts = [f"{losses} losses {how}", f"gradient norms {norms}", f"last parameters {parameters}"]
     printed = len(found["printed"])
-    lines = [f"{printed} printed lines differ"] if printed else []
-    return ", ".join([*parts, f"last parameters {last}", *lines])
+    return ", ".join([*parts, *([f"{printed} printed lines differ"] if printed else [])])
 
 
 def page(runs: dict[tuple[str, str], dict[str, Any]]) -> str:
