@@ -37,7 +37,7 @@ CODEMODS: dict[str, tuple[str, ...]] = {
     "left.hooks": ("register_", "_apply_optimizer_in_backward"),
     "left.dtensors": (
         *("_like(", "normal_", "bernoulli_", "exponential_", "random_", "uniform_"),
-        *("Adafactor", "LBFGS", "Rprop", "fused", "ShardedTensor"),
+        *("Adafactor", "LBFGS", "Rprop", "fused", "ShardedTensor", "_weights(", "reset_parameters"),
     ),
     "left.optimizer_files": ("state_dict",),
     "left.clip_local_norm": ("clip_grad_norm_",),

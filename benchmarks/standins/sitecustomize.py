@@ -10,7 +10,7 @@ import contextlib
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from importlib.abc import MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -142,7 +142,8 @@ def _configs(module: Any) -> None:
 
 
 def _summary(number: int) -> dict[str, str]:
-    return {"id": str(number), "dialogue": text(number), "summary": text(number + 1000, 5)}
+    row = {"id": str(number), "dialogue": text(number), "summary": text(number + 1000, 5)}
+    return {**row, "text": f"{row['dialogue']} {row['summary']}"}
 
 
 def _preference(number: int) -> dict[str, str]:
@@ -250,10 +251,35 @@ class _Patches(MetaPathFinder):
         return None
 
 
+class _Absent(MetaPathFinder, Loader):
+    """Packages that a program imports and, as it is run here, does not use: each name is a class without meaning."""
+
+    names = "torchao", "tiktoken", "torchvision.transforms.v2", "xformers"
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        wanted = any(fullname == name or fullname.startswith(f"{name}.") for name in self.names)
+        return ModuleSpec(fullname, self, is_package=True) if wanted else None
+
+    def create_module(self, spec: ModuleSpec) -> None: ...
+
+    def exec_module(self, module: ModuleType) -> None:
+        def attribute(name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            made = {"__init__": lambda self, *_, **__: None, "__call__": lambda self, call: call}
+            setattr(module, name, type(name, (), made))
+            return getattr(module, name)
+
+        module.__getattr__ = attribute  # type: ignore[method-assign]
+        module.__version__ = "0.3.0"  # type: ignore[attr-defined]
+
+
 def _seed(value: Any = None, version: int = 2, seed: Callable[..., None] = random.seed) -> None:
     """Takes numpy's numbers too, as Python did up to 3.10."""
     seed(value.item() if hasattr(value, "item") else value, version)
 
 
 random.seed = _seed
-sys.meta_path.insert(0, _Patches())
+sys.meta_path[:0] = [_Patches(), _Absent()]

@@ -23,9 +23,9 @@ _DRAWN = frozenset(
     {"bernoulli_", "exponential_", "normal_", "random_", "trunc_normal_", "uniform_"}
 )
 _DRAWN |= {"rand_like", "randint_like", "randn_like"}
+_INITIAL = frozenset({"init_weights", "initialize_weights", "reset_parameters"})
 _OTHERS = "draws other numbers for a DTensor, on CUDA by one generator for all ranks: draw for p.to_local()"
-
-
+_FIRST = "draws other first values for DTensors than for FSDP1's shards: initialize before sharding, or in param_init_fn"
 _NO_LONGER = "is never true: FSDP1's sharded state dicts held ShardedTensors, FSDP2's hold DTensors"
 
 
@@ -42,6 +42,8 @@ def find(context: Context) -> Iterator[Found]:
             drawn = [*call.args[:1], getattr(call.func, "value", call)]
             if any(is_sharded(context, each) for each in drawn):
                 yield Found(RANDOM, call, Action.MANUAL, _OTHERS, f"{name}(...)")
+        if name in _INITIAL and context.can_be_model(getattr(call.func, "value", call)):
+            yield Found(RANDOM, call, Action.MANUAL, _FIRST, f"{context.source(call.func)}(...)")
         fused = name == "SGD" and getattr(keyword(call, "fused"), "value", None) is True
         if (fused or name in _FAILING) and f"torch.optim.{name}" in context.dotted(call.func):
             given = keyword(call, "params", 0)

@@ -12,3 +12,6 @@ class Compose:
 
 
 ToTensor = Normalize = Lambda = RandomHorizontalFlip = Compose
+
+InterpolationMode = int
+__path__: list[str] = []  # torchvision.transforms.v2 is stood in for by sitecustomize

@@ -1,7 +1,10 @@
 import torch
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
-model = FSDP(build())
+model = build()
+model.reset_parameters()
+model = FSDP(model)
+model.reset_parameters()  # FSDP522
 for p in model.parameters():
     p.register_hook(print)  # FSDP506
     p.data.add_(torch.randn_like(p))  # FSDP522
