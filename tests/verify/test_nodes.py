@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
+from fsdp_migrate.cli import exit_code
 from fsdp_migrate.verify import ProgramFailed, Unverifiable
-from fsdp_migrate.verify.command import verify_command
 from fsdp_migrate.verify.nodes import Nodes
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -36,11 +35,11 @@ def test_nodes_wait_for_each_other_and_tell_of_a_failure(tmp_path: Path) -> None
         one.meet("migrated", 5)
 
 
-def test_several_nodes_need_a_place_to_meet(tmp_path: Path) -> None:
+def test_several_nodes_need_a_place_to_meet(capsys: pytest.CaptureFixture[str]) -> None:
     script = str(PROGRAMS / "original.py")
-    done = CliRunner().invoke(verify_command, [script, "--nnodes", "2", "--node-rank", "0"])
-    assert done.exit_code == 2
-    assert "--nnodes needs --node-rank, --rdzv-endpoint and --records" in done.output
+    assert exit_code(["verify", script, "--nnodes", "2", "--node-rank", "0"]) == 2
+    told = capsys.readouterr().err
+    assert "--nnodes needs --node-rank, --rdzv-endpoint and --records" in told
 
 
 @pytest.mark.thorough
