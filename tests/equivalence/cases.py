@@ -16,7 +16,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from fsdp_migrate import runtime
-from fsdp_migrate.runtime import FullyShardedDataParallel, broadcast_module_states, materialize
+from fsdp_migrate.runtime import FullyShardedDataParallel, broadcast_module_states
 
 from .models import Attention, Block, ConvNet, Stack, Tied
 from .train import BRIDGE, TORCH, Case, averaging
@@ -188,17 +188,6 @@ def broadcast_first(model: nn.Module, **options: Any) -> nn.Module:
         if isinstance(module, Block):
             fully_shard(module)
     return averaging(fully_shard(model))
-
-
-def unit_by_unit(model: nn.Module, *, backwards: bool = False, **options: Any) -> nn.Module:
-    """What the codemods write for a model on the meta device, in FSDP1's order."""
-    units = [module for module in model.modules() if isinstance(module, Block)]
-    for module in [*(reversed(units) if backwards else units), model]:
-        materialize(module, options.get("param_init_fn"))
-        if options.get("sync_module_states"):
-            broadcast_module_states(module, device=torch.device("cpu"))
-        fully_shard(module)
-    return averaging(model)
 
 
 def parts_apart(shard: Any, api: Any) -> Any:
@@ -454,19 +443,6 @@ COMPARISONS = [
         meta="all",
         prepare=without_buffers,
     ),
-    *[
-        Case(f"plain-{name}", strategy("FULL_SHARD", **given), meta=meta, ours=unit_by_unit, **how)
-        for name, given, meta, how in [
-            ("meta-param-init-fn", {"param_init_fn": initialize}, "all", {}),
-            ("meta-reset-parameters", {}, "all", {"prepare": without_buffers}),
-            (
-                "sync-from-rank-0",
-                {"param_init_fn": empty, "sync_module_states": True},
-                "others",
-                {"rank_seeds": True},
-            ),
-        ]
-    ],
     # accumulation
     *[
         Case(f"no-sync-{label}", strategy(name), micro_batches=3)
@@ -615,11 +591,6 @@ FAULTS: dict[str, tuple[Case, dict[str, Any], str]] = {
             meta="all",
         ),
         {"ours": initialized_root_first},
-        "losses",
-    ),
-    "initialized-last-unit-first": (
-        Case("fault", strategy("FULL_SHARD", param_init_fn=initialize), meta="all"),
-        {"ours": partial(unit_by_unit, backwards=True)},
         "losses",
     ),
     "synced-every-time": (

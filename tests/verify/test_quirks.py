@@ -151,7 +151,7 @@ def test_a_program_is_told_what_it_needed(programs: Path) -> None:
 @pytest.mark.usefixtures("forked")
 def test_the_runtimes_warnings_are_listed_by_place(programs: Path, tmp_path: Path) -> None:
     script = programs / "kept" / "clips.py"
-    files = {name: tmp_path / name for name in ("json", "summary")}
+    files = {name: tmp_path / name for name in ("json", "report", "summary")}
     options = [part for name, file in files.items() for part in (f"--{name}", str(file))]
     arguments = [str(script), "--form", "bridge", "--device", "cpu", *options]
     result = CliRunner().invoke(verify_command, arguments)
@@ -160,7 +160,8 @@ def test_the_runtimes_warnings_are_listed_by_place(programs: Path, tmp_path: Pat
     assert (said["code"], said["place"]) == ("FSDP302", "clips.py:13")
     line = f"clips.py:13 FSDP302: {said['message']}"
     assert line in result.stdout.splitlines()
-    assert "clips.py:13 FSDP302" in files["summary"].read_text()
+    for name in ("report", "summary"):
+        assert "clips.py:13 FSDP302" in files[name].read_text()
 
 
 RAISES = """\
