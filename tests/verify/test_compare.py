@@ -167,6 +167,7 @@ def test_the_json_is_the_contract() -> None:
         "uncompared",
         "cost",
         "quirks",
+        "said",
         "printed",
     ]
     assert data["first_difference"] == {
