@@ -35,8 +35,6 @@ from .forms import is_sharded, unwrap
 from .gather import local_shard
 from .gradients import no_sync
 from .in_place import like_fsdp1, units
-from .materialize import materialize
-from .mesh import build_mesh
 from .older_optimizers import StaleParameter
 from .optimizer_keys import rekey_optim_state_dict
 from .optimizer_state import (
@@ -80,10 +78,10 @@ __all__ = [
     "ShardedStateDictConfig", "ShardingStrategy", "StaleParameter", "StateDictConfig",
     "StateDictSettings", "StateDictType", "TrainingState", "UnsupportedInFSDP2",
     "_module_wrap_policy", "_or_policy", "always_wrap_policy", "api", "broadcast_module_states",
-    "build_mesh", "cast_buffers", "clip_grad_norm_", "default_auto_wrap_policy", "enable_wrap",
+    "cast_buffers", "clip_grad_norm_", "default_auto_wrap_policy", "enable_wrap",
     "flatten_sharded_optim_state_dict", "full_optim_state_dict", "fully_sharded_data_parallel",
     "get_state_dict_type", "is_sharded", "lambda_auto_wrap_policy", "like_fsdp1", "local_shard",
-    "materialize", "no_sync", "optim_state_dict", "optim_state_dict_to_load",
+    "no_sync", "optim_state_dict", "optim_state_dict_to_load",
     "rekey_optim_state_dict", "run_in_full_precision", "scatter_full_optim_state_dict",
     "set_state_dict_type", "shard_full_optim_state_dict", "sharded_grad_scaler",
     "sharded_optim_state_dict", "size_based_auto_wrap_policy", "state_dict_type",

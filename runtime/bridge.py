@@ -19,10 +19,10 @@ from .auto_wrap import wrap_children
 from .interface import Interface
 from .patches import install, watch_norms
 from .refusals import PRIVATE_PARTS, private_part
-from .running import Unit, assert_idle, run_gathered
+from .running import Unit, run_gathered
 from .state_dict_types import PREFIX, leave_out_of_state_dicts
 from .still_fsdp1 import is_fsdp1
-from .summon import is_summoned, whole_parameters
+from .summon import is_summoned
 
 
 def _stands_for(cls: type) -> bool:
@@ -137,12 +137,6 @@ class FullyShardedDataParallel(Interface, Unit, FSDPModule, nn.Module, metaclass
     def __getitem__(self, key: Any) -> Any:
         return self._fsdp_wrapped_module.__getitem__(key)  # type: ignore[operator]
 
-    def __deepcopy__(self, memo: Any) -> Any:
-        raise TypeError(
-            "cannot copy a FullyShardedDataParallel: copy the model before wrapping it, or load "
-            "its state dict into another one"
-        )
-
     # Running #
 
     @torch_private.run_eagerly(inside=False)
@@ -153,10 +147,7 @@ class FullyShardedDataParallel(Interface, Unit, FSDPModule, nn.Module, metaclass
     # Modules, parameters and buffers #
 
     def apply(self, fn: Callable[[nn.Module], None]) -> FullyShardedDataParallel:
-        """Calls ``fn`` on every module below with its parameters whole, and on this one."""
-        assert_idle(self)
-        with whole_parameters([self]):
-            return super().apply(fn)
+        return super().apply(fn)  # type: ignore[no-any-return]
 
     def named_modules(
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
@@ -176,17 +167,18 @@ class FullyShardedDataParallel(Interface, Unit, FSDPModule, nn.Module, metaclass
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
         """As ``nn.Module``'s, with clean names inside ``summon_full_params``."""
-        summoned = is_summoned(self)
         for name, parameter in super().named_parameters(prefix, recurse, remove_duplicate):
-            yield name.replace(PREFIX, "") if summoned else name, parameter
+            yield self._shown(name), parameter
 
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """As ``nn.Module``'s, with clean names inside ``summon_full_params``."""
-        summoned = is_summoned(self)
         for name, buffer in super().named_buffers(prefix, recurse, remove_duplicate):
-            yield name.replace(PREFIX, "") if summoned else name, buffer
+            yield self._shown(name), buffer
+
+    def _shown(self, name: str) -> str:
+        return name.replace(PREFIX, "") if is_summoned(self) else name
 
     def _fqn_modifiers(self) -> dict[str, str]:
         """Tells torch's state dict functions that the wrapper is in no name of a state dict."""

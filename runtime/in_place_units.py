@@ -17,9 +17,8 @@ from .gradients import reduce_as_fsdp1
 from .interface import Interface
 from .quirks import Record, acted, belongs_to, keeps
 from .refusals import PRIVATE_PARTS, private_part
-from .running import Unit, assert_idle, run_gathered
+from .running import Unit, run_gathered
 from .state_dict_types import follow_default_type
-from .summon import whole_parameters
 from .views import view_of
 
 _running: WeakSet[nn.Module] = WeakSet()
@@ -34,12 +33,6 @@ class InPlaceUnit(Unit):
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """A module of the model's own class: a slice of an ``nn.Sequential`` is no unit."""
         return cls._own_class(*args, **kwargs)
-
-    def __deepcopy__(self, memo: Any) -> Any:
-        raise TypeError(
-            "cannot copy a model that is sharded: copy it before that, or load its state dict into "
-            "another one"
-        )
 
     def __getattr__(self, name: str) -> Any:
         """What the model itself does not have may be FSDP1's."""
@@ -58,15 +51,6 @@ class InPlaceUnit(Unit):
                 raise
         acted(self, "interface", name)  # type: ignore[arg-type]
         return answer
-
-    def apply(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls a function on every module below with its parameters whole, and on this one."""
-        if not keeps(self, "whole_in_apply"):  # type: ignore[arg-type]
-            return super().apply(*args, **kwargs)  # type: ignore[misc]
-        assert_idle(self)
-        acted(self, "whole_in_apply", "apply")  # type: ignore[arg-type]
-        with whole_parameters([self]):
-            return super().apply(*args, **kwargs)  # type: ignore[misc]
 
     @torch_private.run_eagerly(inside=False)
     def _call_impl(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -14,8 +14,6 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from .mesh import compute_device
-
 
 def own_modules(unit: nn.Module, boundaries: Collection[nn.Module]) -> list[nn.Module]:
     """The modules of ``unit``, breadth first, up to ``boundaries`` and modules sharded before."""
@@ -34,25 +32,6 @@ def own_modules(unit: nn.Module, boundaries: Collection[nn.Module]) -> list[nn.M
                 visited.add(child)
                 queue.append(child)
     return modules
-
-
-def materialize(
-    module: nn.Module,
-    param_init_fn: Callable[[nn.Module], Any] | None = None,
-    *,
-    device: torch.device | str | int | None = None,
-) -> None:
-    """Gives a unit that is on the meta device memory and its first values; call it just before ``fully_shard(module)``.
-
-    With ``for module in model.modules()`` and the model last, the values are those that FSDP1 draws, as long as no
-    unit is inside another.
-
-    Args:
-        param_init_fn: initializes one module, not those below it. None: ``reset_parameters()``.
-        device: for ``reset_parameters()``. None: the current accelerator, or without one the CPU.
-    """
-    modules = own_modules(module, ())
-    materialize_modules(modules, compute_device((), device), param_init_fn, ())
 
 
 def materialize_modules(

@@ -19,7 +19,7 @@ from .attributes import given_attributes
 from .materialize import own_modules
 from .precision import autocasts, cast_own_buffers, casting_anew
 from .quirks import acted, keeps
-from .summon import is_summoned
+from .summon import is_summoned, whole_parameters
 from .torch_private import parameter_groups, units_of
 from .writeback import write_back
 
@@ -28,6 +28,21 @@ _prepared: WeakSet[nn.Module] = WeakSet()
 
 class Unit:
     """What units have in common that run as FSDP1's: the bridge's, and those that are sharded in place."""
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError(
+            "cannot copy a model that is sharded: copy it before that, or load its state dict into "
+            "another one"
+        )
+
+    def apply(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls a function on every module below with its parameters whole, and on this one."""
+        if not keeps(self, "whole_in_apply"):  # type: ignore[arg-type]
+            return super().apply(*args, **kwargs)  # type: ignore[misc]
+        assert_idle(self)
+        acted(self, "whole_in_apply", "apply")  # type: ignore[arg-type]
+        with whole_parameters([self]):
+            return super().apply(*args, **kwargs)  # type: ignore[misc]
 
 
 @torch_private.run_eagerly(inside=False)

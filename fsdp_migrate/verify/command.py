@@ -12,7 +12,9 @@ import click
 from fsdp_migrate.settings import FORMS
 from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.main import verify
+from fsdp_migrate.verify.nodes import Nodes
 from fsdp_migrate.verify.options import TIMEOUT, Launcher, Progress
+from fsdp_migrate.verify.page import render
 from fsdp_migrate.verify.processes import Interrupted, interruptible
 from fsdp_migrate.verify.show import markdown, markdown_of_failure, show
 from fsdp_migrate.views.terminal import is_terminal, paint, write_bytes, write_text
@@ -129,11 +131,25 @@ _FILE = _NewFile(dir_okay=False, path_type=Path)
     default=None,
     help="Run both programs at once.  [default: on the CPU, where there are cores and memory for both]",
 )
+@click.option("--nnodes", type=click.IntRange(min=1), default=1, help="Nodes.  [default: 1]")
+@click.option("--node-rank", type=click.IntRange(min=0), help="This node's number, from 0.")
+@click.option("--rdzv-endpoint", help="host:port where the nodes meet, as torchrun takes it.")
+@click.option("--rdzv-id", default="verify", show_default=True, help="A name for this run.")
+@click.option(
+    "--records",
+    type=click.Path(exists=True, file_okay=False, writable=True, path_type=Path),
+    help="A folder that all nodes share, for their records.",
+)
 @click.option(
     "--json",
     "json_file",
     type=_FILE,
     help="Write the result to this file; - for standard output, and nothing else there.",
+)
+@click.option(
+    "--report",
+    type=_FILE,
+    help="Write an HTML page with the curves, the figures and the diff to this file.",
 )
 @click.option(
     "--summary",
@@ -146,7 +162,13 @@ def verify_command(
     /,
     script: Path,
     migrated: Path | None,
+    nnodes: int,
+    node_rank: int | None,
+    rdzv_endpoint: str | None,
+    rdzv_id: str,
+    records: Path | None,
     json_file: Path | None,
+    report: Path | None,
     summary: Path | None,
     **options: Any,
 ) -> None:
@@ -158,9 +180,10 @@ def verify_command(
     it is interrupted.
     """
     name = (options["entry"] or script).name
+    nodes = Nodes.of(nnodes, node_rank, rdzv_endpoint, rdzv_id, records)
     try:
         with interruptible():
-            verdict = verify(script, migrated, progress=_Progress(), **options)
+            verdict = verify(script, migrated, nodes=nodes, progress=_Progress(), **options)
     except Interrupted as interrupt:
         write_text(f"fsdp-migrate verify: {interrupt}; nothing is left running", "stderr")
         context.exit(interrupt.status)
@@ -172,10 +195,16 @@ def verify_command(
             _append(summary, markdown_of_failure(failure, name))
         context.exit(3)
     code = 0 if verdict.equal else 1
+    if nodes is not None and nodes.number > 0:
+        # All nodes know the result; the first one reports it.
+        write_text(f"node {nodes.number}: {verdict.line()}", "stderr")
+        context.exit(code)
     if json_file is not None:
         text = json.dumps(verdict.to_json(), indent=2, allow_nan=False)
         with click.open_file(str(json_file), "w", encoding="utf-8") as file:
             file.write(f"{text}\n")
+    if report is not None:
+        report.write_text(render(verdict, name), encoding="utf-8")
     if summary is not None:
         _append(summary, markdown(verdict, name))
     show(verdict, "stderr" if str(json_file) == "-" else "stdout")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ _WIDTH = 200
 """At most of a line: a warning may be a paragraph."""
 _TRACEBACK = re.compile(r"(\[rank\d+\]: ?)?Traceback \(most recent call last\)")
 _TORCHRUN = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s*exitcode\s*:\s*(-?\d+)")
+_FRAME = re.compile(r'File "(.+)", line (\d+)')
 _PORT = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
 _LOST = re.compile(
     r"Connection (reset|closed) by peer|gloo/transport|Broken pipe|remote process exited"
@@ -116,13 +118,30 @@ def _ended_badly(scene: Scene, endings: list[Ending]) -> ProgramFailed:
         reason = f"{_name(endings[0].rank)} was in a collective when {' and '.join(left)} had left the program"
     elif endings[0].failure:
         details = endings[0].failure.strip()
-        reason = f"{_name(endings[0].rank)} raised {details.splitlines()[-1]}"
+        who = _process(scene, endings[0])
+        reason = f"{who} raised {details.splitlines()[-1]}{_raised_at(scene, details)}"
     else:  # torch.multiprocessing.spawn hands an exception of its processes to the one that started them
-        reason = f"{_name(endings[0].rank)} ended with exit status {endings[0].status}"
+        reason = f"{_process(scene, endings[0])} ended with exit status {endings[0].status}"
         details = scene.errors(endings[0].rank)
     if _PORT.search("\n".join(details.splitlines()[-_LINES:])):
         reason += " (another process has the port: end it, or give the program another port)"
     return scene.failed(reason, details)
+
+
+def _process(scene: Scene, ending: Ending) -> str:
+    """A process by its rank, or by what it is known by as long as it has none."""
+    if ending.rank >= 0 or not ending.process:
+        return _name(ending.rank)
+    if scene.expected and ending.process == str(scene.program.script):
+        return f"{_name(ending.variable)}, before it trained,"
+    return f"{Path(ending.process).name}, a process that is no rank,"
+
+
+def _raised_at(scene: Scene, trace: str) -> str:
+    """The innermost line of the program in a traceback, in brackets; empty where none of it is there."""
+    root = f"{scene.program.root}{os.sep}"
+    frames = [found for found in _FRAME.findall(trace) if found[0].startswith(root)]
+    return f" ({frames[-1][0].removeprefix(root)}:{frames[-1][1]})" if frames else ""
 
 
 def _only_aborted(scene: Scene) -> bool:

@@ -84,7 +84,8 @@ def command(program: folders.Program, how: Options, launcher: Launcher, logs: Pa
     """The command line of a program; under torchrun each rank prints to a file below `logs`."""
     line = [sys.executable]
     if launcher is Launcher.TORCHRUN:
-        line += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={how.ranks}"]
+        meeting = how.nodes.options(program.name) if how.nodes else ["--standalone"]
+        line += ["-m", "torch.distributed.run", *meeting, f"--nproc-per-node={how.ranks}"]
         # Without the dashes torchrun takes a script's option for an abbreviation of one of its own.
         line += [f"--log-dir={logs}", "--redirects=3", "--"]
     return [*line, str(program.script), *how.arguments]

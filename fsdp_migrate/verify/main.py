@@ -27,7 +27,7 @@ from fsdp_migrate.verify import (
     sources,
     start,
 )
-from fsdp_migrate.verify.errors import ProgramFailed
+from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
 from fsdp_migrate.verify.folders import Program
 from fsdp_migrate.verify.judge import check_migrated, check_original, judge
 from fsdp_migrate.verify.live import Live
@@ -80,8 +80,12 @@ class Pair:
         """Run both in copies below `folder` and compare them; where they differ, look why."""
         how = self.how
         before, after, notes = self._programs(folder)
+        if how.nodes is not None:
+            how.nodes.check()
+            if launch.choose(how.launcher, before.script) is not Launcher.TORCHRUN:
+                raise Unverifiable("a program that starts its own processes runs on one node")
         notes = _stray_arguments(before, how) + notes
-        changed = sources.changed(before, after)
+        changed, diff = sources.compared(before, after)
         old, new = outputs.files(before.root), outputs.files(after.root)
         one, other, recording = self._run_both(before, after, folder)
         check_original(one)
@@ -91,7 +95,10 @@ class Pair:
             one, other = one.upto(steps), other.upto(steps)
             verdict = judge(one, other, how.tolerance, recording)
             return replace(
-                verdict, uncompared=["what follows the first difference (--quick)"], notes=notes
+                verdict,
+                uncompared=["what follows the first difference (--quick)"],
+                notes=notes,
+                diff=diff,
             )
         idle = check_migrated(other, changed)
         verdict = judge(one, other, how.tolerance, recording)
@@ -109,6 +116,7 @@ class Pair:
             notes=notes + verdict.notes + _ranks_started(one, how),
             quirks=quirks.read(other, after.root),
             environment=launch.describe(how, before),
+            diff=diff,
         )
         return self._explained(verdict, recording, folder)
 
@@ -128,22 +136,25 @@ class Pair:
         odd = not verdict.equal or not all(line.cause for line in verdict.printed)
         if how.repeat or (how.repeat is None and odd):
             how.progress.stage("the original program once more, against itself")
-            before, _, _ = self._programs(folder / "control")
-            again = folder / "control"
-            twin = self._run(before, recording, again, Live(again, how))
+            twin = self._again("control", recording, folder)
             control = judge(verdict.original, twin, how.tolerance, recording)
             verdict = verdict.without(control)
         first = verdict.first
         begun = folder / "start.pt"
         if begun.exists() and verdict.deterministic and first and first.what in _BEGINNINGS:
             how.progress.stage("both from the same first values")
-            _, after, _ = self._programs(folder / "aligned")
             same = replace(recording, align=True, start=begun)
-            again = folder / "aligned"
-            other = self._run(after, same, again, Live(again, how))
+            other = self._again("aligned", same, folder)
             if judge(verdict.original, other, how.tolerance, same).equal:
                 return replace(verdict, causes=[causes.aligned(verdict.causes[0])])
         return verdict
+
+    def _again(self, name: str, recording: Recording, folder: Path) -> records.Run:
+        """Run a fresh copy once more: of the original for `control`, of the migrated program for `aligned`."""
+        again, place = replace(self, how=self.how.again(name)), folder / name
+        before, after, _ = self._programs(place)
+        program = before if name == "control" else after
+        return again._run(program, recording, place, Live(place, self.how))
 
     def _copy(self, name: str, path: Path, folder: Path) -> Program:
         """A copy of one of the programs."""
@@ -181,8 +192,9 @@ class Pair:
         """Whether both programs may run at once: the second takes nothing over, and they share no port and no folder."""
         how = self.how
         torchrun = launch.choose(how.launcher, program.script) is Launcher.TORCHRUN
-        if how.side_by_side is not None or self.recording.align or not torchrun:
-            return bool(how.side_by_side) and torchrun and not self.recording.align
+        may = torchrun and not self.recording.align and how.nodes is None
+        if how.side_by_side is not None or not may:
+            return bool(how.side_by_side) and may
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
         absolute = any(os.path.isabs(text.rpartition("=")[2]) for text in how.arguments)
         return how.device == "cpu" and cores >= 2 * how.ranks and not absolute
@@ -252,10 +264,10 @@ def _stray_arguments(program: Program, how: Options) -> list[str]:
 
 def _ranks_started(run: records.Run, how: Options) -> list[str]:
     """A note where a program starts another number of ranks than was asked for."""
-    started = len(run.ranks)
-    if started == how.ranks:
+    started, asked = len(run.ranks), how.ranks * (how.nodes.count if how.nodes else 1)
+    if started == asked:
         return []
-    return [f"the program starts its ranks itself: {started}, not the {how.ranks} asked for"]
+    return [f"the program starts its ranks itself: {started}, not the {asked} asked for"]
 
 
 def run_program(
@@ -286,6 +298,13 @@ def run_program(
     try:
         failures.check(scene)
     except ProgramFailed as failure:
+        if how.nodes is not None:
+            how.nodes.share(program.name, place / "records", failure.reason)
         raise emulation.explain(failure, bool(recording.emulate)) from None
+    if how.nodes is not None:
+        how.nodes.share(program.name, place / "records")
+        shared = how.nodes.meet(program.name, how.timeout)
+        ranks = (rank for one in shared for rank in records.read_ranks(one))
+        found = sorted(ranks, key=lambda rank: rank.rank)
     told = [replace(rank, output=scene.printed(rank.rank)) for rank in found]
     return records.Run(told, outcome.seconds, scene.output)

@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 
 from fsdp_migrate.verify.errors import Unverifiable
+from fsdp_migrate.verify.nodes import Nodes
 
 TIMEOUT = 600.0
 
@@ -60,6 +61,7 @@ class Options:
     device: str = "auto"
     tolerance: float | None = None
     timeout: float = TIMEOUT
+    nodes: Nodes | None = None
     canonical: bool | None = None
     align_init: bool = False
     emulate: bool | None = None
@@ -85,7 +87,12 @@ class Options:
     @property
     def may_emulate(self) -> bool:
         """Whether CUDA is emulated if a program asks for it."""
-        return self.emulate is None and self.device == "cpu"
+        return self.emulate is None and self.device == "cpu" and self.nodes is None
+
+    def again(self, name: str) -> Options:
+        """The options of one more run: on several nodes its records need a name of their own."""
+        nodes = self.nodes and replace(self.nodes, run=f"{self.nodes.run}-{name}")
+        return replace(self, nodes=nodes)
 
 
 def _device(device: str, ranks: int) -> str:

@@ -31,6 +31,7 @@ class Rank:
         options: the options that the optimizer has for each parameter, at its first step.
         lost: parameters of optimizers that belong to no module.
         quirks: what each `like_fsdp1` of the program did, as the runtime tells it (`runtime/record/quirks.py`).
+        said: the runtime's warnings: `place`, the rule's `code` and `message`.
         dtype: what the model computes in, as `torch.bfloat16`; so of the last loss and gradient.
         world: how many ranks there are.
         times: when each step began.
@@ -62,6 +63,7 @@ class Rank:
     loss_dtype: str = ""
     gradient_dtype: str = ""
     quirks: list[dict[str, Any]] = field(default_factory=list)
+    said: list[dict[str, str]] = field(default_factory=list)
     world: int = 0
     times: list[float] = field(default_factory=list)
     names: list[list[str]] = field(default_factory=list)
@@ -108,6 +110,12 @@ class Run:
     def aligned(self) -> list[str]:
         """The first values that were taken over from the other program, on any rank."""
         return list(dict.fromkeys(name for rank in self.ranks for name in rank.aligned))
+
+    @property
+    def said(self) -> list[dict[str, str]]:
+        """What the runtime warned of on any rank, once a place and rule."""
+        told = (each for rank in self.ranks for each in rank.said)
+        return [*{(each["place"], each["code"]): each for each in told}.values()]
 
     @property
     def options(self) -> dict[str, dict[str, float]]:
@@ -158,13 +166,18 @@ class Run:
 
 @dataclass(frozen=True)
 class Ending:
-    """How one process ended, rank or not: the exit status that it asked for, and the `code` that it surely had."""
+    """How one process ended, rank or not: the exit status that it asked for, and the `code` that it surely had.
+
+    `process` is its name in multiprocessing, or its script; `variable` is RANK, which children take over.
+    """
 
     rank: int
     status: int
     code: int | None
     failure: str
     ended: float
+    process: str = ""
+    variable: int = -1
 
 
 def read_endings(folder: Path) -> list[Ending]:

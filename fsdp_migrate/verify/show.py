@@ -38,8 +38,8 @@ def show(verdict: Verdict, stream: Stream) -> None:
         say(line, dim=True)
     for quirk in verdict.quirks:
         say(quirk.text())
-    for printed in verdict.printed:
-        say(str(printed), fg="yellow")
+    for text in [*verdict.said, *map(str, verdict.printed)]:
+        say(text, fg="yellow")
     if cause := verdict.cause:
         say(f"cause: {cause.title}. {cause.advice}", fg="yellow")
     say(verdict.line(), bold=True, fg="green" if verdict.equal else "red")

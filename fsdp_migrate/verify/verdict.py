@@ -31,6 +31,7 @@ class Verdict(Comparison):
         control: the original against itself, if it ran twice.
         quirks: what each `like_fsdp1` of the migrated program did.
         printed: lines with other numbers, which are no difference of the training.
+        diff: of the programs' Python files.
     """
 
     tolerance: float
@@ -49,6 +50,7 @@ class Verdict(Comparison):
     control: Verdict | None = None
     quirks: list[Line] = field(default_factory=list)
     printed: list[Printed] = field(default_factory=list)
+    diff: str = ""
 
     @property
     def arithmetic(self) -> str:
@@ -142,7 +144,12 @@ class Verdict(Comparison):
     def remarks(self) -> list[str]:
         """What a report says beside the verdict."""
         told = (f"not compared: {text}" for text in self.uncompared)
-        return [*map(str, self.printed), *told, self.cost, *self.notes]
+        return [*map(str, self.printed), *self.said, *told, self.cost, *self.notes]
+
+    @property
+    def said(self) -> list[str]:
+        """What the runtime warned of while the migrated program ran."""
+        return [f"{each['place']} {each['code']}: {each['message']}" for each in self.migrated.said]
 
     def line(self) -> str:
         """The verdict in one line."""
@@ -202,6 +209,7 @@ class Verdict(Comparison):
             "uncompared": self.uncompared,
             "cost": self.cost,
             "quirks": [line.to_json() for line in self.quirks],
+            "said": self.migrated.said,
             "printed": [asdict(line) for line in self.printed],
         }
 

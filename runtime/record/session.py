@@ -112,7 +112,7 @@ class Session:
         if self.rank < 0 and self.departure.well:
             return False
         path = os.path.join(self.folder, f"process-{os.getpid()}")
-        acted, problems = self._quirks()
+        told, problems = self._quirks()
         self.steps.write(end=True)
         record = {
             "rank": self.rank,
@@ -127,8 +127,10 @@ class Session:
             "options": self.options,
             "lost": self.lost,
             "dtype": self.start.dtype if self.start else "",
-            "quirks": acted,
+            **told,
             "problems": self.problems + problems + self._write_parameters(f"{path}.pt"),
+            "process": _process(),
+            "variable": int(os.environ.get("RANK", "-1")),
             "failure": self.departure.failure,
             "status": self.departure.status,
             "code": self.departure.code,
@@ -146,12 +148,12 @@ class Session:
         ):
             time.sleep(0.02)
 
-    def _quirks(self) -> tuple[list[dict[str, Any]], list[str]]:
-        """What `like_fsdp1` did, and why that is not known."""
+    def _quirks(self) -> tuple[dict[str, Any], list[str]]:
+        """What the runtime did and said, and why that is not known."""
         try:
             return quirks.told(self.copies), []
         except Exception as error:
-            return [], [f"not known what like_fsdp1 did: {type(error).__name__}: {error}"]
+            return {}, [f"not known what the runtime did: {type(error).__name__}: {error}"]
 
     def _write_parameters(self, path: str) -> list[str]:
         if not self.departure.well:
@@ -162,6 +164,12 @@ class Session:
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
         return [f"no last parameters: {problem}"] if problem else []
+
+
+def _process() -> str:
+    """A process that has no rank yet is known by its name in multiprocessing, or by its script."""
+    name = process.current_process().name
+    return sys.argv[0] if name == "MainProcess" else name
 
 
 def _makes_states() -> bool:

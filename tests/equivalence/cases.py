@@ -14,10 +14,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from fsdp_migrate.runtime import FullyShardedDataParallel, broadcast_module_states, materialize
+from fsdp_migrate.runtime import FullyShardedDataParallel
 
 from .models import Attention, Block, ConvNet, Stack
-from .train import Case, averaging
+from .train import Case
 
 
 def strategy(name: str, **more: Any) -> Any:
@@ -158,17 +158,6 @@ BY_HAND: dict[str, Any] = {
 }
 
 
-def unit_by_unit(model: nn.Module, *, backwards: bool = False, **options: Any) -> nn.Module:
-    """What the codemods write for a model on the meta device, in FSDP1's order."""
-    units = [module for module in model.modules() if isinstance(module, Block)]
-    for module in [*(reversed(units) if backwards else units), model]:
-        materialize(module, options.get("param_init_fn"))
-        if options.get("sync_module_states"):
-            broadcast_module_states(module, device=torch.device("cpu"))
-        fully_shard(module)
-    return averaging(model)
-
-
 def custom_with_precision(api: Any) -> dict[str, Any]:
     """Units that differ from the root in their types."""
     low = api.MixedPrecision(param_dtype=BF16, reduce_dtype=FP32, cast_forward_inputs=True)
@@ -238,19 +227,12 @@ COMPARISONS = [
         policy(POLICIES["module-wrap"], param_init_fn=initialize),
         meta="all",
     ),
-    *[
-        Case(f"plain-{name}", strategy("FULL_SHARD", **given), meta=meta, ours=unit_by_unit, **how)
-        for name, given, meta, how in [
-            ("meta-param-init-fn", {"param_init_fn": initialize}, "all", {}),
-            ("meta-reset-parameters", {}, "all", {"prepare": without_buffers}),
-            (
-                "sync-from-rank-0",
-                {"param_init_fn": empty, "sync_module_states": True},
-                "others",
-                {"rank_seeds": True},
-            ),
-        ]
-    ],
+    Case(
+        "meta-reset-parameters",
+        policy(POLICIES["module-wrap"]),
+        meta="all",
+        prepare=without_buffers,
+    ),
     # accumulation
     *[
         Case(f"no-sync-{label}", strategy(name), micro_batches=3)
@@ -363,11 +345,6 @@ FAULTS: dict[str, tuple[Case, dict[str, Any], str]] = {
             meta="all",
         ),
         {"ours": initialized_root_first},
-        "losses",
-    ),
-    "initialized-last-unit-first": (
-        Case("fault", strategy("FULL_SHARD", param_init_fn=initialize), meta="all"),
-        {"ours": partial(unit_by_unit, backwards=True)},
         "losses",
     ),
     "synced-every-time": (

@@ -167,6 +167,7 @@ def test_the_json_is_the_contract() -> None:
         "uncompared",
         "cost",
         "quirks",
+        "said",
         "printed",
     ]
     assert data["first_difference"] == {
@@ -233,7 +234,7 @@ def test_the_summary_is_markdown() -> None:
     assert "````\nTraceback\nValueError: x\n````" in markdown_of_failure(failure, "train.py")
 
 
-@pytest.mark.parametrize("option", ["--json", "--summary"])
+@pytest.mark.parametrize("option", ["--json", "--report", "--summary"])
 def test_a_file_that_cannot_be_written_is_named_before_the_program_runs(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

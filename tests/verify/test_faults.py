@@ -109,7 +109,7 @@ LOST = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534]
     ("others", "reason"),
     [
         ({1: (1, "ValueError: no data")}, "rank 1 raised ValueError: no data"),
-        ({-1: (1, "died with SIGKILL")}, "a process that is no rank raised died with SIGKILL"),
+        ({-1: (1, "ValueError: no")}, "tool.py, a process that is no rank, raised ValueError: no"),
         ({1: (0, "")}, "rank 0 was in a collective when rank 1 had left the program"),
         ({1: (1, LOST)}, "rank 0 was in a collective when another rank had left the program"),
     ],
@@ -122,6 +122,7 @@ def test_a_lost_connection_follows_from_another_ranks_end(
     endings = {0: (1, LOST), **others}
     for number, (status, failure) in endings.items():
         ending = {"rank": number, "status": status, "code": status, "failure": failure}
+        ending["process"] = "/usr/tool.py"
         text = json.dumps({**ending, "ended": float(abs(number))})
         (records / f"process-{10 + number}.json").write_text(text)
     ranks = [Rank(number, [1.0], [1], [1.0], [[0.1]]) for number in endings if number >= 0]

@@ -13,7 +13,9 @@ from click.testing import CliRunner
 from fsdp_migrate.runtime.in_place import like_fsdp1
 from fsdp_migrate.verify import quirks
 from fsdp_migrate.verify.command import verify_command
+from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.main import verify
+from fsdp_migrate.verify.options import Launcher
 from fsdp_migrate.verify.records import Rank, Run
 
 KNOWN = ["zero_gradients", "whole_state_dicts", "class_names", "interface"]
@@ -143,3 +145,47 @@ def test_a_program_is_told_what_it_needed(programs: Path) -> None:
     )
     assert (teacher.call, teacher.may_go) == ("like_fsdp1(teacher, class_names=False)", True)
     assert (reference.call, reference.may_go) == ("like_fsdp1(reference)", True)
+
+
+@pytest.mark.ranks
+@pytest.mark.usefixtures("forked")
+def test_the_runtimes_warnings_are_listed_by_place(programs: Path, tmp_path: Path) -> None:
+    script = programs / "kept" / "clips.py"
+    files = {name: tmp_path / name for name in ("json", "report", "summary")}
+    options = [part for name, file in files.items() for part in (f"--{name}", str(file))]
+    arguments = [str(script), "--form", "bridge", "--device", "cpu", *options]
+    result = CliRunner().invoke(verify_command, arguments)
+    assert result.exit_code == 0, result.output
+    (said,) = json.loads(files["json"].read_text())["said"]
+    assert (said["code"], said["place"]) == ("FSDP302", "clips.py:13")
+    line = f"clips.py:13 FSDP302: {said['message']}"
+    assert line in result.stdout.splitlines()
+    for name in ("report", "summary"):
+        assert "clips.py:13 FSDP302" in files[name].read_text()
+
+
+RAISES = """\
+import multiprocessing, os, sys, torch
+def work():
+    raise ValueError("no data")
+if sys.argv[1] == "child":
+    child = multiprocessing.get_context("fork").Process(target=work, name="loader")
+    child.start(), child.join()
+    sys.exit(child.exitcode)
+if os.environ["RANK"] == "1":
+    work()
+"""
+
+
+@pytest.mark.ranks
+@pytest.mark.usefixtures("forked")
+@pytest.mark.parametrize(
+    ("how", "who"),
+    [("child", "loader, a process that is no rank,"), ("rank", "rank 1, before it trained,")],
+)
+def test_a_process_that_raised_is_named_with_the_place(how: str, who: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(RAISES)
+    with pytest.raises(ProgramFailed) as caught:
+        verify(script, script, device="cpu", launcher=Launcher.TORCHRUN, arguments=[how])
+    assert caught.value.reason == f"{who} raised ValueError: no data (train.py:3)"

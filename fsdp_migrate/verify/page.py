@@ -1,0 +1,244 @@
+"""`--report`: the result of `verify` as one HTML file that needs nothing but itself."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+
+from fsdp_migrate.verify.compare import distance, farthest
+from fsdp_migrate.verify.records import Run
+from fsdp_migrate.verify.verdict import Verdict
+from fsdp_migrate.views.page import document
+
+Point = tuple[float, float]
+"""A step, counted from 1, and a value, which may be NaN or infinite."""
+
+_ROWS, _DIFF_LINES, _DOTS = 64, 3000, 60
+"""At most in a table and in the diff; a curve with at most so many points shows each of them."""
+_HUGE = 1e150
+"""A larger value is drawn as infinite."""
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 720, 240, 80, 700, 14, 205
+
+_STYLE = """\
+:root { color-scheme: light dark; --original: #0969da; --migrated: #d1570a; --line: #8885; --bad: #cf222e; }
+body { margin: 0 auto; padding: 1.5rem; max-width: 66rem; font: 15px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.4rem; } h2 { font-size: 1.05rem; margin: 1.8rem 0 .5rem; }
+.verdict { border-left: 5px solid var(--bad); padding: .5rem 1rem; font-weight: 600; overflow-wrap: anywhere; }
+.verdict.same { border-color: #1a7f37; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(28rem, 100%), 1fr)); gap: 1.2rem; }
+figure { margin: 0; break-inside: avoid; } figcaption { font-weight: 600; }
+i.original { color: var(--original); } i.migrated { color: var(--migrated); }
+svg { width: 100%; height: auto; display: block; font-size: 11px; fill: GrayText; }
+line { stroke: var(--line); } .mark { stroke: var(--bad); stroke-dasharray: 2 3; }
+path, circle { stroke: #8250df; fill: none; stroke-width: 1.6; stroke-linejoin: round; }
+.original { stroke: var(--original); stroke-width: 3; } .migrated { stroke: var(--migrated); }
+path.migrated { stroke-dasharray: 6 4; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+td, th { padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--line); text-align: left; overflow-wrap: anywhere; }
+pre { font: 12.5px/1.45 ui-monospace, monospace; border: 1px solid var(--line); padding: .6rem; overflow-x: auto; }
+pre span { display: block; min-height: 1.45em; } .add { background: #2da04430; } .del { background: #e5534b30; }
+"""
+
+
+def render(verdict: Verdict, name: str) -> str:
+    """The whole page; `name` is the program's."""
+    facts = {"backend": verdict.backend, "arithmetic": verdict.arithmetic, "tolerance": verdict.why}
+    body = [
+        *_verdict(verdict),
+        *_charts(verdict),
+        "<h2>Ranks</h2>",
+        _table(_RANKS, _ranks(verdict)),
+        "<h2>Time and memory</h2>",
+        _table(("", "original", "migrated"), _costs(verdict.original, verdict.migrated)),
+        "<h2>Parameters after the last step</h2>",
+        _parameters(verdict),
+        "<h2>Environment</h2>",
+        _table(("", ""), {**verdict.environment, **facts}.items()),
+        *_diff(verdict.diff.splitlines()),
+    ]
+    return document(f"{name}: FSDP1 and FSDP2", _STYLE, body)
+
+
+def _verdict(verdict: Verdict) -> Iterator[str]:
+    kind = "same" if verdict.equal else "different"
+    yield f'<p class="verdict {kind}">{escape(verdict.line())}</p>'
+    if cause := verdict.cause:
+        yield f"<p><b>Cause: {escape(cause.title)}.</b> {escape(cause.advice)}</p>"
+    quirks = (quirk.text() for quirk in verdict.quirks)
+    items = (f"<li>{escape(text)}</li>" for text in [*verdict.remarks, *quirks])
+    yield f"<ul>{''.join(items)}</ul>"
+
+
+def _charts(verdict: Verdict) -> Iterator[str]:
+    runs = one, other = verdict.original, verdict.migrated
+    mark = verdict.first.step if verdict.first else 0
+    losses, norms = map(_losses, runs), ([*enumerate(run.grad_norms, 1)] for run in runs)
+    both = zip(_places(one), one.backwards, other.backwards, strict=False)
+    apart = [(place, farthest(*pair) or 0.0) for place, *pair in both]
+    gaps = zip(one.grad_norms, other.grad_norms, strict=False)
+    yield '<div class="charts">'
+    yield _chart("Loss, mean of the ranks", losses, mark)
+    yield _chart("Gradient norm", norms, mark)
+    yield _chart("Difference of the losses, largest of the ranks", [apart], mark)
+    between = [(step, distance(*pair)) for step, pair in enumerate(gaps, 1)]
+    yield _chart("Difference of the gradient norms", [between], mark)
+    yield "</div>"
+
+
+def _losses(run: Run) -> list[Point]:
+    """The mean of the ranks' losses."""
+    pairs = zip(_places(run), run.backwards, strict=True)
+    return [(place, sum(losses) / len(losses)) for place, losses in pairs]
+
+
+def _places(run: Run) -> list[float]:
+    """The place of each loss on the axis of steps: the last backward of step 3 is at 3, the others are before it."""
+    steps = max((rank.loss_steps for rank in run.ranks), key=len, default=[])
+    several, seen = Counter(steps), Counter[int]()
+    found = []
+    for step in steps:
+        seen[step] += 1
+        found.append(step - 1 + seen[step] / several[step])
+    return found
+
+
+def _chart(title: str, given: Iterable[Sequence[Point]], mark: int) -> str:
+    """A chart of both programs, or on a logarithmic axis of one difference; `mark` is the step of the first one."""
+    curves, content = [*given], "<p>Nothing was recorded.</p>"
+    kinds = ("original", "migrated") if len(curves) > 1 else ("difference",)
+    points = [point for curve in curves for point in curve]
+    if points and len(curves) == 1 and not any(value for _, value in points):
+        content = "<p>None: what both have is the same to the last bit.</p>"
+    elif points:
+        across = _Axis([step for step, _ in points], _LEFT, _RIGHT, whole=True)
+        values = [value for _, value in points if abs(value) < _HUGE]
+        up = _Axis(values, _BOTTOM, _TOP, log=len(curves) == 1)
+        drawn = [*_grid(across, up, mark)]
+        for kind, curve in zip(kinds, curves, strict=True):
+            drawn += _curve(kind, curve, across, up)
+        head = f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{title}">'
+        content = "\n".join([head, *drawn, "</svg>"])
+    keys = "".join(f' <i class="{kind}">{kind}</i>' for kind in kinds[: len(curves) // 2 * 2])
+    return f"<figure><figcaption>{title}{keys}</figcaption>\n{content}\n</figure>"
+
+
+class _Axis:
+    """From values to pixels; zero, which has no logarithm, is one power of ten below the smallest other value."""
+
+    def __init__(
+        self, values: list[float], start: int, end: int, whole: bool = False, log: bool = False
+    ) -> None:
+        self.start, self.end, self.log, self.whole = start, end, log, whole or log
+        places = [math.log10(value) if log else value for value in values if value or not log]
+        low, high = min(places, default=0.0), max(places, default=1.0)
+        if log:
+            low, high = math.floor(low) - (0 in values), math.ceil(high)
+        pad = (abs(low) * 0.05 or 0.5) if low == high else 0.0
+        self.low, self.high, self.zero = low - pad, high + pad, log and 0 in values
+
+    def __call__(self, value: float) -> float:
+        return self._pixel(value if not self.log else math.log10(value) if value else self.low)
+
+    def _pixel(self, place: float) -> float:
+        share = (place - self.low) / (self.high - self.low)
+        return round(self.start + share * (self.end - self.start), 1)
+
+    def ticks(self) -> Iterator[tuple[float, str]]:
+        """Pixels and labels: five of them, or fewer whole ones."""
+        step = (self.high - self.low) / 4
+        first = self.low
+        if self.whole:
+            step, first = max(1, math.ceil(step)), math.ceil(self.low)
+        for index in range(5):
+            if (place := first + index * step) <= self.high:
+                zero = self.zero and place == self.low
+                text = "0" if zero else f"1e{place:.0f}" if self.log else f"{place:.6g}"
+                yield self._pixel(place), text
+
+
+def _grid(across: _Axis, up: _Axis, mark: int) -> Iterator[str]:
+    for y, text in up.ticks():
+        yield f'<line x1="{_LEFT}" x2="{_RIGHT}" y1="{y}" y2="{y}"/>'
+        yield f'<text x="{_LEFT - 8}" y="{y + 4}" text-anchor="end">{text}</text>'
+    for x, text in across.ticks():
+        yield f'<text x="{x}" y="{_BOTTOM + 16}" text-anchor="middle">{text}</text>'
+    yield f'<text x="{_RIGHT}" y="{_HEIGHT - 3}" text-anchor="end">step</text>'
+    if across.low <= mark <= across.high and mark:
+        x = across(mark)
+        yield f'<line class="mark" x1="{x}" x2="{x}" y1="{_TOP}" y2="{_BOTTOM}"><title>the first difference</title></line>'
+
+
+def _curve(kind: str, points: Sequence[Point], across: _Axis, up: _Axis) -> Iterator[str]:
+    path, begins = "", True
+    for step, value in points:
+        x, title = across(step), f"<title>{kind}, step {step:g}: {value:.8g}</title>"
+        if odd := not abs(value) < _HUGE:  # as NaN, too
+            yield f'<path class="{kind} odd" d="M{x - 4} {_TOP - 9}h8l-4 7z">{title}</path>'
+        else:
+            path += f"{'M' if begins else 'L'}{x} {up(value)}"
+            if len(points) <= _DOTS:
+                yield f'<circle class="{kind}" cx="{x}" cy="{up(value)}" r="2">{title}</circle>'
+        begins = odd
+    yield f'<path class="{kind}" d="{path}"/>'
+
+
+_RANKS = (
+    "rank", "losses, original", "migrated", "last loss, original", "migrated", "largest difference",
+    "first at step",
+)  # fmt: skip
+
+
+def _ranks(verdict: Verdict) -> Iterator[Sequence[str]]:
+    firsts = {found.rank: found.step for found in sorted(verdict.differences, reverse=True)}
+    pairs = itertools.zip_longest(verdict.original.ranks, verdict.migrated.ranks)
+    for number, (one, other) in enumerate(pairs):
+        losses = [rank.losses if rank else [] for rank in (one, other)]
+        most = farthest(*losses)
+        counts = (str(len(each)) for each in losses)
+        lasts = (f"{each[-1]:.8g}" if each else "-" for each in losses)
+        gap = "-" if most is None else f"{most:.3g}"
+        yield str(number), *counts, *lasts, gap, str(firsts.get(number, "-"))
+
+
+def _costs(*runs: Run) -> Iterator[Sequence[str]]:
+    steps, peaks = [run.step_seconds for run in runs], [run.peak_memory_bytes for run in runs]
+    yield "whole run, s", *(f"{run.seconds:.1f}" for run in runs)
+    yield "a step, median of the first rank, ms", *(f"{1e3 * s:.1f}" if s else "-" for s in steps)
+    yield "peak memory of a rank, MiB", *(f"{peak / 2**20:.0f}" if peak else "-" for peak in peaks)
+
+
+def _parameters(verdict: Verdict) -> str:
+    if verdict.parameters is None:
+        return "<p>They could not be compared.</p>"
+    odd = [(name, f"{most:.3g}") for name, most in verdict.odd_parameters.items()]
+    text = (
+        f"<p>{len(odd)} of {len(verdict.parameters)} differ in any bit, in the model's order.</p>"
+    )
+    return text + _table(("parameter", "largest difference"), odd)
+
+
+def _table(header: Sequence[str], given: Iterable[Sequence[str]]) -> str:
+    rows = [*given]
+    cells = ("".join(f"<td>{escape(text)}</td>" for text in row) for row in rows[:_ROWS])
+    head = "".join(f"<th>{escape(name)}</th>" for name in header)
+    more = f"<p>{len(rows) - _ROWS} more rows are left out.</p>" if len(rows) > _ROWS else ""
+    body = "\n".join(f"<tr>{row}</tr>" for row in cells)
+    return f"<table><tr>{head}</tr>\n{body}</table>{more}"
+
+
+def _diff(lines: list[str]) -> Iterator[str]:
+    yield "<h2>The change that was tested</h2>"
+    yield f"<details open><summary>{len(lines)} lines of diff</summary>"
+    # A span is a block: a line break between two would show as an empty line.
+    kind = {"+": "add", "-": "del"}.get
+    shown = lines[:_DIFF_LINES]
+    spans = (f'<span class="{kind(line[:1], "")}">{escape(line)}</span>' for line in shown)
+    yield f"<pre>{''.join(spans)}</pre></details>"
+    yield (
+        f"<p>{len(lines) - len(shown)} more lines are left out.</p>"
+        if len(lines) > len(shown)
+        else ""
+    )
