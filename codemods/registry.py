@@ -53,6 +53,8 @@ CODEMODS: dict[str, tuple[str, ...]] = {
         "lightning",
         "Plugin",
         "ACCELERATE_USE_FSDP",
+        "fsdp_plugin",
+        "strategy",
     ),
     "libraries.prepared": ("_", ".module", "prepare", "isinstance", *_OF_PARAMETERS),
 }
