@@ -34,7 +34,7 @@ _PYTHON = (
     r"FullyShardedDataParallelPlugin\(|ACCELERATE_USE_FSDP|"
     r"\bfsdp[\"']?\s*[=:]\s*\[?[\"'](?:full|shard|hybrid|auto|offload)"
 )
-_VERSION = re.compile(r"(?i)fsdp_version")
+_SECOND = re.compile(r"\bfully_shard\b")
 _FROZEN = "of one without an optimizer, prepare_model(m, evaluation_mode=True) keeps it whole, fully_shard shards it"
 _TOGETHER = (
     f"raises under FSDP2: a model and its optimizer go through one call of prepare(); {_FROZEN}"
@@ -92,11 +92,7 @@ def find(context: Context) -> Iterator[Found]:
     others = [each for each in CODEMODS if not each.startswith("left.") or each in _BY_NAME]
     for codemod in asked(sharded, but=others):
         found = codemod.find(sharded)
-        for each in found:
-            function = context.file.function(each.node)
-            knows = function is not None and "FSDP2" in context.source(function)
-            if not knows and not is_for_others(context.file, each.node):
-                yield each
+        yield from (each for each in found if not is_for_others(context.file, each.node))
 
 
 def _is_concerned(context: Context) -> bool:
@@ -106,7 +102,7 @@ def _is_concerned(context: Context) -> bool:
     is_accelerates_own = is_accelerates(context) and not reach.is_test(file.shown)
     if not (program.is_set or program.has(_PYTHON)) or is_accelerates_own:
         return False
-    if "fully_shard" in file.text or (reach.is_test(file.shown) and _VERSION.search(file.text)):
+    if _SECOND.search(file.text) or (reach.is_test(file.shown) and "fsdp_version" in file.text):
         return False  # it is written for FSDP2, or tests each version
     if sets or reach.is_test(file.shown) or not prepared_of(program).shards(file):
         return bool(sets)

@@ -55,8 +55,8 @@ _SELECTED = re.compile(r"\b\w*strategy(?:: |=)fsdp\b(?![\w.])")
 _UNEQUAL = "is False for verl's fsdp2, which shards as well: test for both"
 # What a test calls that trains, or starts what does.
 _STARTS = re.compile(
-    r"(?:\b|_)(?:backward|execute|fit|init_process_group|launch|(?<!pytest\.)main|prepare|run|spawn|step|subprocess|train)\w*[(.]"
-    r"|(?:Trainer|Worker)\w*\("
+    r"(?:\b|_)(?:backward|execute|fit|init_process_group|launch|(?<!pytest\.)main|prepare|run|spawn|step|train)\w*\("
+    r"|\bsubprocess\.|(?:Trainer|Worker)\w*\("
 )
 _LIGHTNING = ("lightning.", "lightning_fabric.", "pytorch_lightning.")
 
@@ -255,7 +255,8 @@ class _Reader:
             for found in _SELECTED.finditer(file.text, *file.span(value)) if name is None else ():
                 said = f"selects FSDP1 in verl: write {found[0]}2"
                 yield Found(VERL, self.at(found.span()), Action.MANUAL, said)
-        for compare in file.of(ast.Compare) if "fsdp2" not in file.text else ():
+        knows = any(each.value == "fsdp2" for each in file.of(ast.Constant))
+        for compare in file.of(ast.Compare) if not knows else ():
             if _is_strategy(last_name(compare.left), compare.comparators[0]):
                 if isinstance(compare.ops[0], ast.Eq) and not _only_reads(self.context, compare):
                     yield Found(VERL, compare, Action.MANUAL, _UNEQUAL)

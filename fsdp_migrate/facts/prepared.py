@@ -164,7 +164,7 @@ class Prepared(Models):
                     given = call.args[0]
                     if isinstance(given, ast.Call):  # model.parameters()
                         given = getattr(given.func, "value", given)
-                    if self.kind(given, file) != "optimizer":
+                    if self.kind(given, file) not in ("optimizer", "other"):
                         yield given
 
     @cached_property
