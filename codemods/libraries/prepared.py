@@ -46,21 +46,13 @@ _STATES = (
 _NORM = (
     "fails on the DTensor that accelerator.clip_grad_norm_ returns under FSDP2: take norm.item()"
 )
-_COUNT = "counts p.numel() of each parameter: those of the whole model on every rank, where FSDP1's were this rank's share"
-_BY_TRANSFORMERS = {
-    "get_model_param_count": _COUNT,
-    "num_parameters": _COUNT,
-    "get_parameter_names": "has the original names now: under FSDP1 without use_orig_params a unit's parameters were one,"
-    " called _flat_param, and groups by these names change",
-}
-_FLUSH = (
-    "has no use but that FSDP1 left the root's parameters whole behind a forward: FSDP2 frees them, so that methods other than"
-    " forward fail on them"
+_COUNT = "counts whole parameters on every rank, where FSDP1's were this rank's share"
+_NAMES = "has the original names, where FSDP1 without use_orig_params had _flat_param: groups by these names change"
+_BY_TRANSFORMERS = {"get_parameter_names": _NAMES} | dict.fromkeys(
+    ("get_model_param_count", "num_parameters"), _COUNT
 )
-_BESIDE = (
-    "calls a part of the model without its forward, and FSDP1 left the root's parameters whole behind that, where FSDP2 frees"
-    ' them: register_fsdp_forward_method(model, "{}")'
-)
+_FLUSH = "gave FSDP1's root whole parameters for what follows: FSDP2 frees them, and methods beside forward fail on them"
+_BESIDE = 'calls a part of the model, whose root is whole inside of forward alone: register_fsdp_forward_method(model, "{}")'
 _PART = re.compile(r"self(\.\w+)+\.(?:forward|generate)")
 _TEST = "is False for a model that Accelerate shards by FSDP2: test for FSDPModule, too"
 _GONE = "raises AttributeError on a model that Accelerate shards by FSDP2: {}"
@@ -168,10 +160,9 @@ def _called(context: Context) -> Iterator[Found]:
             owner = call.args[0] if call.args else getattr(call.func, "value", None)
             if owner is not None and context.can_be_model(owner) and not is_for_others(file, call):
                 yield Found(MODEL, call, Action.MANUAL, message)
-    for statement in file.of(ast.Expr):
-        call = statement.value
-        if isinstance(call, ast.Call) and context.can_be_model(call.func):
-            yield Found(MODEL, call, Action.MANUAL, _FLUSH)
+    for flush in (each.value for each in file.of(ast.Expr)):
+        if isinstance(flush, ast.Call) and context.can_be_model(flush.func):
+            yield Found(MODEL, flush, Action.MANUAL, _FLUSH)
     for name in _own_methods(context) & file.calls.keys():
         for call in file.calls[name]:
             owner = getattr(call.func, "value", None)

@@ -50,8 +50,9 @@ RULES = rules.RULES
 _ENUMS = frozenset({"BackwardPrefetch", "FSDPOption", "ShardingStrategy", "StateDictType"})
 _FROM_ENVIRONMENT = "is FSDP1 unless FSDP_VERSION is 2 in the environment: pass fsdp_version=2"
 _SWITCH = "ACCELERATE_USE_FSDP"
-# A strategy of verl in text, as YAML and overrides give it, and a comparison with one.
-_SELECTED = re.compile(r"\b\w*strategy(?:: |=)fsdp\b(?![\w.])")
+_STRATEGY = re.compile(
+    r"\b(?P<name>\w*(?:strategy|STRATEGY))[\"']?\s*(?P<sign>==|=|:(?:[ \w\[\]|]+=)?)\s*[\"']?fsdp\b(?![\w.])"
+)
 _UNEQUAL = "is False for verl's fsdp2, which shards as well: test for both"
 # What a test calls that trains, or starts what does.
 _STARTS = re.compile(
@@ -88,10 +89,9 @@ def find(context: Context) -> Iterator[Found]:
 
 def _of_plugin(file: File) -> Iterator[Found]:
     """Fields of a plugin that a program sets itself, and version 2 has no use for."""
-    for name, why in REMOVED.items():
-        for field in file.attributes.get(name, ()):
-            if isinstance(field.ctx, ast.Store) and last_name(field.value).endswith("fsdp_plugin"):
-                yield Found(PLUGIN, field, Action.MANUAL, f"{LEFT_OUT}{why}")
+    for field in (field for name in REMOVED for field in file.attributes.get(name, ())):
+        if isinstance(field.ctx, ast.Store) and last_name(field.value).endswith("fsdp_plugin"):
+            yield Found(PLUGIN, field, Action.MANUAL, f"{LEFT_OUT}{REMOVED[field.attr]}")
 
 
 def _of_environment(context: Context) -> Iterator[Found]:
@@ -129,34 +129,14 @@ def _variables(file: File) -> Iterator[tuple[ast.AST, ast.expr, ast.expr]]:
         yield from ((each, ast.Constant(each.arg), each.value) for each in call.keywords)
 
 
-def _strategies(file: File) -> Iterator[tuple[str | None, ast.expr]]:
-    """Values of strategies in calls, dictionaries and fields of classes, by name; text that may give some, by None."""
-    named = [(each.arg, each.value) for each in file.of(ast.keyword)]
-    named += [(getattr(each.target, "id", ""), each.value) for each in file.of(ast.AnnAssign)]
-    for literal in file.of(ast.Dict):
-        named += [
-            (getattr(k, "value", ""), v) for k, v in zip(literal.keys, literal.values, strict=True)
-        ]
-    yield from ((name, value) for name, value in named if _is_strategy(name, value))
-    constants = (each for each in file.of(ast.Constant) if isinstance(each.value, str))
-    whole = (
-        p if isinstance(p := file.parents[each], ast.JoinedStr) else each for each in constants
-    )
-    yield from ((None, each) for each in dict.fromkeys(whole))
-
-
-def _is_strategy(name: object, value: ast.expr | None) -> bool:
-    is_one = isinstance(name, str) and name.lower().endswith("strategy")
-    return is_one and isinstance(value, ast.Constant) and value.value == "fsdp"
-
-
 def _only_reads(context: Context, node: ast.AST) -> bool:
     """Whether a test checks how settings are read, and trains nothing: the old ones are what it is about."""
     file = context.file
     if not reach_of(context.program).is_test(file.shown):
         return False
-    functions = (each for each in file.ancestors(node) if isinstance(each, ast.FunctionDef))
-    test = next((each for each in functions if each.name.startswith("test")), None)
+    at = getattr(node, "lineno", 0)
+    inside = (f for f in file.of(ast.FunctionDef) if f.lineno <= at <= (f.end_lineno or at))
+    test = next((each for each in inside if each.name.startswith("test")), None)
     return _STARTS.search(file.source(test) if test else file.text) is None
 
 
@@ -242,24 +222,17 @@ class _Reader:
 
     def strategies(self) -> Iterator[Found]:
         """What selects FSDP1 in verl, in code or in text such as YAML, and tests for a strategy that know no other."""
-        file = self.file
-        if not OF_VERL.search(file.text):
-            return
-        for name, value in _strategies(file):
-            if _only_reads(self.context, value):
+        text = self.file.text
+        knows_both = "fsdp2" in text or "fully_shard" in text
+        for found in _STRATEGY.finditer(text) if OF_VERL.search(text) else ():
+            place, line = self.at(found.span()), text[: found.start()].rpartition("\n")[2]
+            if "#" in line or "def " in line or _only_reads(self.context, place):
                 continue
-            if name is not None:
-                yield Found(
-                    VERL, value, Action.MANUAL, f"selects FSDP1 in verl: write {name} fsdp2"
-                )
-            for found in _SELECTED.finditer(file.text, *file.span(value)) if name is None else ():
-                said = f"selects FSDP1 in verl: write {found[0]}2"
-                yield Found(VERL, self.at(found.span()), Action.MANUAL, said)
-        knows = any(each.value == "fsdp2" for each in file.of(ast.Constant))
-        for compare in file.of(ast.Compare) if not knows else ():
-            if _is_strategy(last_name(compare.left), compare.comparators[0]):
-                if isinstance(compare.ops[0], ast.Eq) and not _only_reads(self.context, compare):
-                    yield Found(VERL, compare, Action.MANUAL, _UNEQUAL)
+            if found["sign"] != "==":
+                said = f"selects FSDP1 in verl: write {found['name']} fsdp2"
+                yield Found(VERL, place, Action.MANUAL, said)
+            elif not knows_both:
+                yield Found(VERL, place, Action.MANUAL, _UNEQUAL)
 
     def resolve(self, node: ast.expr) -> Data | ast.expr:
         """What an expression that is no literal says: the name of a member, FSDP1's offloading, a literal elsewhere."""

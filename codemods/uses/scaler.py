@@ -43,18 +43,14 @@ def find(context: Context) -> Iterator[Found]:
             yield Found(RULE, reference, Action.RUNTIME, message, _NAME)
         else:
             yield _plain(context, reference, call)
-    yield from _alone(context)
-
-
-def _alone(context: Context) -> Iterator[Found]:
-    """torch's scaler beside a model of FSDP1; what this tool has moved has it in the place of the other."""
-    file = context.file
-    if not context.models.shards(file) or context.program.has(f"{_NAME}|fsdp_migrate"):
-        return
-    for call in file.calls.get("GradScaler", ()):
-        of_torch = any(path.startswith("torch.") for path in context.dotted(call.func))
-        if of_torch and not is_for_others(file, call):
-            yield Found(RULE, call, Action.MANUAL, _ALONE)
+    # What this tool has moved has torch's in the place of the other.
+    is_alone = context.models.shards(context.file) and not context.program.has(
+        f"{_NAME}|fsdp_migrate"
+    )
+    for scaler in context.file.calls.get("GradScaler", ()) if is_alone else ():
+        of_torch = any(path.startswith("torch.") for path in context.dotted(scaler.func))
+        if of_torch and not is_for_others(context.file, scaler):
+            yield Found(RULE, scaler, Action.MANUAL, _ALONE)
 
 
 def _plain(context: Context, reference: ast.expr, call: ast.Call) -> Found:

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from fsdp_migrate.codemods.left import clip_local_norm
+from fsdp_migrate.discover import discover
+from fsdp_migrate.engine import analyse
 from fsdp_migrate.facts.names import FSDP2_NAMES
+from fsdp_migrate.settings import Options as AnalysisOptions
 from fsdp_migrate.verify import migration
 from fsdp_migrate.verify.folders import copy_program
 from fsdp_migrate.verify.launch import Launcher
@@ -416,3 +419,14 @@ def test_they_run_as_under_fsdp1(tmp_path: Path) -> None:
     assert [len(lines) for lines in expected] == [8, 8]
     assert run("bridge") == expected
     assert run("auto") == expected
+
+
+def test_a_file_alone_keeps_the_class_that_others_tell_from_fsdp2s(tmp_path: Path) -> None:
+    wrap = f"{HEAD}\n\ndef check(m) -> FSDP:\n    assert isinstance(m, FSDP)\n    return m\n"
+    ask = "from torch.distributed.fsdp import FSDPModule\nfrom wrap import check\n\n\n"
+    ask += "def no_sync(m):\n    return None if isinstance(m, FSDPModule) else check(m).no_sync()\n"
+    (tmp_path / "wrap.py").write_text(wrap, "utf-8")
+    for text, codes in ((ask, set()), ("", {"FSDP007"})):
+        (tmp_path / "ask.py").write_text(text, "utf-8")
+        report = analyse(discover([tmp_path / "wrap.py"]), AnalysisOptions(form="auto"))
+        assert {f.code for f in report.findings} & {"FSDP007"} == codes

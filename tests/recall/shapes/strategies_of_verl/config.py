@@ -1,4 +1,4 @@
-"""The strategy is fsdp or fsdp2, as verl reads it."""
+"""Settings as verl reads them."""
 
 from dataclasses import dataclass
 from textwrap import dedent
