@@ -39,13 +39,6 @@ CELLS: list[dict[str, Any]] = [
     },
     {
         "cell_type": "code",
-        "execution_count": None,
-        "metadata": {},
-        "outputs": [],
-        "source": "%%writefile train.yaml\n# fsdp:\n#   enable_fsdp: True\nmodel: x",
-    },
-    {
-        "cell_type": "code",
         "execution_count": 4,
         "metadata": {},
         "outputs": [],
@@ -60,6 +53,13 @@ CELLS: list[dict[str, Any]] = [
         ],
     },
     {"cell_type": "code", "metadata": {}, "outputs": [], "source": []},
+    {
+        "cell_type": "code",
+        "execution_count": None,
+        "metadata": {},
+        "outputs": [],
+        "source": "%%writefile train.yaml\n# fsdp:\n#   enable_fsdp: True\nmodel: x",
+    },
 ]  # fmt: skip
 NOTEBOOK = {
     "cells": CELLS,
@@ -97,13 +97,13 @@ def test_cells_are_migrated_and_all_else_stays(real_cli: Cli, notebook: Path) ->
         "from fsdp_migrate.runtime import like_fsdp1\n",
         "from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard",
     ]
-    model = cells[4]["source"]
+    model = cells[3]["source"]
     assert model[0] == "%%time\n"
     assert "mp_policy=MixedPrecisionPolicy(" in "".join(model)
-    assert model[-4:] == CELLS[4]["source"][-4:]
+    assert model[-4:] == CELLS[3]["source"][-4:]
     for cell, old in zip(cells, CELLS, strict=True):
         assert {**cell, "source": 0} == {**old, "source": 0}
-    assert [cells[number] for number in (0, 2, 3, 5)] == [CELLS[number] for number in (0, 2, 3, 5)]
+    assert [cells[number] for number in (0, 2, 4, 5)] == [CELLS[number] for number in (0, 2, 4, 5)]
     layout = next(k for k in LAYOUTS.values() if json.dumps(NOTEBOOK, **k) + "\n" == before)
     document = {**NOTEBOOK, "cells": cells}
     assert after == json.dumps(document, **layout) + "\n", "the file's own layout"
