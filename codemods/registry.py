@@ -29,7 +29,7 @@ CODEMODS: dict[str, tuple[str, ...]] = {
     "uses.classes": ("isinstance", "->", ": "),
     "uses.unwrapping": ("module",),
     "uses.summon": ("summon_full_params", "fsdp_modules", ".apply("),
-    "uses.scaler": ("ShardedGradScaler",),
+    "uses.scaler": ("GradScaler",),
     "left.private_names": ("fsdp._", " _", "(_", ",_", "\t_", "FlatParam", "fully_sharded_data_"),
     "left.wrapper_internals": ("._", ".params", "_flat_param", ".flat_param", "shard"),
     "left.dynamic_names": ('"torch.', "'torch.", '"fsdp_migrate.', "'fsdp_migrate."),
@@ -53,6 +53,8 @@ CODEMODS: dict[str, tuple[str, ...]] = {
         "lightning",
         "Plugin",
         "ACCELERATE_USE_FSDP",
+        "fsdp_plugin",
+        "strategy",
     ),
     "libraries.prepared": ("_", ".module", "prepare", "isinstance", *_OF_PARAMETERS),
 }

@@ -30,7 +30,9 @@ _ASKS = re.compile(
     rb"clip_grad_norm_|\bnorm|\.n?dim\b|len\(\w+\.shape|numel\(|nelement\(|(?:allclose|is(?:finite|nan|inf))\(|all_reduce"
     rb"|\.grad\.|[(*=]\w+\.(?:\w+\.)?s(?:hape|ize)\b"
 )
-_ACCELERATE = re.compile(rb"import[^\n]*\bAccelerator\b|accelerator\.|Trainer\)\s*:")
+_ACCELERATE = re.compile(
+    rb"import[^\n]*\bAccelerator\b|accelerator\.|Trainer\)\s*:|:\s*[\w.]*Trainer\b|\bTrainer\("
+)
 _PROGRAMS = (".py", ".ipynb")
 _KINDS = (*_PROGRAMS, *CONFIGURATIONS)
 # A setting of FSDP, by its name or its value: more than the word in a path or a sentence.
@@ -237,7 +239,7 @@ def _walk(folder: str, problems: list[Problem]) -> Iterator[str]:
         folders[:] = sorted(
             name
             for name in folders
-            if not name.startswith(".")
+            if (name == ".github" or not name.startswith("."))
             and name not in _FOREIGN | _BUILT
             and not os.path.exists(os.path.join(current, name, "pyvenv.cfg"))
         )

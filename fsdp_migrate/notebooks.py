@@ -24,6 +24,7 @@ _BEGIN = re.compile(r"^# fsdp-migrate: cell (\d+)\n", re.MULTILINE)
 _MASK = "None  # fsdp-migrate: magic "
 _MAGIC = re.compile(r"([ \t]*(?:[\w, \t]+=[ \t]*)?)([%!].*|\?.*|[\w.]+\?{1,2}[ \t]*)")
 _OF_PYTHON = ("%%time", "%%timeit", "%%capture", "%%prun")  # what follows is Python
+_COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
 _TO_FILE = ("%%writefile", "%%file")
 _APART = ("FSDP001", "fsdp1-import", Action.MANUAL)
 
@@ -99,7 +100,7 @@ class Notebook:
         """A finding for each cell that mentions FSDP and is written to a file: a program by itself."""
         for cell in self.cells:
             text = "".join(cell.lines)
-            if text.startswith(_TO_FILE) and "fsdp" in text.lower():
+            if text.startswith(_TO_FILE) and "fsdp" in _COMMENT.sub("", text).lower():
                 first, (raw, start) = text.partition("\n")[0].strip(), cell.raw[0]
                 message = (
                     "stays on FSDP1: run the cell, and fsdp-migrate on the file that it writes"

@@ -19,8 +19,11 @@ from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.codemods.uses.classes import find as of_classes
 from fsdp_migrate.codemods.uses.classes import is_tested
 from fsdp_migrate.codemods.uses.training import CLIP, NO_SYNC
+from fsdp_migrate.facts.file import File, last_name, root_of
+from fsdp_migrate.facts.models import is_module
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.prepared import Prepared, prepared_of
+from fsdp_migrate.facts.program import Definition
 from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.facts.reached import is_for_others
 from fsdp_migrate.findings import Action
@@ -31,6 +34,7 @@ _PYTHON = (
     r"FullyShardedDataParallelPlugin\(|ACCELERATE_USE_FSDP|"
     r"\bfsdp[\"']?\s*[=:]\s*\[?[\"'](?:full|shard|hybrid|auto|offload)"
 )
+_SECOND = re.compile(r"\bfully_shard\b")
 _FROZEN = "of one without an optimizer, prepare_model(m, evaluation_mode=True) keeps it whole, fully_shard shards it"
 _TOGETHER = (
     f"raises under FSDP2: a model and its optimizer go through one call of prepare(); {_FROZEN}"
@@ -42,6 +46,14 @@ _STATES = (
 _NORM = (
     "fails on the DTensor that accelerator.clip_grad_norm_ returns under FSDP2: take norm.item()"
 )
+_COUNT = "counts whole parameters on every rank, where FSDP1's were this rank's share"
+_NAMES = "has the original names, where FSDP1 without use_orig_params had _flat_param: groups by these names change"
+_BY_TRANSFORMERS = {"get_parameter_names": _NAMES} | dict.fromkeys(
+    ("get_model_param_count", "num_parameters"), _COUNT
+)
+_FLUSH = "gave FSDP1's root whole parameters for what follows: FSDP2 frees them, and methods beside forward fail on them"
+_BESIDE = 'calls a part of the model, whose root is whole inside of forward alone: register_fsdp_forward_method(model, "{}")'
+_PART = re.compile(r"self(\.\w+)+\.(?:forward|generate)")
 _TEST = "is False for a model that Accelerate shards by FSDP2: test for FSDPModule, too"
 _GONE = "raises AttributeError on a model that Accelerate shards by FSDP2: {}"
 # What FSDP1's class has and `FSDPModule` has not.
@@ -64,6 +76,7 @@ def find(context: Context) -> Iterator[Found]:
     sharded.models = prepared_of(context.program)
     yield from _prepared(sharded)
     yield from _asked(sharded)
+    yield from _called(sharded)
     yield from _norms(sharded)
     yield from _tested(sharded)
     from fsdp_migrate.codemods.registry import CODEMODS, asked  # which ask this module
@@ -78,11 +91,14 @@ def _is_concerned(context: Context) -> bool:
     """Whether Accelerate shards what a file trains: not for a test that sets nothing, for inference, in Accelerate itself."""
     program, file, reach = context.program, context.file, reach_of(context.program)
     sets = re.search(_PYTHON, file.text)
-    if not (program.is_set or program.has(_PYTHON)) or is_accelerates(context):
+    is_accelerates_own = is_accelerates(context) and not reach.is_test(file.shown)
+    if not (program.is_set or program.has(_PYTHON)) or is_accelerates_own:
         return False
+    if _SECOND.search(file.text) or (reach.is_test(file.shown) and "fsdp_version" in file.text):
+        return False  # it is written for FSDP2, or tests each version
     if sets or reach.is_test(file.shown) or not prepared_of(program).shards(file):
         return bool(sets)
-    trains = "optim" in file.text or "backward(" in file.text
+    trains = any(word in file.text for word in ("optim", "backward(", ".train("))
     return trains or not reach.is_start(str(file.path))
 
 
@@ -115,7 +131,7 @@ def _asked(context: Context) -> Iterator[Found]:
             is_read = isinstance(attribute.ctx, ast.Load) and not is_for_others(file, attribute)
             if is_read and context.can_be_model(attribute.value):
                 yield Found(rule, attribute, Action.MANUAL, _GONE.format(way))
-    for call in file.calls.get("state_dict", ()):
+    for call in (*file.calls.get("state_dict", ()), *_saved(file)):
         owner = getattr(call.func, "value", None)
         if owner is None or not context.can_be_model(owner) or is_for_others(file, call):
             continue
@@ -123,6 +139,56 @@ def _asked(context: Context) -> Iterator[Found]:
         items = (context.source(item.context_expr) for each in withs for item in each.items)
         if not any("state_dict_type" in each or "summon_full" in each for each in items):
             yield Found(MODEL, call, Action.MANUAL, _STATES)
+
+
+def _saved(file: File) -> Iterator[ast.Call]:
+    """The calls of `named_parameters` from which comes what a function with `save` in its name is given."""
+    for call in file.calls.get("named_parameters", ()):
+        target = getattr(file.statement(call), "targets", [None])[0]
+        for read in file.reads(target) if isinstance(target, ast.Name) else ():
+            around = (each for each in file.ancestors(read) if isinstance(each, ast.Call))
+            if any("save" in last_name(each.func).lower() for each in around):
+                yield call
+                break
+
+
+def _called(context: Context) -> Iterator[Found]:
+    """Counts by transformers, and calls that need the root's parameters, which FSDP2 frees behind a forward, too."""
+    file = context.file
+    for name, message in _BY_TRANSFORMERS.items():
+        for call in file.calls.get(name, ()):
+            owner = call.args[0] if call.args else getattr(call.func, "value", None)
+            if owner is not None and context.can_be_model(owner) and not is_for_others(file, call):
+                yield Found(MODEL, call, Action.MANUAL, message)
+    for flush in (each.value for each in file.of(ast.Expr)):
+        if isinstance(flush, ast.Call) and context.can_be_model(flush.func):
+            yield Found(MODEL, flush, Action.MANUAL, _FLUSH)
+    for name in _own_methods(context) & file.calls.keys():
+        for call in file.calls[name]:
+            owner = getattr(call.func, "value", None)
+            if owner is not None and context.can_be_model(owner):
+                yield Found(MODEL, call, Action.MANUAL, _BESIDE.format(name))
+
+
+def _own_methods(context: Context) -> set[str]:
+    """The methods of modules that a file imports, other than forward, that call a part of the module, maybe by another."""
+    program, reach = context.program, reach_of(context.program)
+    paths = reach.below(str(context.file.path))
+    files = [program.load(path) for path in paths if "def forward(" in reach.text(path)]
+    methods: dict[str, set[str]] = {}  # with what they call of themselves
+    for file in filter(None, files):
+        for cls in file.of(ast.ClassDef):
+            own = [each for each in cls.body if isinstance(each, ast.FunctionDef)]
+            for each in own if is_module(program, Definition(file, cls)) else ():
+                called = (n.func for n in ast.walk(each) if isinstance(n, ast.Call))
+                of_self = {
+                    ast.unparse(n) for n in called if getattr(root_of(n), "id", "") == "self"
+                }
+                methods.setdefault(each.name, set()).update(of_self)
+    found = {name for name, called in methods.items() if any(map(_PART.fullmatch, called))}
+    while more := {n for n, by in methods.items() if {f"self.{m}" for m in found} & by} - found:
+        found |= more
+    return found - {"forward", "__init__"}
 
 
 def _norms(context: Context) -> Iterator[Found]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from bisect import bisect
 from collections.abc import Iterator
 
@@ -15,13 +16,20 @@ from fsdp_migrate.codemods.libraries.rules import (
     LIGHTNING,
     PLUGIN,
     TRANSFORMERS,
+    VERL,
 )
 from fsdp_migrate.codemods.rule import Found
 from fsdp_migrate.configuration.edits import edits_of
-from fsdp_migrate.configuration.launching import UNSURE, said_of
+from fsdp_migrate.configuration.launching import LEFT_OUT, OF_VERL, UNSURE, said_of
 from fsdp_migrate.configuration.reading import from_call, from_python
 from fsdp_migrate.configuration.sections import Section, flat_section, is_first, section_of
-from fsdp_migrate.configuration.table import STRATEGY, STRATEGY_OF_LIGHTNING, CPUOffload, options_of
+from fsdp_migrate.configuration.table import (
+    REMOVED,
+    STRATEGY,
+    STRATEGY_OF_LIGHTNING,
+    CPUOffload,
+    options_of,
+)
 from fsdp_migrate.configuration.translate import translate
 from fsdp_migrate.configuration.tree import (
     UNKNOWN,
@@ -33,7 +41,7 @@ from fsdp_migrate.configuration.tree import (
     Value,
     mappings,
 )
-from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.findings import Action
 
@@ -42,42 +50,63 @@ RULES = rules.RULES
 _ENUMS = frozenset({"BackwardPrefetch", "FSDPOption", "ShardingStrategy", "StateDictType"})
 _FROM_ENVIRONMENT = "is FSDP1 unless FSDP_VERSION is 2 in the environment: pass fsdp_version=2"
 _SWITCH = "ACCELERATE_USE_FSDP"
+_STRATEGY = re.compile(
+    r"\b(?P<name>\w*(?:strategy|STRATEGY))[\"']?\s*(?P<sign>==|=|:(?:[ \w\[\]|]+=)?)\s*[\"']?fsdp\b(?![\w.])"
+)
+_UNEQUAL = "is False for verl's fsdp2, which shards as well: test for both"
+# What a test calls that trains, or starts what does.
+_STARTS = re.compile(
+    r"(?:\b|_)(?:backward|execute|fit|init_process_group|launch|(?<!pytest\.)main|prepare|run|spawn|step|train)\w*\("
+    r"|\bsubprocess\.|(?:Trainer|Worker)\w*\("
+)
 _LIGHTNING = ("lightning.", "lightning_fabric.", "pytorch_lightning.")
 
 
 def find(context: Context) -> Iterator[Found]:
     """Calls and dictionaries that set FSDP1 for another library."""
-    text = context.file.text
-    imported = "lightning" in text or "FullyShardedDataParallelPlugin" in text
+    file = context.file
+    imported = "lightning" in file.text or "FullyShardedDataParallelPlugin" in file.text
     reader = _Reader(context)
-    for call in context.file.of(ast.Call):
+    for call in file.of(ast.Call):
         if imported or any(str(keyword.arg).startswith("fsdp") for keyword in call.keywords):
             yield from reader.call(call)
-    for field in context.file.of(ast.AnnAssign):  # of a dataclass that extends TrainingArguments
+    for field in file.of(ast.AnnAssign):  # of a dataclass that extends TrainingArguments
         if isinstance(field.target, ast.Name) and field.target.id == "fsdp":
             given = field.value
             default = keyword(given, "default") if isinstance(given, ast.Call) else given
             if isinstance(default, ast.Constant) and options_of(default.value):
                 message = f"is FSDP1 by default: True there, and in fsdp_config: {STRATEGY}"
                 yield Found(TRANSFORMERS, field, Action.MANUAL, message)
-    yield from _of_environment(context)
-    for literal in context.file.of(ast.Dict):
+    if not is_accelerates(context):
+        yield from _of_plugin(file)
+        yield from _of_environment(context)
+    yield from reader.strategies()
+    for literal in file.of(ast.Dict):
         keys = (key.value for key in literal.keys if isinstance(key, ast.Constant))
         if any(str(key).startswith("fsdp") for key in keys):
             yield from reader.section(literal)
 
 
+def _of_plugin(file: File) -> Iterator[Found]:
+    """Fields of a plugin that a program sets itself, and version 2 has no use for."""
+    for field in (field for name in REMOVED for field in file.attributes.get(name, ())):
+        if isinstance(field.ctx, ast.Store) and last_name(field.value).endswith("fsdp_plugin"):
+            yield Found(PLUGIN, field, Action.MANUAL, f"{LEFT_OUT}{REMOVED[field.attr]}")
+
+
 def _of_environment(context: Context) -> Iterator[Found]:
     """Variables of Accelerate's that a program sets, for itself or what it starts."""
     file = context.file
-    if _SWITCH not in file.text or "FSDP_VERSION" in file.text:
-        return  # without the switch nothing reads the others; with a version the program knows both
-    if reach_of(context.program).is_test(file.shown) or is_accelerates(context):
+    if _SWITCH not in file.text:
+        return  # nothing reads the others
+    if reach_of(context.program).is_test(file.shown):
         return
     for place, name, value in _variables(file):
         if isinstance(name, ast.Constant) and isinstance(name.value, str):
             given = str(value.value) if isinstance(value, ast.Constant) else UNSURE
-            if said := said_of(name.value, given):
+            said = said_of(name.value, given)
+            # With a version the program knows both: what is left out for version 2 has no meaning there.
+            if said and ("FSDP_VERSION" not in file.text or said.startswith(LEFT_OUT)):
                 yield Found(FLAGS, place, Action.MANUAL, said)
 
 
@@ -98,6 +127,17 @@ def _variables(file: File) -> Iterator[tuple[ast.AST, ast.expr, ast.expr]]:
         yield from ((key, key, value) for key, value in pairs if key is not None)
     for call in (*file.calls.get("update", ()), *file.calls.get("dict", ())):
         yield from ((each, ast.Constant(each.arg), each.value) for each in call.keywords)
+
+
+def _only_reads(context: Context, node: ast.AST) -> bool:
+    """Whether a test checks how settings are read, and trains nothing: the old ones are what it is about."""
+    file = context.file
+    if not reach_of(context.program).is_test(file.shown):
+        return False
+    at = getattr(node, "lineno", 0)
+    inside = (f for f in file.of(ast.FunctionDef) if f.lineno <= at <= (f.end_lineno or at))
+    test = next((each for each in inside if each.name.startswith("test")), None)
+    return _STARTS.search(file.source(test) if test else file.text) is None
 
 
 def _is_sharded(path: str, strategy: ast.keyword | None) -> bool:
@@ -122,6 +162,8 @@ class _Reader:
 
     def call(self, call: ast.Call) -> Iterator[Found]:
         """Findings about the arguments of a call."""
+        if _only_reads(self.context, call):
+            return
         given = {keyword.arg: keyword for keyword in call.keywords}
         path = next(iter(self.context.dotted(call.func)), "")
         if path.startswith("accelerate.") and path.endswith(".FullyShardedDataParallelPlugin"):
@@ -145,7 +187,7 @@ class _Reader:
 
     def section(self, node: ast.Call | ast.Dict) -> Iterator[Found]:
         """Findings about a section, each once: calls first, then the remaining dictionaries."""
-        if self.file.span(node) in self._seen:
+        if self.file.span(node) in self._seen or _only_reads(self.context, node):
             return
         if isinstance(node, ast.Call):
             home: Value = from_call(self.file, node, self.resolve)
@@ -177,6 +219,20 @@ class _Reader:
                 edits=(lambda: edits_of(self.file.text, changes)) if first else None,
                 removed=removed if first else (),
             )
+
+    def strategies(self) -> Iterator[Found]:
+        """What selects FSDP1 in verl, in code or in text such as YAML, and tests for a strategy that know no other."""
+        text = self.file.text
+        knows_both = "fsdp2" in text or "fully_shard" in text
+        for found in _STRATEGY.finditer(text) if OF_VERL.search(text) else ():
+            place, line = self.at(found.span()), text[: found.start()].rpartition("\n")[2]
+            if "#" in line or "def " in line or _only_reads(self.context, place):
+                continue
+            if found["sign"] != "==":
+                said = f"selects FSDP1 in verl: write {found['name']} fsdp2"
+                yield Found(VERL, place, Action.MANUAL, said)
+            elif not knows_both:
+                yield Found(VERL, place, Action.MANUAL, _UNEQUAL)
 
     def resolve(self, node: ast.expr) -> Data | ast.expr:
         """What an expression that is no literal says: the name of a member, FSDP1's offloading, a literal elsewhere."""

@@ -58,7 +58,12 @@ def _tells_both_apart(context: Context) -> bool:
     """Whether the program tests for FSDP2's class as well: its branches for FSDP1 and FSDP2 stay two."""
     program, known = context.program, context.program.kept.setdefault("classes", {})
     if not known:
-        known["both"] = any(_tests_of_fsdp2(Context(file, program)) for file in program.files)
+        texts = ((path, program.data(path)) for path in program.paths)
+        asking = [
+            program.load(p) for p, text in texts if b"isinstance(" in text and b"FSDP" in text
+        ]
+        files = dict.fromkeys([*program.files, *filter(None, asking)])  # which may be but a part
+        known["both"] = any(_tests_of_fsdp2(Context(file, program)) for file in files)
     return bool(known["both"])
 
 

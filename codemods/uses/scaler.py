@@ -10,12 +10,14 @@ from fsdp_migrate.codemods.context import Context, has_torch
 from fsdp_migrate.codemods.rule import Found, Import, Rule
 from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.models import Models
+from fsdp_migrate.facts.reached import is_for_others
 from fsdp_migrate.findings import Action
 
 RULE = Rule("FSDP351", "sharded-grad-scaler", "ShardedGradScaler becomes torch.amp.GradScaler")
 RULES = (RULE,)
 
 _NAME = "ShardedGradScaler"
+_ALONE = "now skips a step on all ranks together: under FSDP1 each rank looked for infinities in its own shards alone"
 _SAME = {"device", "init_scale", "backoff_factor", "growth_factor", "growth_interval", "enabled"}
 _OPTIMIZER = re.compile(r"[Oo]ptim|Ada[dgm]|SGD|Lion|RMSprop")
 _IGNORED = re.compile(r"ignored_(?!\w+\s*=\s*None\b)")
@@ -26,7 +28,7 @@ _HALF = re.compile(
 
 
 def find(context: Context) -> Iterator[Found]:
-    """The calls of `ShardedGradScaler`."""
+    """The calls of `ShardedGradScaler`, and of torch's where a program has no other."""
     references = [node for node, name in context.references.items() if name == _NAME]
     calls = {
         node: parent
@@ -41,6 +43,14 @@ def find(context: Context) -> Iterator[Found]:
             yield Found(RULE, reference, Action.RUNTIME, message, _NAME)
         else:
             yield _plain(context, reference, call)
+    # What this tool has moved has torch's in the place of the other.
+    is_alone = context.models.shards(context.file) and not context.program.has(
+        f"{_NAME}|fsdp_migrate"
+    )
+    for scaler in context.file.calls.get("GradScaler", ()) if is_alone else ():
+        of_torch = any(path.startswith("torch.") for path in context.dotted(scaler.func))
+        if of_torch and not is_for_others(context.file, scaler):
+            yield Found(RULE, scaler, Action.MANUAL, _ALONE)
 
 
 def _plain(context: Context, reference: ast.expr, call: ast.Call) -> Found:

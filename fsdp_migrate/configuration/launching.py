@@ -26,6 +26,7 @@ _STRATEGY = re.compile(r"=[\"']?(?:\$\{\w+:-[\"']?)?[fF][sS][dD][pP]\b(?![\w.])"
 _NAME = re.compile(r"[\w.]+$")
 # A value that only a run knows, as `$1` is in a script.
 UNSURE = "$"
+LEFT_OUT = "leave it out: "
 # What a program's own flags stand behind, in the last of several commands of a line.
 _SEPARATOR = re.compile(r"&&|[;|]")
 _SCRIPT = re.compile(r"[\w}]\.py\b|(?:^|\s)(?:-m|--module)[ \t]+(?!accelerate)\w")
@@ -126,7 +127,7 @@ def _said(name: str, value: str, *, is_flag: bool) -> str:
     if name in table.MOVED and is_flag:
         return f"goes into fsdp_config as {name}: TrainingArguments has no such flag any more"
     if name in table.REMOVED:
-        return f"leave it out: {table.REMOVED[name]}"
+        return f"{LEFT_OUT}{table.REMOVED[name]}"
     if name == "use_fsdp":
         kept = _setting(is_flag, "state_dict_type", "FULL_STATE_DICT")
         said = f"FSDP1 by default: add {version}, and {kept} if no type is set"

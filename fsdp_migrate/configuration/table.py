@@ -6,6 +6,7 @@ Read from accelerate 1.15 (`utils/dataclasses.py`, `commands/launch.py`, `utils/
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from fsdp_migrate.configuration.tree import Data
@@ -41,6 +42,11 @@ RECIPE = frozenset(
 # What only another framework's `fsdp_config` has: verl's.
 FOREIGN = frozenset({"_target_", "fsdp_size", "optimizer_offload", "param_offload", "wrap_policy"})
 
+# Names of bitsandbytes' optimizers; `adamw_torch_8bit` is torchao's.
+OF_BITSANDBYTES = re.compile(r"paged_\w+|(?!\w*torch)\w+_(?:8bit|bnb_8bit)")
+PLAIN_ONLY = (
+    "fails under FSDP2: bitsandbytes' kernels take no DTensors; adamw_torch_8bit and adamw_torch do"
+)
 LOCAL = (
     "LOCAL_STATE_DICT has no FSDP2 form: write SHARDED_STATE_DICT or FULL_STATE_DICT, and run again"
 )

@@ -78,6 +78,9 @@ class _Translation:
             self.objects()
         if self.section.settings is not self.home:
             self.switch()
+        optimizer = self.home.key("optimizer") or self.home.key("optim")
+        if optimizer is not None and table.OF_BITSANDBYTES.fullmatch(str(optimizer.data)):
+            self.said.append(Said(optimizer, table.PLAIN_ONLY))
         self.add()
         return self.said
 

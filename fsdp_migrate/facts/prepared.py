@@ -7,16 +7,20 @@ import re
 from collections.abc import Iterator
 from functools import cached_property
 
-from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.facts.file import File, last_name, values_given
 from fsdp_migrate.facts.models import Models, is_module
 from fsdp_migrate.facts.program import Definition, External, Program
 from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.facts.scopes import Assigned, Parameter
 from fsdp_migrate.facts.values import element, reaching
 
-_USES = re.compile(r"\bAccelerator\b|accelerator\.|Trainer\)\s*:|\btransformers\.Trainer\b")
+_USES = re.compile(
+    r"\bAccelerator\b|accelerator\.|Trainer\)\s*:|\btransformers\.Trainer\b|\bTrainer\("
+)
 # Methods of an accelerator that are given a model which it has prepared.
 _TAKING = ("accumulate", "clip_grad_norm_", "get_state_dict", "no_sync", "unwrap_model")
+# These give the model itself, which Accelerate shards in place.
+_UNWRAPPING = ("extract_model_from_parallel", "unwrap_model")
 _TRAINING = ("compute_loss", "training_step", "prediction_step")
 # An argument of `prepare` by its name, where the program does not show what it is.
 _OPTIMIZER = re.compile(r"optim|(^|_)opt($|_|s$)")
@@ -110,6 +114,8 @@ class Prepared(Models):
     def _made_by(self, call: ast.Call, file: File, path: tuple[int, ...] = ()) -> bool | None:
         if path and self.is_prepare(call, file):
             return self._is_a_model(call, path[0], file)
+        if last_name(call.func) in _UNWRAPPING and call.args:
+            return self.sharded(call.args[0], file)
         return super()._made_by(call, file, path)
 
     def _named(self, name: ast.Name, file: File) -> bool | None:
@@ -121,7 +127,22 @@ class Prepared(Models):
         if is_parameter and function is not None and name.id == "model":
             if function.name in _TRAINING and self._is_trainer(file.enclosing_class(name), file):
                 return True
-        return (is_parameter and name.id in given) or super()._named(name, file)
+        is_given = is_parameter and name.id in given
+        return is_given or self._is_trained(name, file) or super()._named(name, file)
+
+    def _is_trained(self, name: ast.Name, file: File) -> bool:
+        """Whether a Trainer that was given a model has trained it above: `Trainer(model=model).train()`."""
+        for call in file.calls.get("train", ()):
+            owner = getattr(call.func, "value", None)
+            if owner is None or call.lineno >= name.lineno:
+                continue
+            if file.function(call) is file.function(name) and self._is_trainers(owner, file):
+                made = file.variable(owner)
+                for each in made.assigned if made else ():
+                    values = values_given(each.value) if isinstance(each.value, ast.Call) else ()
+                    if any(getattr(value, "id", "") == name.id for value in values):
+                        return True
+        return False
 
     def _kept(self, attribute: ast.Attribute, file: File) -> bool | None:
         own = getattr(attribute.value, "id", "") == "self"
@@ -143,7 +164,7 @@ class Prepared(Models):
                     given = call.args[0]
                     if isinstance(given, ast.Call):  # model.parameters()
                         given = getattr(given.func, "value", given)
-                    if self.kind(given, file) != "optimizer":
+                    if self.kind(given, file) not in ("optimizer", "other"):
                         yield given
 
     @cached_property

@@ -53,6 +53,13 @@ CELLS: list[dict[str, Any]] = [
         ],
     },
     {"cell_type": "code", "metadata": {}, "outputs": [], "source": []},
+    {
+        "cell_type": "code",
+        "execution_count": None,
+        "metadata": {},
+        "outputs": [],
+        "source": "%%writefile train.yaml\n# fsdp:\n#   enable_fsdp: True\nmodel: x",
+    },
 ]  # fmt: skip
 NOTEBOOK = {
     "cells": CELLS,
@@ -96,7 +103,7 @@ def test_cells_are_migrated_and_all_else_stays(real_cli: Cli, notebook: Path) ->
     assert model[-4:] == CELLS[3]["source"][-4:]
     for cell, old in zip(cells, CELLS, strict=True):
         assert {**cell, "source": 0} == {**old, "source": 0}
-    assert [cells[number] for number in (0, 2, 4)] == [CELLS[number] for number in (0, 2, 4)]
+    assert [cells[number] for number in (0, 2, 4, 5)] == [CELLS[number] for number in (0, 2, 4, 5)]
     layout = next(k for k in LAYOUTS.values() if json.dumps(NOTEBOOK, **k) + "\n" == before)
     document = {**NOTEBOOK, "cells": cells}
     assert after == json.dumps(document, **layout) + "\n", "the file's own layout"

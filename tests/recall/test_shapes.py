@@ -100,9 +100,16 @@ def test_a_rule_that_is_switched_off_is_missed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "file"), [("fsdp2_alone.py", "fsdp2_alone.py"), ("fsdp2_beside", "test_new.py")]
+    ("name", "file"),
+    [
+        ("fsdp2_alone.py", "fsdp2_alone.py"),
+        ("fsdp2_beside", "test_new.py"),
+        ("accelerate_settings", "reads.py"),
+    ],
 )
-def test_a_file_that_only_uses_fsdp2_is_not_rewritten(name: str, file: str, tmp_path: Path) -> None:
+def test_a_file_that_uses_fsdp2_or_reads_settings_is_not_rewritten(
+    name: str, file: str, tmp_path: Path
+) -> None:
     for form in ("auto", "bridge", "torch"):
         look(read(SHAPES / name), tmp_path, form)
         report = analyse(discover([tmp_path]), Options(form=form))

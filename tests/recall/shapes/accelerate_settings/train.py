@@ -5,6 +5,17 @@ from torch import nn
 accelerator = Accelerator()
 
 
+class Policy(nn.Module):
+    def forward(self, x):
+        return self.decoder(x)
+
+    def respond(self, x):
+        return self._sample(x)
+
+    def _sample(self, x):
+        return self.decoder.generate(x)
+
+
 class Trainer:
     def __init__(self, policy, reference, optimizer, loader):
         self.policy, self.reference, self.optimizer = accelerator.prepare(policy, reference, optimizer)  # FSDP808
@@ -29,6 +40,17 @@ class Trainer:
     @property
     def trained(self):
         return [p for p in self.policy.parameters() if p.requires_grad]
+
+    def warm_up(self, inputs):
+        self.policy(inputs)  # FSDP808
+        raw = accelerator.unwrap_model(self.policy)
+        return raw.respond(inputs)  # FSDP808
+
+    def sync(self, reference):
+        states = accelerator.unwrap_model(self.policy).state_dict()  # FSDP808
+        loader = accelerator.unwrap_model(self.loader).state_dict()
+        reference.load_state_dict(states)
+        return loader
 
     def save(self):
         torch.save(self.policy.state_dict(), "policy.pt")  # FSDP808
