@@ -28,6 +28,7 @@ class Behaviour:
             the code of a rule; empty where the results differ instead.
         in_place: why it does not hold for a model that is sharded in place, although it does on the
             bridge; empty where it does, or both cannot have it.
+        since: the release of torch since which FSDP1 does so itself; empty for every one that is supported.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Behaviour:
     cannot: str
     refusal: str
     in_place: str
+    since: str = ""
 
     @property
     def area(self) -> str:
@@ -50,12 +52,14 @@ class Behaviour:
 BEHAVIOURS: dict[str, Behaviour] = {}
 
 
-def holds(ranks: int = 2, tolerance: float = 0.0, in_place: str = "") -> Callable[[Run], Run]:
+def holds(
+    ranks: int = 2, tolerance: float = 0.0, in_place: str = "", since: str = ""
+) -> Callable[[Run], Run]:
     """Registers what both forms must do as FSDP1 does it: bit for bit, or within ``tolerance``.
 
-    ``in_place`` says why the bridge alone does.
+    ``in_place`` says why the bridge alone does, ``since`` which release of FSDP1 was the first that did.
     """
-    return lambda run: _register(run, ranks, tolerance, in_place=in_place)
+    return lambda run: _register(run, ranks, tolerance, in_place=in_place, since=since)
 
 
 def cannot(reason: str, refusal: str = "", ranks: int = 2) -> Callable[[Run], Run]:
@@ -70,9 +74,10 @@ def _register(
     reason: str = "",
     refusal: str = "",
     in_place: str = "",
+    since: str = "",
 ) -> Run:
     name = f"{run.__module__.rpartition('.')[2]}.{run.__name__}"
     if name in BEHAVIOURS or not run.__doc__:
         raise ValueError(f"{name} needs a name of its own and a docstring")
-    BEHAVIOURS[name] = Behaviour(name, run, ranks, tolerance, reason, refusal, in_place)
+    BEHAVIOURS[name] = Behaviour(name, run, ranks, tolerance, reason, refusal, in_place, since)
     return run

@@ -61,7 +61,7 @@ def a_parameter_that_stays_gathered(api: Any) -> Any:
     return error(loss.backward)
 
 
-@holds()
+@holds(since="2.11")
 def a_whole_parameter(api: Any) -> Any:
     """With NO_SHARD a whole parameter takes the place of another one, before and after steps."""
     model = in_blocks(api, sharding_strategy=api.ShardingStrategy.NO_SHARD)
