@@ -32,7 +32,7 @@ CODEMODS: dict[str, tuple[str, ...]] = {
     "uses.scaler": ("ShardedGradScaler",),
     "left.private_names": ("fsdp._", " _", "(_", ",_", "\t_", "FlatParam", "fully_sharded_data_"),
     "left.wrapper_internals": ("._", ".params", "_flat_param", ".flat_param", "shard"),
-    "left.dynamic_names": ('"torch.', "'torch.", '"fsdp_migrate.', "'fsdp_migrate."),
+    "left.dynamic_names": ("patch(", '"torch.', "'torch.", '"fsdp_migrate.', "'fsdp_migrate."),
     "left.module_names": ("__name__",),
     "left.hooks": ("register_", "_apply_optimizer_in_backward"),
     "left.dtensors": (
@@ -42,6 +42,16 @@ CODEMODS: dict[str, tuple[str, ...]] = {
     "left.optimizer_files": ("state_dict",),
     "left.clip_local_norm": ("clip_grad_norm_",),
     "left.norms_over_ranks": ("all_reduce",),
+    "left.collectives": ("reduce", "broadcast", "gather", "scatter"),
+    "left.no_wrapper": (
+        "isinstance",
+        "children",
+        "forward",
+        "__call__",
+        "_fsdp_wrapped_module",
+        "_flat_param",
+    ),
+    "left.after_sharding": ("deepcopy", "convert_sync_batchnorm", "reset_parameters", "init"),
     "left.parameters": _OF_PARAMETERS,
     "libraries.settings": (
         "fsdp=",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.left.measured import is_torchs
 from fsdp_migrate.codemods.left.private_names import is_copy
-from fsdp_migrate.codemods.left.taken import is_sharded, taken
+from fsdp_migrate.codemods.left.taken import is_known_as_whole, is_sharded, taken
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.findings import Action
@@ -34,7 +34,8 @@ def find(context: Context) -> Iterator[Found]:
     for call in context.file.calls.get("isinstance", ()):
         names = [n for n in ast.walk(call) if isinstance(n, ast.Name | ast.Attribute)]
         about = any(last_name(n) == "ShardedTensor" and is_torchs(context, n) for n in names)
-        if about and not is_copy(context.file) and context.models.shards():
+        known = is_copy(context.file) or is_known_as_whole(context, call)
+        if about and not known and context.models.shards():
             yield Found(SHARDED_TENSOR, call, Action.MANUAL, _NO_LONGER)
     named = ((name, call) for name, calls in context.file.calls.items() for call in calls)
     for name, call in named:

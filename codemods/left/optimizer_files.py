@@ -6,10 +6,11 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.left.taken import taken
+from fsdp_migrate.codemods.left.taken import is_known_as_whole, taken
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.names import OPTIMIZER_STATES
+from fsdp_migrate.facts.scopes import Parameter
 from fsdp_migrate.findings import Action
 
 RULE = Rule(
@@ -32,18 +33,51 @@ _CONVERTED = (*OPTIMIZER_STATES, "get_optimizer_state_dict", "set_optimizer_stat
 
 
 def find(context: Context) -> Iterator[Found]:
-    """`torch.save(optimizer.state_dict())` and `optimizer.load_state_dict(torch.load(...))`."""
-    ways = (("state_dict", "torch.save", _SAVED), ("load_state_dict", "torch.load", _LOADED))
-    for name, function, message in ways if context.models.shards(context.file) else ():
+    """`optimizer.state_dict()` where it is saved or used, and `optimizer.load_state_dict(...)`."""
+    ways = (("state_dict", _SAVED), ("load_state_dict", _LOADED))
+    for name, message in ways if context.models.shards(context.file) else ():
         for attribute in context.file.attributes.get(name, ()):
             call = context.file.parents[attribute]
             called = isinstance(call, ast.Call) and call.func is attribute
-            if called and _is_optimizer(context, attribute.value):
+            if (
+                called
+                and _is_optimizer(context, attribute.value)
+                and not is_known_as_whole(context, call)
+            ):
                 around = context.file.function(call) or context.file.tree
                 used = [n for n in ast.walk(around) if isinstance(n, ast.Call)]
-                is_converted = any(last_name(each.func) in _CONVERTED for each in used)
-                if not is_converted and any(function in context.dotted(n.func) for n in used):
-                    yield Found(RULE, attribute, Action.MANUAL, message)
+                if not any(last_name(each.func) in _CONVERTED for each in used):
+                    saved = [*_saved(context, call)] if name == "state_dict" else []
+                    at = [attribute] if _leaves(context, call, used) else []
+                    for node in (*at, *saved):
+                        yield Found(RULE, node, Action.MANUAL, message)
+
+
+def _leaves(context: Context, call: ast.Call, used: list[ast.Call]) -> bool:
+    """Whether states leave a function as a whole, or come from outside: not if it hands a call on, or loads its own states."""
+    file, function = context.file, context.file.function(call)
+    if any(context.dotted(each.func) & {"torch.save", "torch.load"} for each in used):
+        return True
+    around = file.parents[call]
+    if not call.args:
+        back = any(last_name(each.func) == "load_state_dict" for each in used)
+        return not (back or isinstance(around, ast.Return | ast.Subscript | ast.Attribute))
+    named = file.bindings(call.args[0])
+    handed_on = any(isinstance(each, Parameter) for each in named)
+    return not (handed_on and function is not None and "state_dict" in function.name)
+
+
+def _saved(context: Context, states: ast.expr) -> Iterator[ast.Call]:
+    """The calls that save a name for states, or send it to other ranks."""
+    file, assign = context.file, context.file.statement(states)
+    target = assign.targets[0] if isinstance(assign, ast.Assign) else None
+    for read in file.reads(target) if isinstance(target, ast.Name) else ():
+        call = file.parents[read]
+        if isinstance(call, ast.Call) and read in call.args and read.lineno > states.lineno:
+            if last_name(call.func).endswith("_object") or "torch.save" in context.dotted(
+                call.func
+            ):
+                yield call
 
 
 def _is_optimizer(context: Context, owner: ast.expr) -> bool:
