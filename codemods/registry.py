@@ -43,15 +43,16 @@ CODEMODS: dict[str, tuple[str, ...]] = {
     "left.clip_local_norm": ("clip_grad_norm_",),
     "left.norms_over_ranks": ("all_reduce",),
     "left.collectives": ("reduce", "broadcast", "gather", "scatter"),
-    "left.no_wrapper": (
+    "left.in_place": (
         "isinstance",
-        "children",
-        "forward",
-        "__call__",
-        "_fsdp_wrapped_module",
+        ".module.",
+        "_fsdp_w",
         "_flat_param",
+        "deepcopy",
+        "convert_sync",
+        "_parameters",
+        "init",
     ),
-    "left.after_sharding": ("deepcopy", "convert_sync_batchnorm", "reset_parameters", "init"),
     "left.parameters": _OF_PARAMETERS,
     "libraries.settings": (
         "fsdp=",

@@ -12,7 +12,6 @@ from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Program
-from fsdp_migrate.facts.scopes import Assigned
 from fsdp_migrate.findings import Action
 
 RULE = Rule(
@@ -139,15 +138,10 @@ def _asks_for_the_kind(context: Context, test: ast.expr) -> bool:
 
     The class of a compiled model is another one, whatever it holds.
     """
-    words = ast.unparse(test).lower()
-    tested = test.args[0] if isinstance(test, ast.Call) and test.args else test
-    compiled = isinstance(test, ast.Call) and any(
-        isinstance(each, Assigned)
-        and isinstance(each.value, ast.Call)
-        and "torch.compile" in context.dotted(each.value.func)
-        for each in context.file.bindings(tested)
-    )
-    return not compiled and any(word in words for word in _KINDS)
+    words = ast.unparse(test)
+    tested = words.partition("isinstance(")[2].partition(",")[0]
+    is_compiled = tested and f"{tested} = torch.compile(" in context.file.text
+    return not is_compiled and any(word in words.lower() for word in _KINDS)
 
 
 def _clips(context: Context, node: ast.AST) -> bool:

@@ -11,7 +11,6 @@ from fsdp_migrate.codemods.left.taken import is_known_as_whole, taken
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import File, last_name, values_given
 from fsdp_migrate.facts.parameters import PARTS, loop_of
-from fsdp_migrate.facts.scopes import Assigned, Parameter
 from fsdp_migrate.findings import Action
 
 RULE = Rule(
@@ -19,7 +18,7 @@ RULE = Rule(
 )
 RULES = (RULE,)
 
-_WORDS = ("reduce", "broadcast", "gather", "scatter", "send")
+_WORDS = ("all_gather", "broadcast", "reduce")
 _REFUSED = "raises for a DTensor, and this comes from sharded parameters: give it local_shard(p) of the runtime, or what is"
 _REFUSED += " computed of that"
 _SERVED = "is given what local_shard(p) gives, plain tensors as under FSDP1"
@@ -31,35 +30,20 @@ _ENDING |= {"full_tensor", "numel", "numpy", "size", "str", "tolist", "to_local"
 
 
 def find(context: Context) -> Iterator[Found]:
-    """The calls of c10d, and of the program's functions that hand on to it, with what comes from sharded parameters."""
+    """The calls of c10d, and of functions of such names that hand on to it, with what comes from sharded parameters."""
     if not context.models.shards(context.file):
         return
     for name, calls in context.file.calls.items():
         for call in calls if any(word in name for word in _WORDS) else ():
             given = values_given(call)[:1]
-            if "object" in name or not given or not _reduces(context, call):
+            of_others = any(not p.startswith("torch.dist") for p in context.dotted(call.func))
+            if "object" in name or not given or of_others:
                 continue
             sources = list(_Sources(context).of(given[0], context.file))
             if sources and not is_known_as_whole(context, call):
                 local = all(of is context.file and is_local_now(context, n) for n, of in sources)
                 action, message = (Action.RUNTIME, _SERVED) if local else (Action.MANUAL, _REFUSED)
                 yield Found(RULE, call, action, message, f"{name}(...)")
-
-
-def _reduces(context: Context, call: ast.Call) -> bool:
-    """Whether a call is one of c10d, or of a function of the program that calls one."""
-    if any(path.startswith("torch.distributed.") for path in context.dotted(call.func)):
-        return True
-    made = context.program.definition(call.func, context.file)
-    return made is not None and any(
-        made.file.function(each) is made.node
-        and any(
-            p.startswith("torch.distributed.") for p in context.program.dotted(each.func, made.file)
-        )
-        for name, calls in made.file.calls.items()
-        if any(word in name for word in _WORDS)
-        for each in calls
-    )
 
 
 class _Sources:
@@ -113,12 +97,7 @@ class _Sources:
         loop = loop_of(file, name)
         if loop is not None:
             yield loop[1], file
-        for binding in file.bindings(name):
-            if isinstance(binding, Assigned):
-                yield binding.value, file
-            elif isinstance(binding, Parameter) and not isinstance(binding.function, ast.Lambda):
-                for other, value in self.models.arguments(binding.function, binding, file):
-                    yield value, other
+        yield from self.taken.values(name, file)
         yield from ((value, file) for value in _added(name, file))
 
 

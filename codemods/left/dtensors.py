@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.left.measured import is_torchs
 from fsdp_migrate.codemods.left.private_names import is_copy
-from fsdp_migrate.codemods.left.taken import is_known_as_whole, is_sharded, taken
+from fsdp_migrate.codemods.left.taken import is_sharded, taken
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.findings import Action
@@ -26,6 +27,7 @@ _DRAWN |= {"rand_like", "randint_like", "randn_like"}
 _OTHERS = "draws other numbers for a DTensor, on CUDA by one generator for all ranks: draw for p.to_local()"
 
 
+_FOR_DTENSORS = re.compile(r"isinstance\([^()]*\bDTensor")
 _NO_LONGER = "is never true: FSDP1's sharded state dicts held ShardedTensors, FSDP2's hold DTensors"
 
 
@@ -34,7 +36,8 @@ def find(context: Context) -> Iterator[Found]:
     for call in context.file.calls.get("isinstance", ()):
         names = [n for n in ast.walk(call) if isinstance(n, ast.Name | ast.Attribute)]
         about = any(last_name(n) == "ShardedTensor" and is_torchs(context, n) for n in names)
-        known = is_copy(context.file) or is_known_as_whole(context, call)
+        around = context.source(context.file.function(call) or context.file.tree)
+        known = is_copy(context.file) or _FOR_DTENSORS.search(around)
         if about and not known and context.models.shards():
             yield Found(SHARDED_TENSOR, call, Action.MANUAL, _NO_LONGER)
     named = ((name, call) for name, calls in context.file.calls.items() for call in calls)

@@ -7,6 +7,7 @@ import ast
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.parameters import Taken
+from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.facts.reached import is_for_others
 
 # Code for DTensors, and for what another engine shards.
@@ -48,7 +49,12 @@ def _is_for_other_models(context: Context, node: ast.AST) -> bool:
     method, cls = context.file.function(node), context.file.enclosing_class(node)
     if cls is None:
         return False
-    made = context.models.calls.get(cls.name, ())
+    reach = reach_of(context.program)
+    made = [
+        (file, call)
+        for file, call in context.models.calls.get(cls.name, ())
+        if not reach.is_test(str(file.path))
+    ]
     if made and all(is_for_others(file, call) for file, call in made):
         return True
     return method is not None and any(

@@ -107,7 +107,7 @@ class Taken:
                 return either(self.several(each, file) for each in others)
         if is_unbound(name, file):
             return False
-        return either(self.one(value, other) for value, other in self._values(name, file))
+        return either(self.one(value, other) for value, other in self.values(name, file))
 
     def _are_several(self, iterable: ast.expr, path: Path, file: File) -> bool | None:
         if isinstance(iterable, ast.Call):
@@ -136,7 +136,7 @@ class Taken:
                 return (
                     None if inside is None else self.several(loop[1], file, (*inside, EACH, *path))
                 )
-            values, appended = self._values(iterable, file), self._appended(iterable, file)
+            values, appended = self.values(iterable, file), self._appended(iterable, file)
             return either(
                 (
                     *(self.several(value, other, path) for value, other in values),
@@ -230,7 +230,7 @@ class Taken:
         """The same of what an optimizer was made with."""
         values = [(optimizer, file)]
         if isinstance(optimizer, ast.Name):
-            values = [*self._values(optimizer, file)]
+            values = [*self.values(optimizer, file)]
         elif isinstance(optimizer, ast.Attribute):
             values = [(value, file) for value in self._stored(optimizer, file)]
         return either(
@@ -238,7 +238,7 @@ class Taken:
             for value, of in values
         )
 
-    def _values(self, name: ast.Name, file: File) -> Iterator[tuple[ast.expr, File]]:
+    def values(self, name: ast.Name, file: File) -> Iterator[tuple[ast.expr, File]]:
         """What a name can be bound to: by assignments, and by the calls of the function that it is a parameter of."""
         bindings = file.bindings(name)
         assigned = [b for b in bindings if isinstance(b, Assigned) and not b.path]

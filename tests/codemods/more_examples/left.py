@@ -416,16 +416,6 @@ inner = model._fsdp_wrapped_module if hasattr(model, "_fsdp_wrapped_module") els
 """,
         ),
         bridged(
-            "where hasattr asks first",
-            """\
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-
-model = FSDP(model)
-if hasattr(model, "_exec_order_data"):
-    model._exec_order_data._forward_prefetch_limit = 2
-""",
-        ),
-        bridged(
             "a handle of something else",
             """\
 from torch.distributed.fsdp import ShardingStrategy
