@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
@@ -18,7 +19,9 @@ RULE = Rule(
 )
 RULES = (RULE,)
 
-_WORDS = ("all_gather", "broadcast", "reduce")
+_C10D = re.compile(r"torch\.distributed\.(?:all_|i)?(?:broadcast|gather|reduce|scatter|send)\w*")
+# Functions of the program that hand on to c10d, by their names.
+_HANDING_ON = re.compile(r"all_(?:gather|reduce)\w*|(?:broadcast|reduce)_tensors?")
 _REFUSED = "raises for a DTensor, and this comes from sharded parameters: give it local_shard(p) of the runtime, or what is"
 _REFUSED += " computed of that"
 _SERVED = "is given what local_shard(p) gives, plain tensors as under FSDP1"
@@ -34,10 +37,10 @@ def find(context: Context) -> Iterator[Found]:
     if not context.models.shards(context.file):
         return
     for name, calls in context.file.calls.items():
-        for call in calls if any(word in name for word in _WORDS) else ():
-            given = values_given(call)[:1]
-            of_others = any(not p.startswith("torch.dist") for p in context.dotted(call.func))
-            if "object" in name or not given or of_others:
+        for call in calls if "object" not in name else ():
+            paths, given = context.dotted(call.func), values_given(call)[:1]
+            of_c10d = any(_C10D.fullmatch(path) for path in paths)
+            if not given or not (of_c10d or (not paths and _HANDING_ON.fullmatch(name))):
                 continue
             sources = list(_Sources(context).of(given[0], context.file))
             if sources and not is_known_as_whole(context, call):
@@ -62,8 +65,8 @@ class _Sources:
             if self.taken.is_parameter(value, file):
                 yield value, file
             elif isinstance(value, ast.Name):
-                for other, of in self._of_name(value, file):
-                    yield from self.of(other, of)
+                for bound, of in self._of_name(value, file):
+                    yield from self.of(bound, of)
             elif value.attr in PARTS:
                 yield from self.of(value.value, file)
             return

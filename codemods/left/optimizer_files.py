@@ -55,12 +55,15 @@ def find(context: Context) -> Iterator[Found]:
 
 def _leaves(context: Context, call: ast.Call, used: list[ast.Call]) -> bool:
     """Whether states leave a function as a whole, or come from outside: not if it hands a call on, or loads its own states."""
-    if any(context.dotted(each.func) & {"torch.save", "torch.load"} for each in used):
+    functions = {
+        name for each in used for name in (last_name(each.func), *context.dotted(each.func))
+    }
+    comes_back = {"state_dict", "load_state_dict"} <= functions
+    if functions & {"torch.save", "torch.load"} and not (comes_back and not call.args):
         return True
-    if not call.args:
-        back = any(last_name(each.func) == "load_state_dict" for each in used)
-        around = context.file.parents[call]
-        return not (back or isinstance(around, ast.Return | ast.Subscript | ast.Attribute))
+    around = context.file.parents[call]
+    if comes_back or not call.args:
+        return not (comes_back or isinstance(around, ast.Return | ast.Subscript | ast.Attribute))
     handed_on = any(isinstance(each, Parameter) for each in context.file.bindings(call.args[0]))
     return not handed_on or "state_dict" not in getattr(context.file.function(call), "name", "")
 
@@ -68,7 +71,8 @@ def _leaves(context: Context, call: ast.Call, used: list[ast.Call]) -> bool:
 def _saved(context: Context, states: ast.expr) -> Iterator[ast.Call]:
     """The calls that save a name for states, or send it to other ranks."""
     file, assign = context.file, context.file.statement(states)
-    target = assign.targets[0] if isinstance(assign, ast.Assign) else None
+    is_alone = isinstance(assign, ast.Assign) and not isinstance(assign.value, ast.Dict)
+    target = assign.targets[0] if is_alone else None  # type: ignore[attr-defined]
     for read in file.reads(target) if isinstance(target, ast.Name) else ():
         call = file.parents[read]
         if isinstance(call, ast.Call) and read in call.args and read.lineno > states.lineno:

@@ -132,10 +132,8 @@ class Taken:
         if isinstance(iterable, ast.Name):
             loop = loop_of(file, iterable)
             if loop is not None:
-                inside = _path(loop[0], iterable.id)
-                return (
-                    None if inside is None else self.several(loop[1], file, (*inside, EACH, *path))
-                )
+                at = _path(loop[0], iterable.id) or ()
+                return self.several(loop[1], file, (*at, EACH, *path))
             values, appended = self.values(iterable, file), self._appended(iterable, file)
             return either(
                 (
