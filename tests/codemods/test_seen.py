@@ -96,7 +96,6 @@ def load(model, optimizer, path):
 @pytest.mark.parametrize(
     "line",
     [
-        "self.optimizer.load_state_dict(state)",
         "self.scheduler.load_state_dict(state)",
         "self.loader.sampler.load_state_dict(state)",
         "states = [metric.state_dict() for metric in metrics]",
