@@ -84,7 +84,7 @@ def _strings(context: Context) -> Iterator[Hit]:
             continue
         around = file.parents[node]
         if _WRAPPED in text and not isinstance(around, ast.Expr):
-            if not _is_taken_off(file, node):
+            if not is_taken_off(file, node):
                 yield Hit(
                     file, node, "looks for the wrapper in names", "drop that part of the name"
                 )
@@ -95,7 +95,7 @@ def _strings(context: Context) -> Iterator[Hit]:
                 yield Hit(file, node, "asks for the wrapper's class by its name", edit)
 
 
-def _is_taken_off(file: File, node: ast.Constant) -> bool:
+def is_taken_off(file: File, node: ast.Constant) -> bool:
     """Whether a string is taken off, which does nothing where it is not: `name.replace(prefix, "")`.
 
     Or the model answers it, as `getattr(model, "_fsdp_wrapped_module", model)`, or a list has the name without it, too.

@@ -41,7 +41,8 @@ def find(context: Context) -> Iterator[Found]:
         call = context.file.parents[name]
         is_called = isinstance(call, ast.Call) and call.func is name
         if not is_called and context.dotted(name) & _TORCH and context.models.shards(context.file):
-            yield Found(RULE, name, Action.MANUAL, f"with sharded parameters it {_MESSAGE}")
+            for use in [*_calls_of_field(context, name)] or [name]:
+                yield Found(RULE, use, Action.MANUAL, f"with sharded parameters it {_MESSAGE}")
     for call in context.file.calls.get(_NAME, ()):
         if not context.dotted(call.func) & _TORCH:
             continue
@@ -51,6 +52,16 @@ def find(context: Context) -> Iterator[Found]:
         used = not isinstance(context.file.parents[call], ast.Expr)
         message = f"{_MESSAGE}; {_RESULT}" if used else _MESSAGE
         yield Found(RULE, call, Action.MANUAL, message, f"{context.source(call.func)}(...)")
+
+
+def _calls_of_field(context: Context, name: ast.expr) -> Iterator[ast.Call]:
+    """The calls of the attribute that holds the function: `self.clip = clip_grad_norm_`."""
+    statement = context.file.parents[name]
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    if isinstance(target, ast.Attribute):
+        for call in context.file.calls.get(target.attr, ()):
+            if ast.unparse(call.func) == ast.unparse(target):
+                yield call
 
 
 def _with_ignored(context: Context) -> Iterator[Found]:
@@ -89,7 +100,9 @@ def _is_for_others(context: Context, call: ast.Call) -> bool:
     child: ast.AST = call
     for parent in context.file.ancestors(call):
         if any(
-            _clips(context, node) for way in _other_ways(parent, child) for node in ast.walk(way)
+            _clips(context, node)
+            for way in _other_ways(context, parent, child)
+            for node in ast.walk(way)
         ):
             return True
         if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -98,10 +111,10 @@ def _is_for_others(context: Context, call: ast.Call) -> bool:
     return False
 
 
-def _other_ways(parent: ast.AST, child: ast.AST) -> Iterator[ast.AST]:
+def _other_ways(context: Context, parent: ast.AST, child: ast.AST) -> Iterator[ast.AST]:
     """What runs in place of a node for another kind of model: the other branch, what is tried first, or a block above that
     ends."""
-    if isinstance(parent, ast.If | ast.IfExp) and _asks_for_the_kind(parent.test):
+    if isinstance(parent, ast.If | ast.IfExp) and _asks_for_the_kind(context, parent.test):
         branches = (parent.body, parent.orelse)
         for branch in (each if isinstance(each, list) else [each] for each in branches):
             if child not in branch:
@@ -112,7 +125,7 @@ def _other_ways(parent: ast.AST, child: ast.AST) -> Iterator[ast.AST]:
         if isinstance(block, list) and child in block:
             for above in block[: block.index(child)]:
                 if isinstance(above, ast.If) and _may_end(above):
-                    yield from above.body if _asks_for_the_kind(above.test) else ()
+                    yield from above.body if _asks_for_the_kind(context, above.test) else ()
 
 
 def _may_end(block: ast.If) -> bool:
@@ -120,10 +133,15 @@ def _may_end(block: ast.If) -> bool:
     return any(isinstance(node, _ENDING) for part in block.body for node in ast.walk(part))
 
 
-def _asks_for_the_kind(test: ast.expr) -> bool:
-    """Whether a test asks what kind of model there is: its class, a method of it, or a setting that says so."""
-    words = ast.unparse(test).lower()
-    return any(word in words for word in _KINDS)
+def _asks_for_the_kind(context: Context, test: ast.expr) -> bool:
+    """Whether a test asks what kind of model there is: its class, a method of it, or a setting that says so.
+
+    The class of a compiled model is another one, whatever it holds.
+    """
+    words = ast.unparse(test)
+    tested = words.partition("isinstance(")[2].partition(",")[0]
+    is_compiled = tested and f"{tested} = torch.compile(" in context.file.text
+    return not is_compiled and any(word in words.lower() for word in _KINDS)
 
 
 def _clips(context: Context, node: ast.AST) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context, keyword
@@ -23,9 +24,10 @@ _DRAWN = frozenset(
     {"bernoulli_", "exponential_", "normal_", "random_", "trunc_normal_", "uniform_"}
 )
 _DRAWN |= {"rand_like", "randint_like", "randn_like"}
-_INITIAL = frozenset({"init_weights", "initialize_weights", "reset_parameters"})
 _OTHERS = "draws other numbers for a DTensor, on CUDA by one generator for all ranks: draw for p.to_local()"
-_FIRST = "draws other first values for DTensors than for FSDP1's shards: initialize before sharding, or in param_init_fn"
+
+
+_FOR_DTENSORS = re.compile(r"isinstance\([^()]*\bDTensor")
 _NO_LONGER = "is never true: FSDP1's sharded state dicts held ShardedTensors, FSDP2's hold DTensors"
 
 
@@ -34,7 +36,9 @@ def find(context: Context) -> Iterator[Found]:
     for call in context.file.calls.get("isinstance", ()):
         names = [n for n in ast.walk(call) if isinstance(n, ast.Name | ast.Attribute)]
         about = any(last_name(n) == "ShardedTensor" and is_torchs(context, n) for n in names)
-        if about and not is_copy(context.file) and context.models.shards():
+        around = context.source(context.file.function(call) or context.file.tree)
+        known = is_copy(context.file) or _FOR_DTENSORS.search(around)
+        if about and not known and context.models.shards():
             yield Found(SHARDED_TENSOR, call, Action.MANUAL, _NO_LONGER)
     named = ((name, call) for name, calls in context.file.calls.items() for call in calls)
     for name, call in named:
@@ -42,8 +46,6 @@ def find(context: Context) -> Iterator[Found]:
             drawn = [*call.args[:1], getattr(call.func, "value", call)]
             if any(is_sharded(context, each) for each in drawn):
                 yield Found(RANDOM, call, Action.MANUAL, _OTHERS, f"{name}(...)")
-        if name in _INITIAL and context.can_be_model(getattr(call.func, "value", call)):
-            yield Found(RANDOM, call, Action.MANUAL, _FIRST, f"{context.source(call.func)}(...)")
         fused = name == "SGD" and getattr(keyword(call, "fused"), "value", None) is True
         if (fused or name in _FAILING) and f"torch.optim.{name}" in context.dotted(call.func):
             given = keyword(call, "params", 0)

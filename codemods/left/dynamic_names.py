@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import last_name
-from fsdp_migrate.facts.names import RUNTIME, TORCH, fsdp1_name, is_module
+from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH, fsdp1_name, is_module
 from fsdp_migrate.findings import Action
 
 RULE = Rule("FSDP010", "dynamic-name", "an FSDP1 path in a string becomes the runtime's")
@@ -17,6 +17,9 @@ RULES = (RULE,)
 
 _IMPORTING = frozenset({"import_module", "__import__"})
 _PATCHING = frozenset({"patch", "resolve_name"})
+_NOT_CALLED = (
+    "replaces what is not called any more: fully_shard, in that file, shards the model in place"
+)
 # Functions that may import what they are given, and files that may import the names in their tables.
 _MAY_IMPORT = re.compile(
     r"(?!is_|_is_|can_|has_).*(import|lazy|load|locate|resolve)", re.IGNORECASE
@@ -26,6 +29,7 @@ _IMPORTS_NAMES = re.compile(r"import_module|__import__|lazy", re.IGNORECASE)
 
 def find(context: Context) -> Iterator[Found]:
     """Strings in calls that name FSDP1 by its path."""
+    yield from _patched(context)
     if TORCH not in context.file.text and RUNTIME not in context.file.text:
         return
     for constant in context.file.of(ast.Constant):
@@ -43,6 +47,18 @@ def find(context: Context) -> Iterator[Found]:
             or ((name or module) and _may_be_imported(context, constant, user, function))
         ):
             yield Found(RULE, constant, Action.MANUAL, may_give(path))
+
+
+def _patched(context: Context) -> Iterator[Found]:
+    """`patch("train.FSDP")`: the name of FSDP1's class in a file of the program, which makes no wrapper with it any more."""
+    for call in context.file.calls.get("patch", ()) if context.plain else ():
+        path = getattr(call.args[0], "value", None) if call.args else None
+        module, _, name = path.rpartition(".") if isinstance(path, str) else ("", "", "")
+        located = context.program.locate(module, context.file.folder) if module else None
+        other = context.program.load(located) if located is not None else None
+        loads = other.loads.get(name, ()) if other is not None else ()
+        if other is not None and any(context.program.fsdp1(n, other) == CLASS for n in loads):
+            yield Found(RULE, call, Action.MANUAL, _NOT_CALLED, f"patch({path!r})")
 
 
 def is_of_fsdp1(path: str) -> bool:

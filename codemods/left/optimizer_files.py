@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.left.taken import taken
+from fsdp_migrate.codemods.left.taken import is_known_as_whole, taken
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.names import OPTIMIZER_STATES
+from fsdp_migrate.facts.parameters import loop_of
+from fsdp_migrate.facts.scopes import Parameter
 from fsdp_migrate.findings import Action
 
 RULE = Rule(
@@ -27,26 +30,61 @@ _LOADED = (
     "takes FSDP1's files of flat shards without an error, and the next step() raises: save whole states once with FSDP1, and"
     " load them by optim_state_dict_to_load"
 )
+_BY_RANK = re.compile(r"(?s)(?:LOCAL|SHARDED)_STATE_DICT.*torch\.save\(")
 # By these a function gives or takes states as FSDP means them.
 _CONVERTED = (*OPTIMIZER_STATES, "get_optimizer_state_dict", "set_optimizer_state_dict")
 
 
 def find(context: Context) -> Iterator[Found]:
-    """`torch.save(optimizer.state_dict())` and `optimizer.load_state_dict(torch.load(...))`."""
-    ways = (("state_dict", "torch.save", _SAVED), ("load_state_dict", "torch.load", _LOADED))
-    for name, function, message in ways if context.models.shards(context.file) else ():
+    """`optimizer.state_dict()` where it is saved or used, and `optimizer.load_state_dict(...)`."""
+    ways = (("state_dict", _SAVED), ("load_state_dict", _LOADED))
+    speaks = context.models.shards(context.file) or context.references
+    for name, message in ways if speaks and context.models.shards() else ():
         for attribute in context.file.attributes.get(name, ()):
             call = context.file.parents[attribute]
-            called = isinstance(call, ast.Call) and call.func is attribute
-            if called and _is_optimizer(context, attribute.value):
-                around = context.file.function(call) or context.file.tree
-                used = [n for n in ast.walk(around) if isinstance(n, ast.Call)]
-                is_converted = any(last_name(each.func) in _CONVERTED for each in used)
-                if not is_converted and any(function in context.dotted(n.func) for n in used):
-                    yield Found(RULE, attribute, Action.MANUAL, message)
+            if not isinstance(call, ast.Call) or not _is_optimizer(context, attribute.value):
+                continue
+            around = context.file.function(call) or context.file.tree
+            used = [n for n in ast.walk(around) if isinstance(n, ast.Call)]
+            is_converted = any(last_name(each.func) in _CONVERTED for each in used)
+            if not is_converted and not is_known_as_whole(context, call):
+                at = [attribute] if _leaves(context, call, used) else []
+                for node in (*at, *(_saved(context, call) if name == "state_dict" else ())):
+                    yield Found(RULE, node, Action.MANUAL, message)
+
+
+def _leaves(context: Context, call: ast.Call, used: list[ast.Call]) -> bool:
+    """Whether states leave a function as a whole, or come from outside: not if it hands a call on, or loads its own states."""
+    functions = {
+        name for each in used for name in (last_name(each.func), *context.dotted(each.func))
+    }
+    comes_back = {"state_dict", "load_state_dict"} <= functions
+    if functions & {"torch.save", "torch.load"} and not (comes_back and not call.args):
+        return True
+    around = context.file.parents[call]
+    if comes_back or not call.args:
+        return not (comes_back or isinstance(around, ast.Return | ast.Subscript | ast.Attribute))
+    handed_on = any(isinstance(each, Parameter) for each in context.file.bindings(call.args[0]))
+    return not handed_on or "state_dict" not in getattr(context.file.function(call), "name", "")
+
+
+def _saved(context: Context, states: ast.expr) -> Iterator[ast.Call]:
+    """The calls that save a name for states, or send it to other ranks."""
+    file, assign = context.file, context.file.statement(states)
+    is_alone = isinstance(assign, ast.Assign) and not isinstance(assign.value, ast.Dict)
+    target = assign.targets[0] if is_alone else None  # type: ignore[attr-defined]
+    for read in file.reads(target) if isinstance(target, ast.Name) else ():
+        call = file.parents[read]
+        if isinstance(call, ast.Call) and read in call.args and read.lineno > states.lineno:
+            if "_object" in last_name(call.func) or "torch.save" in context.dotted(call.func):
+                yield call
 
 
 def _is_optimizer(context: Context, owner: ast.expr) -> bool:
     """Whether what has the state is an optimizer by its name or its making, and not known to be another model's."""
+    if isinstance(owner, ast.Name) and loop_of(context.file, owner) is not None:
+        # Among what is saved beside a model's shards there are optimizers.
+        function = context.file.function(owner)
+        return function is not None and _BY_RANK.search(context.source(function)) is not None
     optimized = taken(context).optimized(owner, context.file)
     return optimized or (optimized is None and "optim" in last_name(owner).lower())

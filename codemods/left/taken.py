@@ -7,8 +7,11 @@ import ast
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.parameters import Taken
+from fsdp_migrate.facts.reach import reach_of
+from fsdp_migrate.facts.reached import is_for_others
 
-_OF_FSDP2 = ("DTensor", ".to_local()", ".full_tensor()")
+# Code for DTensors, and for what another engine shards.
+_OF_OTHERS = ("DTensor", ".to_local()", ".full_tensor()", "from megatron.")
 
 
 def taken(context: Context, *, proven: bool = False) -> Taken:
@@ -30,21 +33,31 @@ def is_known_as_whole(context: Context, node: ast.AST) -> bool:
         elif isinstance(parent, ast.If | ast.IfExp) and "DTensor" in file.source(parent.test):
             return True
         elif isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef):
-            # It is written for DTensors already; so is a file without FSDP1 in it.
+            # It is written for them already; so is a file without FSDP1 in it.
             whole = parent if context.references else file.tree
             if any(
-                word in (file.source(whole) if whole is parent else file.text) for word in _OF_FSDP2
+                word in (file.source(whole) if whole is parent else file.text)
+                for word in _OF_OTHERS
             ):
                 return True
     return _is_for_other_models(context, node)
 
 
 def _is_for_other_models(context: Context, node: ast.AST) -> bool:
-    """Whether a node is in a method that the subclass for FSDP replaces: it never runs on a sharded model."""
+    """Whether a node is in a class that is made where the program does not shard, or in a method that the subclass for FSDP
+    replaces: it never runs on a sharded model."""
     method, cls = context.file.function(node), context.file.enclosing_class(node)
-    if method is None or cls is None:
+    if cls is None:
         return False
-    return any(
+    reach = reach_of(context.program)
+    made = [
+        (file, call)
+        for file, call in context.models.calls.get(cls.name, ())
+        if not reach.is_test(str(file.path))
+    ]
+    if made and all(is_for_others(file, call) for file, call in made):
+        return True
+    return method is not None and any(
         cls.name in {last_name(base) for base in other.bases}
         and "fsdp" in file.source(other).lower()
         and any(getattr(each, "name", "") == method.name for each in other.body)

@@ -29,6 +29,7 @@ ATTRIBUTES = {
     "_has_params": "test whether list(unit.parameters()) is empty",
     "_lazy_init": "model.check_is_root() initializes the bridge's model, and so does its first forward",
     "_pre_unshard_stream": HANDLE,
+    "_streams": HANDLE,
     "_reset_lazy_init": "wrap a new model instead",
     "_sync_gradients": "set_requires_gradient_sync() switches the reduction of gradients",
     "_unshard": "unit.unshard() gathers a unit's parameters",
@@ -43,11 +44,11 @@ _OF_FLAT = frozenset(
     | {"_saved_grad_shard", "_shard_param_infos", "_shard_param_offsets", "_sharded_size"}
     | {"_unpadded_unsharded_size", "_use_sharded_flat_param", "_use_sharded_views"}
     | {"_use_unsharded_flat_param", "_use_unsharded_views", "flat_param_to", "sharded_grad"}
-    | {"unshard_grad"}
+    | {"unshard_grad", "_param_infos", "_shared_param_infos"}
 )
 # Those of them that no other library's objects have, and those that a file with FSDP1 in it means.
 _UNMISTAKABLE = frozenset({"_all_handles", "_exec_order_data", "_flat_param"})
-_LIKELY = frozenset({"_handle", "_handles", "_has_params"})
+_LIKELY = frozenset({"_handle", "_handles", "_has_params", "_streams"})
 
 ATTRIBUTE = Rule(
     "FSDP366",
@@ -63,12 +64,23 @@ def find(context: Context) -> Iterator[Found]:
     for name in sorted(ATTRIBUTES.keys() & context.file.attributes.keys()):
         for attribute in context.file.attributes[name]:
             yield from _attribute(context, attribute)
-    if context.models.shards(context.file):
+    yield from _asked_for(context)
+    if context.models.shards():
         for name in sorted(_OF_FLAT & context.file.attributes.keys()):
             for attribute in context.file.attributes[name]:
                 if not _asks_first(context.file, attribute):
                     yield Found(ATTRIBUTE, attribute, Action.MANUAL, FLAT, f".{name}")
     yield from _flat_names(context)
+
+
+def _asked_for(context: Context) -> Iterator[Found]:
+    """`hasattr(module, "_exec_order_data")` and `getattr(module, "_flat_param", None)`."""
+    for name in ("hasattr", "getattr") if context.models.shards() else ():
+        for call in context.file.calls.get(name, ()):
+            asked = getattr(call.args[1], "value", None) if len(call.args) > 1 else None
+            if asked in _UNMISTAKABLE | _OF_FLAT:
+                message = f"never has {asked}: {ATTRIBUTES.get(asked, FLAT)}"
+                yield Found(ATTRIBUTE, call, Action.MANUAL, message, f"{name}(...)")
 
 
 def _attribute(context: Context, attribute: ast.Attribute) -> Iterator[Found]:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fsdp_migrate.facts.file import File, root_of
+from fsdp_migrate.facts.file import File, last_name, root_of
 from fsdp_migrate.facts.models import Models, either, given, is_unbound
 from fsdp_migrate.facts.program import Definition
 from fsdp_migrate.facts.scopes import Assigned, Parameter
 from fsdp_migrate.facts.values import reaching
 
-# Where in each item of an iteration the parameter is: (1,) in `for name, p in model.named_parameters()`.
+# Where in each item of an iteration the parameter is: (1,) in `for name, p in model.named_parameters()`; `EACH` item of it.
 Path = tuple[int, ...]
+EACH = -1
 
 PARTS = frozenset({"data", "grad", "main_grad"})
 _DEEP = 4  # how far down in its items an iterable may hold a parameter
@@ -106,7 +107,7 @@ class Taken:
                 return either(self.several(each, file) for each in others)
         if is_unbound(name, file):
             return False
-        return either(self.one(value, other) for value, other in self._values(name, file))
+        return either(self.one(value, other) for value, other in self.values(name, file))
 
     def _are_several(self, iterable: ast.expr, path: Path, file: File) -> bool | None:
         if isinstance(iterable, ast.Call):
@@ -119,11 +120,21 @@ class Taken:
             each = [self.one(element, file) for element in iterable.elts if not path]
             return either(each) if each else None
         if isinstance(iterable, ast.Subscript):
-            return None if path else self._are_an_optimizers(iterable, file)
+            answer = None if path else self._are_an_optimizers(iterable, file)
+            of_several = isinstance(iterable.value, ast.Name | ast.Attribute)
+            inside = of_several and self.several(iterable.value, file, (EACH, *path))
+            return inside or answer
         if isinstance(iterable, ast.Attribute):
-            return either(self.several(value, file, path) for value in self._stored(iterable, file))
+            if iterable.attr == "_parameters" and not path:
+                return self._are_of(iterable.value, file)
+            stored = [self.several(value, file, path) for value in self._stored(iterable, file)]
+            return either((*stored, *self._put_into(iterable, path, file)))
         if isinstance(iterable, ast.Name):
-            values, appended = self._values(iterable, file), self._appended(iterable, file)
+            loop = loop_of(file, iterable)
+            if loop is not None:
+                at = _path(loop[0], iterable.id) or ()
+                return self.several(loop[1], file, (*at, EACH, *path))
+            values, appended = self.values(iterable, file), self._appended(iterable, file)
             return either(
                 (
                     *(self.several(value, other, path) for value, other in values),
@@ -172,11 +183,22 @@ class Taken:
         return answer
 
     def _element(self, element: ast.expr, path: Path, file: File) -> bool | None:
-        for index in path:
+        for place, index in enumerate(path):
+            if index == EACH:
+                return self.several(element, file, path[place + 1 :])
             if not isinstance(element, ast.Tuple | ast.List) or index >= len(element.elts):
                 return False
             element = element.elts[index]
         return self.one(element, file)
+
+    def _put_into(self, owner: ast.Attribute, path: Path, file: File) -> Iterator[bool | None]:
+        """The same of what a class puts into a dictionary of its own: `self.groups[index] = params`."""
+        for store in file.attributes.get(owner.attr, ()) if self._is_own(owner) else ():
+            item = file.parents[store]
+            statement = file.parents[item]
+            if isinstance(item, ast.Subscript) and isinstance(statement, ast.Assign):
+                if item in statement.targets:
+                    yield self._element(statement.value, path, file)
 
     def _are_of(self, owner: ast.expr, file: File) -> bool:
         """Whether a module's parameters can be sharded: unless it is shown that it is not, nor a part of what is."""
@@ -194,6 +216,8 @@ class Taken:
         loop = loop_of(file, owner) if isinstance(owner, ast.Name) else None
         while isinstance(owner, ast.Subscript | ast.Name) and loop:
             owner, loop = loop[1], None
+        if isinstance(owner, ast.Call) and last_name(owner.func) == "enumerate" and owner.args:
+            owner = owner.args[0]
         if isinstance(owner, ast.Subscript):
             owner = owner.value
         if not (isinstance(owner, ast.Attribute) and owner.attr == "param_groups"):
@@ -204,7 +228,7 @@ class Taken:
         """The same of what an optimizer was made with."""
         values = [(optimizer, file)]
         if isinstance(optimizer, ast.Name):
-            values = [*self._values(optimizer, file)]
+            values = [*self.values(optimizer, file)]
         elif isinstance(optimizer, ast.Attribute):
             values = [(value, file) for value in self._stored(optimizer, file)]
         return either(
@@ -212,7 +236,7 @@ class Taken:
             for value, of in values
         )
 
-    def _values(self, name: ast.Name, file: File) -> Iterator[tuple[ast.expr, File]]:
+    def values(self, name: ast.Name, file: File) -> Iterator[tuple[ast.expr, File]]:
         """What a name can be bound to: by assignments, and by the calls of the function that it is a parameter of."""
         bindings = file.bindings(name)
         assigned = [b for b in bindings if isinstance(b, Assigned) and not b.path]
@@ -228,6 +252,10 @@ class Taken:
                 for other, value in self.models.arguments(parameter.function, parameter, file):
                     yield value, other
 
+    @staticmethod
+    def _is_own(attribute: ast.Attribute) -> bool:
+        return getattr(attribute.value, "id", "") == "self"
+
     def _appended(self, name: ast.Name, file: File) -> Iterator[ast.expr]:
         """What is appended to a list that a name means."""
         own = file.variable(name)
@@ -240,7 +268,7 @@ class Taken:
     def _stored(self, attribute: ast.Attribute, file: File) -> Iterator[ast.expr]:
         """What the class around sets an attribute of `self` to, or returns as a property."""
         cls = file.enclosing_class(attribute)
-        if cls is None or getattr(attribute.value, "id", "") != "self":
+        if cls is None or not self._is_own(attribute):
             return
         for store in file.attributes.get(attribute.attr, ()):
             statement = file.parents[store]

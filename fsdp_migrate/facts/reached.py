@@ -24,30 +24,34 @@ _SHARDED = re.compile(r"fsdp(?!_?2)|fullysharded|\bsharded\b")
 
 _NOT = re.compile(r"\bnot |!=")
 _WRAPPERS = re.compile(r"apex|ddp|deepspeed|hasattr|multi_gpu|parallel\b")
+_NOT_DDP = re.compile(r"not isinstance\([\w.]+, [\w.]*(?:DistributedDataParallel|DDP)\)$")
 _SECOND = re.compile(r"fsdp_?2|fsdp_version|fsdpmodule")
 
 
 def why_not(file: File, node: ast.AST, target: Release) -> str:
     """Why a place is not reached: by torch from the target on, or by a sharded model; "" where it may be."""
-    child = node
+    child, inside = node, True  # of the innermost function
     for parent in file.ancestors(node):
         if isinstance(parent, ast.If | ast.IfExp) and child is not parent.test:
             body = parent.body if isinstance(parent.body, list) else [parent.body]
             if _holds(parent.test, file, target) is (child not in body):
                 return f"is for torch before {'.'.join(map(str, target))}"
         for block in (getattr(parent, "body", None), getattr(parent, "orelse", None)):
-            if isinstance(block, list) and child in block:
+            if inside and isinstance(block, list) and child in block:
                 if any(_excludes(above, file) for above in block[: block.index(child)]):
                     return "is not reached by a sharded model, which an assertion above excludes"
-        if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef):
-            return ""
+        inside &= not isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef)
         child = parent
     return ""
 
 
 def _excludes(statement: ast.stmt, file: File) -> bool:
-    """`assert not use_fsdp`, `assert strategy != "fsdp"`, `if use_fsdp: raise`."""
+    """`assert not use_fsdp`, `assert strategy != "fsdp"`, `if use_fsdp: raise`, `if not isinstance(model, DDP): return`."""
     if isinstance(statement, ast.If):
+        if isinstance(statement.body[-1], ast.Raise | ast.Return) and _NOT_DDP.match(
+            file.source(statement.test)
+        ):
+            return True
         test, wanted = statement.test, False
         if not isinstance(statement.body[-1], ast.Raise):
             return False

@@ -27,8 +27,8 @@ def codes(folder: Path, code: str, part: str) -> set[str]:
 
 
 def test_every_private_part_that_the_bridge_refuses_is_found_before_it_runs() -> None:
-    methods = {"_assert_state", "_lazy_init", "_reset_lazy_init"}
-    assert set(PRIVATE_PARTS) | methods == set(wrapper_internals.ATTRIBUTES)
+    others = {"_assert_state", "_lazy_init", "_reset_lazy_init", "_streams"}
+    assert set(PRIVATE_PARTS) | others == set(wrapper_internals.ATTRIBUTES)
 
 
 @pytest.mark.parametrize(
@@ -200,6 +200,11 @@ torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
     found = analysed(tmp_path, program)
     assert found.codes("1.0") == set()
     assert found.codes("2.0") == {"FSDP302"}
+
+
+def test_gradients_that_are_reduced_by_hand_are_reported(tmp_path: Path) -> None:
+    program = f"{SHARDED}for p in model.parameters():\n    dist.all_reduce(p.grad, group=tensor)\n"
+    assert codes(tmp_path, program, "all_reduce") == {"FSDP507", "FSDP525"}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ class Monitor:
         for group in optimizer.param_groups:
             for p in group["params"]:
                 biggest = p.grad.abs().max()  # FSDP507
-                dist.all_reduce(biggest, op=dist.ReduceOp.MAX)
+                dist.all_reduce(biggest, op=dist.ReduceOp.MAX)  # FSDP525
                 print(biggest)
 
 

@@ -7,7 +7,7 @@ def total_norm(gradients):
     total = torch.tensor(0.0)
     for grad in gradients:
         total += grad.norm(2) ** 2  # FSDP508
-    dist.all_reduce(total)
+    dist.all_reduce(total)  # FSDP525
     return total.sqrt()
 
 
