@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable, Iterable
 from functools import cached_property
 
 from fsdp_migrate.codemods.edit import text
-from fsdp_migrate.codemods.rule import Edit, Rule
+from fsdp_migrate.codemods.rule import Edit, Found, Rule
 from fsdp_migrate.facts.file import NEWLINE, File, last_name, root_of
 from fsdp_migrate.facts.models import Models, models_of
 from fsdp_migrate.facts.names import CLASS, fsdp1_name
@@ -20,6 +21,9 @@ from fsdp_migrate.settings import line_length
 _SILENCING = re.compile(r"#\s*fsdp-migrate:\s*ignore\b(?:\[([A-Za-z0-9,\s]*)\])?")
 
 
+Ask = Callable[["Context", Callable[[str], bool]], Iterable[Found]]
+
+
 class Context:
     """What a rule may ask about the file that it looks at.
 
@@ -29,6 +33,7 @@ class Context:
         form: auto, bridge or torch: what `--form` asks for.
         writes: whether edits are written; if not, their code is not laid out.
         target: the torch release that the program runs on, as in (2, 8).
+        ask: asks the modules of rules whose names are taken about another view of the file.
     """
 
     def __init__(
@@ -39,12 +44,14 @@ class Context:
         form: str = "auto",
         writes: bool = True,
         target: tuple[int, ...] = (2, 8),
+        ask: Ask | None = None,
     ) -> None:
         self.file = file
         self.program = program
         self.form = form
         self.writes = writes
         self.target = target
+        self.ask = ask
 
     @property
     def plain(self) -> bool:
@@ -97,7 +104,11 @@ class Context:
     @cached_property
     def line_length(self) -> int:
         """That of the target's own formatter."""
-        return line_length(self.file.path.absolute().parent)
+        known = self.program.kept.setdefault("line length", {})
+        folder = self.file.path.absolute().parent
+        if str(folder) not in known:
+            known[str(folder)] = line_length(folder)
+        return int(known[str(folder)])
 
     @cached_property
     def references(self) -> dict[ast.expr, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
@@ -67,14 +67,20 @@ class Codemod(Protocol):
         """What it has to say about a file."""
 
 
-def asked(context: Context, but: Iterable[str] = ()) -> Iterator[Codemod]:
-    """The modules that may find something in a file, without those named in `but`."""
+def asked(context: Context, takes: Callable[[str], bool] | None = None) -> Iterator[Codemod]:
+    """The modules that may find something in a file, of those whose names are taken."""
     text, names = context.file.text, set(context.references.values())
     for name, words in CODEMODS.items():
-        if name not in but and (
+        if (takes is None or takes(name)) and (
             not words or not names.isdisjoint(words) or any(word in text for word in words)
         ):
             yield module(name)
+
+
+def find(context: Context, takes: Callable[[str], bool] | None = None) -> Iterator[Found]:
+    """What they find there."""
+    for codemod in asked(context, takes):
+        yield from codemod.find(context)
 
 
 @cache

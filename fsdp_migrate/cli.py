@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 import click
 
-from fsdp_migrate import __version__
 from fsdp_migrate.exit_codes import BROKEN_PIPE, DONE, INTERRUPTED, USAGE
 from fsdp_migrate.settings import FORMS
+from fsdp_migrate.version import __version__
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.edit.text import Refused, apply, overlap
-from fsdp_migrate.codemods.registry import asked
+from fsdp_migrate.codemods.registry import find
 from fsdp_migrate.codemods.rule import Edit, Found, Rule
 from fsdp_migrate.codemods.swap import still_used, swap
 from fsdp_migrate.facts.file import File
@@ -63,6 +63,7 @@ def migrate(file: File, source: Source, program: Program, options: Options) -> O
             form=form,
             writes=not options.only_checks,
             target=options.target_torch,
+            ask=find,
         )
         try:
             result = _File(context, options).run(edit=not options.only_checks)
@@ -96,9 +97,12 @@ class _File:
         self.options = options
 
     def run(self, *, edit: bool) -> _Result:
-        every = (each for codemod in asked(self.context) for each in codemod.find(self.context))
         # A place may be a model's of the program, and one of Accelerate's.
-        found = [*{(each.rule.code, each.node, each.message): each for each in every}.values()]
+        found = [
+            *{
+                (each.rule.code, each.node, each.message): each for each in find(self.context)
+            }.values()
+        ]
         found = [self.unless_passed(each) for each in found]
         edits: list[Edit] = []
         if edit:

@@ -10,13 +10,13 @@ import os
 import re
 import tokenize
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from fsdp_migrate.findings import Finding, Problem
-from fsdp_migrate.vendor import INSTALLED, Package, package_of
+from fsdp_migrate.vendor import INSTALLED, Folders, Package
 
 if TYPE_CHECKING:
     from fsdp_migrate.notebooks import Notebook
@@ -40,6 +40,7 @@ class Source:
     shown: str
     data: bytes
     runtime: Package | None = None
+    folders: Folders = field(default_factory=Folders, compare=False)
 
     @cached_property
     def ending(self) -> str:
@@ -89,7 +90,7 @@ class Source:
     @cached_property
     def package(self) -> Package:
         """The package that the file imports the runtime from."""
-        found = package_of(self.path, self.program)
+        found = self.folders.package_of(self.path, self.program)
         same = found.spelled(found.unspelled(self.program)) == self.program
         return found if same else INSTALLED
 
@@ -117,7 +118,7 @@ def unix_lines(data: bytes) -> bytes:
     return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
-def read_source(path: Path) -> Source | Problem:
+def read_source(path: Path, folders: Folders | None = None) -> Source | Problem:
     """The file at `path`, or in one line why it cannot be used."""
     try:
         data = path.read_bytes()
@@ -125,12 +126,14 @@ def read_source(path: Path) -> Source | Problem:
         return Problem(shown_path(path), 0, "is a folder, not a file")
     except OSError as error:
         return Problem(shown_path(path), 0, f"cannot be read: {error.strerror or error}")
-    return source_from_bytes(path, shown_path(path), data)
+    return source_from_bytes(path, shown_path(path), data, folders)
 
 
-def source_from_bytes(path: Path, shown: str, data: bytes) -> Source | Problem:
+def source_from_bytes(
+    path: Path, shown: str, data: bytes, folders: Folders | None = None
+) -> Source | Problem:
     """`data` as a source, or in one line why it cannot be one."""
-    source = Source(path, shown, data)
+    source = Source(path, shown, data, folders=folders or Folders())
     if path.suffix == ".ipynb":
         return _notebook(source)
     if b"\0" in data:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from fsdp_migrate import __version__
 from fsdp_migrate.exit_codes import Unusable
 from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.report import Change
+from fsdp_migrate.version import __version__
 
 MARK = "# Vendored by fsdp-migrate"
 _HEADER = (
@@ -60,47 +60,45 @@ class Package:
 INSTALLED = Package()
 
 
-def package_of(path: Path, text: str) -> Package:
-    """The copy that a file imports the runtime from, found by its mark; else the installed package."""
-    if RUNTIME in text:
+class Folders:
+    """The folders of a run, which its files share: what is in them, and which hold a copy of the runtime."""
+
+    def __init__(self) -> None:
+        self.is_copy = cache(is_copy)
+        self._roots = cache(self._above)
+        self._imported = cache(self._import)
+
+    def package_of(self, path: Path, text: str) -> Package:
+        """The copy that a file imports the runtime from, found by its mark; else the installed package."""
+        if RUNTIME in text:
+            return INSTALLED
+        places = self._roots(os.fspath(path.parent))
+        lines = (_IMPORTED.match(line) for line in text.splitlines() if "import" in line)
+        for module, member in dict.fromkeys(found.groups("") for found in lines if found):
+            first = module.partition(".")[0]
+            for root, names in places:
+                if first in names and (found := self._imported(root, module, member)):
+                    return found
         return INSTALLED
-    places = roots_of(os.fspath(path.parent))
-    lines = (_IMPORTED.match(line) for line in text.splitlines() if "import" in line)
-    for module, member in dict.fromkeys(found.groups("") for found in lines if found):
-        first = module.partition(".")[0]
-        for root, names in places:
-            if first in names and (found := _imported(root, module, member)):
-                return found
-    return INSTALLED
+
+    def _import(self, root: str, module: str, member: str) -> Package | None:
+        """The copy that an import finds below a folder, by its longest name."""
+        parts = [*module.split("."), *([member] if member else [])]
+        for length in range(len(parts), 0, -1):
+            folder = os.sep.join([root, *parts[:length]])
+            if self.is_copy(folder):
+                return Package(".".join(parts[:length]), Path(folder))
+        return None
+
+    def _above(self, folder: str) -> list[tuple[str, frozenset[str]]]:
+        """A folder and those above it, up to the root of the repository, as far as they are there, with the names in them."""
+        if not os.path.isdir(folder):
+            return []
+        names, above = frozenset(os.listdir(folder)), os.path.dirname(folder)
+        more = self._roots(above) if ".git" not in names and above != folder else ()
+        return [(folder, names), *more]
 
 
-@cache  # the files of a run share their folders, and their imports
-def _imported(root: str, module: str, member: str) -> Package | None:
-    """The copy that an import finds below a folder, by its longest name."""
-    parts = [*module.split("."), *([member] if member else [])]
-    for length in range(len(parts), 0, -1):
-        folder = os.sep.join([root, *parts[:length]])
-        if is_copy(folder):
-            return Package(".".join(parts[:length]), Path(folder))
-    return None
-
-
-@cache
-def roots_of(folder: str) -> list[tuple[str, frozenset[str]]]:
-    """A folder and those above it, up to the root of the repository, as far as they are there, with the names in them."""
-    if not os.path.isdir(folder):
-        return []
-    names, above = frozenset(os.listdir(folder)), os.path.dirname(folder)
-    return [(folder, names), *(roots_of(above) if ".git" not in names and above != folder else ())]
-
-
-def forget() -> None:
-    """Forgets what was found in the folders of a former run in this process."""
-    for known in (roots_of, _imported, is_copy):
-        known.cache_clear()
-
-
-@cache
 def is_copy(folder: str | Path) -> bool:
     """Whether a folder holds a copy of the runtime."""
     try:

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fsdp_migrate.codemods.constructor.options import given_keys
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.dictionaries import given_keys
 from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition

@@ -8,9 +8,9 @@ import ast
 import re
 from dataclasses import dataclass
 
-from fsdp_migrate.codemods.constructor.construction import Construction, constructions
-from fsdp_migrate.codemods.constructor.options import given_keys
+from fsdp_migrate.codemods.constructor import Construction, constructions
 from fsdp_migrate.codemods.context import Context, keyword
+from fsdp_migrate.codemods.dictionaries import given_keys
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.models import Models, is_module
 from fsdp_migrate.facts.names import fsdp1_name

@@ -20,7 +20,6 @@ from fsdp_migrate.facts.scopes import Assigned, Binding, Defined, Imported, Opaq
 
 Read = Callable[[Path], File | None]
 # Longer names than FSDP1's own, as FSDPStrategy.
-_OF_OTHERS = r"[A-Za-z](?:FSDP|FullySharded)|(?:FSDP|FullyShardedDataParallel)[A-Z]"
 Made = TypeVar("Made")
 
 
@@ -177,15 +176,6 @@ class Program:
             return None
         names = (fsdp1_name(dotted) for dotted in self.dotted(expression, file))
         return next((name for name in names if name is not None), None)
-
-    @cached_property
-    def staying(self) -> dict[ast.expr, str]:
-        """The references to FSDP1's names that another library's FSDP1 takes, with that: `facts.staying`."""
-        if not self.has(_OF_OTHERS):
-            return {}
-        from fsdp_migrate.facts.staying import staying
-
-        return staying(self)
 
     @cached_property
     def fsdp1_words(self) -> set[str]:
