@@ -23,7 +23,7 @@ _OF_PARAMETERS = (
 # Each module looks at one file and yields what it finds. It is asked, and imported, only where one of its words is in the file
 # or among the FSDP1 names that the file refers to; without words, always. `swap` runs after all, on what they leave.
 CODEMODS: dict[str, tuple[str, ...]] = {
-    "constructor.findings": (),
+    "constructor.form": (),
     "uses.state_dicts": ("state_dict", "STATE_DICT"),
     "uses.training": ("clip_grad_norm_", "no_sync"),
     "uses.classes": ("isinstance", "->", ": "),

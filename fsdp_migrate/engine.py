@@ -18,14 +18,16 @@ from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import (
     CONFIGURATIONS,
+    MARK,
     TOO_MUCH,
+    Folders,
     Source,
     parse_problem,
     read_source,
     shown_path,
     source_from_bytes,
 )
-from fsdp_migrate.vendor import MARK, Folders, copies, package_at
+from fsdp_migrate.vendor import copies, package_at
 
 if TYPE_CHECKING:
     from fsdp_migrate.facts.file import File

@@ -62,13 +62,11 @@ class Argument:
         name: its name in FSDP1's signature.
         value: the expression.
         node: the keyword, the value of a positional argument, or what adds the key to the dictionary.
-        unpacked: it is a key of a dictionary.
     """
 
     name: str
     value: ast.expr
     node: ast.AST
-    unpacked: bool = False
 
 
 class Construction:
@@ -115,7 +113,12 @@ class Construction:
         for key in keys:
             name = FORMER_NAMES.get(key.name, key.name)
             if name in SIGNATURE:
-                self.arguments.append(Argument(name, key.value, key.node, unpacked=True))
+                self.arguments.append(Argument(name, key.value, key.node))
+
+    @property
+    def like_fsdp1(self) -> bool:
+        """Whether it keeps FSDP1's quirks, as the default form does."""
+        return self.context.form == "auto"
 
     @property
     def is_written_out(self) -> bool:

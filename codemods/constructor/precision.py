@@ -53,7 +53,7 @@ def say(construction: Construction, argument: Argument) -> tuple[Rule, str]:
     fields = _fields(construction.context, made.node) if made is not None else None
     if fields is None:
         return POLICY, "the runtime reads it when the program runs"
-    if keeps_low_precision_gradients(construction, argument):
+    if fields.get("keep_low_precision_grads", False) is not False:
         return LOW_PRECISION_GRADS, (
             "keep_low_precision_grads has no counterpart, and the runtime raises ValueError: "
             "cast the gradients before optimizer.step()"
@@ -64,13 +64,6 @@ def say(construction: Construction, argument: Argument) -> tuple[Rule, str]:
     return POLICY, (
         "the runtime makes it a MixedPrecisionPolicy and casts inputs at the root only, as FSDP1 did"
     )
-
-
-def keeps_low_precision_gradients(construction: Construction, argument: Argument) -> bool:
-    """Whether a MixedPrecision asks for what FSDP2 does not have."""
-    made = construction.context.value(argument.value)
-    fields = _fields(construction.context, made.node) if made is not None else None
-    return (fields or {}).get("keep_low_precision_grads", False) is not False
 
 
 def precision(construction: Construction, value: ast.expr) -> Part:
