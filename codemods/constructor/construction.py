@@ -201,7 +201,7 @@ def _is_subclass(context: Context, call: ast.Call) -> bool:
         return False
     is_partial = "functools.partial" in context.dotted(call.func)
     given = [call.func, *call.args[: int(is_partial)], *_wrapper_classes(call)]
-    if any(_names_subclass(context, each) for each in given):
+    if any(models.names_subclass(each, file) for each in given):
         return True
     function, cls = call.func, file.enclosing_class(call)
     above = getattr(function, "value", None)
@@ -212,11 +212,4 @@ def _is_subclass(context: Context, call: ast.Call) -> bool:
         and getattr(above.func, "id", "") == "super"
         and cls is not None
         and models.is_subclass(Definition(file, cls))
-    )
-
-
-def _names_subclass(context: Context, expression: ast.expr) -> bool:
-    return isinstance(expression, ast.Name | ast.Attribute) and any(
-        context.models.is_subclass(each)
-        for each in context.program.definitions(expression, context.file)
     )

@@ -240,15 +240,12 @@ def _has_another(context: Context, call: ast.Call) -> bool:
 
 
 def _parts(construction: Construction) -> dict[str, Part]:
-    """The arguments in torch's words.
-
-    Raises:
-        AtRunTime: if one has none, or the model may be on the meta device, where the runtime gives it memory.
-    """
+    """The arguments in torch's words; raises AtRunTime if one has none."""
     context = construction.context
     paths = reach_of(context.program).of(context.file.path)
     if any(_META.search(context.program.data(path)) for path in paths):
-        raise AtRunTime("the model may be on the meta device")
+        # The runtime gives a model on the meta device its memory.
+        raise AtRunTime
     return parts_of(construction)
 
 

@@ -20,7 +20,7 @@ _NAME = re.compile(r"[^\W\d]\w*")
 
 
 class AtRunTime(Exception):
-    """An argument whose value only a run knows, or which only the runtime gives FSDP2; the message says which."""
+    """An argument whose value only a run knows, or which only the runtime gives FSDP2."""
 
 
 @dataclass(frozen=True, eq=False)
