@@ -14,7 +14,6 @@ What they share:
     models          which expressions can hold a model
     imports         the imports that a file needs and no longer needs
     dictionaries    the keys that a dictionary can have
-    spent           the assignments that only removed code has read
     silenced        the comments that silence nothing
     edit/           edits of text, call arguments and imports that keep every comment
 """

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Callable, Iterable
 from functools import cached_property
+from pathlib import Path
 
 from fsdp_migrate.codemods.edit import text
 from fsdp_migrate.codemods.rule import Edit, Found, Rule
@@ -104,11 +105,7 @@ class Context:
     @cached_property
     def line_length(self) -> int:
         """That of the target's own formatter."""
-        known = self.program.kept.setdefault("line length", {})
-        folder = self.file.path.absolute().parent
-        if str(folder) not in known:
-            known[str(folder)] = line_length(folder)
-        return int(known[str(folder)])
+        return self.program.once(_line_length, self.file.path.absolute().parent)
 
     @cached_property
     def references(self) -> dict[ast.expr, str]:
@@ -274,6 +271,10 @@ class Context:
             names |= set(here.bindings)
             here = here.parent
         return names
+
+
+def _line_length(_: Program, folder: Path) -> int:
+    return line_length(folder)
 
 
 class Silenced:

@@ -15,8 +15,8 @@ from fsdp_migrate.codemods.constructor.part import (
     rewritten,
 )
 from fsdp_migrate.codemods.context import Context, has_torch
+from fsdp_migrate.codemods.imports import is_pure
 from fsdp_migrate.codemods.rule import Import, Rule
-from fsdp_migrate.codemods.spent import is_pure
 from fsdp_migrate.facts.file import values_given
 from fsdp_migrate.facts.names import RUNTIME, TORCH
 

@@ -28,8 +28,8 @@ from fsdp_migrate.codemods.constructor.construction import (
 from fsdp_migrate.codemods.constructor.part import AtRunTime, Part, merged
 from fsdp_migrate.codemods.constructor.silent import Hit, hits
 from fsdp_migrate.codemods.context import Context, shortened
+from fsdp_migrate.codemods.imports import removal, spent
 from fsdp_migrate.codemods.rule import Edit, Found, Import
-from fsdp_migrate.codemods.spent import removal, spent
 from fsdp_migrate.codemods.swap import RULE as IMPORT
 from fsdp_migrate.codemods.swap import written_out
 from fsdp_migrate.facts.file import root_of, values_given

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import spliced
+from fsdp_migrate.codemods.imports import is_pure
 from fsdp_migrate.codemods.rule import Edit, Edits, Import
-from fsdp_migrate.codemods.spent import is_pure
 from fsdp_migrate.facts.file import NEWLINE
 from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
 from fsdp_migrate.facts.values import branches

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from fsdp_migrate.codemods.context import Context, keyword, shortened
+from fsdp_migrate.codemods.imports import removal, spent
 from fsdp_migrate.codemods.rule import Edit, Found, Rule
-from fsdp_migrate.codemods.spent import removal, spent
 from fsdp_migrate.codemods.uses.snapshots import is_kept
 from fsdp_migrate.codemods.uses.state_dict_bodies import Body, body_of
 from fsdp_migrate.codemods.uses.state_dict_edits import (
@@ -191,7 +191,7 @@ def _replacements(context: Context, body: Body, asked: Settings) -> Iterator[Rep
         assert isinstance(call.func, ast.Attribute)
         if asked.options is None:
             raise Unknown("no option says offload_to_cpu without rank0_only, or the reverse")
-        if asked.options == ON_RANK_0 and not first_is_rank_0(context):
+        if asked.options == ON_RANK_0 and not context.program.once(first_is_rank_0):
             raise Unknown("rank 0 of the model's process group may not be rank 0 of all")
         if asked.options != ON_RANK_0 and is_kept(context, call):
             raise Unknown("training may go on before what it gives is read")
@@ -199,7 +199,8 @@ def _replacements(context: Context, body: Body, asked: Settings) -> Iterator[Rep
         yield Replacement(call, "get_model_state_dict", arguments)
     for call in body.loads:
         yield _loading(context, call)
-    if body.calls and has_other_names(context):  # last: it searches the files that this one imports
+    # Last: it searches the files that this one imports.
+    if body.calls and bool(context.program.once(has_other_names, context.file)):
         raise Unknown("the program may give the state dict names of its own")
 
 
@@ -336,7 +337,9 @@ def _bare(context: Context) -> Iterator[Found]:
             "get_model_state_dict",
             [context.source(model), "options=StateDictOptions(full_state_dict=True)"],
         )
-        if are_editable(context, [made]) and not has_other_names(context):
+        if are_editable(context, [made]) and not context.program.once(
+            has_other_names, context.file
+        ):
             yield Found(
                 BARE,
                 call,
