@@ -13,6 +13,7 @@ What they share:
     context         one file as a rule sees it: its facts, and how to edit it
     models          which expressions can hold a model
     imports         the imports that a file needs and no longer needs
+    dictionaries    the keys that a dictionary can have
     silenced        the comments that silence nothing
     edit/           edits of text, call arguments and imports that keep every comment
 """

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable, Iterable
 from functools import cached_property
+from pathlib import Path
 
 from fsdp_migrate.codemods.edit import text
-from fsdp_migrate.codemods.rule import Edit, Rule
+from fsdp_migrate.codemods.rule import Edit, Found, Rule
 from fsdp_migrate.facts.file import NEWLINE, File, last_name, root_of
 from fsdp_migrate.facts.models import Models, models_of
 from fsdp_migrate.facts.names import CLASS, fsdp1_name
@@ -20,6 +22,9 @@ from fsdp_migrate.settings import line_length
 _SILENCING = re.compile(r"#\s*fsdp-migrate:\s*ignore\b(?:\[([A-Za-z0-9,\s]*)\])?")
 
 
+Ask = Callable[["Context", Callable[[str], bool]], Iterable[Found]]
+
+
 class Context:
     """What a rule may ask about the file that it looks at.
 
@@ -29,6 +34,7 @@ class Context:
         form: auto, bridge or torch: what `--form` asks for.
         writes: whether edits are written; if not, their code is not laid out.
         target: the torch release that the program runs on, as in (2, 8).
+        ask: asks the modules of rules whose names are taken about another view of the file.
     """
 
     def __init__(
@@ -39,12 +45,14 @@ class Context:
         form: str = "auto",
         writes: bool = True,
         target: tuple[int, ...] = (2, 8),
+        ask: Ask | None = None,
     ) -> None:
         self.file = file
         self.program = program
         self.form = form
         self.writes = writes
         self.target = target
+        self.ask = ask
 
     @property
     def plain(self) -> bool:
@@ -97,7 +105,7 @@ class Context:
     @cached_property
     def line_length(self) -> int:
         """That of the target's own formatter."""
-        return line_length(self.file.path.absolute().parent)
+        return self.program.once(_line_length, self.file.path.absolute().parent)
 
     @cached_property
     def references(self) -> dict[ast.expr, str]:
@@ -263,6 +271,10 @@ class Context:
             names |= set(here.bindings)
             here = here.parent
         return names
+
+
+def _line_length(_: Program, folder: Path) -> int:
+    return line_length(folder)
 
 
 class Silenced:

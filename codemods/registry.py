@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
@@ -23,7 +23,7 @@ _OF_PARAMETERS = (
 # Each module looks at one file and yields what it finds. It is asked, and imported, only where one of its words is in the file
 # or among the FSDP1 names that the file refers to; without words, always. `swap` runs after all, on what they leave.
 CODEMODS: dict[str, tuple[str, ...]] = {
-    "constructor.findings": (),
+    "constructor.form": (),
     "uses.state_dicts": ("state_dict", "STATE_DICT"),
     "uses.training": ("clip_grad_norm_", "no_sync"),
     "uses.classes": ("isinstance", "->", ": "),
@@ -80,14 +80,20 @@ class Codemod(Protocol):
         """What it has to say about a file."""
 
 
-def asked(context: Context, but: Iterable[str] = ()) -> Iterator[Codemod]:
-    """The modules that may find something in a file, without those named in `but`."""
+def asked(context: Context, takes: Callable[[str], bool] | None = None) -> Iterator[Codemod]:
+    """The modules that may find something in a file, of those whose names are taken."""
     text, names = context.file.text, set(context.references.values())
     for name, words in CODEMODS.items():
-        if name not in but and (
+        if (takes is None or takes(name)) and (
             not words or not names.isdisjoint(words) or any(word in text for word in words)
         ):
             yield module(name)
+
+
+def find(context: Context, takes: Callable[[str], bool] | None = None) -> Iterator[Found]:
+    """What they find there."""
+    for codemod in asked(context, takes):
+        yield from codemod.find(context)
 
 
 @cache
@@ -107,3 +113,12 @@ def all_rules() -> list[Rule]:
 def rule_for(code: str) -> Rule | None:
     """The rule with a code, in any case; None if there is none."""
     return next((rule for rule in all_rules() if rule.code == code.upper()), None)
+
+
+def unknown(code: str) -> str:
+    """The message for a code that no rule has."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(code.upper(), [rule.code for rule in all_rules()], 3)
+    hint = f"; close ones: {', '.join(close)}" if close else ""
+    return f"no rule has the code {code}{hint} (`fsdp-migrate rules` lists all)"

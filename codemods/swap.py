@@ -36,6 +36,7 @@ from fsdp_migrate.facts.names import (
 )
 from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
+from fsdp_migrate.facts.staying import OF_OTHERS, staying
 from fsdp_migrate.findings import Action
 
 RULE = Rule("FSDP001", "fsdp1-import", "FSDP1 names are imported from the runtime")
@@ -79,7 +80,7 @@ def swap(
     gone = {node for region in removed for node in ast.walk(region)}
     aliases = list(spent_aliases(context, gone))
     gone |= {node for each in aliases for node in ast.walk(each)}
-    known, file = context.program.staying.items(), context.file
+    known, file = _staying(context).items(), context.file
     stays = {n: to for n, to in known if n in file.parents and n not in gone}
     statements = list(_statements(context, gone))
     for statement in statements:
@@ -117,6 +118,10 @@ def swap(
         lambda: [*_edits(context, statements, insert, spelled), *map(context.remove, aliases)],
         of_torch,
     )
+
+
+def _staying(context: Context) -> dict[ast.expr, str]:
+    return context.program.once(staying) if context.program.has(OF_OTHERS) else {}
 
 
 def _say_staying(
@@ -364,7 +369,7 @@ def still_used(
 ) -> Iterator[Found]:
     """The references that no other rule speaks of, one finding a line."""
     gone = {node for region in removed for node in ast.walk(region)}
-    stays = context.program.staying
+    stays = _staying(context)
     spoken = {line for each in found for line in _lines(each.node)}
     for reference, name in chain(context.references.items(), context.quoted.items()):
         line = reference.lineno

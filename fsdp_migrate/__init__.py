@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from fsdp_migrate.version import __version__
+
 TYPE_CHECKING = False  # as type checkers know it, without the import of `typing`
 if TYPE_CHECKING:
     import os
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from fsdp_migrate.report import Report
 
 __all__ = ["__version__", "check", "migrate_source"]
-__version__ = "0.1.0"
 
 # Nothing is imported before it is used: the runtime lies in this package, and a training imports it.
 

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 import click
 
-from fsdp_migrate import __version__
 from fsdp_migrate.exit_codes import BROKEN_PIPE, DONE, INTERRUPTED, USAGE
 from fsdp_migrate.settings import FORMS
+from fsdp_migrate.version import __version__
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -209,13 +209,12 @@ def check(ctx: click.Context, /, **arguments: Any) -> None:
 @click.argument("code")
 def explain(code: str) -> None:
     """Explain a rule, with examples."""
-    from fsdp_migrate.codemods.registry import all_rules, rule_for
-    from fsdp_migrate.views.explain import unknown_code
+    from fsdp_migrate.codemods.registry import rule_for, unknown
     from fsdp_migrate.views.terminal import write_text
 
     rule = rule_for(code.upper())
     if rule is None:
-        raise click.ClickException(unknown_code(code, all_rules()))
+        raise click.ClickException(unknown(code))
     write_text(rule.page.rstrip())
 
 
@@ -223,10 +222,12 @@ def explain(code: str) -> None:
 def rules() -> None:
     """List all rules."""
     from fsdp_migrate.codemods.registry import all_rules
-    from fsdp_migrate.views.explain import render_rules
-    from fsdp_migrate.views.terminal import write_text
+    from fsdp_migrate.views.terminal import paint, write_text
 
-    write_text(render_rules(all_rules()))
+    width = max(len(rule.name) for rule in all_rules())
+    for rule in all_rules():
+        code = paint(rule.code, "stdout", bold=True)
+        write_text(f"{code}  {rule.name:{width}}  {rule.summary}")
 
 
 def main() -> None:

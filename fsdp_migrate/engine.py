@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +18,16 @@ from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import (
     CONFIGURATIONS,
+    MARK,
     TOO_MUCH,
+    Folders,
     Source,
     parse_problem,
     read_source,
     shown_path,
     source_from_bytes,
 )
-from fsdp_migrate.vendor import MARK, copies, forget, is_copy, package_at
+from fsdp_migrate.vendor import copies, package_at
 
 if TYPE_CHECKING:
     from fsdp_migrate.facts.file import File
@@ -47,7 +50,7 @@ def analyse(
         watch: gives out the files that mention FSDP, one after the other, and may tell how far that is.
     """
     started = time.perf_counter()
-    forget()
+    folders = Folders()
     paths = files.files if isinstance(files, Discovered) else list(files)
     report = Report(files=len(paths))
     if isinstance(files, Discovered):
@@ -55,13 +58,13 @@ def analyse(
     sources: list[Source] = []
     around: list[Path] = []
     for path in paths:
-        source = _source_if_concerned(path, around)
+        source = _source_if_concerned(path, around, folders)
         if isinstance(source, Source):
             sources.append(source)
         elif source is not None:
             report.errors.append(source)
     if sources:
-        more = [read_source(path) for path in around]
+        more = [read_source(path, folders) for path in around]
         sources += [each for each in more if isinstance(each, Source)]
         sources.sort(key=lambda source: source.path)
     options = options or Options()
@@ -69,9 +72,11 @@ def analyse(
         own = [source.path for source in sources if source.ending not in CONFIGURATIONS]
         package = package_at(options.vendor, own, [p for p in paths if p.suffix == ".py"])
         sources = [replace(source, runtime=package) for source in sources]
-    if sources and isinstance(files, Discovered):
-        paths = [*paths, *files.others()]
-    _analyse(sources, paths, options, report, watch)
+    if sources:
+        paths = [*paths, *(files.others() if isinstance(files, Discovered) else ())]
+        paths = [p for p in paths if p.suffix not in CONFIGURATIONS]
+        paths = [p for p in paths if not folders.is_copy(p.parent)]
+    _analyse(sources, paths, options, report, watch, partial(parse_file, folders=folders))
     report.seconds = time.perf_counter() - started
     return report
 
@@ -86,7 +91,9 @@ def analyse_source(source: Source, options: Options | None = None) -> Report:
     return report
 
 
-def _source_if_concerned(path: Path, around: list[Path]) -> Source | Problem | None:
+def _source_if_concerned(
+    path: Path, around: list[Path], folders: Folders
+) -> Source | Problem | None:
     """A file that mentions FSDP, or why it cannot be used; None for any other: it goes to `around` if it may be concerned."""
     try:
         with open(path, "rb") as stream:
@@ -100,7 +107,7 @@ def _source_if_concerned(path: Path, around: list[Path]) -> Source | Problem | N
         if takes or uses_accelerate(data, path.name):
             around.append(path)
         return None
-    return source_from_bytes(path, shown_path(path), data)
+    return source_from_bytes(path, shown_path(path), data, folders)
 
 
 def _analyse(
@@ -109,6 +116,7 @@ def _analyse(
     options: Options,
     report: Report,
     watch: Watch = iter,
+    read: Callable[[Path], File | None] | None = None,
 ) -> None:
     report.candidates = len(sources)
     if sources:
@@ -118,13 +126,12 @@ def _analyse(
 
         settings = [source for source in sources if source.ending in CONFIGURATIONS]
         sources = [source for source in sources if source.ending not in CONFIGURATIONS]
-        paths = [p for p in paths if p.suffix not in CONFIGURATIONS and not is_copy(p.parent)]
         files = list(_files(sources, report))
         configured = _configurations(settings, options)
         is_set = any(outcome.sets_fsdp for outcome in configured)
 
         def together() -> Program:
-            return Program([file for file, _ in files], paths, parse_file, is_set)
+            return Program([file for file, _ in files], paths, read or parse_file, is_set)
 
         apart = (each for _, source in files for each in source.apart)
         report.findings += (each for each in apart if options.takes(each.code))
@@ -198,9 +205,9 @@ def _files(sources: Sequence[Source], report: Report) -> Iterator[tuple[File, So
             report.errors.append(parse_problem(source) or Problem(source.shown, 0, TOO_MUCH))
 
 
-def parse_file(path: Path) -> File | None:
+def parse_file(path: Path, folders: Folders | None = None) -> File | None:
     """A file that a name leads into; None if it cannot be read or parsed."""
-    source = read_source(path)
+    source = read_source(path, folders)
     return _file(source) if isinstance(source, Source) else None
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.edit.text import Refused, apply, overlap
-from fsdp_migrate.codemods.registry import asked
+from fsdp_migrate.codemods.registry import find
 from fsdp_migrate.codemods.rule import Edit, Found, Rule
 from fsdp_migrate.codemods.swap import still_used, swap
 from fsdp_migrate.facts.file import File
@@ -41,13 +41,6 @@ class Outcome:
     sets_fsdp: bool = False
 
 
-@dataclass
-class _Result:
-    found: list[Found]
-    after: str | None
-    of_torch: bool | None
-
-
 def migrate(file: File, source: Source, program: Program, options: Options) -> Outcome:
     """Decides one file.
 
@@ -63,9 +56,10 @@ def migrate(file: File, source: Source, program: Program, options: Options) -> O
             form=form,
             writes=not options.only_checks,
             target=options.target_torch,
+            ask=find,
         )
         try:
-            result = _File(context, options).run(edit=not options.only_checks)
+            found, after, outcome.of_torch = _File(context, options).run()
             break
         except Exception as error:
             refusals.append(error)
@@ -76,17 +70,16 @@ def migrate(file: File, source: Source, program: Program, options: Options) -> O
         outcome.errors.append(
             Problem(file.shown, 0, f"only its imports changed: {_reason(refusals[0])}")
         )
-    outcome.findings = [source.placed(_finding(file, source, each)) for each in result.found]
-    outcome.of_torch = result.of_torch
+    outcome.findings = [source.placed(_finding(file, source, each)) for each in found]
     if not options.only_checks:
-        outcome.after = source.text if result.after is None else result.after
+        outcome.after = after
         try:
-            after = source.encode(outcome.after)
+            data = source.encode(after)
         except ValueError as error:  # an encoding, or cells, that the new text does not fit
             outcome.errors.append(Problem(file.shown, 0, f"left alone: {error}"))
         else:
-            changed = after != source.data
-            outcome.change = Change(source.path, source.data, after) if changed else None
+            changed = data != source.data
+            outcome.change = Change(source.path, source.data, data) if changed else None
     return outcome
 
 
@@ -95,13 +88,13 @@ class _File:
         self.context = context
         self.options = options
 
-    def run(self, *, edit: bool) -> _Result:
-        every = (each for codemod in asked(self.context) for each in codemod.find(self.context))
+    def run(self) -> tuple[list[Found], str, bool | None]:
+        """What is found, the new text, and whether the file uses torch's FSDP1."""
         # A place may be a model's of the program, and one of Accelerate's.
-        found = [*{(each.rule.code, each.node, each.message): each for each in every}.values()]
-        found = [self.unless_passed(each) for each in found]
+        every = {(each.rule.code, each.node, each.message): each for each in find(self.context)}
+        found = [self.unless_passed(each) for each in every.values()]
         edits: list[Edit] = []
-        if edit:
+        if self.context.writes:
             found, edits = _settled(found, self.is_on)
         applied = [each for each in found if self.is_on(each.rule, each.node)]
         removed = [node for each in applied for node in each.removed]
@@ -114,11 +107,9 @@ class _File:
         shown = [each for each in found if self.is_on(each.rule, each.node)] + imports.found
         if self.context.plain and self.context.silenced.comments:
             shown += self.unused()
-        if not edit:
-            return _Result(shown, None, of_torch)
-        edits += imports.edits()
-        after = apply(self.context.file.text, edits) if edits else None
-        return _Result(shown, after, of_torch)
+        edits += imports.edits() if self.context.writes else ()
+        text = self.context.file.text
+        return shown, apply(text, edits) if edits else text, of_torch
 
     def unless_passed(self, found: Found) -> Found:
         """A finding, which is not left to the user where nothing that it is about gets."""

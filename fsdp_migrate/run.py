@@ -102,12 +102,11 @@ def run(request: Request) -> int:
 def _known_codes(codes: frozenset[str], source: str) -> frozenset[str]:
     """The codes, all known: one with a slip would select nothing, in silence."""
     if codes:
-        from fsdp_migrate.codemods.registry import all_rules, rule_for
-        from fsdp_migrate.views.explain import unknown_code
+        from fsdp_migrate.codemods.registry import rule_for, unknown
 
         for code in sorted(codes):
             if rule_for(code) is None:
-                raise click.ClickException(f"{source}: {unknown_code(code, all_rules())}")
+                raise click.ClickException(f"{source}: {unknown(code)}")
     return codes
 
 

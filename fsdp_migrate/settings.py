@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +71,6 @@ def load_settings(paths: Sequence[Path]) -> Settings:
     return Settings()
 
 
-@cache
 def line_length(folder: Path) -> int:
     """The line length that the nearest `pyproject.toml` at or above a folder gives to black or ruff."""
     try:

@@ -10,13 +10,13 @@ import os
 import re
 import tokenize
 from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
+from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.findings import Finding, Problem
-from fsdp_migrate.vendor import INSTALLED, Package, package_of
 
 if TYPE_CHECKING:
     from fsdp_migrate.notebooks import Notebook
@@ -27,6 +27,94 @@ CONFIGURATIONS = (".yaml", ".yml", ".json", *_SHELLS)
 _SHEBANG = re.compile(rb"#!.*\b(?:ba|da|k|z)?sh\b")
 # Python's parser ends with a MemoryError for either.
 TOO_MUCH = "does not parse: nested too deeply, or too large for this machine's memory"
+# The first words of each module of a copy of the runtime.
+MARK = "# Vendored by fsdp-migrate"
+_IMPORTED = re.compile(r"^\s*(?:from|import)\s+(\w[\w.]*)(?:\s+import\s+(\w+))?")
+
+
+@dataclass(frozen=True)
+class Package:
+    """Where a program imports the runtime from: its dotted name, and its folder if it is a copy.
+
+    The analysis knows the runtime by one name, `fsdp_migrate.runtime`. A program that has a copy of it is read as if it
+    imported that name, and written with the name of its copy: `unspelled` and `spelled`.
+    """
+
+    name: str = RUNTIME
+    folder: Path | None = None
+
+    def spelled(self, text: str) -> str:
+        """A program that imports `fsdp_migrate.runtime`, with the imports of this package."""
+        if self.folder is None or "fsdp_migrate" not in text:
+            return text
+        parent, _, name = self.name.rpartition(".")
+        statement = f"from {parent} import {name}" if parent else f"import {name}"
+        whole = re.compile(r"\bfrom fsdp_migrate import runtime\b(\s+as\s+\w+)?")
+        text = whole.sub(lambda found: statement + (found[1] or " as runtime"), text)
+        return re.sub(rf"\b{re.escape(RUNTIME)}\b", self.name, text)
+
+    def unspelled(self, text: str) -> str:
+        """The inverse of `spelled`."""
+        if self.folder is None:
+            return text
+        parent, _, name = self.name.rpartition(".")
+        if parent:
+            whole = rf"\bfrom {re.escape(parent)} import {name}\b(?=\s+as\s)"
+            text = re.sub(whole, "from fsdp_migrate import runtime", text)
+        own = rf"(?<![\w.]){re.escape(self.name)}"
+        inside = rf"{own}(?=\.\w|\s+(?:import|as)\b)|(?<=\bimport ){own}(?=[ \t]*(?:$|[,;#]))"
+        return re.sub(inside, RUNTIME, text, flags=re.MULTILINE)
+
+
+INSTALLED = Package()
+
+
+class Folders:
+    """The folders of a run, which its files share: what is in them, and which hold a copy of the runtime."""
+
+    def __init__(self) -> None:
+        self.is_copy = cache(is_copy)
+        self._roots = cache(self._above)
+        self._imported = cache(self._import)
+
+    def package_of(self, path: Path, text: str) -> Package:
+        """The copy that a file imports the runtime from, found by its mark; else the installed package."""
+        if RUNTIME in text:
+            return INSTALLED
+        places = self._roots(os.fspath(path.parent))
+        lines = (_IMPORTED.match(line) for line in text.splitlines() if "import" in line)
+        for module, member in dict.fromkeys(found.groups("") for found in lines if found):
+            first = module.partition(".")[0]
+            for root, names in places:
+                if first in names and (found := self._imported(root, module, member)):
+                    return found
+        return INSTALLED
+
+    def _import(self, root: str, module: str, member: str) -> Package | None:
+        """The copy that an import finds below a folder, by its longest name."""
+        parts = [*module.split("."), *([member] if member else [])]
+        for length in range(len(parts), 0, -1):
+            folder = os.sep.join([root, *parts[:length]])
+            if self.is_copy(folder):
+                return Package(".".join(parts[:length]), Path(folder))
+        return None
+
+    def _above(self, folder: str) -> list[tuple[str, frozenset[str]]]:
+        """A folder and those above it, up to the root of the repository, as far as they are there, with the names in them."""
+        if not os.path.isdir(folder):
+            return []
+        names, above = frozenset(os.listdir(folder)), os.path.dirname(folder)
+        more = self._roots(above) if ".git" not in names and above != folder else ()
+        return [(folder, names), *more]
+
+
+def is_copy(folder: str | Path) -> bool:
+    """Whether a folder holds a copy of the runtime."""
+    try:
+        with open(os.path.join(folder, "__init__.py"), "rb") as stream:
+            return stream.read(len(MARK)) == MARK.encode()
+    except OSError:
+        return False
 
 
 @dataclass(frozen=True)
@@ -40,6 +128,7 @@ class Source:
     shown: str
     data: bytes
     runtime: Package | None = None
+    folders: Folders = field(default_factory=Folders, compare=False)
 
     @cached_property
     def ending(self) -> str:
@@ -89,7 +178,7 @@ class Source:
     @cached_property
     def package(self) -> Package:
         """The package that the file imports the runtime from."""
-        found = package_of(self.path, self.program)
+        found = self.folders.package_of(self.path, self.program)
         same = found.spelled(found.unspelled(self.program)) == self.program
         return found if same else INSTALLED
 
@@ -117,7 +206,7 @@ def unix_lines(data: bytes) -> bytes:
     return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
-def read_source(path: Path) -> Source | Problem:
+def read_source(path: Path, folders: Folders | None = None) -> Source | Problem:
     """The file at `path`, or in one line why it cannot be used."""
     try:
         data = path.read_bytes()
@@ -125,12 +214,14 @@ def read_source(path: Path) -> Source | Problem:
         return Problem(shown_path(path), 0, "is a folder, not a file")
     except OSError as error:
         return Problem(shown_path(path), 0, f"cannot be read: {error.strerror or error}")
-    return source_from_bytes(path, shown_path(path), data)
+    return source_from_bytes(path, shown_path(path), data, folders)
 
 
-def source_from_bytes(path: Path, shown: str, data: bytes) -> Source | Problem:
+def source_from_bytes(
+    path: Path, shown: str, data: bytes, folders: Folders | None = None
+) -> Source | Problem:
     """`data` as a source, or in one line why it cannot be one."""
-    source = Source(path, shown, data)
+    source = Source(path, shown, data, folders=folders or Folders())
     if path.suffix == ".ipynb":
         return _notebook(source)
     if b"\0" in data:

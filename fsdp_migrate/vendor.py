@@ -1,113 +1,25 @@
 """The runtime copied into a project (`--vendor DIR`), for programs that run where fsdp-migrate is not installed.
 
-The analysis knows the runtime by one name, `fsdp_migrate.runtime`. A program that has a copy of it is read as if it imported
-that name, and written with the name of its copy: `unspelled` and `spelled`.
+Which copy a program imports, its source knows.
 """
 
 from __future__ import annotations
 
 import ast
-import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
-from fsdp_migrate import __version__
 from fsdp_migrate.exit_codes import Unusable
 from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.report import Change
+from fsdp_migrate.source import MARK, Package, is_copy
+from fsdp_migrate.version import __version__
 
-MARK = "# Vendored by fsdp-migrate"
 _HEADER = (
     f"{MARK} {__version__}: a copy of its module runtime/%s, licence in LICENSE.\n"
     "# Do not edit: `fsdp-migrate PATH --vendor DIR` brings it up to date.\n"
 )
-_IMPORTED = re.compile(r"^\s*(?:from|import)\s+(\w[\w.]*)(?:\s+import\s+(\w+))?")
-
-
-@dataclass(frozen=True)
-class Package:
-    """Where a program imports the runtime from: its dotted name, and its folder if it is a copy."""
-
-    name: str = RUNTIME
-    folder: Path | None = None
-
-    def spelled(self, text: str) -> str:
-        """A program that imports `fsdp_migrate.runtime`, with the imports of this package."""
-        if self.folder is None or "fsdp_migrate" not in text:
-            return text
-        parent, _, name = self.name.rpartition(".")
-        statement = f"from {parent} import {name}" if parent else f"import {name}"
-        whole = re.compile(r"\bfrom fsdp_migrate import runtime\b(\s+as\s+\w+)?")
-        text = whole.sub(lambda found: statement + (found[1] or " as runtime"), text)
-        return re.sub(rf"\b{re.escape(RUNTIME)}\b", self.name, text)
-
-    def unspelled(self, text: str) -> str:
-        """The inverse of `spelled`."""
-        if self.folder is None:
-            return text
-        parent, _, name = self.name.rpartition(".")
-        if parent:
-            whole = rf"\bfrom {re.escape(parent)} import {name}\b(?=\s+as\s)"
-            text = re.sub(whole, "from fsdp_migrate import runtime", text)
-        own = rf"(?<![\w.]){re.escape(self.name)}"
-        inside = rf"{own}(?=\.\w|\s+(?:import|as)\b)|(?<=\bimport ){own}(?=[ \t]*(?:$|[,;#]))"
-        return re.sub(inside, RUNTIME, text, flags=re.MULTILINE)
-
-
-INSTALLED = Package()
-
-
-def package_of(path: Path, text: str) -> Package:
-    """The copy that a file imports the runtime from, found by its mark; else the installed package."""
-    if RUNTIME in text:
-        return INSTALLED
-    places = roots_of(os.fspath(path.parent))
-    lines = (_IMPORTED.match(line) for line in text.splitlines() if "import" in line)
-    for module, member in dict.fromkeys(found.groups("") for found in lines if found):
-        first = module.partition(".")[0]
-        for root, names in places:
-            if first in names and (found := _imported(root, module, member)):
-                return found
-    return INSTALLED
-
-
-@cache  # the files of a run share their folders, and their imports
-def _imported(root: str, module: str, member: str) -> Package | None:
-    """The copy that an import finds below a folder, by its longest name."""
-    parts = [*module.split("."), *([member] if member else [])]
-    for length in range(len(parts), 0, -1):
-        folder = os.sep.join([root, *parts[:length]])
-        if is_copy(folder):
-            return Package(".".join(parts[:length]), Path(folder))
-    return None
-
-
-@cache
-def roots_of(folder: str) -> list[tuple[str, frozenset[str]]]:
-    """A folder and those above it, up to the root of the repository, as far as they are there, with the names in them."""
-    if not os.path.isdir(folder):
-        return []
-    names, above = frozenset(os.listdir(folder)), os.path.dirname(folder)
-    return [(folder, names), *(roots_of(above) if ".git" not in names and above != folder else ())]
-
-
-def forget() -> None:
-    """Forgets what was found in the folders of a former run in this process."""
-    for known in (roots_of, _imported, is_copy):
-        known.cache_clear()
-
-
-@cache
-def is_copy(folder: str | Path) -> bool:
-    """Whether a folder holds a copy of the runtime."""
-    try:
-        with open(os.path.join(folder, "__init__.py"), "rb") as stream:
-            return stream.read(len(MARK)) == MARK.encode()
-    except OSError:
-        return False
 
 
 def package_at(folder: Path, files: Iterable[Path], others: Iterable[Path] = ()) -> Package:

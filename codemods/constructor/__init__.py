@@ -1,8 +1,12 @@
 """The calls of FSDP1's class, and what they become. Each is decided by itself, in the order of these modules:
 
-- `construction`: the call and its arguments, also those of a dictionary that is unpacked (`options`).
+- `construction`: the call and its arguments, also those of a dictionary that is unpacked.
 - `arguments`: a row for each argument, with what the runtime does with it and its translation where the file shows the value;
   `sharding`, `wrapping` and `precision` have those that take more than a few lines, as `part`s of the new code.
 - `silent`: what would change in silence without FSDP1's wrapper, found by a search by name.
-- `layout`: the code. `findings`: what is reported of each call and argument. `assumptions`: what the torch form relies on.
+- `layout`: the code. `form`: what becomes of a call, and what is reported of it. `assumptions`: what the torch form relies on.
 """
+
+from fsdp_migrate.codemods.constructor.construction import Construction, constructions
+
+__all__ = ["Construction", "constructions"]

@@ -12,10 +12,10 @@ from fsdp_migrate.codemods.constructor.part import (
     AtRunTime,
     Part,
     bound,
-    is_pure,
     rewritten,
 )
 from fsdp_migrate.codemods.context import Context, has_torch
+from fsdp_migrate.codemods.imports import is_pure
 from fsdp_migrate.codemods.rule import Import, Rule
 from fsdp_migrate.facts.file import values_given
 from fsdp_migrate.facts.names import RUNTIME, TORCH
@@ -57,28 +57,29 @@ class Row:
 
 
 def parts_of(construction: Construction) -> dict[str, Part]:
-    """What each argument adds to the code in torch's words, by name.
-
-    Raises:
-        AtRunTime: if an argument needs the runtime, or is not shown here.
-    """
+    """What each argument adds to the code in torch's words, by name."""
     if not construction.is_written_out:
-        raise AtRunTime("the runtime binds arguments that the call unpacks")
+        raise AtRunTime("the call unpacks arguments")
     parts: dict[str, Part] = {}
     for argument in construction.arguments:
-        if argument.name == "module":
-            continue
-        row = ROWS[argument.name]
-        if construction.is_none(argument.value):
-            if argument.name == "backward_prefetch":
-                raise AtRunTime("backward_prefetch: the runtime switches prefetching off")
-            parts[argument.name] = Part(row.say(construction, argument)[1])
-        elif _may_change(construction, argument):
-            raise AtRunTime(f"{argument.name}: the program may change its value on the way")
-        else:
-            parts[argument.name] = row.part(construction, argument.value)
+        if argument.name != "module":
+            try:
+                parts[argument.name] = _part_of(construction, argument)
+            except AtRunTime:
+                raise AtRunTime(
+                    f"{argument.name} is not shown here, or has no word of torch's"
+                ) from None
     # The device is current before anything is broadcast or sharded.
     return dict(sorted(parts.items(), key=lambda part: part[0] != "device_id"))
+
+
+def _part_of(construction: Construction, argument: Argument) -> Part:
+    row, is_none = ROWS[argument.name], construction.is_none(argument.value)
+    if _may_change(construction, argument) or (is_none and argument.name == "backward_prefetch"):
+        raise AtRunTime
+    if is_none:
+        return Part(row.say(construction, argument)[1])
+    return row.part(construction, argument.value)
 
 
 def _may_change(construction: Construction, argument: Argument) -> bool:
@@ -116,26 +117,26 @@ def _say_offload(construction: Construction, argument: Argument) -> tuple[Rule, 
     )
 
 
-def _no_effect(text: str) -> Callable[[Construction, ast.expr], Part]:
+def _no_effect(rule: Rule, text: str) -> Row:
     """An argument that means nothing under FSDP2, whatever its value."""
 
     def part(construction: Construction, value: ast.expr) -> Part:
         if not is_pure(construction.context, value):
-            raise AtRunTime("evaluating it may have side effects")
+            raise AtRunTime
         return Part(text)
 
-    return part
+    return Row(_fixed(rule, text), part)
 
 
-def _only_off(text: str, off: str) -> Callable[[Construction, ast.expr], Part]:
+def _only_off(rule: Rule, text: str, off: str) -> Row:
     """An argument that torch has no words for, unless it is None or False."""
 
     def part(construction: Construction, value: ast.expr) -> Part:
         if construction.constant(value) is not False:
-            raise AtRunTime(text)
+            raise AtRunTime
         return Part(off)
 
-    return part
+    return Row(_fixed(rule, text, off), part)
 
 
 _ON, _OFF = "CPUOffloadPolicy()", "OffloadPolicy()"
@@ -151,7 +152,7 @@ def _cpu_offload(construction: Construction, value: ast.expr) -> Part:
         name="offload_policy",
     )
     if made is None:
-        raise AtRunTime("cpu_offload: the runtime reads it when the program runs")
+        raise AtRunTime
     if made.text == _OFF:
         return Part("nothing is offloaded, as by default", removed=made.removed)
     text, above = bound(construction, "offload_policy", made.text)
@@ -192,7 +193,7 @@ def _backward_prefetch(construction: Construction, value: ast.expr) -> Part:
         return Part("no effect under FSDP2, which always prefetches this way")
     if member == "BACKWARD_POST":
         return Part("FSDP2 prefetches one unit earlier, with the same numbers")
-    raise AtRunTime("backward_prefetch: the runtime prefetches as this argument says")
+    raise AtRunTime
 
 
 _SETTERS = {
@@ -210,19 +211,19 @@ def _device_id(construction: Construction, value: ast.expr) -> Part:
     if _is_current(context, value):
         return Part("is removed: fully_shard moves the model to the current device")
     if not is_pure(context, value) or not has_torch(context, construction.call):
-        raise AtRunTime("device_id: the runtime makes this device the current one")
+        raise AtRunTime
     made = context.value(value)
     if made is not None and any(
         isinstance(node, ast.Constant) and node.value == "cpu" for node in ast.walk(made.node)
     ):
-        raise AtRunTime("device_id: the runtime shards on the CPU where it is the CPU")
+        raise AtRunTime
     text = context.source(value)
     if any(_sets(construction, call, text) for call in context.file.of(ast.Call)):
         return Part("is removed: fully_shard moves the model to the current device, which is this")
     if made is not None and (isinstance(made.node, ast.Constant) or _is_rank(made.node)):
         line = f"torch.cuda.set_device({text})"
         return Part(f"becomes {line}: fully_shard moves the model there", above=(line,))
-    raise AtRunTime("device_id: the runtime makes this device the current one")
+    raise AtRunTime
 
 
 def _is_current(context: Context, value: ast.expr) -> bool:
@@ -269,7 +270,7 @@ def _sync(construction: Construction, value: ast.expr) -> Part:
     ]
     names_fsdp1 = any(node in context.references for node in written)
     if others != (None, None) or names_fsdp1 or not (sure or is_pure(context, value)):
-        raise AtRunTime("sync_module_states: the runtime broadcasts before it shards")
+        raise AtRunTime
     device = construction.value("device_id")
     where = "" if device is None else f", device={context.source(device)}"
     line = f"broadcast_module_states({{model}}{where})"
@@ -280,12 +281,9 @@ def _sync(construction: Construction, value: ast.expr) -> Part:
     )
 
 
-_LIMIT = "no effect under FSDP2, which needs no limit"
-_ORIGINAL = "no effect under FSDP2, which always keeps the original parameters"
-_WHOLE = "the runtime leaves these parameters whole in every unit"
-_NOTHING = "None: nothing is ignored"
-_ORDER = "the runtime records the order of the units and prefetches in that order"
-_INIT = "the runtime initializes each unit before it shards it, as FSDP1 did"
+_IGNORED = _only_off(
+    IGNORED, "the runtime leaves these parameters whole in every unit", "None: nothing is ignored"
+)
 
 ROWS = {
     "process_group": Row(sharding.say, sharding.group),
@@ -301,10 +299,11 @@ ROWS = {
         _backward_prefetch,
     ),
     "mixed_precision": Row(precision.say, precision.precision),
-    "ignored_modules": Row(_fixed(IGNORED, _WHOLE, _NOTHING), _only_off(_WHOLE, _NOTHING)),
-    "param_init_fn": Row(
-        _fixed(INIT_FUNCTION, _INIT, "None: nothing to initialize"),
-        _only_off(f"param_init_fn: {_INIT}", "None: nothing to initialize"),
+    "ignored_modules": _IGNORED,
+    "param_init_fn": _only_off(
+        INIT_FUNCTION,
+        "the runtime initializes each unit before it shards it, as FSDP1 did",
+        "None: nothing to initialize",
     ),
     "device_id": Row(
         _fixed(
@@ -322,13 +321,16 @@ ROWS = {
         ),
         _sync,
     ),
-    "forward_prefetch": Row(
-        _fixed(FORWARD_PREFETCH, _ORDER, "off, as by default"),
-        _only_off(f"forward_prefetch: {_ORDER}", "off, as by default"),
+    "forward_prefetch": _only_off(
+        FORWARD_PREFETCH,
+        "the runtime records the order of the units and prefetches in that order",
+        "off, as by default",
     ),
-    "limit_all_gathers": Row(_fixed(LIMIT, _LIMIT), _no_effect(_LIMIT)),
-    "use_orig_params": Row(_fixed(USE_ORIG_PARAMS, _ORIGINAL), _no_effect(_ORIGINAL)),
-    "ignored_states": Row(_fixed(IGNORED, _WHOLE, _NOTHING), _only_off(_WHOLE, _NOTHING)),
+    "limit_all_gathers": _no_effect(LIMIT, "no effect under FSDP2, which needs no limit"),
+    "use_orig_params": _no_effect(
+        USE_ORIG_PARAMS, "no effect under FSDP2, which always keeps the original parameters"
+    ),
+    "ignored_states": _IGNORED,
     "device_mesh": Row(sharding.say, sharding.mesh),
 }
 RULES = (

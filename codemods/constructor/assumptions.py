@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from fsdp_migrate.codemods.constructor.construction import Construction
-from fsdp_migrate.codemods.constructor.form import Decision, Form
+from fsdp_migrate.codemods.constructor.part import Part
+from fsdp_migrate.codemods.constructor.silent import Hit
 from fsdp_migrate.codemods.context import shortened
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.findings import Action
@@ -86,12 +87,14 @@ _DATACLASSES = (
 )
 
 
-def of(construction: Construction, form: Form, decision: Decision) -> Iterator[Found]:
+def of(
+    construction: Construction, parts: Mapping[str, Part], hits: Sequence[Hit]
+) -> Iterator[Found]:
     """The assumptions of one constructor, the silent ones first, and the places that rely on the wrapper."""
     context = construction.context
     has = context.program.has
     assumed = [(how, what) for how, what, word in _ASSUMED if not word or has(word)]
-    if form.parts.get("mixed_precision") and form.parts.get("auto_wrap_policy"):
+    if parts.get("mixed_precision") and parts.get("auto_wrap_policy"):
         assumed.insert(1, _NORMS)
     if context.target < (2, 13) and has("@dataclass"):
         assumed.insert(1, _DATACLASSES)
@@ -99,7 +102,7 @@ def of(construction: Construction, form: Form, decision: Decision) -> Iterator[F
         yield Found(
             ASSUMPTION, construction.call, Action.REWRITE, f"{_HOW[how]} {what}", "fully_shard"
         )
-    for hit in decision.hits:
+    for hit in hits:
         if hit.file is context.file:
             message = f"{hit.what}, which changes in silence without FSDP1's wrapper: {hit.edit}"
             yield Found(

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fsdp_migrate.codemods.constructor.options import given_keys
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.dictionaries import given_keys
 from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition
@@ -62,13 +62,11 @@ class Argument:
         name: its name in FSDP1's signature.
         value: the expression.
         node: the keyword, the value of a positional argument, or what adds the key to the dictionary.
-        unpacked: it is a key of a dictionary.
     """
 
     name: str
     value: ast.expr
     node: ast.AST
-    unpacked: bool = False
 
 
 class Construction:
@@ -115,7 +113,12 @@ class Construction:
         for key in keys:
             name = FORMER_NAMES.get(key.name, key.name)
             if name in SIGNATURE:
-                self.arguments.append(Argument(name, key.value, key.node, unpacked=True))
+                self.arguments.append(Argument(name, key.value, key.node))
+
+    @property
+    def like_fsdp1(self) -> bool:
+        """Whether it keeps FSDP1's quirks, as the default form does."""
+        return self.context.form == "auto"
 
     @property
     def is_written_out(self) -> bool:
@@ -198,7 +201,7 @@ def _is_subclass(context: Context, call: ast.Call) -> bool:
         return False
     is_partial = "functools.partial" in context.dotted(call.func)
     given = [call.func, *call.args[: int(is_partial)], *_wrapper_classes(call)]
-    if any(_names_subclass(context, each) for each in given):
+    if any(models.names_subclass(each, file) for each in given):
         return True
     function, cls = call.func, file.enclosing_class(call)
     above = getattr(function, "value", None)
@@ -209,11 +212,4 @@ def _is_subclass(context: Context, call: ast.Call) -> bool:
         and getattr(above.func, "id", "") == "super"
         and cls is not None
         and models.is_subclass(Definition(file, cls))
-    )
-
-
-def _names_subclass(context: Context, expression: ast.expr) -> bool:
-    return isinstance(expression, ast.Name | ast.Attribute) and any(
-        context.models.is_subclass(each)
-        for each in context.program.definitions(expression, context.file)
     )

@@ -1,29 +1,43 @@
-"""What one constructor becomes: torch's words where the file shows every value, a loop over `units` or a function elsewhere."""
+"""What each constructor becomes, and what is reported of it and of its arguments.
+
+It is in torch's words where the file shows every value, a loop over `units` or a function elsewhere.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from fsdp_migrate.codemods.constructor import layout
-from fsdp_migrate.codemods.constructor.arguments import parts_of
+from fsdp_migrate.codemods.constructor import arguments, assumptions, layout, precision
+from fsdp_migrate.codemods.constructor.arguments import ROWS, parts_of
 from fsdp_migrate.codemods.constructor.construction import (
+    CONSTRUCTOR,
     DIRECT,
     ENABLE_WRAP,
+    FORMER_NAMES,
     SUBCLASS,
+    UNKNOWN,
+    UNPACKED,
     WRAP,
+    Argument,
     Construction,
+    constructions,
 )
 from fsdp_migrate.codemods.constructor.part import AtRunTime, Part, merged
 from fsdp_migrate.codemods.constructor.silent import Hit, hits
-from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.rule import Edit, Import
+from fsdp_migrate.codemods.context import Context, shortened
+from fsdp_migrate.codemods.imports import removal, spent
+from fsdp_migrate.codemods.rule import Edit, Found, Import
+from fsdp_migrate.codemods.swap import RULE as IMPORT
 from fsdp_migrate.codemods.swap import written_out
 from fsdp_migrate.facts.file import root_of, values_given
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
 from fsdp_migrate.facts.reach import reach_of
+from fsdp_migrate.findings import Action
+
+RULES = (CONSTRUCTOR, UNPACKED, UNKNOWN, *arguments.RULES, *assumptions.RULES)
 
 _BUILTINS = ("reversed", "list", "isinstance", "dict")
 _META = re.compile(rb"""["']meta["']|init_empty_weights|deferred_init|init_on_device|skip_init""")
@@ -64,6 +78,114 @@ class Decision:
     hits: tuple[Hit, ...] = ()
 
 
+def find(context: Context) -> Iterator[Found]:
+    """The constructors of a file, and their arguments."""
+    spoken: set[ast.AST] = set()
+    forms: list[Form] = []
+    for construction in constructions(context):
+        decision = Decision(None) if context.form == "bridge" else decide(construction)
+        if context.silenced(CONSTRUCTOR, construction.call):
+            if context.stays(construction.call.func, IMPORT):
+                continue
+            decision = Decision(None)
+        yield _constructor(construction, decision)
+        yield from _arguments(construction, decision.form, spoken)
+        if decision.form is not None:
+            forms.append(decision.form)
+            yield from _translated_above(construction, decision.form)
+            if context.form == "torch":
+                yield from assumptions.of(construction, decision.form.parts, decision.hits)
+    yield from _spent(context, forms)
+
+
+def _constructor(construction: Construction, decision: Decision) -> Found:
+    call, construct, form = construction.call, construction.kind, decision.form
+    if form is not None:
+        return Found(
+            CONSTRUCTOR,
+            call,
+            Action.REWRITE,
+            form.message,
+            construct,
+            edits=form.edits,
+            imports=form.imports,
+            removed=form.removed,
+        )
+    message = "stays on the bridge"
+    if decision.reasons:
+        count = f"{len(decision.reasons)} places: " if len(decision.reasons) > 1 else ""
+        message += f": {count}{'; '.join(decision.reasons)}"
+    return Found(CONSTRUCTOR, call, Action.RUNTIME, message, construct)
+
+
+def _arguments(
+    construction: Construction, form: Form | None, spoken: set[ast.AST]
+) -> Iterator[Found]:
+    """The arguments of a call that nothing was said of: a dictionary may be unpacked into several calls."""
+    for argument in construction.arguments:
+        if argument.name != "module" and argument.node not in spoken:
+            spoken.add(argument.node)
+            yield _argument(construction, argument, form)
+    for keyword in construction.call.keywords if form is None else ():
+        if keyword.arg in FORMER_NAMES:
+            yield _renamed(construction, keyword)
+    for keyword in construction.unknown:
+        message = f"`{keyword.arg}` is not an argument of FSDP1: the call raises TypeError"
+        yield Found(UNKNOWN, keyword, Action.MANUAL, message, f"{keyword.arg}=")
+    for keyword in construction.unseen:
+        message = "the runtime binds the unpacked arguments when the program runs"
+        construct = f"**{shortened(construction.context.source(keyword.value))}"
+        yield Found(UNPACKED, keyword.value, Action.RUNTIME, message, construct)
+
+
+def _renamed(construction: Construction, keyword: ast.keyword) -> Found:
+    """A former name of an argument, which neither the runtime nor FSDP1 of this torch has."""
+    name, context = FORMER_NAMES[str(keyword.arg)], construction.context
+    start, _ = context.file.span(keyword)
+    edit = Edit(start, start + len(str(keyword.arg)), name)
+    message = f"becomes {name}=, as FSDP1 has called it since torch 2.1: by its former name it raises TypeError"
+    return Found(CONSTRUCTOR, keyword, Action.REWRITE, message, f"{keyword.arg}=", lambda: [edit])
+
+
+def _argument(construction: Construction, argument: Argument, form: Form | None) -> Found:
+    rule, text = ROWS[argument.name].say(construction, argument)
+    construct = f"{argument.name}={shortened(construction.context.source(argument.value))}"
+    former = getattr(argument.node, "arg", None)
+    if former in FORMER_NAMES:
+        text += f"; {former} is its former name, which raises TypeError"
+    part = form.parts.get(argument.name) if form is not None else None
+    if part is not None:
+        return Found(rule, argument.node, Action.REWRITE, part.message or text, construct)
+    action = Action.RUNTIME
+    if rule is precision.LOW_PRECISION_GRADS:
+        action = Action.MANUAL
+    return Found(rule, argument.node, action, text, construct)
+
+
+def _translated_above(construction: Construction, form: Form) -> Iterator[Found]:
+    """The edits of an argument's value where it is assigned, above the call."""
+    context = construction.context
+    for argument in construction.arguments:
+        part = form.parts.get(argument.name)
+        for made in part.removed if part is not None else ():
+            statement = context.file.statement(made)
+            if part is not None and statement is not context.file.statement(construction.call):
+                rule, _ = ROWS[argument.name].say(construction, argument)
+                construct = shortened(context.source(statement))
+                yield Found(rule, statement, Action.REWRITE, part.message, construct)
+
+
+def _spent(context: Context, forms: list[Form]) -> Iterator[Found]:
+    """The assignments that only the arguments of constructors have read."""
+    gone = [node for form in forms for node in form.removed]
+    written = {name for form in forms for name in form.names}
+    parts = [part for form in forms for part in form.parts.values() if part.edits]
+    edited = {context.file.statement(node) for part in parts for node in part.removed}
+    for statement in spent(context, gone, written):
+        if statement not in edited:
+            yield removal(context, CONSTRUCTOR, statement, "only FSDP1's constructor has read it")
+
+
 def decide(construction: Construction) -> Decision:
     """The form of one constructor, whatever others do."""
     context = construction.context
@@ -82,29 +204,29 @@ def decide(construction: Construction) -> Decision:
 
 def form_of(construction: Construction) -> Form:
     """The form of a constructor that leaves the bridge."""
-    context, like_fsdp1 = construction.context, construction.context.form == "auto"
+    context = construction.context
     direct = construction.kind == DIRECT and not _has_another(context, construction.call)
     place = layout.place_of(construction) if direct else None
     if place is None or not _are_free(context, construction.call):
-        return _by_function(construction, like_fsdp1=like_fsdp1)
+        return _by_function(construction)
     try:
         parts = _parts(construction)
     except AtRunTime as reason:
-        return _by_units(construction, place, str(reason), like_fsdp1=like_fsdp1)
+        return _by_units(construction, place, str(reason))
     whole = merged(parts.values())
     if not all(_is_free(context, construction.call, need) for need in whole.imports):
-        return _by_units(construction, place, "a name is taken", like_fsdp1=like_fsdp1)
+        return _by_units(construction, place, "a name is taken")
     message = "becomes fully_shard(...): the model is sharded in place and stays the same object"
     if whole.units:
         message = "becomes fully_shard(...) on every unit, children before parents, the model last"
-    calls = () if like_fsdp1 else tuple(need for _, need in whole.below)
+    calls = () if construction.like_fsdp1 else tuple(need for _, need in whole.below)
     return Form(
         message,
         lambda: [
-            *layout.in_torchs_words(construction, whole, place, like_fsdp1=like_fsdp1),
+            *layout.in_torchs_words(construction, whole, place),
             *(edit for more in whole.edits for edit in more()),
         ],
-        (*_imports(construction, like_fsdp1=like_fsdp1), *whole.imports, *calls),
+        (*_imports(construction), *whole.imports, *calls),
         (*_given(construction), *whole.removed),
         parts,
         whole.names,
@@ -118,11 +240,7 @@ def _has_another(context: Context, call: ast.Call) -> bool:
 
 
 def _parts(construction: Construction) -> dict[str, Part]:
-    """The arguments in torch's words.
-
-    Raises:
-        AtRunTime: if one has none, or the model may be on the meta device, where the runtime gives it memory.
-    """
+    """The arguments in torch's words; raises AtRunTime if one has none."""
     context = construction.context
     paths = reach_of(context.program).of(context.file.path)
     if any(_META.search(context.program.data(path)) for path in paths):
@@ -130,22 +248,20 @@ def _parts(construction: Construction) -> dict[str, Part]:
     return parts_of(construction)
 
 
-def _by_units(
-    construction: Construction, place: layout.Place, reason: str, *, like_fsdp1: bool
-) -> Form:
+def _by_units(construction: Construction, place: layout.Place, reason: str) -> Form:
     if not _is_free(construction.context, construction.call, _runtime("units", construction)):
-        return _by_function(construction, like_fsdp1=like_fsdp1)
+        return _by_function(construction)
     renames, needs, gone = _written_out(construction)
     return Form(
         "becomes fully_shard(...) on every unit that FSDP1 would make: units(...) reads its arguments"
         f" ({reason})",
-        lambda: layout.by_units(construction, place, renames, like_fsdp1=like_fsdp1),
-        (*_imports(construction, like_fsdp1=like_fsdp1), _runtime("units", construction), *needs),
+        lambda: layout.by_units(construction, place, renames),
+        (*_imports(construction), _runtime("units", construction), *needs),
         (construction.call.func, *gone),
     )
 
 
-def _by_function(construction: Construction, *, like_fsdp1: bool) -> Form:
+def _by_function(construction: Construction) -> Form:
     """A function of the file's own in the place of the class, which shards what it is given."""
     context, call = construction.context, construction.call
     if construction.kind == WRAP:
@@ -157,7 +273,7 @@ def _by_function(construction: Construction, *, like_fsdp1: bool) -> Form:
     key = str(context.file.path)
     name, first = shared.setdefault(key, (_function_name(context), call))
     top = layout.above_of(context, first)
-    needs = (*_imports(construction, like_fsdp1=like_fsdp1), _runtime("units", construction))
+    needs = (*_imports(construction), _runtime("units", construction))
     root = root_of(cls)
     found = None if root is None else context.file.variable(root)
     if found is None or found.scope is not context.file.scope:  # imported in a function
@@ -166,7 +282,7 @@ def _by_function(construction: Construction, *, like_fsdp1: bool) -> Form:
     inside = [need for need in needs if not _is_free(context, context.file.tree, need)]
 
     def edits() -> list[Edit]:
-        code = layout.function(name, inside, like_fsdp1=like_fsdp1)
+        code = layout.function(name, inside, like_fsdp1=construction.like_fsdp1)
         defined = [layout.defined_above(context, top, code)] if first is call else []
         return [*defined, context.rename(cls, name)]
 
@@ -187,9 +303,9 @@ def _function_name(context: Context) -> str:
     return name
 
 
-def _imports(construction: Construction, *, like_fsdp1: bool) -> tuple[Import, ...]:
+def _imports(construction: Construction) -> tuple[Import, ...]:
     needs = (Import(TORCH, "fully_shard", construction.call.func),)
-    return (*needs, _runtime("like_fsdp1", construction)) if like_fsdp1 else needs
+    return (*needs, _runtime("like_fsdp1", construction)) if construction.like_fsdp1 else needs
 
 
 def _runtime(name: str, construction: Construction) -> Import:

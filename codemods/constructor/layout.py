@@ -102,9 +102,7 @@ def _calls(path: ast.expr) -> bool:
     return any(isinstance(node, ast.Call) for node in ast.walk(path))
 
 
-def in_torchs_words(
-    construction: Construction, part: Part, place: Place, *, like_fsdp1: bool
-) -> list[Edit]:
+def in_torchs_words(construction: Construction, part: Part, place: Place) -> list[Edit]:
     """The edits that put calls of `fully_shard` with literal values in the place of the constructor."""
     context = construction.context
     options = part.shared
@@ -125,16 +123,14 @@ def in_torchs_words(
             calls.append("        # As under FSDP1, the root alone casts its inputs")
         calls.append(f"        fully_shard({unit}{_arguments(part.child)}{shared})")
     calls.append(f"fully_shard({place.model}{_arguments(part.root)}{shared})")
-    if like_fsdp1:
+    if construction.like_fsdp1:
         lines += _under(place.model, part.like_fsdp1, calls)
     else:
         lines += [*calls, *(line.replace("{model}", place.model) for line, _ in part.below)]
     return _instead(construction, place, lines)
 
 
-def by_units(
-    construction: Construction, place: Place, renames: list[Edit], *, like_fsdp1: bool
-) -> list[Edit]:
+def by_units(construction: Construction, place: Place, renames: list[Edit]) -> list[Edit]:
     """The edits that put a loop over FSDP1's units, by its own arguments, in the place of the constructor.
 
     Args:
@@ -148,7 +144,7 @@ def by_units(
         own = indentation(context.file, place.statement)
         given = "\n".join(line.removeprefix(own) for line in NEWLINE.split(given))
     loop = [f"for {name}, {options} in units({given}):", f"    fully_shard({name}, **{options})"]
-    lines = _under(place.model, "", loop) if like_fsdp1 else loop
+    lines = _under(place.model, "", loop) if construction.like_fsdp1 else loop
     return _instead(construction, place, lines, as_it_is=is_long)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import spliced
+from fsdp_migrate.codemods.imports import is_pure
 from fsdp_migrate.codemods.rule import Edit, Edits, Import
 from fsdp_migrate.facts.file import NEWLINE
 from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
@@ -19,7 +20,7 @@ _NAME = re.compile(r"[^\W\d]\w*")
 
 
 class AtRunTime(Exception):
-    """An argument whose value only a run knows, or which only the runtime gives FSDP2; the message says which."""
+    """An argument whose value only a run knows, or which only the runtime gives FSDP2; the message is for users."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,60 +75,6 @@ def merged(parts: Iterable[Part]) -> Part:
         edits=tuple(edits for part in every for edits in part.edits),
         written=tuple(text for part in every for text in part.written),
         removed=tuple(node for part in every for node in part.removed),
-    )
-
-
-def spent(
-    context: Context, gone: Collection[ast.AST], written: Collection[str] = ()
-) -> list[ast.stmt]:
-    """The assignments whose names only code that goes away has read: `policy = ModuleWrapPolicy({Block})`.
-
-    Args:
-        written: the names that the new code reads.
-    """
-    nodes = {node for each in gone for node in ast.walk(each)}
-    names = [node for node in nodes if isinstance(node, ast.Name) and node.id not in written]
-    found: dict[ast.stmt, None] = {}
-    while names:
-        name = names.pop()
-        variable = context.file.variable(name)
-        if variable is None or not all(read in nodes for read in context.file.reads(name)):
-            continue
-        if len(variable.assigned) != len(variable.bindings):
-            continue
-        statements = [context.removable(each) for each in variable.assigned]
-        pure = all(is_pure(context, each.value) for each in variable.assigned)
-        if pure and None not in statements:
-            for each in variable.assigned:
-                found[context.file.statement(each.target)] = None
-                inside = set(ast.walk(each.value)) - nodes
-                nodes |= inside
-                names += [
-                    node for node in inside if isinstance(node, ast.Name) and node.id not in written
-                ]
-    return list(found)
-
-
-def is_pure(context: Context, value: ast.AST) -> bool:
-    """Whether an expression only gives a value: calls of options, policies and devices, no assignment and no `await`."""
-    if isinstance(value, ast.Lambda):
-        return True
-    if isinstance(value, ast.Await | ast.NamedExpr | ast.Yield | ast.YieldFrom):
-        return False
-    if isinstance(value, ast.Call) and not _only_makes(context, value.func):
-        return False
-    return all(is_pure(context, child) for child in ast.iter_child_nodes(value))
-
-
-def _only_makes(context: Context, function: ast.expr) -> bool:
-    if context.fsdp1(function) is not None:
-        return True
-    dotted = context.dotted(function)
-    if dotted:
-        return dotted <= {"functools.partial", "torch.device", "torch.cuda.current_device"}
-    name = getattr(function, "id", "")
-    return name in {"set", "tuple", "list", "int"} and not context.program.definition(
-        function, context.file
     )
 
 

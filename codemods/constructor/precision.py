@@ -53,7 +53,7 @@ def say(construction: Construction, argument: Argument) -> tuple[Rule, str]:
     fields = _fields(construction.context, made.node) if made is not None else None
     if fields is None:
         return POLICY, "the runtime reads it when the program runs"
-    if keeps_low_precision_gradients(construction, argument):
+    if fields.get("keep_low_precision_grads", False) is not False:
         return LOW_PRECISION_GRADS, (
             "keep_low_precision_grads has no counterpart, and the runtime raises ValueError: "
             "cast the gradients before optimizer.step()"
@@ -66,23 +66,12 @@ def say(construction: Construction, argument: Argument) -> tuple[Rule, str]:
     )
 
 
-def keeps_low_precision_gradients(construction: Construction, argument: Argument) -> bool:
-    """Whether a MixedPrecision asks for what FSDP2 does not have."""
-    made = construction.context.value(argument.value)
-    fields = _fields(construction.context, made.node) if made is not None else None
-    return (fields or {}).get("keep_low_precision_grads", False) is not False
-
-
 def precision(construction: Construction, value: ast.expr) -> Part:
-    """`mp_policy=`, where the file shows the types.
-
-    Raises:
-        AtRunTime: if it needs the runtime, or is known only when the program runs.
-    """
+    """`mp_policy=`, where the file shows the types."""
     context, has_policy = construction.context, construction.value("auto_wrap_policy") is not None
     reach = reach_of(context.program)
     if has_policy and any(_NORMS.search(reach.text(path)) for path in reach.of(context.file.path)):
-        raise AtRunTime("mixed_precision: the runtime keeps BatchNorms in full precision")
+        raise AtRunTime
     made = rewritten(
         context,
         value,
@@ -91,12 +80,12 @@ def precision(construction: Construction, value: ast.expr) -> Part:
         change=lambda leaf: _edits(context, leaf),
     )
     if made is None:
-        raise AtRunTime("mixed_precision: the runtime reads it when the program runs")
+        raise AtRunTime
     every = [_fields(context, leaf) or {} for leaf in made.leaves]
     buffers = {fields.get("buffer_dtype") for fields in every}
     flags = {(casts(fields, below=True), casts(fields, below=False)) for fields in every if fields}
     if len(flags) > 1 or len(buffers) > 1:
-        raise AtRunTime("mixed_precision: its branches differ in more than types")
+        raise AtRunTime
     below, root = flags.pop() if flags else (False, True)
     buffer = buffers.pop() if buffers else None
     where = "in every unit" if below else "at the root only" if root else "nowhere"
@@ -110,7 +99,7 @@ def precision(construction: Construction, value: ast.expr) -> Part:
         calls = ((f"cast_buffers({{model}}, {buffer})", need),)
     if not any(name in fields for fields in every for name in _TYPES):
         if made.name:
-            raise AtRunTime("mixed_precision: it names no type for parameters or gradients")
+            raise AtRunTime
         return Part(message, like_fsdp1=options, below=calls, removed=made.removed)
     above: tuple[str, ...] = ()
     imports = [Import(TORCH, "MixedPrecisionPolicy", construction.call.func)]

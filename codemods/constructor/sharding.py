@@ -77,11 +77,7 @@ def say(construction: Construction, argument: Argument) -> tuple[Rule, str]:
 
 
 def strategy(construction: Construction, value: ast.expr) -> Part:
-    """`reshard_after_forward=`, where the file shows the strategy and torch's own mesh will do.
-
-    Raises:
-        AtRunTime: if it may have another value, or needs a mesh that the runtime builds.
-    """
+    """`reshard_after_forward=`, where the file shows the strategy and torch's own mesh will do."""
     table = _WITH_MESH if construction.value("device_mesh") is not None else _RESHARD
 
     def member(leaf: ast.expr) -> str:
@@ -97,7 +93,7 @@ def strategy(construction: Construction, value: ast.expr) -> Part:
         construction.context, value, text, construction.call, name="reshard_after_forward"
     )
     if made is None:
-        raise AtRunTime("sharding_strategy: the runtime reads it and builds its mesh")
+        raise AtRunTime
     members = list(dict.fromkeys(map(member, made.leaves)))
     texts = list(dict.fromkeys(map(text, made.leaves)))
     said = "each branch becomes its value of reshard_after_forward"
@@ -118,22 +114,14 @@ def strategy(construction: Construction, value: ast.expr) -> Part:
 
 
 def group(construction: Construction, value: ast.expr) -> Part:
-    """Nothing, where the group is certainly that of all ranks.
-
-    Raises:
-        AtRunTime: for any other group.
-    """
+    """Nothing, where the group is certainly that of all ranks."""
     if construction.context.dotted(value) & _WORLD:
         return Part("is removed: the default mesh has all ranks")
-    raise AtRunTime("process_group: the runtime makes a mesh of this group's ranks")
+    raise AtRunTime
 
 
 def mesh(construction: Construction, value: ast.expr) -> Part:
-    """`mesh=`, if this file shows a mesh of one dimension, or for a hybrid strategy one of two with names.
-
-    Raises:
-        AtRunTime: if the shape of the mesh is not seen.
-    """
+    """`mesh=`, if this file shows a mesh of one dimension, or for a hybrid strategy one of two with names."""
     context = construction.context
     given = construction.value("sharding_strategy")
     member = construction.member(given, "ShardingStrategy") if given is not None else "FULL_SHARD"
@@ -145,7 +133,7 @@ def mesh(construction: Construction, value: ast.expr) -> Part:
         or seen[0] != wanted[0]
         or wanted[1] not in (..., seen[1])
     ):
-        raise AtRunTime("device_mesh: the runtime reads its shape")
+        raise AtRunTime
     text, above = bound(construction, "mesh", context.source(value))
     return Part("becomes the argument mesh", shared={"mesh": text}, above=above)
 

@@ -16,7 +16,7 @@ from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.wrapping import named_classes
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import File, last_name
-from fsdp_migrate.facts.program import Definition, External
+from fsdp_migrate.facts.program import Definition, External, Program
 from fsdp_migrate.facts.reach import reach_of
 
 _WRAPPED = "_fsdp_wrapped_module"
@@ -46,7 +46,6 @@ def hits(construction: Construction) -> list[Hit]:
     """The places that rely on the wrapper of a constructor's model."""
     context = construction.context
     program, reach = context.program, reach_of(context.program)
-    known = program.kept.setdefault("silent", {})
     found: list[Hit] = []
     own = str(context.file.path)
     # What a test wraps stays in it; what other code wraps no test counts for.
@@ -54,11 +53,8 @@ def hits(construction: Construction) -> list[Hit]:
     for path in paths:
         if reach.is_test(path) and path != own:
             continue
-        if path not in known:
-            looked = program.mentions(path) or _WORDS.search(program.data(path))
-            file = program.load(path) if looked else None
-            known[path] = [] if file is None else list(_hits(Context(file, program)))
-        found += [hit for hit, classes in known[path] if _concerns(construction, classes)]
+        here = program.once(_hits, path)
+        found += [hit for hit, classes in here if _concerns(construction, classes)]
     return found
 
 
@@ -70,10 +66,15 @@ def _concerns(construction: Construction, classes: frozenset[str]) -> bool:
     return not classes or not named or bool(classes & named)
 
 
-def _hits(context: Context) -> Iterator[tuple[Hit, frozenset[str]]]:
-    for each in (*_strings(context), *_children(context)):
-        yield each, frozenset()
-    yield from _types(context)
+def _hits(program: Program, path: str) -> list[tuple[Hit, frozenset[str]]]:
+    """Those of a file, each with the classes that it is about; none for any."""
+    looked = program.mentions(path) or _WORDS.search(program.data(path))
+    file = program.load(path) if looked else None
+    if file is None:
+        return []
+    context = Context(file, program)
+    every = [(each, frozenset[str]()) for each in (*_strings(context), *_children(context))]
+    return [*every, *_types(context)]
 
 
 def _strings(context: Context) -> Iterator[Hit]:

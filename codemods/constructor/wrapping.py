@@ -39,20 +39,16 @@ def say(construction: Construction, argument: Argument) -> tuple[Rule, str]:
 
 
 def policy(construction: Construction, value: ast.expr) -> Part:
-    """The units by class, by a condition or as the list that the policy looks into.
-
-    Raises:
-        AtRunTime: if the policy looks at the model in other ways, or is not known here.
-    """
+    """The units by class, by a condition or as the list that the policy looks into."""
     context = construction.context
     made = context.value(value)
     if made is None or made.file is not context.file or not isinstance(made.node, ast.Call):
-        raise AtRunTime("auto_wrap_policy: the runtime applies it to the model")
+        raise AtRunTime
     condition = _lambda(context, made)
     if condition is not None:
         names = _names_of(condition.body, condition.args.args[0].arg)
         if not all(is_same(context, name, construction.call) for name in names):
-            raise AtRunTime("auto_wrap_policy: its names mean something else at the constructor")
+            raise AtRunTime
         classes: list[ast.expr] = [
             node for node in ast.walk(condition.body) if isinstance(node, ast.Attribute | ast.Name)
         ]
@@ -60,7 +56,7 @@ def policy(construction: Construction, value: ast.expr) -> Part:
     else:
         classes = named_classes(construction)
         if not classes or not all(_is_unit(context, cls) for cls in classes):
-            raise AtRunTime("auto_wrap_policy: the runtime applies it to the model")
+            raise AtRunTime
         units, which = unit_condition([context.source(c) for c in classes]), "of these classes"
     if any(_is_torchs(context, cls) for cls in classes):
         several = isinstance(condition and condition.body, ast.BoolOp)

@@ -10,8 +10,8 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 
-from fsdp_migrate.codemods.constructor.options import given_keys
 from fsdp_migrate.codemods.context import Context, shortened
+from fsdp_migrate.codemods.dictionaries import given_keys
 from fsdp_migrate.codemods.left.measured import is_torchs, measured
 from fsdp_migrate.codemods.left.norms_over_ranks import is_local_now
 from fsdp_migrate.codemods.left.taken import (

@@ -79,12 +79,8 @@ def find(context: Context) -> Iterator[Found]:
     yield from _called(sharded)
     yield from _norms(sharded)
     yield from _tested(sharded)
-    from fsdp_migrate.codemods.registry import CODEMODS, asked  # which ask this module
-
-    others = [each for each in CODEMODS if not each.startswith("left.") or each in _BY_NAME]
-    for codemod in asked(sharded, but=others):
-        found = codemod.find(sharded)
-        yield from (each for each in found if not is_for_others(context.file, each.node))
+    found = context.ask(sharded, _is_of_models) if context.ask else ()
+    yield from (each for each in found if not is_for_others(context.file, each.node))
 
 
 def _is_concerned(context: Context) -> bool:
@@ -104,6 +100,11 @@ def _is_concerned(context: Context) -> bool:
 
 # These know no models.
 _BY_NAME = ("left.dynamic_names", "left.private_names", "left.module_names")
+
+
+def _is_of_models(name: str) -> bool:
+    """Whether a module of rules is about what is done with models, whoever shards them."""
+    return name.startswith("left.") and name not in _BY_NAME
 
 
 def _prepared(context: Context) -> Iterator[Found]:

@@ -9,6 +9,7 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import CLASS, TORCH
+from fsdp_migrate.facts.program import Program
 from fsdp_migrate.findings import Action
 
 RULE = Rule(
@@ -28,7 +29,7 @@ def find(context: Context) -> Iterator[Found]:
     yield from _of_fsdp2(context)
     yield from _by_others(context)
     references = [node for node, name in context.references.items() if name == CLASS]
-    if not references or not context.plain or _tells_both_apart(context):
+    if not references or not context.plain or context.program.once(_tells_both_apart):
         return
     about = [n for n in references if is_tested(context, n) or context.is_annotation(n)]
     about += [node for node, name in context.quoted.items() if name == CLASS]
@@ -54,17 +55,12 @@ def _renamed(context: Context, node: ast.expr) -> Edit:
     return context.rename(node, "FSDPModule")
 
 
-def _tells_both_apart(context: Context) -> bool:
+def _tells_both_apart(program: Program) -> bool:
     """Whether the program tests for FSDP2's class as well: its branches for FSDP1 and FSDP2 stay two."""
-    program, known = context.program, context.program.kept.setdefault("classes", {})
-    if not known:
-        texts = ((path, program.data(path)) for path in program.paths)
-        asking = [
-            program.load(p) for p, text in texts if b"isinstance(" in text and b"FSDP" in text
-        ]
-        files = dict.fromkeys([*program.files, *filter(None, asking)])  # which may be but a part
-        known["both"] = any(_tests_of_fsdp2(Context(file, program)) for file in files)
-    return bool(known["both"])
+    texts = ((path, program.data(path)) for path in program.paths)
+    asking = [program.load(p) for p, text in texts if b"isinstance(" in text and b"FSDP" in text]
+    files = dict.fromkeys([*program.files, *filter(None, asking)])  # which may be but a part
+    return any(_tests_of_fsdp2(Context(file, program)) for file in files)
 
 
 def _tests_of_fsdp2(context: Context) -> list[ast.Call]:

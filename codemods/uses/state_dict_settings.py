@@ -8,9 +8,9 @@ import ast
 import re
 from dataclasses import dataclass
 
-from fsdp_migrate.codemods.constructor.construction import Construction, constructions
-from fsdp_migrate.codemods.constructor.options import given_keys
+from fsdp_migrate.codemods.constructor import Construction, constructions
 from fsdp_migrate.codemods.context import Context, keyword
+from fsdp_migrate.codemods.dictionaries import given_keys
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.models import Models, is_module
 from fsdp_migrate.facts.names import fsdp1_name
@@ -145,15 +145,8 @@ _OF_ITS_OWN = re.compile(
 )
 
 
-def first_is_rank_0(context: Context) -> bool:
+def first_is_rank_0(program: Program) -> bool:
     """Whether rank 0 of each model's process group is rank 0 of all ranks, by the constructors of the run."""
-    known = context.program.kept.setdefault("rank 0", {})
-    if "" not in known:
-        known[""] = _first_is_rank_0(context.program)
-    return bool(known[""])
-
-
-def _first_is_rank_0(program: Program) -> bool:
     contexts = [Context(file, program) for file in program.files]
     every = [each for context in contexts for each in constructions(context)]
     if any(map(_may_have_group, every)) or any(map(_may_have_mesh, contexts)):
@@ -187,47 +180,39 @@ def _has_one_group(construction: Construction) -> bool:
     return strategy is None or construction.member(strategy, "ShardingStrategy") in _ONE_GROUP
 
 
-def has_other_names(context: Context) -> bool:
+def has_other_names(program: Program, file: File) -> bool:
     """Whether modules of the files that can share a model may give their state dicts names that torch's functions do not find,
     or values that those refuse.
 
     torch.compile around a model or a part of it puts `_orig_mod.` in front of names, which those functions take away.
     """
-    known = context.program.kept.setdefault("other names", {})
-    path = str(context.file.path)
-    if path not in known:
-        known[path] = _has_other_names(context)
-    return bool(known[path])
-
-
-def _has_other_names(context: Context) -> bool:
-    program, reach = context.program, reach_of(context.program)
-    paths = {*map(str, (file.path for file in program.files)), *reach.of(context.file.path)}
+    reach = reach_of(program)
+    paths = {*map(str, (each.path for each in program.files)), *reach.of(file.path)}
     files = (program.load(path) for path in paths if _OF_ITS_OWN.search(reach.text(path)))
-    return any(file is not None and _names_otherwise(context, file) for file in files)
+    return any(each is not None and _names_otherwise(program, each) for each in files)
 
 
-def _names_otherwise(context: Context, file: File) -> bool:
+def _names_otherwise(program: Program, file: File) -> bool:
     if any(hook in file.attributes for hook in _RENAMED):
         return True
     for method in file.of(ast.FunctionDef):
         cls = file.enclosing_class(method) if method.name in _WRITING else None
-        if cls is not None and is_module(context.program, Definition(file, cls)):
+        if cls is not None and is_module(program, Definition(file, cls)):
             return True
     for function in (*file.attributes.get("compile", ()), *file.loads.get("compile", ())):
         call = file.parents[function]
         if (
             isinstance(call, ast.Call)
-            and "torch.compile" in context.program.dotted(function, file)
-            and not all(_is_function(context, value, file) for value in call.args[:1])
+            and "torch.compile" in program.dotted(function, file)
+            and not all(_is_function(program, value, file) for value in call.args[:1])
         ):
             return True
     return False
 
 
-def _is_function(context: Context, value: ast.expr, file: File) -> bool:
+def _is_function(program: Program, value: ast.expr, file: File) -> bool:
     """Whether a value is a function of the program, which has no state dict."""
-    definition = context.program.definition(value, file)
+    definition = program.definition(value, file)
     return definition is not None and not isinstance(definition.node, ast.ClassDef)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from fsdp_migrate.codemods.context import Context, keyword, shortened
+from fsdp_migrate.codemods.imports import removal, spent
 from fsdp_migrate.codemods.rule import Edit, Found, Rule
 from fsdp_migrate.codemods.uses.snapshots import is_kept
 from fsdp_migrate.codemods.uses.state_dict_bodies import Body, body_of
@@ -27,9 +28,8 @@ from fsdp_migrate.codemods.uses.state_dict_settings import (
     kind_of,
     settings,
 )
-from fsdp_migrate.facts.file import File
-from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES, STATE_DICTS
-from fsdp_migrate.facts.scopes import Assigned
+from fsdp_migrate.facts.file import File, values_given
+from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES
 from fsdp_migrate.facts.values import last_value
 from fsdp_migrate.findings import Action
 
@@ -191,7 +191,7 @@ def _replacements(context: Context, body: Body, asked: Settings) -> Iterator[Rep
         assert isinstance(call.func, ast.Attribute)
         if asked.options is None:
             raise Unknown("no option says offload_to_cpu without rank0_only, or the reverse")
-        if asked.options == ON_RANK_0 and not first_is_rank_0(context):
+        if asked.options == ON_RANK_0 and not context.program.once(first_is_rank_0):
             raise Unknown("rank 0 of the model's process group may not be rank 0 of all")
         if asked.options != ON_RANK_0 and is_kept(context, call):
             raise Unknown("training may go on before what it gives is read")
@@ -199,7 +199,8 @@ def _replacements(context: Context, body: Body, asked: Settings) -> Iterator[Rep
         yield Replacement(call, "get_model_state_dict", arguments)
     for call in body.loads:
         yield _loading(context, call)
-    if body.calls and has_other_names(context):  # last: it searches the files that this one imports
+    # Last: it searches the files that this one imports.
+    if body.calls and bool(context.program.once(has_other_names, context.file)):
         raise Unknown("the program may give the state dict names of its own")
 
 
@@ -245,21 +246,15 @@ def _rewritten(context: Context, each: _Plain) -> Iterator[Found]:
 
 def _spent(context: Context, plain: Sequence[_Plain]) -> Iterator[Found]:
     """The assignments of configurations and types that only removed contexts read."""
-    removed_nodes = {node for each in plain for node in ast.walk(each.call)}
-    names = dict.fromkeys(node.id for node in removed_nodes if isinstance(node, ast.Name))
-    for name in sorted(names):
-        if not all(load in removed_nodes for load in context.file.loads.get(name, ())):
-            continue
-        for statement in _assignments(context, name):
-            yield Found(
-                CONTEXT,
-                statement,
-                Action.REWRITE,
-                f"is removed: nothing reads {name} any more",
-                shortened(context.source(statement)),
-                edits=partial(_removal, context, statement),
-                removed=(statement,),
-            )
+    given = [
+        value
+        for each in plain
+        for value in values_given(each.call)
+        if value is not keyword(each.call, "module", 0)
+    ]
+    for statement in spent(context, given):
+        names = ", ".join(map(ast.unparse, getattr(statement, "targets", ())))
+        yield removal(context, CONTEXT, statement, f"nothing reads {names} any more")
 
 
 def _legacy_paths(context: Context) -> Iterator[Found]:
@@ -277,32 +272,6 @@ def _legacy_paths(context: Context) -> Iterator[Found]:
             message = "becomes torch.distributed.checkpoint, the public name of the same module"
             edit = Edit(*where, "")
             yield Found(CONTEXT, node, Action.REWRITE, message, edits=partial(list, [edit]))
-
-
-def _removal(context: Context, statement: ast.stmt) -> list[Edit]:
-    return [context.remove(statement)]
-
-
-def _assignments(context: Context, name: str) -> list[ast.stmt]:
-    """The statements that give a name its value, if they do nothing else and no other file reads it."""
-    found: list[ast.stmt] = []
-    for binding in (b for scope in context.file.scopes for b in scope.bindings.get(name, ())):
-        option = isinstance(binding, Assigned) and _is_option(context, binding.value)
-        statement = context.removable(binding) if option else None  # type: ignore[arg-type]
-        if statement is None:
-            return []
-        found.append(statement)
-    return found
-
-
-def _is_option(context: Context, value: ast.expr) -> bool:
-    """Whether a value is a configuration or a type of FSDP1, and nothing else is called in it."""
-    of = value.func if isinstance(value, ast.Call) else getattr(value, "value", None)
-    return (
-        isinstance(of, ast.expr)
-        and context.fsdp1(of) in STATE_DICTS
-        and not any(isinstance(node, ast.Call) for node in ast.walk(value) if node is not value)
-    )
 
 
 def _raises(node: ast.AST) -> Found:
@@ -368,7 +337,9 @@ def _bare(context: Context) -> Iterator[Found]:
             "get_model_state_dict",
             [context.source(model), "options=StateDictOptions(full_state_dict=True)"],
         )
-        if are_editable(context, [made]) and not has_other_names(context):
+        if are_editable(context, [made]) and not context.program.once(
+            has_other_names, context.file
+        ):
             yield Found(
                 BARE,
                 call,

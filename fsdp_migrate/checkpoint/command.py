@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from fsdp_migrate import __version__
 from fsdp_migrate.exit_codes import DONE, FINDINGS, USAGE
 from fsdp_migrate.source import shown_path
+from fsdp_migrate.version import __version__
 from fsdp_migrate.views.terminal import paint, printable, write_text
 
 VERSION = 1

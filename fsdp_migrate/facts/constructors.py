@@ -33,9 +33,7 @@ class Constructors:
             return False
         if self.program.fsdp1(expression, file) == CLASS:
             return True
-        return bool(self.subclasses and self._subclass(expression, file)) or self._is_partial(
-            expression, file
-        )
+        return self.names_subclass(expression, file) or self._is_partial(expression, file)
 
     def is_subclass(self, definition: Definition) -> bool:
         """Whether a class of the program has FSDP1's among its bases."""
@@ -60,9 +58,10 @@ class Constructors:
             pending += below
         return found
 
-    def _subclass(self, expression: ast.expr, file: File) -> bool:
-        definitions = self.program.definitions(expression, file)
-        return any(definition.node in self.subclasses for definition in definitions)
+    def names_subclass(self, expression: ast.expr, file: File) -> bool:
+        """Whether an expression can be a class of the program that has FSDP1's among its bases."""
+        found = self.program.definitions(expression, file) if self.subclasses else ()
+        return any(definition.node in self.subclasses for definition in found)
 
     def _is_partial(self, expression: ast.expr, file: File) -> bool:
         found = file.variable(expression)

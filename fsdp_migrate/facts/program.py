@@ -20,7 +20,6 @@ from fsdp_migrate.facts.scopes import Assigned, Binding, Defined, Imported, Opaq
 
 Read = Callable[[Path], File | None]
 # Longer names than FSDP1's own, as FSDPStrategy.
-_OF_OTHERS = r"[A-Za-z](?:FSDP|FullySharded)|(?:FSDP|FullyShardedDataParallel)[A-Z]"
 Made = TypeVar("Made")
 
 
@@ -84,7 +83,7 @@ class Program:
         self.paths = list(dict.fromkeys([*self._loaded, *(str(path) for path in paths)]))
         self.kept: dict[str, dict[str, Any]] = {}
         self.references: dict[File, dict[ast.expr, str]] = {}
-        self._once: dict[Callable[[Program], Any], Any] = {}
+        self._once: dict[tuple[Callable[..., Any], tuple[object, ...]], Any] = {}
         self._mentioning = frozenset(self._loaded)
         self._data: dict[str, bytes] = {}
         self._aliases: dict[File, set[str]] = {}
@@ -109,20 +108,16 @@ class Program:
         path = self.locate(dotted, importer.folder)
         return None if path is None else self.load(path)
 
-    def once(self, make: Callable[[Program], Made]) -> Made:
-        """What a function or class makes of this run, made when it is asked for first."""
-        if make not in self._once:
-            self._once[make] = make(self)
-        made: Made = self._once[make]
+    def once(self, make: Callable[..., Made], *given: object) -> Made:
+        """What a function or class makes of this run, and of what else it is given, made when it is asked for first."""
+        if (make, given) not in self._once:
+            self._once[make, given] = make(self, *given)
+        made: Made = self._once[make, given]
         return made
 
     def has(self, pattern: str) -> bool:
         """Whether a pattern is found in the text of a file that mentions FSDP; each is searched for once a run."""
-        known = self.kept.setdefault("has", {})
-        if pattern not in known:
-            search = re.compile(pattern).search
-            known[pattern] = any(search(file.text) for file in self.files)
-        return bool(known[pattern])
+        return self.once(_has, re.compile(pattern))
 
     def mentions(self, path: str) -> bool:
         """Whether a file is one of those that mention FSDP."""
@@ -177,15 +172,6 @@ class Program:
             return None
         names = (fsdp1_name(dotted) for dotted in self.dotted(expression, file))
         return next((name for name in names if name is not None), None)
-
-    @cached_property
-    def staying(self) -> dict[ast.expr, str]:
-        """The references to FSDP1's names that another library's FSDP1 takes, with that: `facts.staying`."""
-        if not self.has(_OF_OTHERS):
-            return {}
-        from fsdp_migrate.facts.staying import staying
-
-        return staying(self)
 
     @cached_property
     def fsdp1_words(self) -> set[str]:
@@ -350,6 +336,10 @@ class Program:
             return UNKNOWN
         file = self.load(path)
         return External(dotted) if file is None else Inner(file)
+
+
+def _has(program: Program, pattern: re.Pattern[str]) -> bool:
+    return any(pattern.search(file.text) for file in program.files)
 
 
 def _nearest(paths: list[str], folder: str) -> str | None:

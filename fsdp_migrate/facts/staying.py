@@ -12,6 +12,8 @@ from fsdp_migrate.facts.program import Definition, External, Program
 from fsdp_migrate.facts.scopes import Assigned, Parameter
 from fsdp_migrate.facts.values import value_of
 
+# What a file says that has such a library.
+OF_OTHERS = r"[A-Za-z](?:FSDP|FullySharded)|(?:FSDP|FullyShardedDataParallel)[A-Z]"
 _WORD = re.compile(rf"FSDP|{CLASS}")
 _OWN = ("torch.", "fsdp_migrate.")
 # Other names for such a class: of an import, of a class that derives from it.

@@ -14,10 +14,11 @@ from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import quote
 
-from fsdp_migrate import __version__, git
+from fsdp_migrate import git
 from fsdp_migrate.codemods.registry import rule_for
 from fsdp_migrate.findings import Action, Finding, Problem
 from fsdp_migrate.report import Report
+from fsdp_migrate.version import __version__
 from fsdp_migrate.views.terminal import printable
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from fsdp_migrate import __version__
 from fsdp_migrate.report import Report
+from fsdp_migrate.version import __version__
 
 VERSION = 1
 
