@@ -26,10 +26,7 @@ def main() -> int:
         folders[folder] = folders.get(folder, 0) + count
     for folder, count in sorted(folders.items()):
         print(f"{count:7,}  {folder}")
-    sums = {
-        "codemods": sum(modules(ROOT / "codemods").values()),
-        "product": sum(product.values()),
-    }
+    sums = {"codemods": sum(modules(ROOT / "codemods").values()), "product": sum(product.values())}
     long = {file: n for file, n in product.items() if n > MODULE}
     for name, count in sums.items():
         print(f"{count:7,}  {name}, of at most {MOST[name]:,}")

@@ -115,10 +115,7 @@ def main() -> int:
     arguments = parser.parse_args()
     lines = FALSE_ALARMS.read_text("utf-8").splitlines() if FALSE_ALARMS.exists() else []
     known = {tuple(line.split()[:3]) for line in lines if line and not line.startswith("#")}
-    page = [
-        f"| repository | {' | '.join(COLUMNS)} |",
-        f"|---|{'---:|' * len(COLUMNS)}",
-    ]
+    page = [f"| repository | {' | '.join(COLUMNS)} |", f"|---|{'---:|' * len(COLUMNS)}"]
     total: Counter[str] = Counter()
     stay: list[str] = []
     for repository in sorted(path for path in arguments.corpus.iterdir() if path.is_dir()):

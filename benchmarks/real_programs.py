@@ -239,17 +239,9 @@ PROGRAMS = {
         "--selective_checkpointing=1/2",
     ),
     "torchtune-full": torchtune(
-        "full fine-tuning recipe, activation checkpointing",
-        "full_finetune",
-        "7B_full",
-        "llama2",
+        "full fine-tuning recipe, activation checkpointing", "full_finetune", "7B_full", "llama2"
     ),
-    "torchtune-lora": torchtune(
-        "LoRA recipe",
-        "lora_finetune",
-        "7B_lora",
-        "lora_llama2",
-    ),
+    "torchtune-lora": torchtune("LoRA recipe", "lora_finetune", "7B_lora", "lora_llama2"),
     "torchtitan": Real(
         "Llama, pretraining with `enable_wrap` and a grad scaler",
         "torchtitan-before",

@@ -23,10 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 # The commands that are imported only when used, with their modules.
-_LATE = {
-    "checkpoint": "checkpoint.command",
-    "verify": "verify.command",
-}
+_LATE = {"checkpoint": "checkpoint.command", "verify": "verify.command"}
 
 
 class Commands(click.Group):
@@ -66,8 +63,7 @@ class Commands(click.Group):
 
 
 @click.group(
-    cls=Commands,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.version_option(__version__, message="fsdp-migrate %(version)s")
 def cli() -> None:

@@ -83,9 +83,7 @@ def uses_accelerate(data: bytes, path: str = "") -> bool:
 
 
 def discover(
-    paths: Sequence[Path],
-    exclude: Sequence[str] = (),
-    root: Path | None = None,
+    paths: Sequence[Path], exclude: Sequence[str] = (), root: Path | None = None
 ) -> Discovered:
     """All files that `paths` mean, but those in folders that a pattern, relative to `root`, excludes."""
     found = Discovered()

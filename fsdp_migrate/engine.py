@@ -40,9 +40,7 @@ BYTES_A_SECOND = 10_000  # the slowest file known takes a fifth of that time
 
 
 def analyse(
-    files: Discovered | Sequence[Path],
-    options: Options | None = None,
-    watch: Watch = iter,
+    files: Discovered | Sequence[Path], options: Options | None = None, watch: Watch = iter
 ) -> Report:
     """Analyses files together and reports every FSDP1 construct in them, and as errors what cannot be read or parsed.
 

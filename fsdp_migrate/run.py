@@ -15,13 +15,7 @@ from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options, Settings, load_settings, split_codes
 from fsdp_migrate.source import Source, parse_problem, read_source, source_from_bytes
 from fsdp_migrate.views import rendered, text
-from fsdp_migrate.views.terminal import (
-    Stream,
-    wants_colour,
-    with_progress,
-    write_bytes,
-    write_text,
-)
+from fsdp_migrate.views.terminal import Stream, wants_colour, with_progress, write_bytes, write_text
 
 EMPTY = "the file is empty: nothing to migrate"
 

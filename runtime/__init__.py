@@ -49,11 +49,7 @@ from .optimizer_state import (
 from .precision import cast_buffers, run_in_full_precision
 from .refusals import UnsupportedInFSDP2
 from .sharded_grad_scaler import ShardedGradScaler
-from .state_dict_types import (
-    get_state_dict_type,
-    set_state_dict_type,
-    state_dict_type,
-)
+from .state_dict_types import get_state_dict_type, set_state_dict_type, state_dict_type
 from .summon import summon_full_params
 from .sync import broadcast_module_states
 from .torch_private import warn_of_newer_torch

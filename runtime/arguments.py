@@ -107,9 +107,7 @@ class Common:
 
     def mesh(self, arguments: Arguments) -> DeviceMesh:
         return self._mesh(
-            arguments.strategy,
-            process_group=arguments.groups,
-            device_mesh=arguments.device_mesh,
+            arguments.strategy, process_group=arguments.groups, device_mesh=arguments.device_mesh
         )
 
 

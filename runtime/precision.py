@@ -69,9 +69,7 @@ def autocasts() -> bool:
 
 
 def cast_buffers(
-    module: nn.Module,
-    dtype: torch.dtype,
-    keep_classes: Iterable[type[nn.Module]] = (),
+    module: nn.Module, dtype: torch.dtype, keep_classes: Iterable[type[nn.Module]] = ()
 ) -> None:
     """Casts the floating-point buffers of ``module`` in place, but not those in state dicts.
 

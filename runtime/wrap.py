@@ -109,20 +109,14 @@ def _module_wrap_policy(
 
 
 def lambda_auto_wrap_policy(
-    module: nn.Module,
-    recurse: bool,
-    nonwrapped_numel: int,
-    lambda_fn: Callable[[nn.Module], bool],
+    module: nn.Module, recurse: bool, nonwrapped_numel: int, lambda_fn: Callable[[nn.Module], bool]
 ) -> bool:
     """Every module for which ``lambda_fn`` is true is a unit."""
     return recurse or lambda_fn(module)
 
 
 def _or_policy(
-    module: nn.Module,
-    recurse: bool,
-    nonwrapped_numel: int,
-    policies: Sequence[Callable[..., bool]],
+    module: nn.Module, recurse: bool, nonwrapped_numel: int, policies: Sequence[Callable[..., bool]]
 ) -> bool:
     """A module is a unit if any of the policies says so."""
     return any(
@@ -154,8 +148,7 @@ def size_based_auto_wrap_policy(
 
 
 vars(size_based_auto_wrap_policy).update(
-    FORCE_LEAF_MODULES={nn.MultiheadAttention},
-    EXCLUDE_WRAP_MODULES={nn.ModuleList, nn.ModuleDict},
+    FORCE_LEAF_MODULES={nn.MultiheadAttention}, EXCLUDE_WRAP_MODULES={nn.ModuleList, nn.ModuleDict}
 )
 
 

@@ -20,10 +20,7 @@ os.environ.update({**reproducible.SETTINGS, **os.environ})
 # `make test` draws few examples, `make thorough` many: --hypothesis-profile=thorough.
 for profile, examples in (("quick", 10), ("thorough", 300)):
     settings.register_profile(
-        profile,
-        max_examples=examples,
-        deadline=None,
-        suppress_health_check=[HealthCheck.too_slow],
+        profile, max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
 settings.load_profile("quick")
 

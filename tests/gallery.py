@@ -16,11 +16,7 @@ from fsdp_migrate.settings import Options
 from .bundled import CASES, FIXTURES, python_files
 
 GALLERY = FIXTURES.parent / "docs" / "gallery"
-FORMS = {
-    "auto": "By default",
-    "torch": "With `--form torch`",
-    "bridge": "With `--form bridge`",
-}
+FORMS = {"auto": "By default", "torch": "With `--form torch`", "bridge": "With `--form bridge`"}
 
 
 @cache

@@ -160,11 +160,7 @@ def test_a_planted_fault_is_found(tmp_path: Path) -> None:
     )
     program.script.write_text(text.replace(right, wrong + right), "utf-8")
     verdict = main.verify(
-        script,
-        program.script,
-        arguments=["--steps", "2"],
-        launcher=Launcher.TORCHRUN,
-        device="cpu",
+        script, program.script, arguments=["--steps", "2"], launcher=Launcher.TORCHRUN, device="cpu"
     )
     assert str(verdict.first).startswith("gradient norm differs first at step 1:")
 

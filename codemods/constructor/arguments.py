@@ -8,12 +8,7 @@ from dataclasses import dataclass
 
 from fsdp_migrate.codemods.constructor import precision, sharding, wrapping
 from fsdp_migrate.codemods.constructor.construction import Argument, Construction
-from fsdp_migrate.codemods.constructor.part import (
-    AtRunTime,
-    Part,
-    bound,
-    rewritten,
-)
+from fsdp_migrate.codemods.constructor.part import AtRunTime, Part, bound, rewritten
 from fsdp_migrate.codemods.context import Context, has_torch
 from fsdp_migrate.codemods.imports import is_pure
 from fsdp_migrate.codemods.rule import Import, Rule
@@ -229,14 +224,10 @@ def _device_id(construction: Construction, value: ast.expr) -> Part:
 def _is_current(context: Context, value: ast.expr) -> bool:
     """Whether a device is the current one, or None where there is no other."""
     if isinstance(value, ast.IfExp):
-        branches = [b for b in (value.body, value.orelse) if not _is_none(b)]
+        branches = [b for b in (value.body, value.orelse) if getattr(b, "value", b) is not None]
         return len(branches) == 1 and _is_current(context, branches[0])
     function = value.func if isinstance(value, ast.Call) else value
     return _CURRENT in context.dotted(function)
-
-
-def _is_none(value: ast.expr) -> bool:
-    return isinstance(value, ast.Constant) and value.value is None
 
 
 def _is_rank(value: ast.expr) -> bool:

@@ -69,17 +69,10 @@ _ASSUMED = (
         "training step: the root stays gathered there",
         r"no_grad|inference_mode|\.eval\(\)",
     ),
-    (
-        "loud",
-        "nothing asks the model for FSDP1's methods and attributes that FSDP2's has not",
-        "",
-    ),
+    ("loud", "nothing asks the model for FSDP1's methods and attributes that FSDP2's has not", ""),
     ("printing", "nothing prints names of classes and parameters, which lack FSDP1's wrapper", ""),
 )
-_NORMS = (
-    "silent",
-    "no BatchNorm is in a unit of low precision: FSDP1 kept them in float32",
-)
+_NORMS = ("silent", "no BatchNorm is in a unit of low precision: FSDP1 kept them in float32")
 
 _DATACLASSES = (
     "silent",

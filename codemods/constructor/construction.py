@@ -32,10 +32,7 @@ SIGNATURE = (
     "device_mesh",
 )
 # Spellings of torch 1.11 to 2.0.
-FORMER_NAMES = {
-    "fsdp_auto_wrap_policy": "auto_wrap_policy",
-    "ignored_parameters": "ignored_states",
-}
+FORMER_NAMES = {"fsdp_auto_wrap_policy": "auto_wrap_policy", "ignored_parameters": "ignored_states"}
 
 # What makes units, as findings name it.
 DIRECT, SUBCLASS = "FSDP(...)", "a subclass of FSDP"

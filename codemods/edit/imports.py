@@ -13,8 +13,15 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
-from fsdp_migrate.codemods.edit.import_block import Placed, Places, key_of, module_of, sorted_places
-from fsdp_migrate.codemods.edit.import_names import by_kind, edit_names
+from fsdp_migrate.codemods.edit.import_order import (
+    Placed,
+    Places,
+    by_kind,
+    edit_names,
+    key_of,
+    module_of,
+    sorted_places,
+)
 from fsdp_migrate.codemods.edit.text import (
     comments,
     indentation,

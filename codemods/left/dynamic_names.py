@@ -52,13 +52,12 @@ def find(context: Context) -> Iterator[Found]:
 def _patched(context: Context) -> Iterator[Found]:
     """`patch("train.FSDP")`: the name of FSDP1's class in a file of the program, which makes no wrapper with it any more."""
     for call in context.file.calls.get("patch", ()) if context.plain else ():
-        path = getattr(call.args[0], "value", None) if call.args else None
-        module, _, name = path.rpartition(".") if isinstance(path, str) else ("", "", "")
+        path = str(getattr(call.args[0], "value", "")) if call.args else ""
+        module, _, name = path.rpartition(".")
         located = context.program.locate(module, context.file.folder) if module else None
-        other = context.program.load(located) if located is not None else None
-        loads = other.loads.get(name, ()) if other is not None else ()
-        if other is not None and any(context.program.fsdp1(n, other) == CLASS for n in loads):
-            yield Found(RULE, call, Action.MANUAL, _NOT_CALLED, f"patch({path!r})")
+        if located is not None and (other := context.program.load(located)) is not None:
+            if any(context.program.fsdp1(n, other) == CLASS for n in other.loads.get(name, ())):
+                yield Found(RULE, call, Action.MANUAL, _NOT_CALLED, f"patch({path!r})")
 
 
 def is_of_fsdp1(path: str) -> bool:

@@ -18,9 +18,7 @@ from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.findings import Action
 
 RULE = Rule(
-    "FSDP508",
-    "norm-over-ranks",
-    "what a program adds up over ranks is taken of local_shard(p)",
+    "FSDP508", "norm-over-ranks", "what a program adds up over ranks is taken of local_shard(p)"
 )
 RULES = (RULE,)
 

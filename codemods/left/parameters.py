@@ -14,11 +14,7 @@ from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.dictionaries import given_keys
 from fsdp_migrate.codemods.left.measured import is_torchs, measured
 from fsdp_migrate.codemods.left.norms_over_ranks import is_local_now
-from fsdp_migrate.codemods.left.taken import (
-    is_known_as_whole,
-    is_sharded,
-    taken,
-)
+from fsdp_migrate.codemods.left.taken import is_known_as_whole, is_sharded, taken
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import File, last_name, root_of
 from fsdp_migrate.facts.models import INNER

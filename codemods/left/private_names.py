@@ -20,7 +20,6 @@ _ISINSTANCE = "use isinstance(module, FullyShardedDataParallel)"
 _SUMMON = "use FullyShardedDataParallel.summon_full_params"
 _FORWARD = "call the model: its forward gathers and frees parameters by itself"
 _LAZY = "model.check_is_root() initializes the bridge's model, and so does its first forward"
-_STATE = "FSDP2 keeps a state for its units as well, of another class"
 _OTHER = "reads FSDP1's private state, which an FSDP2 model does not have"
 
 # Names of torch's private FSDP1 modules.
@@ -77,21 +76,9 @@ def find(context: Context) -> Iterator[Found]:
     nodes |= {_outermost(context, node) for node in _written_out(context)}
     for node in sorted(nodes, key=lambda n: (n.lineno, n.col_offset)):
         yield from _name(context, node)
-    yield from _states(context)
     for name, alias in imported.items():
         if not context.file.loads.get(name):
             yield Found(NAME, alias, Action.MANUAL, _NAMES.get(alias.name, _OTHER), alias.name)
-
-
-def _states(context: Context) -> Iterator[Found]:
-    """`state is None`, of what torch keeps for a module: FSDP2 keeps one for its units, too."""
-    for call in context.file.calls.get("_get_module_state", ()) if context.models.shards() else ():
-        assign = context.file.parents[call]
-        target = assign.targets[0] if isinstance(assign, ast.Assign) else None
-        for read in context.file.reads(target) if isinstance(target, ast.Name) else ():
-            test = context.file.parents[read]
-            if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is | ast.IsNot):
-                yield Found(NAME, test, Action.MANUAL, _STATE)
 
 
 def _imports(context: Context) -> Iterator[tuple[str, Imported, str]]:

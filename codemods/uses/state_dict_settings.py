@@ -26,10 +26,7 @@ _WHOLE = {
     (False, False): "StateDictOptions(full_state_dict=True)",
     (True, True): "StateDictOptions(full_state_dict=True, cpu_offload=True)",
 }
-_SHARDS = {
-    (False, False): "",
-    (True, False): "StateDictOptions(cpu_offload=True)",
-}
+_SHARDS = {(False, False): "", (True, False): "StateDictOptions(cpu_offload=True)"}
 ON_RANK_0 = _WHOLE[True, True]
 
 

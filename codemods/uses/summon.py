@@ -13,9 +13,7 @@ from fsdp_migrate.findings import Action
 SUMMON = Rule("FSDP321", "summon-full-params", "the runtime has summon_full_params")
 APPLY = Rule("FSDP322", "apply", "model.apply(f) goes into summon_full_params(model)")
 UNITS = Rule(
-    "FSDP362",
-    "fsdp-modules",
-    "FSDP.fsdp_modules(model) becomes a list of the model's FSDPModules",
+    "FSDP362", "fsdp-modules", "FSDP.fsdp_modules(model) becomes a list of the model's FSDPModules"
 )
 RULES = (SUMMON, APPLY, UNITS)
 

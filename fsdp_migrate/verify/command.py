@@ -70,12 +70,7 @@ _FILE = _NewFile(dir_okay=False, path_type=Path)
     help="The folder that belongs to SCRIPT, with all it imports and reads.  [default: its own]",
 )
 @click.option(
-    "--nproc",
-    "ranks",
-    type=click.IntRange(min=1),
-    default=2,
-    show_default=True,
-    help="Ranks.",
+    "--nproc", "ranks", type=click.IntRange(min=1), default=2, show_default=True, help="Ranks."
 )
 @click.option(
     "--device",

@@ -264,13 +264,7 @@ PROGRAMS = [
     program("sharded-legacy", _SAVE_SHARDED_LEGACY, _LOAD_FLATTEN, top=_DCP, model=models.Tied),
     program("rekeyed", _SAVE_REKEYED, _LOAD_REKEYED, top=_KEY_TYPE),
     program("trainer", _SAVE_TRAINER, _LOAD_TRAINER),
-    program(
-        "by-name",
-        _SAVE_BY_NAME,
-        _LOAD_BY_NAME,
-        top=f"import os\n{_TYPES}",
-        arguments=UNITS,
-    ),
+    program("by-name", _SAVE_BY_NAME, _LOAD_BY_NAME, top=f"import os\n{_TYPES}", arguments=UNITS),
     program("bare", _SAVE_BARE, _LOAD_BARE),
 ]
 

@@ -22,9 +22,7 @@ from ..codemods.pages import examples_on
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_codemod_of_the_guide_does_what_its_page_says(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_codemod_of_the_guide_does_what_its_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / "docs" / "codemod.md").read_text("utf-8")
     code = re.search(r"```python\n(.*?)```", text, re.DOTALL)
     assert code is not None

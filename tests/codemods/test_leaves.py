@@ -136,10 +136,7 @@ COMMENTS = {
         "device_id=torch.cuda.current_device(\n    ),  # which\n    use_orig_params=True,",
         "# FSDP1's device_id=torch.cuda.current_device():\n# which\n",
     ),
-    "below the last argument": (
-        "use_orig_params=True,\n    # end",
-        "# end\n",
-    ),
+    "below the last argument": ("use_orig_params=True,\n    # end", "# end\n"),
 }
 
 

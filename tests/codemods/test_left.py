@@ -147,12 +147,7 @@ def test_with_the_bridge_alone_only_imports_change(form: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     "line",
-    [
-        "self._handle.kill()",
-        "server._handle.kill()",
-        "loop.params",
-        "optimizer._lazy_init()",
-    ],
+    ["self._handle.kill()", "server._handle.kill()", "loop.params", "optimizer._lazy_init()"],
 )
 def test_other_objects_have_attributes_of_such_names(line: str, tmp_path: Path) -> None:
     program = f"from enum import Enum  # no FSDP\n\n\ndef stop(self, server, loop, optimizer):\n    {line}\n"

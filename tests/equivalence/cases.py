@@ -223,9 +223,7 @@ COMPARISONS = [
         ranks=(4,),
     ),
     Case(
-        "meta-param-init-fn",
-        policy(POLICIES["module-wrap"], param_init_fn=initialize),
-        meta="all",
+        "meta-param-init-fn", policy(POLICIES["module-wrap"], param_init_fn=initialize), meta="all"
     ),
     Case(
         "meta-reset-parameters",
@@ -339,11 +337,7 @@ FAULTS: dict[str, tuple[Case, dict[str, Any], str]] = {
         "losses",
     ),
     "initialized-in-another-order": (
-        Case(
-            "fault",
-            policy(POLICIES["module-wrap"], param_init_fn=initialize),
-            meta="all",
-        ),
+        Case("fault", policy(POLICIES["module-wrap"], param_init_fn=initialize), meta="all"),
         {"ours": initialized_root_first},
         "losses",
     ),

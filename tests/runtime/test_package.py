@@ -14,13 +14,7 @@ from fsdp_migrate import runtime
 from fsdp_migrate.runtime.torch_private import TRIED
 
 FILES = sorted(Path(runtime.__file__).parent.glob("*.py"))
-FSDP2 = {
-    "CPUOffloadPolicy",
-    "FSDPModule",
-    "MixedPrecisionPolicy",
-    "OffloadPolicy",
-    "fully_shard",
-}
+FSDP2 = {"CPUOffloadPolicy", "FSDPModule", "MixedPrecisionPolicy", "OffloadPolicy", "fully_shard"}
 
 
 def imports(path: Path) -> list[ast.Import | ast.ImportFrom]:

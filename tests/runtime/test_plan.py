@@ -225,10 +225,7 @@ def test_same_units(
 ) -> None:
     mixed_precision = MixedPrecision(param_dtype=torch.bfloat16) if precision == "bf16" else None
     compare(
-        MODELS[model],
-        POLICIES[policy],
-        monkeypatch,
-        lambda _: {"mixed_precision": mixed_precision},
+        MODELS[model], POLICIES[policy], monkeypatch, lambda _: {"mixed_precision": mixed_precision}
     )
 
 
@@ -302,10 +299,7 @@ def test_mixed_precision_changes_the_units_of_a_size_based_policy() -> None:
 def test_classes_left_out_of_mixed_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     precision = MixedPrecision(torch.bfloat16, _module_classes_to_ignore=(nn.LayerNorm, nn.GELU))
     units = compare(
-        Transformer,
-        OBJECTS["module-wrap"],
-        monkeypatch,
-        lambda _: {"mixed_precision": precision},
+        Transformer, OBJECTS["module-wrap"], monkeypatch, lambda _: {"mixed_precision": precision}
     )
     assert ("norm", False, False, True) in units
 

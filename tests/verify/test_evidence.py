@@ -116,10 +116,7 @@ def test_an_installed_repository_does_not_run_instead_of_its_copy(
 ) -> None:
     def run() -> list[str]:
         verdict = verify(
-            installed,
-            entry=Path("train.py"),
-            launcher=Launcher.TORCHRUN,
-            device="cpu",
+            installed, entry=Path("train.py"), launcher=Launcher.TORCHRUN, device="cpu"
         )
         assert verdict.equal, verdict.line()
         assert {"src/engine/shard.py", "train.py"} <= set(verdict.migrated.ranks[0].files)

@@ -118,10 +118,7 @@ def test_the_users_sitecustomize_runs_too(tmp_path: Path) -> None:
     own.mkdir()
     (own / "sitecustomize.py").write_text("import sys\nsys.users_own = True\n")
     code = "import sys, sitecustomize\nprint(sys.users_own, sitecustomize.__file__)"
-    assert start(code, tmp_path, str(own)).stdout.split() == [
-        "True",
-        str(own / "sitecustomize.py"),
-    ]
+    assert start(code, tmp_path, str(own)).stdout.split() == ["True", str(own / "sitecustomize.py")]
 
 
 @pytest.mark.parametrize(

@@ -65,11 +65,7 @@ def test_mp_spawn_is_recorded_like_torchrun(run: RunProgram) -> None:
     assert last_apart(run("original"), spawned) == 0
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["--flat"], ["--strategy", "NO_SHARD"]],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("arguments", [["--flat"], ["--strategy", "NO_SHARD"]], ids=" ".join)
 def test_every_layout_gives_the_same_norm_and_parameters(
     arguments: list[str], run: RunProgram
 ) -> None:

@@ -148,15 +148,7 @@ def test_a_repository_end_to_end(repository: Path, tmp_path: Path) -> None:
     (repository / "scripts" / "parts.py").write_text((TRAPS / "parts.py").read_text())
     before = names(repository)
     summary, result = tmp_path / "summary.md", tmp_path / "it.json"
-    arguments = [
-        repository,
-        "--entry",
-        ENTRY,
-        "--link",
-        "data",
-        "--launcher",
-        "python",
-    ]
+    arguments = [repository, "--entry", ENTRY, "--link", "data", "--launcher", "python"]
     files = ["--summary", summary, "--json", result]
     programs = ["--", "--steps", "2"]
     done = CliRunner().invoke(verify_command, list(map(str, [*arguments, *files, *programs])))

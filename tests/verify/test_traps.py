@@ -112,10 +112,7 @@ FAULTS = {
         "local-clip",
     ),
     "buffers in single precision": Fault(
-        MIXED,
-        {BUFFERS: ""},
-        "loss differs first at step 1 on rank 0:",
-        cause="buffer-dtype",
+        MIXED, {BUFFERS: ""}, "loss differs first at step 1 on rank 0:", cause="buffer-dtype"
     ),
     "BatchNorm in bfloat16": Fault(
         MIXED,

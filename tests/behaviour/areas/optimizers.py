@@ -742,10 +742,7 @@ def through_a_file(api: Any, model: Any, optimizer: Any) -> Any:
     FSDP, folder = api.FullyShardedDataParallel, [tempfile.mkdtemp()]
     dist.broadcast_object_list(folder)
     with FSDP.state_dict_type(model, api.StateDictType.SHARDED_STATE_DICT):
-        states = {
-            "model": model.state_dict(),
-            "optimizer": FSDP.optim_state_dict(model, optimizer),
-        }
+        states = {"model": model.state_dict(), "optimizer": FSDP.optim_state_dict(model, optimizer)}
         dcp.save(states, checkpoint_id=folder[0])
         read = load_sharded_optimizer_state_dict(
             states["model"], "optimizer", dcp.FileSystemReader(folder[0])

@@ -23,19 +23,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.device_mesh import init_device_mesh
 
 from ..registry import cannot, holds
-from .common import (
-    Block,
-    Tied,
-    batches,
-    close,
-    enter,
-    error,
-    full,
-    in_blocks,
-    net,
-    said,
-    train,
-)
+from .common import Block, Tied, batches, close, enter, error, full, in_blocks, net, said, train
 
 
 def other(api: Any, **options: Any) -> Any:
@@ -440,10 +428,7 @@ def local_type_may_be_set(api: Any) -> Any:
     return state, settings(FSDP.get_state_dict_type(model))
 
 
-@cannot(
-    "FSDP2 has no flat parameters, of which these state dicts are made",
-    refusal="FSDP334",
-)
+@cannot("FSDP2 has no flat parameters, of which these state dicts are made", refusal="FSDP334")
 def local_type(api: Any) -> Any:
     """LOCAL_STATE_DICT gives this rank's part of each flat parameter."""
     model, FSDP = in_blocks(api, use_orig_params=False), api.FullyShardedDataParallel

@@ -12,18 +12,7 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from ..registry import cannot, holds
-from .common import (
-    Tied,
-    batches,
-    close,
-    error,
-    full,
-    gradients,
-    in_blocks,
-    net,
-    train,
-    train_alone,
-)
+from .common import Tied, batches, close, error, full, gradients, in_blocks, net, train, train_alone
 
 
 def trained(api: Any, **options: Any) -> Any:
@@ -229,9 +218,7 @@ def frozen_units_among_trained_ones(api: Any) -> Any:
 def units_unfrozen_later(api: Any) -> Any:
     """Units that are unfrozen between two steps train from then on."""
     model = api.FullyShardedDataParallel(
-        alternating(),
-        auto_wrap_policy=api.wrap.ModuleWrapPolicy({nn.Linear}),
-        use_orig_params=True,
+        alternating(), auto_wrap_policy=api.wrap.ModuleWrapPolicy({nn.Linear}), use_orig_params=True
     )
     before = full(api, model)
     losses = train(model)

@@ -156,9 +156,7 @@ def always_wrap_policy_spares_ignored_modules(api: Any) -> Any:
     """Ignored modules do not become units, whatever the policy says."""
     model = nested()
     model = api.FullyShardedDataParallel(
-        model,
-        auto_wrap_policy=api.wrap.always_wrap_policy,
-        ignored_modules=[model[1], model[2][0]],
+        model, auto_wrap_policy=api.wrap.always_wrap_policy, ignored_modules=[model[1], model[2][0]]
     )
     assert units(api, model) == ["", "0", "2", "2.1"]
     return tree(api, model)

@@ -145,9 +145,7 @@ CASES = {
         "# one\nfrom m import (\n    b,  # two\n)\n",
     ),
     "a dropped name's noqa stays at the statement": Case(
-        "from m import (\n    a,  # noqa\n    b,\n)\n",
-        drop("a"),
-        "from m import b  # noqa\n",
+        "from m import (\n    a,  # noqa\n    b,\n)\n", drop("a"), "from m import b  # noqa\n"
     ),
     "nothing remains": Case("import os\nfrom m import a\n", drop("a"), "import os\n"),
     "nothing remains but comments": Case(
@@ -182,11 +180,7 @@ CASES = {
                 "StateDictType": (RUNTIME, "StateDictType"),
                 "CPUOffload": (RUNTIME, "CPUOffload"),
             },
-            add=(
-                (FSDP, "fully_shard"),
-                (RUNTIME, "save"),
-                (RUNTIME, "VERSION"),
-            ),
+            add=((FSDP, "fully_shard"), (RUNTIME, "save"), (RUNTIME, "VERSION")),
         ),
         f"from {RUNTIME} import VERSION, CPUOffload, StateDictType, save\n"
         f"from {FSDP} import fully_shard\n",
@@ -216,13 +210,7 @@ CASES = {
     ),
     "a module that sorts in front stands in front": Case(
         "import os\n\nfrom torch.x import a, b\n",
-        Change(
-            drop=frozenset("a"),
-            add=(
-                ("fsdp.x", "c"),
-                ("torch.y", "d"),
-            ),
-        ),
+        Change(drop=frozenset("a"), add=(("fsdp.x", "c"), ("torch.y", "d"))),
         "import os\n\nfrom fsdp.x import c\nfrom torch.x import b\nfrom torch.y import d\n",
     ),
     "but not above the comment of the old statement": Case(
@@ -289,13 +277,7 @@ CASES = {
     ),
     "CRLF": Case(
         "from m import (\r\n    a,  # one\r\n    b,\r\n)\r\n",
-        Change(
-            drop=frozenset("b"),
-            add=(
-                ("m", "c"),
-                ("n", "d"),
-            ),
-        ),
+        Change(drop=frozenset("b"), add=(("m", "c"), ("n", "d"))),
         "from m import (\r\n    a,  # one\r\n    c,\r\n)\r\nfrom n import d\r\n",
     ),
     "no newline at the end of the file": Case(

@@ -17,9 +17,7 @@ def main() -> None:
         Model(batch_norm=args.batch_norm),
         auto_wrap_policy=ModuleWrapPolicy({Block}),
         mixed_precision=MixedPrecision(
-            param_dtype=torch.bfloat16,
-            reduce_dtype=torch.float32,
-            buffer_dtype=torch.bfloat16,
+            param_dtype=torch.bfloat16, reduce_dtype=torch.float32, buffer_dtype=torch.bfloat16
         ),
         device_id=torch.device("cpu"),
         use_orig_params=True,
