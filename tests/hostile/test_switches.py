@@ -53,7 +53,7 @@ def test_a_comment_that_silences_is_not_reported(text: str, options: Options) ->
 
 def test_an_import_that_is_silenced_stays_torch_s() -> None:
     outcome = run(f"{FSDP.rstrip()}  # fsdp-migrate: ignore[FSDP001]\n{OPTION}")
-    assert outcome.after.startswith(FSDP.rstrip())
+    assert FSDP.rstrip() in outcome.after
     assert "from fsdp_migrate.runtime import CPUOffload" in outcome.after
 
 
