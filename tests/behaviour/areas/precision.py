@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..registry import cannot, holds
-from .common import Block, batches, clean, full, gradients, in_blocks, net, train
+from .common import Block, batches, clean, error, full, gradients, in_blocks, net, train
 
 HALF = torch.bfloat16
 
@@ -348,6 +348,163 @@ def averages_in_another_precision(api: Any) -> Any:
     return outputs, full(api, average)
 
 
+@holds()
+def an_empty_policy(api: Any) -> Any:
+    """`MixedPrecision()` without a dtype changes nothing."""
+    model = in_blocks(api, mixed_precision=api.MixedPrecision())
+    losses, whole = train(model), in_blocks(api)
+    assert losses == train(whole)
+    return losses, full(api, model)
+
+
+@holds()
+def with_other_options(api: Any) -> Any:
+    """Parameters are whole and low in forward, and stored as they were, with every strategy, on the CPU, and prefetched."""
+    strategy, results = api.ShardingStrategy, []
+    for options in (
+        {"sharding_strategy": strategy.SHARD_GRAD_OP},
+        {"sharding_strategy": strategy.NO_SHARD},
+        {"cpu_offload": api.CPUOffload(offload_params=True)},
+        {"backward_prefetch": None},
+        {"forward_prefetch": True},
+        {"use_orig_params": False},
+    ):
+        precision = api.MixedPrecision(param_dtype=HALF, reduce_dtype=torch.float32)
+        model = api.FullyShardedDataParallel(noting(), mixed_precision=precision, **options)
+        losses = train(model)
+        assert {names[1] for names in seen(model)} == {"torch.bfloat16"}
+        assert {p.dtype for p in model.parameters()} == {torch.float32}
+        results.append((losses, seen(model), full(api, model)))
+    return results
+
+
+@holds()
+def stored_in_double_precision(api: Any) -> Any:
+    """Parameters in float64 compute in a lower precision, and are stored, trained and summoned in float64."""
+    results = []
+    for dtypes in ({"param_dtype": HALF}, {"reduce_dtype": HALF}, {"param_dtype": torch.float32}):
+        model = in_blocks(api, net().double(), mixed_precision=api.MixedPrecision(**dtypes))
+        inputs = [x.double() for x in batches(3)]
+        losses = train(model, inputs=inputs)
+        assert {p.dtype for p in model.parameters()} == {torch.float64}
+        results.append((losses, full(api, model), gradients(api, model)))
+    return results
+
+
+@holds()
+def a_float16_model_with_a_scaler(api: Any) -> Any:
+    """Training in float16 with `ShardedGradScaler` gives the same losses, scale and parameters."""
+    precision = api.MixedPrecision(torch.float16, torch.float16, torch.float16)
+    model = in_blocks(api, mixed_precision=precision)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = api.sharded_grad_scaler.ShardedGradScaler("cpu", init_scale=8.0)
+    for x in batches(3):
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        assert loss.dtype == torch.float16
+        scaler.scale(loss).backward()
+        assert {p.grad.dtype for p in model.parameters() if p.grad is not None} == {torch.float32}
+        scaler.step(optimizer)
+        scaler.update()
+    return loss.detach(), scaler.get_scale(), full(api, model)
+
+
+@holds()
+def nested_inputs(api: Any) -> Any:
+    """Tensors in tuples, lists, dictionaries and keywords are cast; what is no tensor arrives as it is."""
+    kinds: list[str] = []
+
+    class Nested(nn.Linear):
+        def forward(self, pair: Any, *, more: Any, name: str) -> torch.Tensor:  # type: ignore[override]
+            assert name == "mask"
+            kinds.extend(str(x.dtype) for x in (pair[0], pair[1][0], more["mask"], more["bias"]))
+            return super().forward(pair[0] + pair[1][0]) * more["mask"].sum() + more["bias"]
+
+    torch.manual_seed(1)
+    precision = api.MixedPrecision(param_dtype=HALF)
+    model = api.FullyShardedDataParallel(Nested(4, 2), mixed_precision=precision)
+    x, y = batches(2)
+    more = {"mask": torch.ones(3, dtype=torch.bool), "bias": torch.ones(2, dtype=torch.float64)}
+    out = model((x, [y]), more=more, name="mask")
+    assert kinds == ["torch.bfloat16", "torch.bfloat16", "torch.bool", "torch.bfloat16"]
+    return kinds, out.detach()
+
+
+@holds()
+def inputs_in_evaluation(api: Any) -> Any:
+    """The root casts its inputs in evaluation as in training, with and without `cast_forward_inputs`."""
+    results = []
+    for cast in (True, False):
+        precision = api.MixedPrecision(HALF, HALF, HALF, cast_forward_inputs=cast)
+        model = api.FullyShardedDataParallel(noting(), mixed_precision=precision)
+        model(*batches(1)).sum().backward()
+        model.eval()
+        model(*batches(1))
+        assert {name for names in seen(model) for name in names} == {"torch.bfloat16"}
+        results.append(seen(model))
+    return results
+
+
+@holds()
+def buffers_of_a_root_without_parameters(api: Any) -> Any:
+    """A root whose parameters all belong to its units casts its own buffers too."""
+
+    class Scaled(nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) * self.scale
+
+    torch.manual_seed(1)
+    model = Scaled(nn.Linear(4, 4), nn.Linear(4, 2))
+    model.register_buffer("scale", torch.full((1,), 0.5))
+    model = api.FullyShardedDataParallel(
+        model,
+        auto_wrap_policy=api.wrap.ModuleWrapPolicy({nn.Linear}),
+        mixed_precision=api.MixedPrecision(param_dtype=HALF, buffer_dtype=HALF),
+    )
+    out = model(*batches(1))
+    assert model.module.scale.dtype == HALF
+    return str(out.dtype), out.detach()
+
+
+@holds()
+def inputs_that_nobody_casts(api: Any) -> Any:
+    """A unit whose inputs are not cast raises torch's error of dtypes: by its policy, beside others, or if it is ignored."""
+    FSDP, MixedPrecision = api.FullyShardedDataParallel, api.MixedPrecision
+    half = MixedPrecision(param_dtype=torch.float16)
+
+    def layers() -> nn.Sequential:
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+
+    told_not_to = layers()
+    told_not_to[0] = FSDP(told_not_to[0], mixed_precision=half)
+    beside_another = layers()
+    beside_another[0] = FSDP(beside_another[0], mixed_precision=MixedPrecision(HALF))
+    ignored = layers()
+    models = [
+        FSDP(told_not_to),
+        FSDP(beside_another, mixed_precision=half),
+        FSDP(ignored, ignored_modules=[ignored[1]], mixed_precision=half),
+    ]
+    found = [error(lambda m=model: m(*batches(1))) for model in models]
+    assert all("must have the same dtype" in text for text in found)
+    return found
+
+
+@holds()
+def inputs_that_only_a_unit_casts(api: Any) -> Any:
+    """A root that leaves its inputs, and computes in full precision, may hold a unit that casts its own."""
+    FSDP, MixedPrecision = api.FullyShardedDataParallel, api.MixedPrecision
+    model = noting()
+    inner = MixedPrecision(torch.float16, cast_forward_inputs=True, cast_root_forward_inputs=False)
+    model[0] = FSDP(model[0], mixed_precision=inner)
+    model = FSDP(model, mixed_precision=MixedPrecision(cast_root_forward_inputs=False))
+    model.module[1].register_forward_pre_hook(lambda m, args: (args[0].float(),))
+    losses = train(model)
+    assert [names[:2] for names in seen(model)] == [["torch.float16"] * 2, ["torch.float32"] * 2]
+    return losses, seen(model), full(api, model)
+
+
 @cannot("FSDP2 keeps gradients that are not reduced yet apart from the parameters")
 def gradients_inside_of_no_sync(api: Any) -> Any:
     """Inside of `no_sync` gradients are in `param_dtype`, and after the reduction in the parameters' own dtype."""
@@ -363,7 +520,7 @@ def gradients_inside_of_no_sync(api: Any) -> Any:
 
 @cannot("FSDP2 computes in one precision; the bridge warns")
 def full_precision_in_evaluation(api: Any) -> Any:
-    """`FSDP_USE_FULL_PREC_IN_EVAL=1` evaluates in full precision."""
+    """`FSDP_USE_FULL_PREC_IN_EVAL=1` evaluates in full precision: inputs, parameters and buffers."""
     os.environ["FSDP_USE_FULL_PREC_IN_EVAL"] = "1"
     try:
         model = in_blocks(api, mixed_precision=api.MixedPrecision(param_dtype=HALF)).eval()
