@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import Any
 
 from fsdp_migrate.facts.constructors import Constructors
-from fsdp_migrate.facts.fields import Fields
 from fsdp_migrate.facts.file import File, last_name, values_given
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition, External, Program
@@ -43,8 +42,6 @@ class Models(Constructors):
         self._depth = (
             0  # how many answers are being looked for, each for the sake of the one before
         )
-        self._fields: dict[str, bool | None] = {}
-        self._given: dict[str, list[tuple[File, ast.expr]]] = {}
         self.taken: dict[bool, Any] = {}  # their parameters, as facts/parameters.py finds them
 
     def shards(self, file: File | None = None) -> bool:
@@ -322,25 +319,9 @@ class Models(Constructors):
         if answer or own:
             is_part = cls is not None and is_module(self.program, Definition(file, cls))
             return self.sharded(attribute.value, file) if answer is False and is_part else answer
-        answer = self._field(attribute.attr) if answer is None else answer
         if answer is None and attribute.attr in INNER:
             return self.sharded(attribute.value, file) and None
         return answer
-
-    @cached_property
-    def _givens(self) -> Fields:
-        return Fields(self.program, self.calls)
-
-    def _field(self, name: str) -> bool | None:
-        """Whether a field of the program's dataclasses is given such a model: `Models(generator=FSDP(...))`."""
-        if name not in self._fields:
-            if name not in self._given:
-                self._given[name] = [*self._givens.given_for(name)]
-            answer = either(self.sharded(value, file) for file, value in self._given[name])
-            if answer is not True and self._depth > 1:
-                return answer  # perhaps only because another question is still open
-            self._fields[name] = answer
-        return self._fields[name]
 
 
 def models_of(program: Program) -> Models:
