@@ -25,7 +25,7 @@ from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.prepared import Prepared, prepared_of
 from fsdp_migrate.facts.program import Definition
 from fsdp_migrate.facts.reach import reach_of
-from fsdp_migrate.facts.reached import is_for_others
+from fsdp_migrate.facts.unreached import is_for_others
 from fsdp_migrate.findings import Action
 
 RULES: tuple[Rule, ...] = ()  # listed with those of settings

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
-from fsdp_migrate.facts.constructors import Constructors
 from fsdp_migrate.facts.file import File, last_name, values_given
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition, External, Program
@@ -33,16 +32,79 @@ _DEEP = 40  # steps from a use: behind them it is open, before Python's own limi
 _TOO_COMMON = frozenset({"__call__", "__init__", "main"})
 
 
-class Models(Constructors):
+class Models:
     """The models of one program."""
 
     def __init__(self, program: Program) -> None:
-        super().__init__(program)
+        self.program = program
         self._answers: dict[ast.AST, bool | None] = {}
         self._depth = (
             0  # how many answers are being looked for, each for the sake of the one before
         )
         self.taken: dict[bool, Any] = {}  # their parameters, as facts/parameters.py finds them
+
+    # The calls that wrap a model: of FSDP1's class, of subclasses and a `partial` of it.
+
+    def constructors(self, file: File) -> list[ast.Call]:
+        """The calls in a file that wrap a model: of FSDP1's class, of a subclass of it, of a `partial` of it."""
+        return [call for call in file.of(ast.Call) if self.is_constructor(call, file)]
+
+    def is_constructor(self, call: ast.Call, file: File) -> bool:
+        """Whether a call wraps a model."""
+        name = last_name(call.func)
+        if name == "wrap" and self.program.fsdp1(call.func, file) == name:
+            return True
+        return self.is_class(call.func, file)
+
+    def is_class(self, expression: ast.expr, file: File) -> bool:
+        """Whether an expression can be FSDP1's class, a subclass of it in the program, or a `partial` of one."""
+        if not isinstance(expression, ast.Name | ast.Attribute):
+            return False
+        if self.program.fsdp1(expression, file) == CLASS:
+            return True
+        return self.names_subclass(expression, file) or self._is_partial(expression, file)
+
+    def is_subclass(self, definition: Definition) -> bool:
+        """Whether a class of the program has FSDP1's among its bases."""
+        return definition.node in self.subclasses
+
+    @cached_property
+    def subclasses(self) -> set[ast.AST]:
+        """The classes of the program that have FSDP1's among their bases."""
+        found: set[ast.AST] = set()
+        heirs: dict[ast.AST, list[ast.ClassDef]] = {}
+        for file in self.program.files:
+            for cls in file.of(ast.ClassDef):
+                for base in cls.bases:
+                    if self.program.fsdp1(base, file) == CLASS:
+                        found.add(cls)
+                    for above in self.program.definitions(base, file):
+                        heirs.setdefault(above.node, []).append(cls)
+        pending = list(found)
+        while pending:
+            below = [cls for cls in heirs.get(pending.pop(), ()) if cls not in found]
+            found.update(below)
+            pending += below
+        return found
+
+    def names_subclass(self, expression: ast.expr, file: File) -> bool:
+        """Whether an expression can be a class of the program that has FSDP1's among its bases."""
+        found = self.program.definitions(expression, file) if self.subclasses else ()
+        return any(definition.node in self.subclasses for definition in found)
+
+    def _is_partial(self, expression: ast.expr, file: File) -> bool:
+        found = file.variable(expression)
+        return found is not None and any(
+            isinstance(binding.value, ast.Call)
+            and "functools.partial" in self.program.dotted(binding.value.func, file)
+            and bool(binding.value.args)
+            and binding.value.args[0] is not expression
+            and isinstance(binding.value.args[0], ast.Name | ast.Attribute)
+            and self.program.fsdp1(binding.value.args[0], file) == CLASS
+            for binding in found.assigned
+        )
+
+    # What can be such a model.
 
     def shards(self, file: File | None = None) -> bool:
         """Whether the program uses FSDP1; of a file, whether a model can come to it from one that does."""

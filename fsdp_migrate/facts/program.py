@@ -19,7 +19,6 @@ from fsdp_migrate.facts.names import NAMES, fsdp1_name
 from fsdp_migrate.facts.scopes import Assigned, Binding, Defined, Imported, Opaque, Scope
 
 Read = Callable[[Path], File | None]
-# Longer names than FSDP1's own, as FSDPStrategy.
 Made = TypeVar("Made")
 
 
