@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
-from fsdp_migrate.facts.file import File, last_name, values_given
+from fsdp_migrate.facts.file import File, given, is_method, last_name, values_given
 from fsdp_migrate.facts.names import CLASS
-from fsdp_migrate.facts.program import Definition, External, Program
+from fsdp_migrate.facts.program import Definition, Program, is_module
 from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.facts.scopes import Assigned, Opaque, Parameter
 from fsdp_migrate.facts.values import element, reaches, reaching, within
@@ -42,8 +42,6 @@ class Models:
             0  # how many answers are being looked for, each for the sake of the one before
         )
         self.taken: dict[bool, Any] = {}  # their parameters, as facts/parameters.py finds them
-
-    # The calls that wrap a model: of FSDP1's class, of subclasses and a `partial` of it.
 
     def constructors(self, file: File) -> list[ast.Call]:
         """The calls in a file that wrap a model: of FSDP1's class, of a subclass of it, of a `partial` of it."""
@@ -103,8 +101,6 @@ class Models:
             and self.program.fsdp1(binding.value.args[0], file) == CLASS
             for binding in found.assigned
         )
-
-    # What can be such a model.
 
     def shards(self, file: File | None = None) -> bool:
         """Whether the program uses FSDP1; of a file, whether a model can come to it from one that does."""
@@ -342,7 +338,7 @@ class Models:
         if name == "__init__" and (cls := file.enclosing_class(function)):
             name = cls.name
         for other, call in self.calls.get(name, ()):
-            called = None if _is_method(function) else self._called(call, other)
+            called = None if is_method(function) else self._called(call, other)
             if called is not None and called.node is not function:
                 continue
             value = given(call, function, parameter.argument.arg)
@@ -401,30 +397,3 @@ def is_unbound(name: ast.expr, file: File) -> bool:
     """Whether nothing can bind a name, in an excerpt of a program; builtins are bound."""
     is_free = isinstance(name, ast.Name) and not file.bindings(name) and not file.stars
     return is_free and not hasattr(builtins, last_name(name))
-
-
-def _is_method(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
-    return names[:1] in (["self"], ["cls"])
-
-
-def given(
-    call: ast.Call, function: ast.FunctionDef | ast.AsyncFunctionDef, parameter: str
-) -> ast.expr | None:
-    """What a call gives for a parameter of a function."""
-    for keyword in call.keywords:
-        if keyword.arg == parameter:
-            return keyword.value
-    names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
-    position = names.index(parameter) - _is_method(function) if parameter in names else -1
-    if 0 <= position < len(call.args) and not isinstance(call.args[position], ast.Starred):
-        return call.args[position]
-    return None
-
-
-def is_module(program: Program, cls: Definition) -> bool:
-    """Whether a class is certainly an nn.Module."""
-    return any(
-        isinstance(above, External) and above.dotted.startswith("torch.nn.")
-        for above in program.classes_above(cls)
-    )

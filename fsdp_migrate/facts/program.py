@@ -371,3 +371,11 @@ def _quoted(text: str) -> ast.expr | None:
     except (SyntaxError, ValueError):
         return None
     return quoted if isinstance(quoted, ast.Name | ast.Attribute) else None
+
+
+def is_module(program: Program, cls: Definition) -> bool:
+    """Whether a class is certainly an nn.Module."""
+    return any(
+        isinstance(above, External) and above.dotted.startswith("torch.nn.")
+        for above in program.classes_above(cls)
+    )
