@@ -56,10 +56,19 @@ class Reach:
         return self._starts[path]
 
     def is_read(self, file: File, name: str) -> bool:
-        """Whether another file of the run may read a name of a file: one that imports the file and has the name in its text."""
-        own, wanted = str(file.path), name.encode()
-        having = (p for p in self.program.paths if p != own and wanted in self.program.data(p))
-        return any(own in self.imports(path) for path in having)
+        """Whether another file of the run may read a name of a file: one that imports the name from it, or all names, or
+        writes it behind the module's name, as `mock.patch` does."""
+        own, module, wanted = str(file.path), file.name.rpartition(".")[2], name.encode()
+        line = rf"\([^)]*\b{name}\b|(?:[^\n\\]|\\\s)*\b{name}\b"
+        reads = re.compile(
+            rf"\b{module}\s+(?:as\s+\w|import\s*(?:\*|{line}))|\b{module}\s*\.\s*{name}\b"
+        )
+        for path in self.program.paths:
+            data = self.program.data(path)
+            if path != own and (wanted in data or b"import *" in data):
+                if own in self.imports(path) and reads.search(self.text(path)):
+                    return True
+        return False
 
     def is_test(self, path: str) -> bool:
         """Whether a file is a test."""
