@@ -25,10 +25,9 @@ _OF_PARAMETERS = (
 CODEMODS: dict[str, tuple[str, ...]] = {
     "constructor.form": (),
     "uses.state_dicts": ("state_dict", "STATE_DICT"),
-    "uses.training": ("clip_grad_norm_", "no_sync"),
+    "uses.methods": ("clip_grad_norm_", "no_sync", ".apply", "module"),
     "uses.classes": ("isinstance", "->", ": "),
-    "uses.unwrapping": ("module",),
-    "uses.summon": ("summon_full_params", "fsdp_modules", ".apply("),
+    "uses.summon": ("summon_full_params", "fsdp_modules"),
     "uses.scaler": ("GradScaler",),
     "left.private_names": ("fsdp._", " _", "(_", ",_", "\t_", "FlatParam", "fully_sharded_data_"),
     "left.wrapper_internals": ("._", ".params", "_flat_param", ".flat_param", "shard"),

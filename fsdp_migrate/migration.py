@@ -13,7 +13,7 @@ from fsdp_migrate.codemods.rule import Edit, Found, Rule
 from fsdp_migrate.codemods.swap import still_used, swap
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.program import Program
-from fsdp_migrate.facts.reached import why_not
+from fsdp_migrate.facts.unreached import why_not
 from fsdp_migrate.findings import Action, Finding, Problem
 from fsdp_migrate.report import Change
 from fsdp_migrate.settings import Options

@@ -12,6 +12,7 @@ from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Program
+from fsdp_migrate.facts.unreached import is_for_others
 from fsdp_migrate.findings import Action
 
 RULE = Rule(
@@ -30,8 +31,6 @@ _IGNORED = "each rank clips by its own norm where gradients of ignored parameter
 _IGNORES = re.compile(
     r"ignored_(?<!\wignored_)(?:modules|states|parameters)[\"']?\s*[:=](?!\s*None)"
 )
-_KINDS = ("isinstance", "hasattr", "fsdp", "shard", "distributed", "strategy", "clip_grad_norm_")
-_ENDING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
 def find(context: Context) -> Iterator[Found]:
@@ -47,7 +46,11 @@ def find(context: Context) -> Iterator[Found]:
         if not context.dotted(call.func) & _TORCH:
             continue
         given = keyword(call, "parameters", 0)
-        if given is None or not _are_sharded(context, given) or _is_for_others(context, call):
+        if (
+            given is None
+            or not _are_sharded(context, given)
+            or _is_for_others(context, call, given)
+        ):
             continue
         used = not isinstance(context.file.parents[call], ast.Expr)
         message = f"{_MESSAGE}; {_RESULT}" if used else _MESSAGE
@@ -95,53 +98,25 @@ def _are_sharded(context: Context, given: ast.expr) -> bool:
     return shards and not is_known_as_whole(context, given)
 
 
-def _is_for_others(context: Context, call: ast.Call) -> bool:
-    """Whether another branch clips by the model's own method: this one is for models that are not sharded."""
-    child: ast.AST = call
-    for parent in context.file.ancestors(call):
-        if any(
-            _clips(context, node)
-            for way in _other_ways(context, parent, child)
-            for node in ast.walk(way)
-        ):
-            return True
-        if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef):
-            return False
-        child = parent
-    return False
+def _is_for_others(context: Context, call: ast.Call, given: ast.expr) -> bool:
+    """Whether a test leaves a call to models that are not sharded, or code above has clipped those by their own method.
 
-
-def _other_ways(context: Context, parent: ast.AST, child: ast.AST) -> Iterator[ast.AST]:
-    """What runs in place of a node for another kind of model: the other branch, what is tried first, or a block above that
-    ends."""
-    if isinstance(parent, ast.If | ast.IfExp) and _asks_for_the_kind(context, parent.test):
-        branches = (parent.body, parent.orelse)
-        for branch in (each if isinstance(each, list) else [each] for each in branches):
-            if child not in branch:
-                yield from branch
-    if isinstance(parent, ast.Try) and child in parent.handlers:
-        yield from parent.body
-    for block in (getattr(parent, "body", None), getattr(parent, "orelse", None)):
-        if isinstance(block, list) and child in block:
-            for above in block[: block.index(child)]:
-                if isinstance(above, ast.If) and _may_end(above):
-                    yield from above.body if _asks_for_the_kind(context, above.test) else ()
+    The class of a compiled model is another one, whatever it holds.
+    """
+    file, statement = context.file, context.file.statement(call)
+    is_compiled = f"{file.source(given).partition('.parameters')[0]} = torch.compile(" in file.text
+    block = file.block(statement)
+    above = block[: block.index(statement)] if statement in block else []
+    tried = [parent for parent in file.ancestors(call) if isinstance(parent, ast.ExceptHandler)]
+    ways = [each for each in above if isinstance(each, ast.If) and _may_end(each)]
+    ways += [each for handler in tried for each in getattr(file.parents[handler], "body", ())]
+    clipped = any(_clips(context, node) for way in ways for node in ast.walk(way))
+    return clipped or (is_for_others(file, call) and not is_compiled)
 
 
 def _may_end(block: ast.If) -> bool:
     """Whether what is below a block may be left out by it."""
-    return any(isinstance(node, _ENDING) for part in block.body for node in ast.walk(part))
-
-
-def _asks_for_the_kind(context: Context, test: ast.expr) -> bool:
-    """Whether a test asks what kind of model there is: its class, a method of it, or a setting that says so.
-
-    The class of a compiled model is another one, whatever it holds.
-    """
-    words = ast.unparse(test)
-    tested = words.partition("isinstance(")[2].partition(",")[0]
-    is_compiled = tested and f"{tested} = torch.compile(" in context.file.text
-    return not is_compiled and any(word in words.lower() for word in _KINDS)
+    return any(isinstance(node, ast.Return) for part in block.body for node in ast.walk(part))
 
 
 def _clips(context: Context, node: ast.AST) -> bool:

@@ -10,7 +10,7 @@ from fsdp_migrate.codemods.constructor.silent import is_taken_off
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.left.taken import is_known_as_whole
 from fsdp_migrate.codemods.rule import Found, Rule
-from fsdp_migrate.facts.models import is_module
+from fsdp_migrate.facts.program import is_module
 from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.findings import Action
 

@@ -19,6 +19,7 @@ from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import File, last_name, root_of
 from fsdp_migrate.facts.models import INNER
 from fsdp_migrate.facts.parameters import PARTS, loop_of
+from fsdp_migrate.facts.program import Program
 from fsdp_migrate.findings import Action
 
 RULE = Rule(
@@ -212,18 +213,13 @@ def _is_tested(file: File, name: ast.AST) -> bool:
 
 def _were_flat(context: Context) -> bool:
     """Whether the program says nothing but `use_orig_params=False`, the default, wherever it makes units."""
-    known = context.program.kept.setdefault("were flat", {})
-    key = str(context.file.path)
-    if key not in known:
-        known[key] = _say_nothing_else(context)
-    return bool(known[key])
+    return context.program.once(_say_nothing_else, context)
 
 
-def _say_nothing_else(context: Context) -> bool:
-    files = context.program.files
-    if any(_ORIGINAL.search(file.text) for file in files):
+def _say_nothing_else(program: Program, context: Context) -> bool:
+    if any(_ORIGINAL.search(file.text) for file in program.files):
         return False
-    calls = [(call, file) for file in files for call in context.models.constructors(file)]
+    calls = [(call, file) for file in program.files for call in context.models.constructors(file)]
     return bool(calls) and all(
         keyword.arg or (file is context.file and given_keys(context, keyword.value))
         for call, file in calls

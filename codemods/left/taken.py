@@ -8,7 +8,7 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.parameters import Taken
 from fsdp_migrate.facts.reach import reach_of
-from fsdp_migrate.facts.reached import is_for_others
+from fsdp_migrate.facts.unreached import is_for_others
 
 # Code for DTensors, and for what another engine shards.
 _OF_OTHERS = ("DTensor", ".to_local()", ".full_tensor()", "from megatron.")

@@ -18,14 +18,13 @@ from fsdp_migrate.codemods.libraries.settings import is_accelerates
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.codemods.uses.classes import find as of_classes
 from fsdp_migrate.codemods.uses.classes import is_tested
-from fsdp_migrate.codemods.uses.training import CLIP, NO_SYNC
+from fsdp_migrate.codemods.uses.methods import CLIP, NO_SYNC
 from fsdp_migrate.facts.file import File, last_name, root_of
-from fsdp_migrate.facts.models import is_module
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.prepared import Prepared, prepared_of
-from fsdp_migrate.facts.program import Definition
+from fsdp_migrate.facts.program import Definition, is_module
 from fsdp_migrate.facts.reach import reach_of
-from fsdp_migrate.facts.reached import is_for_others
+from fsdp_migrate.facts.unreached import is_for_others
 from fsdp_migrate.findings import Action
 
 RULES: tuple[Rule, ...] = ()  # listed with those of settings

@@ -10,7 +10,7 @@ from fsdp_migrate.codemods.context import Context, has_torch
 from fsdp_migrate.codemods.rule import Found, Import, Rule
 from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.models import Models
-from fsdp_migrate.facts.reached import is_for_others
+from fsdp_migrate.facts.unreached import is_for_others
 from fsdp_migrate.findings import Action
 
 RULE = Rule("FSDP351", "sharded-grad-scaler", "ShardedGradScaler becomes torch.amp.GradScaler")

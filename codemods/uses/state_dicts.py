@@ -1,36 +1,25 @@
-"""The type of a model's state dict: `with FSDP.state_dict_type(model, ...)` and `FSDP.set_state_dict_type(model, ...)`."""
+"""The type of a model's state dict: `with FSDP.state_dict_type(model, ...)` and `FSDP.set_state_dict_type(model, ...)`.
+
+The runtime serves every type, of a model in any form. One context has a plain form that is shorter, and means the same
+wherever the file shows it: a whole state dict that is gathered on the CPU of rank 0.
+"""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from fsdp_migrate.codemods.context import Context, keyword, shortened
+from fsdp_migrate.codemods.edit.text import comments_between, in_steps, indentation, newline
 from fsdp_migrate.codemods.imports import removal, spent
-from fsdp_migrate.codemods.rule import Edit, Found, Rule
-from fsdp_migrate.codemods.uses.snapshots import is_kept
-from fsdp_migrate.codemods.uses.state_dict_bodies import Body, body_of
-from fsdp_migrate.codemods.uses.state_dict_edits import (
-    Replacement,
-    are_editable,
-    call_edits,
-    unwrapped,
-)
-from fsdp_migrate.codemods.uses.state_dict_settings import (
-    ON_RANK_0,
-    Settings,
-    Unknown,
-    first_is_rank_0,
-    has_other_names,
-    is_set,
-    kind_of,
-    settings,
-)
-from fsdp_migrate.facts.file import File, values_given
+from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
+from fsdp_migrate.codemods.uses.state_dict_bodies import body_of, names_of_its_own
+from fsdp_migrate.facts.file import NEWLINE, File, values_given
+from fsdp_migrate.facts.models import models_of
 from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES
-from fsdp_migrate.facts.values import last_value
+from fsdp_migrate.facts.program import Program
+from fsdp_migrate.facts.values import Value, last_value
 from fsdp_migrate.findings import Action
 
 CONTEXT = Rule("FSDP331", "state-dict-context", "a state-dict context becomes get_model_state_dict")
@@ -45,15 +34,17 @@ LOCAL = Rule(
 OPTIMIZER = Rule(
     "FSDP335", "optimizer-state-dict", "the runtime has FSDP1's functions for optimizer states"
 )
-BARE = Rule(
-    "FSDP333",
-    "bare-state-dict",
-    "model.state_dict() of an FSDP1 model becomes get_model_state_dict",
-)
-RULES = (CONTEXT, SET_TYPE, BARE, LOCAL, OPTIMIZER)
+RULES = (CONTEXT, SET_TYPE, LOCAL, OPTIMIZER)
 
+_MODULE = "torch.distributed.checkpoint.state_dict"
+_FUNCTIONS = ("StateDictOptions", "get_model_state_dict")
+_ON_RANK_0 = "options=StateDictOptions(full_state_dict=True, cpu_offload=True)"
 _TYPED = ("state_dict_type", "set_state_dict_type")
-_LEGACY = "torch.distributed._shard.checkpoint"
+# Groups of ranks in which another rank than the first of all may be rank 0.
+_GROUPS = (
+    r"HYBRID|ShardingStrategy\s*[\[(]|getattr\(\s*ShardingStrategy"
+    r"|\b(?:process_group|device_mesh|mesh)[\"']?\s*[:=]"
+)
 # What the runtime's functions for optimizers do; the others return what `optimizer.load_state_dict` takes.
 _OF_OPTIMIZERS = {
     "optim_state_dict": "the runtime follows the state-dict type currently set",
@@ -68,22 +59,21 @@ class _Plain:
     """A context that becomes plain.
 
     Attributes:
-        call: `state_dict_type(...)`.
-        replacements: what takes the place of the calls in its body.
-        reference: FSDP1's class as the call names it.
+        call: `state_dict_type(...)`, the context of `statement`.
+        gathers: `model.state_dict()` in its body.
+        reference: FSDP1's class, where torch's functions are imported.
     """
 
     call: ast.Call
     statement: ast.With
-    settings: Settings
-    replacements: Sequence[Replacement]
+    gathers: ast.Call
     reference: ast.expr
 
 
 def find(context: Context) -> Iterator[Found]:
     """Every use of FSDP1's types of state dicts, and of its functions for optimizers."""
     plain: list[_Plain] = []
-    every = [_decided(context, each) for each in _attributes(context, "state_dict_type")]
+    every = [_decided(context, *each) for each in _calls(context, "state_dict_type")]
     function = context.file.function
     # In one function all or none, so that nobody reads two ways to save side by side.
     stay = {function(each.node) for each in every if isinstance(each, Found)}
@@ -96,31 +86,30 @@ def find(context: Context) -> Iterator[Found]:
         else:
             plain.append(decided)
             yield from _rewritten(context, decided)
-    yield from _spent(context, plain)
-    if any(each.replacements for each in plain):
-        yield from _legacy_paths(context)
-    for attribute in _attributes(context, "set_state_dict_type"):
-        call = context.file.parents[attribute]
-        assert isinstance(call, ast.Call)
-        if kind_of(context, call) == "Local" and not _are_all_in_contexts(context):
+    given = [value for each in plain for value in values_given(each.call)]
+    models = [keyword(each.call, "module", 0) for each in plain]
+    for statement in spent(context, [value for value in given if value not in models]):
+        names = ", ".join(map(ast.unparse, getattr(statement, "targets", ())))
+        yield removal(context, CONTEXT, statement, f"nothing reads {names} any more")
+    for attribute, call in _calls(context, "set_state_dict_type"):
+        if _kind(context, call) == "LOCAL_STATE_DICT" and not _are_all_in_contexts(context):
             yield _raises(call)
         else:
             message = "the runtime sets the type, and model.state_dict() follows it from here on"
             yield Found(SET_TYPE, attribute, Action.RUNTIME, message)
-    for attribute in _attributes(context, "get_state_dict_type"):
+    for attribute, _ in _calls(context, "get_state_dict_type"):
         yield Found(SET_TYPE, attribute, Action.RUNTIME, "the runtime returns what FSDP1 did")
     yield from _local_types(context)
     yield from _of_optimizers(context)
-    yield from _bare(context) if context.plain else ()
 
 
-def _attributes(context: Context, name: str) -> Iterator[ast.Attribute]:
+def _calls(context: Context, name: str) -> Iterator[tuple[ast.Attribute, ast.Call]]:
     """The calls of a static method, by FSDP1's class or by a model."""
     for attribute in context.file.attributes.get(name, ()):
         call = context.file.parents[attribute]
         if isinstance(call, ast.Call) and call.func is attribute:
             if context.fsdp1(attribute.value) == CLASS or _is_of_model(context, attribute, call):
-                yield attribute
+                yield attribute, call
 
 
 def _is_of_model(context: Context, attribute: ast.Attribute, call: ast.Call) -> bool:
@@ -129,149 +118,130 @@ def _is_of_model(context: Context, attribute: ast.Attribute, call: ast.Call) -> 
     return context.can_be_model(attribute.value) or (member or ("",))[0] == "StateDictType"
 
 
-def _decided(context: Context, attribute: ast.Attribute) -> _Plain | Found:
+def _decided(context: Context, attribute: ast.Attribute, call: ast.Call) -> _Plain | Found:
     """Whether a context becomes plain or stays as it is."""
-    call = context.file.parents[attribute]
-    assert isinstance(call, ast.Call)
     item = context.file.parents[call]
-    statement = context.file.parents[item]
-    model = keyword(call, "module", 0)
-    body = None
+    statement, model = context.file.parents[item], keyword(call, "module", 0)
+    gathers: list[ast.Call] = []
+    reason = "it is not the context of a plain `with` statement"
     if isinstance(item, ast.withitem) and isinstance(statement, ast.With) and model is not None:
-        body = body_of(context, statement, model)
-    is_local = kind_of(context, call) == "Local"
-    if is_local and (body is None or body.reason or body.calls or body.to_load):
+        gathers, reason = body_of(context, statement, model)
+        if _kind(context, call) == "LOCAL_STATE_DICT" and not gathers and not reason:
+            message = "the runtime sets the type, on which nothing inside depends"
+            return Found(CONTEXT, call, Action.RUNTIME, message)
+        reason = reason or next(_reasons(context, call, statement, gathers), "")
+    if _kind(context, call) == "LOCAL_STATE_DICT":
         return _raises(call)
-    try:
-        if not context.plain or _is_silenced(context, call):
-            raise Unknown("")
-        if body is None or not isinstance(statement, ast.With):
-            raise Unknown("it is not the context of a plain `with` statement")
-        if len(statement.items) > 1 or statement.items[0].optional_vars is not None:
-            raise Unknown("the statement does more than set the type")
-        asked = settings(context, call)
-        made = list(_replacements(context, body, asked))
-        if not are_editable(context, made):
-            raise Unknown("a comment or a name in the body prevents the edit")
-        return _Plain(call, statement, asked, made, _imported(context, attribute, call))
-    except Unknown as reason:
-        if is_local:
-            return _raises(call)
-        because = f": {reason}" if str(reason) else ""
+    start, end = context.file.lines(call)
+    is_silenced = "fsdp-migrate:" in context.file.text[start:end]  # what it reads stays, too
+    if not context.plain or is_silenced or reason:
+        because = f": {reason}" if reason and context.plain and not is_silenced else ""
         message = f"the runtime sets the type, of a model in any form{because}"
         return Found(CONTEXT, call, Action.RUNTIME, message)
-
-
-def _imported(context: Context, attribute: ast.Attribute, call: ast.Call) -> ast.expr:
-    """A name of FSDP1's in the call: torch's functions are imported where that was."""
+    assert isinstance(statement, ast.With)
+    # By a name of FSDP1's in the call: torch's functions are imported where that was.
     names = (node for node in (attribute.value, *ast.walk(call)) if isinstance(node, ast.expr))
-    return next((node for node in names if context.fsdp1(node) is not None), attribute.value)
+    reference = next((n for n in names if context.fsdp1(n) is not None), attribute.value)
+    return _Plain(call, statement, gathers[0], reference)
 
 
-def _is_silenced(context: Context, call: ast.Call) -> bool:
-    """Whether a comment silences the context: then what it reads stays, too."""
-    start, end = context.file.lines(call)
-    return "fsdp-migrate:" in context.file.text[start:end]
-
-
-def _replacements(context: Context, body: Body, asked: Settings) -> Iterator[Replacement]:
-    """What takes the place of the calls in the body of a context.
-
-    Raises:
-        Unknown: where torch has nothing that means the same.
-    """
-    if body.reason:
-        raise Unknown(body.reason)
-    if body.loads and asked.kind == "Full":
-        raise Unknown("set_model_state_dict would pass over missing keys")
-    # The runtime's takes whole states and shards, whatever the type. Only `rank0_only` changes what it does.
-    if body.to_load and (asked.loads_on_rank_0 or is_set(context.models)):
-        raise Unknown("optim_state_dict_to_load goes by rank0_only")
-    for call in body.saves:
-        assert isinstance(call.func, ast.Attribute)
-        if asked.options is None:
-            raise Unknown("no option says offload_to_cpu without rank0_only, or the reverse")
-        if asked.options == ON_RANK_0 and not context.program.once(first_is_rank_0):
-            raise Unknown("rank 0 of the model's process group may not be rank 0 of all")
-        if asked.options != ON_RANK_0 and is_kept(context, call):
-            raise Unknown("training may go on before what it gives is read")
-        arguments = [context.source(call.func.value), *_keyword("options", asked.options)]
-        yield Replacement(call, "get_model_state_dict", arguments)
-    for call in body.loads:
-        yield _loading(context, call)
+def _reasons(
+    context: Context, call: ast.Call, statement: ast.With, gathers: Sequence[ast.Call]
+) -> Iterator[str]:
+    """Why a context stays whose body gathers state dicts of its model and has no other way to it."""
+    if len(statement.items) > 1 or statement.items[0].optional_vars is not None:
+        yield "the statement does more than set the type"
+    if len(gathers) != 1 or not _is_on_rank_0(context, call):
+        yield "get_model_state_dict takes its place for one state dict that is whole, on the CPU of rank 0"
+    if not context.program.once(_first_is_rank_0):
+        yield "rank 0 of the model's process group may not be rank 0 of all"
+    if any(comments_between(context.file, *context.file.span(each)) for each in gathers):
+        yield "a comment in the body prevents the edit"
+    if not all(context.means(name, statement, f"{_MODULE}.{name}") for name in _FUNCTIONS):
+        yield "a name of torch's means something else in this file"
     # Last: it searches the files that this one imports.
-    if body.calls and bool(context.program.once(has_other_names, context.file)):
-        raise Unknown("the program may give the state dict names of its own")
+    if context.program.once(names_of_its_own, context.file):
+        yield "the program may give the state dict names of its own"
 
 
-def _keyword(name: str, value: str) -> list[str]:
-    return [f"{name}={value}"] if value else []
+def _kind(context: Context, call: ast.Call) -> str:
+    """The type that a call gives, such as FULL_STATE_DICT; "" if it is not known."""
+    given = keyword(call, "state_dict_type", 1)
+    made = _value(context, given, call) if given is not None else None
+    if made is None or not isinstance(made.node, ast.Attribute):
+        return ""
+    is_type = context.program.fsdp1(made.node.value, made.file) == "StateDictType"
+    return made.node.attr if is_type else ""
 
 
-def _loading(context: Context, call: ast.Call) -> Replacement:
-    """`model.load_state_dict(shards)` as `set_model_state_dict(model, shards)`."""
-    assert isinstance(call.func, ast.Attribute)
-    state, strict = keyword(call, "state_dict", 0), keyword(call, "strict", 1)
-    assert state is not None
-    options = "" if strict is None else f"StateDictOptions(strict={context.source(strict)})"
-    arguments = [context.source(call.func.value), context.source(state)]
-    return Replacement(call, "set_model_state_dict", [*arguments, *_keyword("options", options)])
+def _is_on_rank_0(context: Context, call: ast.Call) -> bool:
+    """Whether a call asks for whole state dicts on the CPU of rank 0."""
+    flags = ("offload_to_cpu", "rank0_only")
+    given = keyword(call, "state_dict_config", 2)
+    made = _value(context, given, call) if given is not None else None
+    if made is None or not isinstance(made.node, ast.Call):
+        return False
+    is_config = context.program.fsdp1(made.node.func, made.file) == "FullStateDictConfig"
+    values = [keyword(made.node, flag, place) for place, flag in enumerate(flags)]
+    is_changed = any(
+        not isinstance(attribute.ctx, ast.Load)
+        for flag in flags
+        for attribute in context.file.attributes.get(flag, ())
+    )
+    asked = all(getattr(value, "value", None) is True for value in values)
+    return _kind(context, call) == "FULL_STATE_DICT" and is_config and asked and not is_changed
+
+
+def _value(context: Context, expression: ast.expr, use: ast.AST) -> Value | None:
+    """The one expression behind a name; where it is given several, the last one in front of its use."""
+    if isinstance(expression, ast.Attribute):
+        return Value(expression, context.file)
+    made, last = context.value(expression), last_value(context.file, expression, use)
+    return context.value(last) if made is None and last is not None else made
+
+
+def _first_is_rank_0(program: Program) -> bool:
+    """Whether rank 0 of each model's process group is rank 0 of all ranks, by the texts of the run."""
+    if program.has(_GROUPS):
+        return False
+    calls = (call for file in program.files for call in models_of(program).constructors(file))
+    return not any(len(call.args) > 1 for call in calls)  # the second one is the process group
 
 
 def _rewritten(context: Context, each: _Plain) -> Iterator[Found]:
-    """The findings of a context that becomes plain: its own, and one for each call in its body."""
-    imports = [need for made in each.replacements for need in made.imports(each.reference)]
-    functions = [made.call.func for made in each.replacements]
-    message = "is removed: the state-dict type becomes an option of the calls inside"
-    if not each.replacements:
-        message = "is removed: nothing inside depends on the state-dict type"
-    rule = CONTEXT
-    if each.settings.kind == "Local":
-        rule = LOCAL
-        message += "; an optimizer's own states that FSDP1 saved inside load under FSDP1 alone"
+    """The findings of a context that becomes plain: its own, and one for the call in its body."""
     yield Found(
-        rule,
+        CONTEXT,
         each.statement,
         Action.REWRITE,
-        message,
+        "is removed: the state-dict type becomes an option of the call inside",
         shortened(context.source(each.call)),
-        edits=lambda: unwrapped(context, each.statement, each.replacements),
-        imports=tuple(dict.fromkeys(imports)),
-        removed=(each.call, *functions),
+        edits=lambda: _edits(context, each),
+        imports=tuple(Import(_MODULE, name, each.reference) for name in _FUNCTIONS),
+        removed=(each.call, each.gathers.func),
     )
-    for made in each.replacements:
-        message = f"becomes {made.function}, with the state-dict type as an option"
-        yield Found(CONTEXT, made.call, Action.REWRITE, message)
+    message = "becomes get_model_state_dict, with the state-dict type as an option"
+    yield Found(CONTEXT, each.gathers, Action.REWRITE, message)
 
 
-def _spent(context: Context, plain: Sequence[_Plain]) -> Iterator[Found]:
-    """The assignments of configurations and types that only removed contexts read."""
-    given = [
-        value
-        for each in plain
-        for value in values_given(each.call)
-        if value is not keyword(each.call, "module", 0)
-    ]
-    for statement in spent(context, given):
-        names = ", ".join(map(ast.unparse, getattr(statement, "targets", ())))
-        yield removal(context, CONTEXT, statement, f"nothing reads {names} any more")
-
-
-def _legacy_paths(context: Context) -> Iterator[Found]:
-    """Imports of `torch.distributed._shard.checkpoint`, the old name of the module torch.distributed.checkpoint."""
-    statements: list[ast.Import | ast.ImportFrom] = [
-        *context.file.of(ast.Import),
-        *context.file.of(ast.ImportFrom),
-    ]
-    for node in statements:
-        start, end = context.file.span(node)
-        at = context.file.text.find(_LEGACY, start, end)
-        named = isinstance(node, ast.ImportFrom) or all(alias.asname for alias in node.names)
-        if at >= 0 and named:
-            where = at + len("torch.distributed"), at + len("torch.distributed._shard")
-            message = "becomes torch.distributed.checkpoint, the public name of the same module"
-            edit = Edit(*where, "")
-            yield Found(CONTEXT, node, Action.REWRITE, message, edits=partial(list, [edit]))
+def _edits(context: Context, each: _Plain) -> list[Edit]:
+    """The edits that put the body in the place of the statement, with torch's call in it."""
+    file, call = context.file, each.gathers
+    assert isinstance(call.func, ast.Attribute)
+    arguments = f"{context.source(call.func.value)}, {_ON_RANK_0}"
+    code = f"get_model_state_dict({arguments})"
+    start, stop = file.span(call)
+    shift = len(indentation(file, each.statement)) - len(indentation(file, each.statement.body[0]))
+    line = file.text[file.line_starts[call.lineno - 1] : start]
+    behind = NEWLINE.split(file.text[stop : file.lines(call)[1]])[0]
+    if len(line) + shift + len(code) + len(behind) > context.line_length:
+        margin = line[: len(line) - len(line.lstrip())]
+        # The last line of a header, with a body behind it, may begin left of the statement.
+        end = newline(file) + (margin[:shift] if shift < 0 else margin + " " * shift)
+        code = f"get_model_state_dict({end}{in_steps(file, '    ')}{arguments}{end})"
+    # The lines of the call are written anew, and have their indentation already.
+    dedent = [edit for edit in context.dedent(each.statement) if not start < edit.start < stop]
+    return [Edit(start, stop, code), *dedent]
 
 
 def _raises(node: ast.AST) -> Found:
@@ -321,48 +291,3 @@ def _of_optimizers(context: Context) -> Iterator[Found]:
             if context.fsdp1(owner) == CLASS or context.can_be_model(owner):
                 message = _OF_OPTIMIZERS.get(name, otherwise)
                 yield Found(OPTIMIZER, attribute, Action.RUNTIME, message)
-
-
-def _bare(context: Context) -> Iterator[Found]:
-    """`model.state_dict()` outside of any context, of a model that the same function made by FSDP1's constructor."""
-    for attribute in context.file.attributes.get("state_dict", ()):
-        call, model = context.file.parents[attribute], attribute.value
-        if not isinstance(call, ast.Call) or call.func is not attribute or call.args:
-            continue
-        constructor = _constructor(context, call, model) if not call.keywords else None
-        if constructor is None or _may_have_type(context, call) or is_kept(context, call):
-            continue
-        made = Replacement(
-            call,
-            "get_model_state_dict",
-            [context.source(model), "options=StateDictOptions(full_state_dict=True)"],
-        )
-        if are_editable(context, [made]) and not context.program.once(
-            has_other_names, context.file
-        ):
-            yield Found(
-                BARE,
-                call,
-                Action.REWRITE,
-                "becomes get_model_state_dict, which gathers as FSDP1's state_dict() did",
-                edits=partial(call_edits, context, [made]),
-                imports=tuple(made.imports(constructor.func)),
-                removed=(attribute,),
-            )
-
-
-def _constructor(context: Context, call: ast.Call, model: ast.expr) -> ast.Call | None:
-    """FSDP1's constructor, if it gave a name its last value and certainly runs before a call."""
-    made = last_value(context.file, model, call)
-    return made if isinstance(made, ast.Call) and context.fsdp1(made.func) == CLASS else None
-
-
-def _may_have_type(context: Context, call: ast.Call) -> bool:
-    """Whether a type other than the default may be in force at a call, or parameters be whole."""
-    items = [i for n in context.file.ancestors(call) if isinstance(n, ast.With) for i in n.items]
-    scoped = any(
-        getattr(getattr(i.context_expr, "func", None), "attr", "")
-        in ("state_dict_type", "summon_full_params")
-        for i in items
-    )
-    return scoped or is_set(context.models)

@@ -1,4 +1,4 @@
-"""`FSDP.summon_full_params(model)` and `FSDP.fsdp_modules(model)`: static functions of FSDP1's class; `model.apply(f)`."""
+"""`FSDP.summon_full_params(model)` and `FSDP.fsdp_modules(model)`: static functions of FSDP1's class."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
 from fsdp_migrate.findings import Action
 
 SUMMON = Rule("FSDP321", "summon-full-params", "the runtime has summon_full_params")
-APPLY = Rule("FSDP322", "apply", "model.apply(f) goes into summon_full_params(model)")
 UNITS = Rule(
     "FSDP362", "fsdp-modules", "FSDP.fsdp_modules(model) becomes a list of the model's FSDPModules"
 )
-RULES = (SUMMON, APPLY, UNITS)
+RULES = (SUMMON, UNITS)
 
 _RULES = {"summon_full_params": SUMMON, "fsdp_modules": UNITS}
 
 
 def find(context: Context) -> Iterator[Found]:
-    """The two functions of the class, and `apply`."""
+    """The two functions of the class."""
     for attribute in _uses(context):
         call = context.file.parents[attribute]
         called = isinstance(call, ast.Call) and call.func is attribute
@@ -35,7 +34,6 @@ def find(context: Context) -> Iterator[Found]:
                 continue
         message = f"the runtime's {attribute.attr} does what FSDP1's did"
         yield Found(_RULES[attribute.attr], attribute, Action.RUNTIME, message)
-    yield from _applied(context)
 
 
 def _uses(context: Context) -> Iterator[ast.Attribute]:
@@ -55,33 +53,6 @@ def _summon(context: Context, attribute: ast.Attribute) -> Found:
         imports=(Import(RUNTIME, "summon_full_params"),),
         removed=(attribute,),
     )
-
-
-def _applied(context: Context) -> Iterator[Found]:
-    """The statements `model.apply(f)` of what can hold a model."""
-    for attribute in context.file.attributes.get("apply", ()):
-        statement = context.file.statement(attribute)
-        if not context.can_be_model(attribute.value):
-            continue
-        if context.form != "torch":
-            message = "the model answers apply as FSDP1's did, with whole parameters"
-            yield Found(APPLY, attribute, Action.RUNTIME, message)
-            continue
-        call = getattr(statement, "value", None)
-        if not (isinstance(call, ast.Call) and call.func is attribute):
-            continue
-        name_is_free = context.means("summon_full_params", call, f"{RUNTIME}.summon_full_params")
-        if name_is_free and isinstance(statement, ast.Expr) and context.is_alone(statement):
-            model, code = context.source(attribute.value), context.source(statement)
-            block = f"with summon_full_params({model}):\n    {code}"
-            yield Found(
-                APPLY,
-                attribute,
-                Action.RUNTIME,
-                "goes into `with summon_full_params(...)`, since FSDP1's apply gathers the parameters",
-                edits=lambda at=statement, to=block: [context.replace_statement(at, to)],  # type: ignore[misc]
-                imports=(Import(RUNTIME, "summon_full_params"),),
-            )
 
 
 def _units(context: Context, attribute: ast.Attribute, call: ast.Call) -> Found:

@@ -278,6 +278,26 @@ def values_given(call: ast.Call) -> list[ast.expr]:
     return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
+def is_method(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a function is a method, by the name of its first parameter."""
+    names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+    return names[:1] in (["self"], ["cls"])
+
+
+def given(
+    call: ast.Call, function: ast.FunctionDef | ast.AsyncFunctionDef, parameter: str
+) -> ast.expr | None:
+    """What a call gives for a parameter of a function."""
+    for keyword in call.keywords:
+        if keyword.arg == parameter:
+            return keyword.value
+    names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+    position = names.index(parameter) - is_method(function) if parameter in names else -1
+    if 0 <= position < len(call.args) and not isinstance(call.args[position], ast.Starred):
+        return call.args[position]
+    return None
+
+
 def root_of(expression: ast.expr) -> ast.Name | None:
     """The name that a dotted or indexed expression begins with."""
     while isinstance(expression, ast.Attribute | ast.Subscript):

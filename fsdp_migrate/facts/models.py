@@ -12,11 +12,9 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
-from fsdp_migrate.facts.constructors import Constructors
-from fsdp_migrate.facts.fields import Fields
-from fsdp_migrate.facts.file import File, last_name, values_given
+from fsdp_migrate.facts.file import File, given, is_method, last_name, values_given
 from fsdp_migrate.facts.names import CLASS
-from fsdp_migrate.facts.program import Definition, External, Program
+from fsdp_migrate.facts.program import Definition, Program, is_module
 from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.facts.scopes import Assigned, Opaque, Parameter
 from fsdp_migrate.facts.values import element, reaches, reaching, within
@@ -34,18 +32,75 @@ _DEEP = 40  # steps from a use: behind them it is open, before Python's own limi
 _TOO_COMMON = frozenset({"__call__", "__init__", "main"})
 
 
-class Models(Constructors):
+class Models:
     """The models of one program."""
 
     def __init__(self, program: Program) -> None:
-        super().__init__(program)
+        self.program = program
         self._answers: dict[ast.AST, bool | None] = {}
         self._depth = (
             0  # how many answers are being looked for, each for the sake of the one before
         )
-        self._fields: dict[str, bool | None] = {}
-        self._given: dict[str, list[tuple[File, ast.expr]]] = {}
         self.taken: dict[bool, Any] = {}  # their parameters, as facts/parameters.py finds them
+
+    def constructors(self, file: File) -> list[ast.Call]:
+        """The calls in a file that wrap a model: of FSDP1's class, of a subclass of it, of a `partial` of it."""
+        return [call for call in file.of(ast.Call) if self.is_constructor(call, file)]
+
+    def is_constructor(self, call: ast.Call, file: File) -> bool:
+        """Whether a call wraps a model."""
+        name = last_name(call.func)
+        if name == "wrap" and self.program.fsdp1(call.func, file) == name:
+            return True
+        return self.is_class(call.func, file)
+
+    def is_class(self, expression: ast.expr, file: File) -> bool:
+        """Whether an expression can be FSDP1's class, a subclass of it in the program, or a `partial` of one."""
+        if not isinstance(expression, ast.Name | ast.Attribute):
+            return False
+        if self.program.fsdp1(expression, file) == CLASS:
+            return True
+        return self.names_subclass(expression, file) or self._is_partial(expression, file)
+
+    def is_subclass(self, definition: Definition) -> bool:
+        """Whether a class of the program has FSDP1's among its bases."""
+        return definition.node in self.subclasses
+
+    @cached_property
+    def subclasses(self) -> set[ast.AST]:
+        """The classes of the program that have FSDP1's among their bases."""
+        found: set[ast.AST] = set()
+        heirs: dict[ast.AST, list[ast.ClassDef]] = {}
+        for file in self.program.files:
+            for cls in file.of(ast.ClassDef):
+                for base in cls.bases:
+                    if self.program.fsdp1(base, file) == CLASS:
+                        found.add(cls)
+                    for above in self.program.definitions(base, file):
+                        heirs.setdefault(above.node, []).append(cls)
+        pending = list(found)
+        while pending:
+            below = [cls for cls in heirs.get(pending.pop(), ()) if cls not in found]
+            found.update(below)
+            pending += below
+        return found
+
+    def names_subclass(self, expression: ast.expr, file: File) -> bool:
+        """Whether an expression can be a class of the program that has FSDP1's among its bases."""
+        found = self.program.definitions(expression, file) if self.subclasses else ()
+        return any(definition.node in self.subclasses for definition in found)
+
+    def _is_partial(self, expression: ast.expr, file: File) -> bool:
+        found = file.variable(expression)
+        return found is not None and any(
+            isinstance(binding.value, ast.Call)
+            and "functools.partial" in self.program.dotted(binding.value.func, file)
+            and bool(binding.value.args)
+            and binding.value.args[0] is not expression
+            and isinstance(binding.value.args[0], ast.Name | ast.Attribute)
+            and self.program.fsdp1(binding.value.args[0], file) == CLASS
+            for binding in found.assigned
+        )
 
     def shards(self, file: File | None = None) -> bool:
         """Whether the program uses FSDP1; of a file, whether a model can come to it from one that does."""
@@ -283,7 +338,7 @@ class Models(Constructors):
         if name == "__init__" and (cls := file.enclosing_class(function)):
             name = cls.name
         for other, call in self.calls.get(name, ()):
-            called = None if _is_method(function) else self._called(call, other)
+            called = None if is_method(function) else self._called(call, other)
             if called is not None and called.node is not function:
                 continue
             value = given(call, function, parameter.argument.arg)
@@ -322,25 +377,9 @@ class Models(Constructors):
         if answer or own:
             is_part = cls is not None and is_module(self.program, Definition(file, cls))
             return self.sharded(attribute.value, file) if answer is False and is_part else answer
-        answer = self._field(attribute.attr) if answer is None else answer
         if answer is None and attribute.attr in INNER:
             return self.sharded(attribute.value, file) and None
         return answer
-
-    @cached_property
-    def _givens(self) -> Fields:
-        return Fields(self.program, self.calls)
-
-    def _field(self, name: str) -> bool | None:
-        """Whether a field of the program's dataclasses is given such a model: `Models(generator=FSDP(...))`."""
-        if name not in self._fields:
-            if name not in self._given:
-                self._given[name] = [*self._givens.given_for(name)]
-            answer = either(self.sharded(value, file) for file, value in self._given[name])
-            if answer is not True and self._depth > 1:
-                return answer  # perhaps only because another question is still open
-            self._fields[name] = answer
-        return self._fields[name]
 
 
 def models_of(program: Program) -> Models:
@@ -358,30 +397,3 @@ def is_unbound(name: ast.expr, file: File) -> bool:
     """Whether nothing can bind a name, in an excerpt of a program; builtins are bound."""
     is_free = isinstance(name, ast.Name) and not file.bindings(name) and not file.stars
     return is_free and not hasattr(builtins, last_name(name))
-
-
-def _is_method(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
-    return names[:1] in (["self"], ["cls"])
-
-
-def given(
-    call: ast.Call, function: ast.FunctionDef | ast.AsyncFunctionDef, parameter: str
-) -> ast.expr | None:
-    """What a call gives for a parameter of a function."""
-    for keyword in call.keywords:
-        if keyword.arg == parameter:
-            return keyword.value
-    names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
-    position = names.index(parameter) - _is_method(function) if parameter in names else -1
-    if 0 <= position < len(call.args) and not isinstance(call.args[position], ast.Starred):
-        return call.args[position]
-    return None
-
-
-def is_module(program: Program, cls: Definition) -> bool:
-    """Whether a class is certainly an nn.Module."""
-    return any(
-        isinstance(above, External) and above.dotted.startswith("torch.nn.")
-        for above in program.classes_above(cls)
-    )

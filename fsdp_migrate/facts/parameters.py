@@ -8,8 +8,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fsdp_migrate.facts.file import File, last_name, root_of
-from fsdp_migrate.facts.models import Models, either, given, is_unbound
+from fsdp_migrate.facts.file import File, given, last_name, root_of
+from fsdp_migrate.facts.models import Models, either, is_unbound
 from fsdp_migrate.facts.program import Definition
 from fsdp_migrate.facts.scopes import Assigned, Parameter
 from fsdp_migrate.facts.values import reaching

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from fsdp_migrate.facts.file import File, last_name, values_given
-from fsdp_migrate.facts.models import Models, is_module
-from fsdp_migrate.facts.program import Definition, External, Program
+from fsdp_migrate.facts.models import Models
+from fsdp_migrate.facts.program import Definition, External, Program, is_module
 from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.facts.scopes import Assigned, Parameter
 from fsdp_migrate.facts.values import element, reaching

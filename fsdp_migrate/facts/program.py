@@ -19,7 +19,6 @@ from fsdp_migrate.facts.names import NAMES, fsdp1_name
 from fsdp_migrate.facts.scopes import Assigned, Binding, Defined, Imported, Opaque, Scope
 
 Read = Callable[[Path], File | None]
-# Longer names than FSDP1's own, as FSDPStrategy.
 Made = TypeVar("Made")
 
 
@@ -372,3 +371,11 @@ def _quoted(text: str) -> ast.expr | None:
     except (SyntaxError, ValueError):
         return None
     return quoted if isinstance(quoted, ast.Name | ast.Attribute) else None
+
+
+def is_module(program: Program, cls: Definition) -> bool:
+    """Whether a class is certainly an nn.Module."""
+    return any(
+        isinstance(above, External) and above.dotted.startswith("torch.nn.")
+        for above in program.classes_above(cls)
+    )

@@ -6,10 +6,9 @@ are not parsed for anything else.
 
 from __future__ import annotations
 
-import ast
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
@@ -31,7 +30,6 @@ class Reach:
         self._texts: dict[str, str] = {}
         self._imports: dict[str, tuple[str, ...]] = {}
         self._starts: dict[str, bool] = {}
-        self._holders: dict[str, set[str]] = {}
 
     def of(self, path: Path) -> list[str]:
         """The files that can get a model from one, itself included. Tests count only where a test wraps the model."""
@@ -57,36 +55,24 @@ class Reach:
             self._starts[path] = is_program and not self.importers(path)
         return self._starts[path]
 
-    def uses(self, paths: Iterable[str], name: str) -> Iterator[tuple[File, ast.expr]]:
-        """Where some files read a name, or an attribute of it."""
-        for path in paths:
-            file = self.program.load(path) if name in self.text(path) else None
-            if file is not None:
-                for use in (*file.loads.get(name, ()), *file.attributes.get(name, ())):
-                    yield file, use
-
     def is_read(self, file: File, name: str) -> bool:
         """Whether another file of the run may read a name of a file: one that imports the name from it, or all names, or
         writes it behind the module's name, as `mock.patch` does."""
-        own, module = str(file.path), file.name.rpartition(".")[2]
-        having = self._holding(name)
-        if having <= {own}:
-            return False
-        readers = self._holding(module) & (having | self._holding("import *")) - {own}
-        return any(
-            own in self.imports(path) and _reads(self.text(path), module, name) for path in readers
+        own, module, wanted = str(file.path), file.name.rpartition(".")[2], name.encode()
+        line = rf"\([^)]*\b{name}\b|(?:[^\n\\]|\\\s)*\b{name}\b"
+        reads = re.compile(
+            rf"\b{module}\s+(?:as\s+\w|import\s*(?:\*|{line}))|\b{module}\s*\.\s*{name}\b"
         )
+        for path in self.program.paths:
+            data = self.program.data(path)
+            if path != own and (wanted in data or b"import *" in data):
+                if own in self.imports(path) and reads.search(self.text(path)):
+                    return True
+        return False
 
     def is_test(self, path: str) -> bool:
         """Whether a file is a test."""
         return _TEST.search(path) is not None
-
-    def _holding(self, word: str) -> set[str]:
-        """The files of the run with a word in their text."""
-        if word not in self._holders:
-            wanted, data = word.encode(), self.program.data
-            self._holders[word] = {path for path in self.program.paths if wanted in data(path)}
-        return self._holders[word]
 
     def text(self, path: str) -> str:
         """The source of a file; "" if it cannot be read."""
@@ -150,12 +136,3 @@ class Reach:
 def reach_of(program: Program) -> Reach:
     """Which files of a program import which."""
     return program.once(Reach)
-
-
-def _reads(text: str, module: str, name: str) -> bool:
-    """Whether the text of a file that imports a module reads a name of it."""
-    imported = re.findall(rf"\b{module}\s+import\s*(\([^)]*\)|(?:[^\n\\]|\\\s)*)", text)
-    if any("*" in each or re.search(rf"\b{name}\b", each) for each in imported):
-        return True
-    known = {module, *re.findall(rf"\b{module}\s+as\s+(\w+)", text)}
-    return any(re.search(rf"\b{each}\s*\.\s*{name}\b", text) for each in known)

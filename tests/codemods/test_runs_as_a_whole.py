@@ -46,28 +46,6 @@ def test_a_scaler(given: str, other: str, becomes: bool, tmp_path: Path) -> None
 
 FULL = "StateDictType.FULL_STATE_DICT"
 ON_RANK_0 = f"{FULL}, FullStateDictConfig(offload_to_cpu=True, rank0_only=True)"
-SHARDED = "StateDictType.SHARDED_STATE_DICT"
-OPTIONS = [
-    (FULL, "model, options=StateDictOptions(full_state_dict=True)"),
-    (ON_RANK_0, "model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)"),
-    (f"{FULL}, FullStateDictConfig(offload_to_cpu=True)", ""),
-    (f"{FULL}, FullStateDictConfig(rank0_only=True)", ""),
-    (SHARDED, "model"),
-    (
-        f"{SHARDED}, ShardedStateDictConfig(offload_to_cpu=True)",
-        "model, options=StateDictOptions(cpu_offload=True)",
-    ),
-]
-
-
-@pytest.mark.parametrize(("given", "asks"), OPTIONS)
-def test_options_of_a_state_dict(given: str, asks: str, tmp_path: Path) -> None:
-    text = f"{HEAD}with FSDP.state_dict_type(model, {given}):\n    state = model.state_dict()\n"
-    after = "".join(analysed(tmp_path, text).after["train.py"].split())
-    assert ("get_model_state_dict(" in after) == bool(asks)
-    assert "".join(f"get_model_state_dict({asks})".split()) in after or not asks
-
-
 RANK_0 = [
     *((f"ShardingStrategy.{name}", "", True) for name in ("FULL_SHARD", "SHARD_GRAD_OP")),
     ("ShardingStrategy.NO_SHARD", "", True),
@@ -82,17 +60,7 @@ def test_which_rank_has_the_state_dict(
     strategy: str, other: str, becomes: bool, tmp_path: Path
 ) -> None:
     text = (
-        f"{HEAD}{other}# no HYBRID_SHARD here\nmodel = FSDP(Net(), sharding_strategy={strategy})\n"
+        f"{HEAD}{other}model = FSDP(Net(), sharding_strategy={strategy})\n"
         f"with FSDP.state_dict_type(model, {ON_RANK_0}):\n    state = model.state_dict()\n"
     )
     assert ("get_model_state_dict" in analysed(tmp_path, text).after["train.py"]) == becomes
-
-
-@pytest.mark.parametrize(
-    ("around", "becomes"), [("torch.no_grad()", True), ("FSDP.summon_full_params(model)", False)]
-)
-def test_a_bare_state_dict(around: str, becomes: bool, tmp_path: Path) -> None:
-    main = "def main():\n    model = FSDP(torch.nn.Linear(2, 2))\n    with "
-    text = f"{HEAD}{main}{around}:\n        torch.save(model.state_dict(), path)\n"
-    program = analysed(tmp_path, text)
-    assert ("get_model_state_dict" in program.after["train.py"]) == becomes

@@ -25,7 +25,8 @@ from torch.distributed.fsdp import (
 
 
 """
-FULL = "FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT)"
+ON_RANK_0 = "StateDictType.FULL_STATE_DICT, FullStateDictConfig(True, True)"
+FULL = f"FSDP.state_dict_type(model, {ON_RANK_0})"
 
 
 def migrated(text: str, form: str = "auto") -> tuple[Report, str]:
@@ -48,21 +49,14 @@ def body_after(text: str) -> str:
 GOES = table(
     """\
 === on one line
-with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT): state = model.state_dict(); dist.barrier()
+policy = FullStateDictConfig(True, True)
+with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy): state = model.state_dict(); dist.barrier()
 ---
 state = get_model_state_dict(
-    model, options=StateDictOptions(full_state_dict=True)
-); dist.barrier()
-=== two calls in one statement
-both = FullStateDictConfig(True, True)
-with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, both):
-    state, states = model.state_dict(), FSDP.full_optim_state_dict(model, optimizer)
----
-state, states = get_model_state_dict(
     model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
-), FSDP.full_optim_state_dict(model, optimizer)
+); dist.barrier()
 === a call among the arguments of another, with a comment
-with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
+with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(True, True)):
     torch.save(
         model.state_dict(),  # whole
         f"{trainer.output_dir}/checkpoint.pt",
@@ -70,29 +64,10 @@ with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
 ---
 torch.save(
     get_model_state_dict(
-        model, options=StateDictOptions(full_state_dict=True)
+        model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
     ),  # whole
     f"{trainer.output_dir}/checkpoint.pt",
 )
-=== a call that is too long for its line
-policy = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
-with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
-    torch.save(
-        model.state_dict(),
-        "checkpoint.pt",
-    )
----
-torch.save(
-    get_model_state_dict(
-        model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
-    ),
-    "checkpoint.pt",
-)
-=== shards, loaded without some
-with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
-    model.load_state_dict(state["model"], strict=False)
----
-set_model_state_dict(model, state["model"], options=StateDictOptions(strict=False))
 === a type and a configuration with names of their own
 kind = StateDictType.FULL_STATE_DICT
 # on the CPU
@@ -105,51 +80,41 @@ state = get_model_state_dict(
     model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
 )
 === a configuration for two contexts
-policy = FullStateDictConfig(False, False)
+policy = FullStateDictConfig(True, True)
 with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
     state = model.state_dict()
-with FSDP.state_dict_type(trainer.ema, StateDictType.FULL_STATE_DICT, policy):
+with trainer.ema.state_dict_type(trainer.ema, StateDictType.FULL_STATE_DICT, policy):
     other = trainer.ema.state_dict()
 ---
-state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+state = get_model_state_dict(
+    model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+)
 other = get_model_state_dict(
-    trainer.ema, options=StateDictOptions(full_state_dict=True)
+    trainer.ema, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
 )
 === a configuration that is made twice
 policy = FullStateDictConfig(True, True)
 with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
     state = model.state_dict()
-policy = FullStateDictConfig(False, False)
+policy = FullStateDictConfig(True, True)
 with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
     state = model.state_dict()
 ---
 state = get_model_state_dict(
     model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
 )
-state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
-=== states to load
-with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
-    model.load_state_dict(state)
-    states = FSDP.optim_state_dict_to_load(model, optimizer, trainer.states)
-    optimizer.load_state_dict(states)
+state = get_model_state_dict(
+    model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+)
+=== other objects
+with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(True, True)):
+    trainer.logger.info("to be saved")
+    state, states = model.state_dict(), optimizer.state_dict()
 ---
-set_model_state_dict(model, state)
-states = FSDP.optim_state_dict_to_load(model, optimizer, trainer.states)
-optimizer.load_state_dict(states)
-=== called on the model
-with model.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
-    state = model.state_dict()
----
-state = get_model_state_dict(model)
-=== other objects, and what is asked of the model
-with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
-    count = len(list(model.parameters())) if isinstance(model, torch.nn.Module) else 0
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-    trainer.logger.info("%d of %s", count, model.device)
----
-count = len(list(model.parameters())) if isinstance(model, torch.nn.Module) else 0
-state = {"model": get_model_state_dict(model), "optimizer": optimizer.state_dict()}
-trainer.logger.info("%d of %s", count, model.device)
+trainer.logger.info("to be saved")
+state, states = get_model_state_dict(
+    model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+), optimizer.state_dict()
 """
 )
 
@@ -167,26 +132,15 @@ def test_context_goes(name: str) -> None:
 
 STAYS = {
     "a trainer": ("trainer.save_checkpoint()", "`trainer.save_checkpoint` may reach the model"),
-    "a wrapper": ("state = trainer.state_dict()", "`trainer.state_dict` may reach"),
-    "an inner module": ("state = model.module.state_dict()", "`model.module` is used inside"),
-    "a method of the model": ("model.save_pretrained(path)", "may depend on the type"),
-    "a list of models": ("trainer.write([model], model.state_dict())", "`model` is passed on"),
-    "another name": ("other = model; state = other.state_dict()", "`model` is passed on"),
-    "another value": ("model = trainer.best; state = model.state_dict()", "is assigned inside"),
+    "an inner module": ("state = model.module.state_dict()", "may reach the model"),
+    "a method of the model": ("model.save_pretrained(path)", "may reach the model"),
+    "a list of models": ("trainer.write([model], model.state_dict())", "may reach the model"),
+    "another name": ("other = model; state = other.state_dict()", "`model` is used inside"),
+    "another value": ("model = trainer.best; state = model.state_dict()", "is used inside"),
     "a function that is given": ("rank(model.state_dict())", "`rank` may reach the model"),
-    "whole parameters": (
-        "with trainer.summon_full_params(model): state = model.state_dict()",
-        "`model` is passed on",
-    ),
-    "options": ("state = model.state_dict(keep_vars=True)", "may depend on the type"),
-    "states of an optimizer": (
-        "states = FSDP.optim_state_dict(model, optimizer)",
-        "`FSDP.optim_state_dict` depends on the state-dict type",
-    ),
-    "another context": (
-        "with FSDP.state_dict_type(model, trainer.type): pass",
-        "`model` is passed on",
-    ),
+    "options": ("state = model.state_dict(keep_vars=True)", "may reach the model"),
+    "two": ("state = model.state_dict(), model.state_dict()", "for one state dict"),
+    "none": ("dist.barrier()", "for one state dict"),
     "a comment that has no other place": (
         "state = model.state_dict(  # whole\n    )",
         "prevents the edit",
@@ -230,7 +184,20 @@ def test_form_bridge_changes_no_context() -> None:
         assert after == text.replace("torch.distributed.fsdp", "fsdp_migrate.runtime")
 
 
-CONFIG = "    policy = FullStateDictConfig(False, False)\n"
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "StateDictType.FULL_STATE_DICT",
+        "StateDictType.FULL_STATE_DICT, FullStateDictConfig(offload_to_cpu=True)",
+        "StateDictType.FULL_STATE_DICT, FullStateDictConfig(True, trainer.on_rank_0)",
+        "StateDictType.FULL_STATE_DICT, trainer.config",
+        "StateDictType.SHARDED_STATE_DICT",
+        "trainer.type, FullStateDictConfig(True, True)",
+    ],
+)
+def test_torch_has_no_other_type(asked: str) -> None:
+    text = in_function(f"with FSDP.state_dict_type(model, {asked}):\n    s = model.state_dict()\n")
+    assert migrated(text)[1] == text.replace("torch.distributed.fsdp", "fsdp_migrate.runtime")
 
 
 @pytest.mark.parametrize(
@@ -245,9 +212,10 @@ CONFIG = "    policy = FullStateDictConfig(False, False)\n"
 )
 def test_configuration_that_something_reads_stays(more: str) -> None:
     context = "with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):"
-    text = in_function(f"{dedent(CONFIG)}{context}\n    state = model.state_dict()\n{more}\n")
+    config = "policy = FullStateDictConfig(True, True)\n"
+    text = in_function(f"{config}{context}\n    state = model.state_dict()\n{more}\n")
     _, after = migrated(text)
-    assert CONFIG in after
+    assert config in after
     # A context of the same function that stays keeps the other one.
     assert ("get_model_state_dict" in after) is (more == "print(policy)")
 
@@ -256,136 +224,45 @@ def test_lines_keep_their_ends_and_their_indentation() -> None:
     text = in_function(f"with {FULL}:\n    if rank:\n        state = model.state_dict()\n")
     text = text.replace("    ", "\t").replace("\n", "\r\n")
     _, after = migrated(text)
-    wanted = "\tif rank:\r\n\t\tstate = get_model_state_dict(model, options=StateDictOptions("
+    wanted = (
+        "\tif rank:\r\n\t\tstate = get_model_state_dict(\r\n\t\t\tmodel, options=StateDictOptions("
+    )
     assert wanted in after
     assert after.count("\n") == after.count("\r\n")
 
 
 ELSEWHERE = {
     "a process group": "net = FSDP(net, process_group=group)",
+    "a process group by its position": "net = FSDP(net, group)",
     "a mesh": "net = FSDP(net, device_mesh=mesh)",
     "keywords": "options = dict(process_group=group)\nnet = FSDP(net, **options)",
-    "a partial": "from functools import partial\nmake = partial(FSDP, process_group=group)",
     "replicas": 'kind = "HYBRID_SHARD"',
     "a strategy by its name": "kind = fsdp.ShardingStrategy[name]",
     "hooks that rename": "net.register_state_dict_post_hook(rename)",
     "names of torch.compile": "import torch\nnet = FSDP(net)\nnet = torch.compile(net)",
-    "names of torch.compile, of a part": "import torch\nnet.head = torch.compile(net.head)",
 }
-
-
 HARMLESS = """\
 import torch
 
+@torch.compile
 def loss(a):
     return a
 
-fast = torch.compile(loss)
-net = FSDP(net, None, fsdp.ShardingStrategy.FULL_SHARD, device_mesh=None)
-assert isinstance(net, FSDP)
+net = FSDP(net, sharding_strategy=fsdp.ShardingStrategy.FULL_SHARD)
 """
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_another_file_of_the_run_has_a_say(name: str, tmp_path: Path) -> None:
-    text = in_function(
-        """\
-        policy = FullStateDictConfig(True, True)
-        with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, policy):
-            state = model.state_dict()
-        """
-    )
     imports = "import torch.distributed.fsdp as fsdp\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
     first, second = tmp_path / "save.py", tmp_path / "build.py"
-    first.write_text(text)
+    first.write_text(in_function(f"with {FULL}:\n    state = model.state_dict()\n"))
     for other, stays in ((f"{imports}{ELSEWHERE[name]}\n", True), (f"{imports}{HARMLESS}", False)):
         second.write_text(other)
         report = analyse([first, second], Options())
         assert not report.errors
         (after,) = (c.after.decode() for c in report.changes if c.path == first)
         assert ("with FSDP.state_dict_type" in after) is stays
-
-
-KEPT = {
-    "in an attribute": ("trainer.best = model.state_dict()", ""),
-    "in a list": ("trainer.states.append(model.state_dict())", ""),
-    "first in a list": ("trainer.states.insert(0, model.state_dict())", ""),
-    "in a longer list": ("trainer.states.extend([model.state_dict()])", ""),
-    "in a buffer": ("trainer.states.add(model.state_dict())", ""),
-    "in a queue": ("trainer.states.put(model.state_dict())", ""),
-    "unless there is one": ("trainer.states.setdefault('best', model.state_dict())", ""),
-    "in another dictionary": ("trainer.best = dict(model.state_dict())", ""),
-    "in an ordered one": ("trainer.best = OrderedDict(model.state_dict())", ""),
-    "in a copy with the same tensors": ("trainer.best = copy.copy(model.state_dict())", ""),
-    "by who called": ("return model.state_dict()", ""),
-    "by another name": ("state = model.state_dict()", "best = state\ntrain(model)\nprint(best)"),
-    **{
-        f"over {word}": (
-            "state = model.state_dict()",
-            f"{word}(model)\nmodel.load_state_dict(state)",
-        )
-        for word in ("backward", "epoch", "fit", "learn", "run", "step", "train", "update")
-    },
-    "to the end": ("while epoch(model):\n        state = model.state_dict()", "print(state)"),
-}
-SPENT = {
-    "saved": ("torch.save(model.state_dict(), 'a.pt')", ""),
-    "saved by a name": ("state = model.state_dict()", "torch.save({'model': state}, 'a.pt')"),
-    "saved by two": ("state = {'model': model.state_dict()}", "both = {**state}\ndcp.save(both)"),
-    "with others": (
-        "state = {'m': model.state_dict(), 'n': 1}",
-        "dcp.load(state)\nreturn state['n']",
-    ),
-    "asked": ("state = model.state_dict()", "names = state.keys()\ntrain(model)\nprint(names)"),
-}
-
-
-@pytest.mark.parametrize("name", [*KEPT, *SPENT])
-def test_a_state_that_outlives_a_step_is_a_copy(name: str) -> None:
-    inside, behind = {**KEPT, **SPENT}[name]
-    arounds = [
-        *(
-            f"with FSDP.state_dict_type(model, StateDictType.{k}_STATE_DICT):"
-            for k in ("FULL", "SHARDED")
-        ),
-        "model = FSDP(model)\nif rank:",
-    ]
-    for around in arounds:
-        after = migrated(in_function(f"{around}\n    {inside}\n{behind}\n"))[1]
-        assert ("get_model_state_dict(" not in after) is (name in KEPT)
-
-
-WITHIN = {
-    "a loop": """\
-{start}def main(model, rows):
-    {start}for row in rows:
-        {save}
-        {inside}
-    {outside}
-""",
-    "a function": """\
-state = None
-
-{start}def main(model):
-    global state
-    {save}
-    {inside}
-
-def show():
-    {outside}
-""",
-}
-
-
-@pytest.mark.parametrize("start", ["", "async "])
-@pytest.mark.parametrize("name", WITHIN)
-def test_a_state_that_outlives_where_it_is_made_is_a_copy(name: str, start: str) -> None:
-    save = "with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT): state = model.state_dict()"
-    used, nothing = "torch.save(state, 'a.pt')", "pass"
-    for inside, outside in ((used, nothing), (nothing, used)):
-        text = WITHIN[name].format(start=start, save=save, inside=inside, outside=outside)
-        after = migrated(f"{HEADER}{text}")[1]
-        assert ("with FSDP" in after) is (outside == used)
 
 
 OF_A_MODULE = {
@@ -398,9 +275,8 @@ OF_A_MODULE = {
 
 @pytest.mark.parametrize("name", OF_A_MODULE)
 def test_a_file_without_fsdp_has_a_say(name: str, tmp_path: Path) -> None:
-    imports = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
-    program = f"{imports}from model import Net\n\nmodel = FSDP(Net())\nstate = model.state_dict()\n"
-    (tmp_path / "train.py").write_text(program)
+    program = in_function(f"with {FULL}:\n    state = model.state_dict()\n")
+    (tmp_path / "train.py").write_text(f"from model import Net\n{program}")
     for method, stays in ((OF_A_MODULE[name], True), ("def forward(self): pass", False)):
         text = f"import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    {method}\n"
         (tmp_path / "model.py").write_text(text)
@@ -409,16 +285,11 @@ def test_a_file_without_fsdp_has_a_say(name: str, tmp_path: Path) -> None:
         assert ("= get_model_state_dict(" in after) is not stays
 
 
-@pytest.mark.parametrize("rank0_only", [False, True])
-def test_states_of_rank_0_are_loaded_in_the_context(rank0_only: bool) -> None:
-    text = in_function(
-        f"""\
-        config = FullOptimStateDictConfig(rank0_only={rank0_only})
-        with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, None, config):
-            states = FSDP.optim_state_dict_to_load(model, optimizer, trainer.states)
-        """
-    ).replace("    FullStateDictConfig,", "    FullOptimStateDictConfig,")
-    assert ("with FSDP.state_dict_type" in migrated(text)[1]) is rank0_only
+def test_a_local_type_around_nothing_of_the_model_does_not_raise() -> None:
+    context = "with FSDP.state_dict_type(model, StateDictType.LOCAL_STATE_DICT):"
+    report, _ = migrated(in_function(f"{context}\n    torch.save(optimizer.state_dict(), rank)\n"))
+    assert [f.action.value for f in report.findings if f.code == "FSDP331"] == ["runtime"]
+    assert not [f for f in report.findings if f.code == "FSDP334"]
 
 
 @pytest.mark.parametrize("name", ["state_dict_type", "set_state_dict_type"])

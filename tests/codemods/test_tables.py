@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import io
-import logging
 from importlib import import_module
 from pathlib import Path
 
 import pytest
-import torch
-import torch.distributed as dist
 
 from fsdp_migrate.codemods.constructor import precision, sharding
 from fsdp_migrate.codemods.constructor.arguments import ROWS
 from fsdp_migrate.codemods.constructor.construction import SIGNATURE
-from fsdp_migrate.codemods.uses import scaler, state_dict_bodies, state_dicts
+from fsdp_migrate.codemods.uses import scaler, state_dicts
 from fsdp_migrate.facts.names import (
     CLASS,
     FSDP2_NAMES,
@@ -97,23 +93,12 @@ def test_the_runtime_takes_fsdp1s_arguments() -> None:
     assert tuple(inspect.signature(units).parameters) == SIGNATURE
 
 
-def test_harmless_methods_and_functions_of_optimizers_exist() -> None:
+def test_functions_of_optimizers_exist() -> None:
     """A name that nothing has would be one that is misspelt."""
-    writer = {
-        "add_scalar",
-        "log",
-        "print",
-        "wait_for_everyone",
-    }  # of TensorBoard, wandb, Accelerate
-    kinds = (str, dict, list, Path, io.IOBase, io.TextIOBase, torch.Tensor, logging.Logger, dist)
-    known = {name for kind in kinds for name in dir(kind)} | writer
-    assert known | {"write"} >= state_dict_bodies._HARMLESS
-    assert set(dir(torch.nn.Module)) >= state_dict_bodies._METHODS
     theirs = getattr(THEIRS[""], CLASS)
     listed = {n for n in vars(theirs) if "optim_state_dict" in n and not n.startswith("_")}
     assert set(OPTIMIZER_STATES) == listed
     assert set(state_dicts._OF_OPTIMIZERS) <= listed
-    assert listed > state_dict_bodies._ANY_TYPE
 
 
 HEAD = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
@@ -205,31 +190,20 @@ def test_keys_of_a_dictionary_that_is_unpacked(name: str, tmp_path: Path) -> Non
 
 CONTEXT = """\
 import pkg
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, FullStateDictConfig, StateDictType
 
 def save(m, {others}):
     model = FSDP(m)
-    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(True, True)):
         state = model.state_dict()
         {line}
     pkg.write(state)
 """
-OTHERS_WITH_STATES = ("opt", "sched", "scaler", "loader", "sampler", "dataset", "tokenizer")
-ASKED = (
-    "hasattr(model, 'x')",
-    "id(model)",
-    "isinstance(model, FSDP)",
-    "len(model)",
-    "print(model)",
-)
+OTHERS_WITH_STATES = ("opt", "sched", "scaler", "loader", "sampler")
 BESIDE = [
     *((f"{name}.state_dict()", True) for name in OTHERS_WITH_STATES),
     ("trainer.state_dict()", False),
-    *((f"pkg.print({name})", True) for name in ("model.device", "model.dtype", "model.training")),
-    ("pkg.print(model.config)", True),
-    ("pkg.print(model.other)", False),
-    *((call, True) for call in (*ASKED, "type(model)")),
-    ("repr(model)", False),
+    ("print(model)", False),
     *((f"pkg.save_{name}()", False) for name in ("model", "pretrained", "state", "checkpoint")),
     ("pkg.state_dict()", False),
     ("pkg.save_notes()", True),

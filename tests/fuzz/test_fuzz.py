@@ -200,9 +200,7 @@ def test_what_random_programs_found(text: str, form: str) -> None:
     assert wrong(text.encode(), form) == []
 
 
-@pytest.mark.parametrize(
-    ("given", "becomes"), [("", True), (", mesh=mesh", False), (", **options", False)]
-)
+@pytest.mark.parametrize(("given", "becomes"), [("", True), (", mesh=mesh", False)])
 def test_a_mesh_that_a_former_run_made_may_have_another_first_rank(
     given: str, becomes: bool
 ) -> None:
@@ -220,8 +218,8 @@ def test_a_mesh_that_a_former_run_made_may_have_another_first_rank(
 def test_a_long_call_behind_a_header_whose_last_line_is_left_of_it() -> None:
     name = "long" * 15
     text = (
-        f"from torch.distributed.fsdp import StateDictType\n{FSDP}if x:\n"
-        f"    with FSDP.state_dict_type(self.{name},\n  StateDictType.SHARDED_STATE_DICT): "
+        f"from torch.distributed.fsdp import FullStateDictConfig, StateDictType\n{FSDP}if x:\n"
+        f"    with FSDP.state_dict_type(self.{name},\n  StateDictType.FULL_STATE_DICT, FullStateDictConfig(True, True)): "
         f"sd = self.{name}.state_dict(); y = 1\n"
     )
     assert wrong(text.encode(), "auto") == []

@@ -1,0 +1,154 @@
+"""Methods and attributes of FSDP1's class: under `like_fsdp1` a model answers them, in torch's form functions replace them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fsdp_migrate.codemods.context import Context, has_torch
+from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
+from fsdp_migrate.facts.names import RUNTIME
+from fsdp_migrate.findings import Action
+
+CLIP = Rule(
+    "FSDP301",
+    "clip-method",
+    "model.clip_grad_norm_(c) becomes a function of the model's parameters",
+)
+NO_SYNC = Rule("FSDP311", "no-sync", "model.no_sync() is answered as FSDP1 did, or no_sync(model)")
+APPLY = Rule("FSDP322", "apply", "model.apply(f) goes into summon_full_params(model)")
+MODULE = Rule(
+    "FSDP009", "dot-module", "model.module becomes unwrap(model), for a model in any form"
+)
+RULES = (CLIP, NO_SYNC, APPLY, MODULE)
+
+# What answers each, the function of the runtime that does the same, and what the finding says of that.
+_UNWRAP = "becomes unwrap(model): a model of fully_shard is itself, one of DDP has a wrapper"
+_ANSWERED = {
+    "clip_grad_norm_": (
+        CLIP,
+        "clip_grad_norm_",
+        "becomes clip_grad_norm_ of the runtime, which returns a plain tensor as FSDP1's did",
+    ),
+    "no_sync": (
+        NO_SYNC,
+        "no_sync",
+        "becomes no_sync(model), which turns gradient reduction off and on again, of a model in any form",
+    ),
+    "apply": (
+        APPLY,
+        "summon_full_params",
+        "goes into `with summon_full_params(...)`, since FSDP1's apply gathers the parameters",
+    ),
+    "module": (MODULE, "unwrap", _UNWRAP),
+    "_fsdp_wrapped_module": (MODULE, "unwrap", _UNWRAP),
+}
+_TORCH = "torch.nn.utils.clip_grad_norm_"
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+# Of these parameters some are no DTensors, or on the CPU: torch's function refuses them.
+_MIXED = ("CPUOffload", "cpu_offload", "ignored_modules", "ignored_states", "ignored_parameters")
+
+
+def find(context: Context) -> Iterator[Found]:
+    """The uses of expressions that can hold a model, sharded in any form."""
+    for name, (rule, function, becomes) in _ANSWERED.items():
+        for attribute in context.file.attributes.get(name, ()):
+            if not isinstance(attribute.ctx, ast.Load) or not _may_be_model(context, attribute):
+                continue
+            if edit := _by_torch(context, attribute):
+                message = (
+                    "becomes torch.nn.utils.clip_grad_norm_, which takes the norm over all shards"
+                )
+                edits = lambda edit=edit: [edit]  # noqa: E731
+                yield Found(rule, attribute, Action.REWRITE, message, edits=edits)
+            elif context.form != "torch":
+                parameters = ", with whole parameters" if name == "apply" else ""
+                message = f"the model answers {name} as FSDP1's did{parameters}"
+                yield Found(rule, attribute, Action.RUNTIME, message)
+            elif not context.means(function, attribute, f"{RUNTIME}.{function}"):
+                message = f"a model of fully_shard does not answer it: the runtime's {function}(model) does the same"
+                yield Found(rule, attribute, Action.MANUAL, message)
+            elif edit := _by_runtime(context, attribute):
+                imports = [Import(RUNTIME, function)]
+                imports += [Import("functools", "partial")] if "partial(" in edit.text else []
+                edits = lambda edit=edit: [edit]  # noqa: E731
+                yield Found(
+                    rule, attribute, Action.RUNTIME, becomes, edits=edits, imports=tuple(imports)
+                )
+
+
+def _may_be_model(context: Context, attribute: ast.Attribute) -> bool:
+    """Whether a method may be FSDP1's. In torch's form any of two is that no other name means: the runtime's functions call the
+    method of what is no sharded model."""
+    is_method = attribute.attr in ("clip_grad_norm_", "no_sync")
+    if context.form != "torch" or not context.references or not is_method:
+        return context.can_be_model(attribute.value)
+    is_self = getattr(attribute.value, "id", "") == "self"
+    return not is_self and not context.dotted(attribute)
+
+
+def _call(context: Context, attribute: ast.Attribute) -> ast.Call | None:
+    parent = context.file.parents[attribute]
+    return parent if isinstance(parent, ast.Call) and parent.func is attribute else None
+
+
+def _by_runtime(context: Context, attribute: ast.Attribute) -> Edit | None:
+    """The edit that puts the runtime's function in the place of a use; None where it has no such place."""
+    call, model = _call(context, attribute), context.source(attribute.value)
+    statement = context.file.statement(attribute)
+    if attribute.attr == "clip_grad_norm_":
+        return _clip(context, attribute, call, f"clip_grad_norm_({model}") if call else None
+    if attribute.attr == "no_sync":
+        if call is None:  # to be called later
+            return context.replace(attribute, f"partial(no_sync, {model})")
+        return context.replace(call, f"no_sync({model})") if not call.args + call.keywords else None
+    if attribute.attr == "apply":
+        is_whole = call is not None and call is getattr(statement, "value", None)
+        if not is_whole or not isinstance(statement, ast.Expr) or not context.is_alone(statement):
+            return None
+        block = f"with summon_full_params({model}):\n    {context.source(statement)}"
+        return context.replace_statement(statement, block)
+    return context.replace(attribute, f"unwrap({model})")
+
+
+def _by_torch(context: Context, attribute: ast.Attribute) -> Edit | None:
+    """The edit that puts torch's function in the place of `model.clip_grad_norm_(...)`; None where that is not the same."""
+    call = _call(context, attribute) if attribute.attr == "clip_grad_norm_" else None
+    if call is None or not context.plain or not _torch_will_do(context, call):
+        return None
+    return _clip(
+        context, attribute, call, f"{_TORCH}({context.source(attribute.value)}.parameters()"
+    )
+
+
+def _clip(context: Context, attribute: ast.Attribute, call: ast.Call, begins: str) -> Edit:
+    start, end = context.file.span(attribute)
+    bracket = context.file.text.index("(", end) + 1
+    return Edit(start, bracket, begins + (", " if call.args or call.keywords else ""))
+
+
+def _torch_will_do(context: Context, call: ast.Call) -> bool:
+    """Whether torch's function does the same: result unused, a finite norm, all reduced, all parameters DTensors."""
+    if not isinstance(context.file.parents[call], ast.Expr):
+        return False
+    norm = [*call.args[1:2], *(k.value for k in call.keywords if k.arg == "norm_type")]
+    finite = all(isinstance(n, ast.Constant) and isinstance(n.value, int | float) for n in norm)
+    starred = any(isinstance(a, ast.Starred) for a in call.args) or any(
+        keyword.arg is None for keyword in call.keywords
+    )
+    mixed = context.program.has("|".join(_MIXED))
+    own = context.program.has("def clip_grad_norm_")
+    receiver = context.can_be_model(call.func.value)  # type: ignore[attr-defined]
+    simple = finite and receiver and not (starred or mixed or own) and has_torch(context, call)
+    return simple and not _follows_each_backward(context, call)
+
+
+def _follows_each_backward(context: Context, call: ast.Call) -> bool:
+    """Whether a loop clips without a condition where it uses `no_sync`, so that some gradients are not reduced yet."""
+
+    def innermost(node: ast.AST, *kinds: type[ast.AST]) -> ast.AST | None:
+        return next((n for n in context.file.ancestors(node) if isinstance(n, kinds)), None)
+
+    loop = innermost(call, ast.If, *_LOOPS)
+    uses = context.file.attributes.get("no_sync", ())
+    return isinstance(loop, _LOOPS) and any(innermost(use, *_LOOPS) is loop for use in uses)
