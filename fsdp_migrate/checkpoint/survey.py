@@ -84,10 +84,7 @@ def _of_layout(checkpoint: Checkpoint) -> Iterator[Problem]:
             f"one-dimensional shards of FSDP1, other ones on each of {ranks} ranks: the "
             "parameters' shapes are in no file"
         )
-        advice = AGAIN_WHOLE
-        if is_optimizer(tree):
-            advice = f"give convert the model's checkpoint with --names-from, or {AGAIN_WHOLE}"
-        yield Problem("local-shards", message, advice, convertible=False)
+        yield Problem("local-shards", message, AGAIN_WHOLE, convertible=False)
     if isinstance(refused, LocalShards):
         advice = f"convert --only takes other entries; for this one, {AGAIN_WHOLE}"
         yield Problem("local-shards", str(refused), advice, convertible=False)
@@ -126,7 +123,9 @@ def _of_optimizers(checkpoint: Checkpoint) -> Iterator[Problem]:
             yield Problem(
                 "numbered-parameters",
                 f"{what} numbers its parameters; set_optimizer_state_dict takes names",
-                "convert names them, where the file or --names-from shows how",
+                "load it with the program that wrote it, and save it with FSDP.optim_state_dict or "
+                "get_optimizer_state_dict; convert --only takes other entries",
+                convertible=False,
             )
 
 
