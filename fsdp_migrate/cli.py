@@ -163,7 +163,7 @@ def _shared(command: F) -> F:
     "--vendor",
     metavar="DIR",
     type=click.Path(file_okay=False, resolve_path=True, path_type=Path),
-    help="Copy the parts of the runtime that the programs use into this folder of theirs, and import them from there.",
+    help="Copy the runtime into this folder of the programs, and import it from there.",
 )
 @click.option("--allow-dirty", is_flag=True, help="Also write files that have uncommitted changes.")
 @click.pass_context

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -34,9 +31,6 @@ if TYPE_CHECKING:
     from fsdp_migrate.migration import Outcome
 
 Watch = Callable[[Sequence[Any]], Iterable[Any]]
-# How long one file may take.
-SECONDS = 60.0
-BYTES_A_SECOND = 10_000  # the slowest file known takes a fifth of that time
 
 
 def analyse(
@@ -120,7 +114,7 @@ def _analyse(
     if sources:
         # Nothing below is imported for a project without FSDP.
         from fsdp_migrate.facts.program import Program
-        from fsdp_migrate.migration import Outcome, migrate
+        from fsdp_migrate.migration import migrate
 
         settings = [source for source in sources if source.ending in CONFIGURATIONS]
         sources = [source for source in sources if source.ending not in CONFIGURATIONS]
@@ -128,22 +122,12 @@ def _analyse(
         configured = _configurations(settings, options)
         is_set = any(outcome.sets_fsdp for outcome in configured)
 
-        def together() -> Program:
-            return Program([file for file, _ in files], paths, read or parse_file, is_set)
-
         apart = (each for _, source in files for each in source.apart)
         report.findings += (each for each in apart if options.takes(each.code))
-        program = together()
+        program = Program([file for file, _ in files], paths, read or parse_file, is_set)
 
         def work(each: tuple[File, Source]) -> Outcome:
-            nonlocal program
-            file, source = each
-            try:
-                with limited(len(source.data)):
-                    return migrate(file, source, program, options)
-            except TookTooLong as error:
-                program = together()
-                return Outcome(errors=[Problem(source.shown, 0, f"left alone: {error}")])
+            return migrate(*each, program, options)
 
         if options.jobs > 1:
             from fsdp_migrate.jobs import in_processes
@@ -183,14 +167,11 @@ def _collect(outcomes: Sequence[Outcome], options: Options, report: Report) -> N
 
 def _vendor(sources: Iterable[Source], outcomes: Iterable[Outcome], report: Report) -> None:
     """Brings the copies of the runtime up to date that the files import."""
-    programs: dict[Path, list[str]] = {}
     for source, outcome in zip(sources, outcomes, strict=True):
         folder = (source.runtime or source.package).folder
-        if folder is not None:
-            programs.setdefault(folder, []).append(outcome.after)
-    for folder, texts in programs.items():
-        report.vendored.append(folder)
-        report.changes += copies(folder, texts)
+        if folder and folder not in report.vendored and "fsdp_migrate" in outcome.after:
+            report.vendored.append(folder)
+            report.changes += copies(folder)
 
 
 def _files(sources: Sequence[Source], report: Report) -> Iterator[tuple[File, Source]]:
@@ -216,32 +197,3 @@ def _file(source: Source) -> File | None:
         return File(source.path, source.shown, source.text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-
-
-class TookTooLong(BaseException):
-    """A file took longer than one of its size should; no `except Exception` on the way may take this for its own."""
-
-
-@contextlib.contextmanager
-def limited(size: int) -> Iterator[None]:
-    """Limits the processor time of a block that works on a file of some size; raises TookTooLong.
-
-    Nothing is limited outside of the main thread, and where the system has no such timer.
-    """
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if not in_main_thread or not hasattr(signal, "setitimer"):
-        yield
-        return
-
-    seconds = SECONDS + size / BYTES_A_SECOND
-
-    def stop(*_: object) -> None:
-        raise TookTooLong(f"not done after {seconds:.0f} s, please report it")
-
-    before = signal.signal(signal.SIGVTALRM, stop)
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
