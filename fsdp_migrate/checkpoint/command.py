@@ -18,12 +18,6 @@ VERSION = 1
 """Of the JSON: raised when a field changes its meaning or is removed."""
 
 _PATH = click.Path(path_type=Path)
-_TRUST = click.option(
-    "--trust-pickle",
-    "trust",
-    is_flag=True,
-    help="Execute what the pickles ask for: only if you know who wrote them.",
-)
 
 
 @click.group("checkpoint", short_help="Inspect checkpoints, and convert them for FSDP2.")
@@ -38,11 +32,8 @@ def checkpoint_command() -> None:
 @click.option(
     "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
 )
-@_TRUST
 @click.pass_context
-def inspect_command(
-    context: click.Context, paths: tuple[Path, ...], form: str, trust: bool
-) -> None:
+def inspect_command(context: click.Context, paths: tuple[Path, ...], form: str) -> None:
     """Say of each PATH what it is and whether an FSDP2 program can load it as it is.
 
     PATH is a file, a DCP folder, or a folder with the files of all ranks. Nothing but the index of a
@@ -57,7 +48,7 @@ def inspect_command(
     errors = []
     for path in paths:
         try:
-            found.append(document(open_checkpoint(path, trust), shown_path(path)))
+            found.append(document(open_checkpoint(path), shown_path(path)))
         except Unreadable as error:
             errors.append({"path": shown_path(error.path or path), "message": str(error)})
             _complain(**errors[-1])
@@ -89,10 +80,6 @@ def inspect_command(
     metavar="KEY",
     help="Take this entry of the checkpoint only, as `model`; may be given several times.",
 )
-@click.option(
-    "--keep-module", is_flag=True, help="Leave a `module.` that all names begin with where it is."
-)
-@_TRUST
 @click.pass_context
 def convert_command(context: click.Context, /, source: Path, target: Path, **wish: Any) -> None:
     """Write SRC to DST in a form that FSDP2 loads.

@@ -37,18 +37,11 @@ class Done:
     changes: tuple[str, ...]
 
 
-def convert(
-    source: Path,
-    target: Path,
-    to: str | None = None,
-    only: Sequence[str] = (),
-    keep_module: bool = False,
-    trust: bool = False,
-) -> Done:
+def convert(source: Path, target: Path, to: str | None = None, only: Sequence[str] = ()) -> Done:
     """Writes the target, and only then puts it in its place. Raises each of the errors in `errors.py`."""
-    checkpoint = open_checkpoint(source, trust, only)
+    checkpoint = open_checkpoint(source, only)
     _check_target(source, target)
-    tree, changes = repaired(checkpoint, keep_module)
+    tree, changes = repaired(checkpoint)
     to_full = (to or ("full" if target.suffix in _FILES else "dcp")) == "full"
     held = tensors(tree)
     size = sum(tensor.nbytes for tensor in held)
@@ -61,7 +54,7 @@ def convert(
     return Done(len(held), size, tuple(changes))
 
 
-def repaired(checkpoint: Checkpoint, keep_module: bool) -> tuple[Any, list[str]]:
+def repaired(checkpoint: Checkpoint) -> tuple[Any, list[str]]:
     """The tree without what keeps FSDP2 from loading it, and a line for each change; raises Refused for what stays."""
     sections(checkpoint.tree)  # it has some
     found = list(problems(checkpoint))
@@ -71,12 +64,11 @@ def repaired(checkpoint: Checkpoint, keep_module: bool) -> tuple[Any, list[str]]
     done = {
         "rank-files": f"joined the shards of {checkpoint.ranks} ranks",
         "wrapper-names": "removed from names what wrappers put into them",
-        "ddp-names": "" if keep_module else "removed `module.` from names",
         "shared-step": "gave each parameter a `step` of its own",
     }
     names = {problem.name for problem in found}
-    changes = [line for name, line in done.items() if name in names and line]
-    tree = strip(checkpoint.tree, keep_module)
+    changes = [line for name, line in done.items() if name in names]
+    tree = strip(checkpoint.tree)
     return rebuilt(tree, lambda _, node: unshared(node) if is_optimizer(node) else node), changes
 
 

@@ -25,7 +25,7 @@ _LEGACY = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"
 """The number that begins a file of `torch.save` before torch 1.6, which had no FSDP."""
 
 
-def read_file(path: Path, trust: bool = False) -> tuple[str, Any]:
+def read_file(path: Path) -> tuple[str, Any]:
     """The format of a file, and what was saved in it; raises Unreadable where it is damaged, or of another format."""
     with path.open("rb") as file:
         head = file.read(16)
@@ -38,7 +38,7 @@ def read_file(path: Path, trust: bool = False) -> tuple[str, Any]:
     if not head.startswith(b"PK\x03\x04"):
         raise Unreadable("is no checkpoint: torch.save did not write it, and it is not safetensors")
     _check_archive(path)
-    return "torch zip", read_saved(path, trust)
+    return "torch zip", read_saved(path)
 
 
 def _check_archive(path: Path) -> None:
@@ -56,13 +56,13 @@ def _check_archive(path: Path) -> None:
         raise Unreadable("is damaged: its records are not as torch.save writes them")
 
 
-def read_saved(file: Path | IO[bytes], trust: bool = False) -> Any:
+def read_saved(file: Path | IO[bytes]) -> Any:
     """What torch.save wrote, by torch.load, with stand-ins for sharded tensors; of a path the tensors are mapped."""
     before = get_safe_globals()
     clear_safe_globals()  # a DTensor's own class among them
     try:
         names = get_unsafe_globals_in_checkpoint(file)
-        stand_ins = [(STAND_INS.get(name) or allowed(name, trust), name) for name in names]
+        stand_ins = [(STAND_INS.get(name) or allowed(name), name) for name in names]
         add_safe_globals([Member, *stand_ins])
         if not isinstance(file, Path):
             file.seek(0)

@@ -100,8 +100,7 @@ NAMES = {
     "old-fsdp": ("_fpw_module.weight", "weight"),
     "checkpoint": ("0._checkpoint_wrapped_module.weight", "0.weight"),
     "compile": ("_orig_mod.module_list.weight", "module_list.weight"),
-    "ddp": ("module.layer.weight", "layer.weight"),
-    "all": ("_orig_mod.module._fsdp_wrapped_module._checkpoint_wrapped_module.w", "w"),
+    "all": ("_orig_mod._fsdp_wrapped_module._checkpoint_wrapped_module.w", "w"),
 }
 
 
@@ -121,12 +120,6 @@ def test_wrapper_names_go_everywhere(run: Run, name: str, to: str) -> None:
     assert same(found["model"], {after: weight})
     assert same(found["optimizer"]["state"], {after: {"exp_avg": average}})
     assert found["optimizer"]["param_groups"] == [{"lr": 0.1, "params": [after]}]
-
-
-def test_module_can_be_kept(run: Run) -> None:
-    torch.save({"module.weight": torch.ones(2, 2)}, "a.pt")
-    assert run("convert", "a.pt", "b.pt", "--keep-module").code == 0
-    assert list(torch.load("b.pt", weights_only=True)) == ["module.weight"]
 
 
 def test_names_that_become_the_same_are_refused(run: Run) -> None:
@@ -216,14 +209,11 @@ def test_a_disk_that_is_too_small(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
     assert result.err == "error: out: does not fit: 20 bytes needed, 10 free\n"
 
 
-def test_objects_come_along_only_if_the_pickle_is_trusted(run: Run) -> None:
+def test_a_pickle_of_other_objects_is_refused(run: Run) -> None:
     torch.save({"w": torch.ones(2), "args": argparse.Namespace(lr=0.1)}, "a.pt")
     result = run("convert", "a.pt", "b.pt")
     assert result.code == 2
     assert "argparse.Namespace" in result.err
-    for to in ("full", "dcp"):
-        assert run("convert", "a.pt", to, "--to", to, "--trust-pickle").code == 0
-    assert torch.load("full", weights_only=False)["args"] == argparse.Namespace(lr=0.1)
 
 
 def test_only_what_is_there(run: Run) -> None:
