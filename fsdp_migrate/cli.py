@@ -109,7 +109,7 @@ def _shared(command: F) -> F:
         click.option(
             "--format",
             "output",
-            type=click.Choice(["text", "json", "sarif", "github", "gitlab"]),
+            type=click.Choice(["text", "json", "sarif", "github"]),
             default="text",
             show_default=True,
         ),

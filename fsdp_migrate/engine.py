@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fsdp_migrate.discover import Discovered, mentions_fsdp, takes_parameters, uses_accelerate
 from fsdp_migrate.findings import Action, Problem
@@ -30,23 +30,14 @@ if TYPE_CHECKING:
     from fsdp_migrate.facts.file import File
     from fsdp_migrate.migration import Outcome
 
-Watch = Callable[[Sequence[Any]], Iterable[Any]]
 
-
-def analyse(
-    files: Discovered | Sequence[Path], options: Options | None = None, watch: Watch = iter
-) -> Report:
-    """Analyses files together and reports every FSDP1 construct in them, and as errors what cannot be read or parsed.
-
-    Args:
-        watch: gives out the files that mention FSDP, one after the other, and may tell how far that is.
-    """
+def analyse(files: Discovered | Sequence[Path], options: Options | None = None) -> Report:
+    """Analyses files together and reports every FSDP1 construct in them, and as errors what cannot be read or parsed."""
     started = time.perf_counter()
-    folders = Folders()
-    paths = files.files if isinstance(files, Discovered) else list(files)
-    report = Report(files=len(paths))
-    if isinstance(files, Discovered):
-        report.errors += files.problems
+    found = files if isinstance(files, Discovered) else Discovered(list(files))
+    options = options or Options()
+    folders, paths = Folders(), found.files
+    report = Report(files=len(paths), errors=list(found.problems))
     sources: list[Source] = []
     around: list[Path] = []
     for path in paths:
@@ -59,16 +50,13 @@ def analyse(
         more = [read_source(path, folders) for path in around]
         sources += [each for each in more if isinstance(each, Source)]
         sources.sort(key=lambda source: source.path)
-    options = options or Options()
-    if sources and options.vendor is not None:
-        own = [source.path for source in sources if source.ending not in CONFIGURATIONS]
-        package = package_at(options.vendor, own, [p for p in paths if p.suffix == ".py"])
-        sources = [replace(source, runtime=package) for source in sources]
-    if sources:
-        paths = [*paths, *(files.others() if isinstance(files, Discovered) else ())]
-        paths = [p for p in paths if p.suffix not in CONFIGURATIONS]
+        if options.vendor is not None:
+            own = [source.path for source in sources if source.ending not in CONFIGURATIONS]
+            package = package_at(options.vendor, own, [p for p in paths if p.suffix == ".py"])
+            sources = [replace(source, runtime=package) for source in sources]
+        paths = [p for p in (*paths, *found.others()) if p.suffix not in CONFIGURATIONS]
         paths = [p for p in paths if not folders.is_copy(p.parent)]
-    _analyse(sources, paths, options, report, watch, partial(parse_file, folders=folders))
+    _analyse(sources, paths, options, report, partial(parse_file, folders=folders))
     report.seconds = time.perf_counter() - started
     return report
 
@@ -107,7 +95,6 @@ def _analyse(
     paths: Sequence[Path],
     options: Options,
     report: Report,
-    watch: Watch = iter,
     read: Callable[[Path], File | None] | None = None,
 ) -> None:
     report.candidates = len(sources)
@@ -134,7 +121,7 @@ def _analyse(
 
             outcomes = in_processes(work, files, options.jobs)
         else:
-            outcomes = [work(each) for each in watch(files)]
+            outcomes = [work(each) for each in files]
         _collect([*outcomes, *configured], options, report)
         if not options.only_checks:
             _vendor([source for _, source in files], outcomes, report)

@@ -15,7 +15,7 @@ from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options, Settings, load_settings, split_codes
 from fsdp_migrate.source import Source, parse_problem, read_source, source_from_bytes
 from fsdp_migrate.views import rendered, text
-from fsdp_migrate.views.terminal import Stream, wants_colour, with_progress, write_bytes, write_text
+from fsdp_migrate.views.terminal import Stream, write_bytes, write_text
 
 EMPTY = "the file is empty: nothing to migrate"
 
@@ -111,7 +111,7 @@ def _analyse(request: Request, options: Options, settings: Settings) -> Report:
     found = discover([Path(path) for path in request.paths], exclude, settings.root)
     if not request.from_hook:
         _answer_for_named(found, may_be_empty=request.only_checks)
-    report = analyse(found, options, with_progress)
+    report = analyse(found, options)
     baseline = request.baseline or settings.baseline
     if request.only_checks and baseline and not request.write_baseline:
         from fsdp_migrate.baseline import pass_known
@@ -176,7 +176,7 @@ def _show(request: Request, report: Report, original: bytes, written: bool) -> N
     if request.diff:
         from fsdp_migrate.views.diff import render_diff
 
-        write_bytes(render_diff(report.changes, wants_colour("stdout")))
+        write_bytes(render_diff(report.changes))
     elif request.from_stdin and not request.check:
         write_bytes(report.changes[0].after if report.changes else original)
     # Where standard output holds a patch or a program, the words go elsewhere.
