@@ -62,7 +62,7 @@ def analyse(files: Discovered | Sequence[Path], options: Options | None = None) 
 
 
 def analyse_source(source: Source, options: Options | None = None) -> Report:
-    """Analyses one source on its own, such as standard input."""
+    """Analyses one source on its own, of whose imports nothing is known."""
     started = time.perf_counter()
     report = Report(files=1)
     sources = [source] if mentions_fsdp(source.data, source.path.name) else []

@@ -31,10 +31,8 @@ def package_at(folder: Path, files: Iterable[Path], others: Iterable[Path] = ())
     above = above or [p for p in folder.parents if p in more][:1]
     if roots and not above:
         places = ", ".join(sorted(map(str, roots)))
-        inside = [p for p in folder.parents if (p / "__init__.py").exists()]
-        too = f", or name its package as well: {inside[-1]}" if inside else ""
         raise Unusable(
-            f"--vendor {folder}: no program of this run could import it; choose one in {places}{too}"
+            f"--vendor {folder}: no program of this run could import it; choose one in {places}, or name its package as well"
         )
     parts = folder.relative_to(above[-1]).parts if above else (folder.name,)
     if not all(part.isidentifier() for part in parts):

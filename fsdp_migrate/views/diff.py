@@ -45,8 +45,6 @@ def _file_diff(change: Change, root: Path | None) -> bytes:
 
 
 def _patch_name(path: Path, root: Path | None) -> str:
-    if str(path) == "-":
-        return "stdin"
     file = os.path.abspath(path)
     for base in (root and os.path.realpath(root), os.getcwd()):
         for name in (os.path.realpath(file), file):

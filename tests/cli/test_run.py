@@ -193,41 +193,11 @@ def test_a_read_only_file_is_named(cli: Cli, folder: Path) -> None:
     assert (folder / "a.py").read_bytes() == (folder / "b.py").read_bytes() == FSDP1
 
 
-def test_standard_input(cli: Cli) -> None:
-    result = cli("-", stdin=FSDP1)
-    assert (result.code, result.out) == (0, FSDP2)
-    assert "Found 2 constructs" in result.err
-    diff = cli("-", "--diff", stdin=FSDP1)
-    assert diff.out.startswith(
-        b"diff --git a/stdin b/stdin\n--- a/stdin\n+++ b/stdin\n@@ -1,2 +1,2 @@\n"
-    )
-    check = cli("check", "-", stdin=FSDP1)
-    assert (check.code, check.err) == (1, "")
-    assert check.text.startswith("<stdin>:1:36 FSDP002")
-
-
-@pytest.mark.parametrize(
-    "data", [b"FSDP(\n", b"x = '\xff'\r\n", b"", b"\xef\xbb\xbfFSDP(", b"a\0b"]
-)
-def test_bad_standard_input_is_not_lost(cli: Cli, data: bytes) -> None:
-    """`fsdp-migrate - < x | sponge x` must not empty x."""
-    result = cli("-", stdin=data)
-    assert (result.code, result.out) == (2, data)
-    assert result.err.startswith("error: <stdin>:")
-
-
-def test_clean_standard_input_passes_through(cli: Cli) -> None:
-    data = b"# coding: latin-1\r\nx = '\xe9'"
-    assert cli("-", stdin=data).out == data
-    assert cli("-", "--check", stdin=data).out == b"No FSDP1 of torch in 1 file.\n"
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ((), "PATH"),
         (("check",), "PATH"),
-        (("-", "a.py"), "no other paths"),
         (("a.py", "--diff", "--format", "json"), "--report"),
         (("a.py", "--format", "xml"), "xml"),
         (("a.py", "--nonsense"), "--nonsense"),

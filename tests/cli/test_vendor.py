@@ -146,7 +146,7 @@ def test_a_package_that_scripts_import_is_named(real_cli: Cli, folder: Path) -> 
     )
     (folder / "scripts/train.py").write_text(text)
     refused = real_cli("scripts", "--vendor", "src/pkg/rt")
-    assert f"or name its package as well: {folder / 'src/pkg'}" in refused.err
+    assert "or name its package as well" in refused.err
     done = real_cli("scripts", "src/pkg", "--vendor", "src/pkg/rt")
     assert (done.code, done.err) == (0, "")
     assert "from pkg.rt import like_fsdp1, units" in (folder / "scripts/train.py").read_text()
