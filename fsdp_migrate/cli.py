@@ -145,8 +145,6 @@ def _shared(command: F) -> F:
             metavar="N",
             help="Analyse the files in this many processes, where there are enough of them.",
         ),
-        # names files that it knows nothing about
-        click.option("--from-hook", is_flag=True, hidden=True),
     ]
     for decorate in reversed(decorators):
         command = decorate(command)

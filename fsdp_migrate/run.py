@@ -7,16 +7,12 @@ from pathlib import Path
 
 import click
 
-from fsdp_migrate.discover import Discovered, discover, mentions_fsdp
+from fsdp_migrate.discover import discover
 from fsdp_migrate.exit_codes import DONE, FINDINGS, USAGE
-from fsdp_migrate.findings import Problem
 from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options, Settings, load_settings
-from fsdp_migrate.source import Source, parse_problem, read_source
 from fsdp_migrate.views import rendered, text
 from fsdp_migrate.views.terminal import Stream, write_bytes, write_text
-
-EMPTY = "the file is empty: nothing to migrate"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +28,6 @@ class Request(Options):
     baseline: Path | None = None
     write_baseline: Path | None = None
     allow_dirty: bool = False
-    from_hook: bool = False
 
     @property
     def writes(self) -> bool:
@@ -78,8 +73,6 @@ def _analyse(request: Request, paths: list[Path], settings: Settings) -> Report:
     from fsdp_migrate.engine import analyse
 
     found = discover(paths, settings.exclude + request.exclude, settings.root)
-    if not request.from_hook:
-        _answer_for_named(found, may_be_empty=request.only_checks)
     report = analyse(found, request)
     baseline = request.baseline or settings.baseline
     if request.only_checks and baseline and not request.write_baseline:
@@ -87,25 +80,6 @@ def _analyse(request: Request, paths: list[Path], settings: Settings) -> Report:
 
         pass_known(baseline, report)
     return report
-
-
-def _answer_for_named(found: Discovered, *, may_be_empty: bool) -> None:
-    """A file that is named gets an answer, even if it mentions no FSDP and would be passed over.
-
-    Hooks name every file of a repository, and pass them over.
-    """
-    for path in found.named:
-        source = read_source(path)
-        problem: Problem | None
-        if isinstance(source, Source):
-            problem = None if mentions_fsdp(source.data) else parse_problem(source)
-            if not (source.data or may_be_empty or path.name == "__init__.py"):
-                problem = Problem(source.shown, 0, EMPTY)
-        else:
-            problem = source
-        if problem:
-            found.problems.append(problem)
-            found.files.remove(path)
 
 
 def _write(request: Request, report: Report) -> bool:

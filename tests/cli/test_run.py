@@ -104,11 +104,9 @@ def test_diff_leaves_words_to_stderr(cli: Cli, folder: Path) -> None:
 
 BAD = {
     "syntax": (b"FSDP(\nif:\n", ":"),
-    "syntax_without_fsdp": (b"def f(:\n", ":1: does not parse"),
-    "not_utf8": (b"x = '\xff'\n", ":1: cannot be decoded"),
-    "nul": (b"x = '\0'\n", ":1: holds a NUL byte"),
-    "cookie": (b"# coding: nonsense\n", ":1: cannot be decoded: unknown encoding"),
-    "empty": (b"", ": the file is empty: nothing to migrate"),
+    "not_utf8": (b"FSDP = '\xff'\n", ":1: cannot be decoded"),
+    "nul": (b"FSDP = '\0'\n", ":1: holds a NUL byte"),
+    "cookie": (b"# coding: nonsense, FSDP\n", ":1: cannot be decoded: unknown encoding"),
     "deep": (b"FSDP = " + b"-" * 100_000 + b"1\n", "does not parse"),
     "python2": (b"print 'FSDP'\n", ":1: does not parse"),
 }
@@ -141,22 +139,16 @@ def test_all_bad_files_of_one_run(cli: Cli, folder: Path) -> None:
     assert b"+++ b/folder.py/inside.py" in result.out
 
 
-def test_files_without_fsdp_found_in_a_folder_are_not_read_closely(cli: Cli, folder: Path) -> None:
-    put(folder, a=FSDP1, broken=b"def f(:\n", __init__=b"", empty=b"")
-    result = cli(".")
-    assert (result.code, result.err) == (0, "")
 
 
-def test_an_empty_package_file_is_no_error(cli: Cli, folder: Path) -> None:
-    put(folder, __init__=b"")
-    assert cli("__init__.py").code == 0
 
 
-def test_check_passes_named_files_without_fsdp(cli: Cli, folder: Path) -> None:
+def test_files_without_fsdp_are_not_read_closely(cli: Cli, folder: Path) -> None:
     """A hook names every file of a repository."""
     put(folder, empty=b"", broken=b"def f(:\n", clean=CLEAN)
-    result = cli("check", "empty.py", "broken.py", "clean.py", "--from-hook")
+    result = cli("check", "empty.py", "broken.py", "clean.py")
     assert (result.code, result.err) == (0, "")
+    assert cli(".").code == 0
     assert cli("check", "missing.py").code == 2
 
 
