@@ -88,8 +88,8 @@ def read_saved(file: Path | IO[bytes]) -> Any:
 def _read_safetensors(path: Path) -> Any:
     """By the package, which a program has that wrote such a file."""
     try:
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
+        from safetensors import SafetensorError  # type: ignore[import-not-found,unused-ignore]
+        from safetensors.torch import load_file  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
         raise Unreadable("is of safetensors: install safetensors to read it") from None
     try:

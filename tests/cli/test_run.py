@@ -139,10 +139,6 @@ def test_all_bad_files_of_one_run(cli: Cli, folder: Path) -> None:
     assert b"+++ b/folder.py/inside.py" in result.out
 
 
-
-
-
-
 def test_files_without_fsdp_are_not_read_closely(cli: Cli, folder: Path) -> None:
     """A hook names every file of a repository."""
     put(folder, empty=b"", broken=b"def f(:\n", clean=CLEAN)
