@@ -24,7 +24,7 @@ __all__ = ["__version__", "check", "migrate_source"]
 def migrate_source(text: str, *, form: str = "auto") -> tuple[str, list[Finding]]:
     """Migrates one Python program; returns its code and the findings.
 
-    Of what it imports nothing is known, as for `fsdp-migrate -`. `form` is as for `--form`: auto, bridge or torch. Raises
+    Of what it imports nothing is known. `form` is as for `--form`: auto, bridge or torch. Raises
     ValueError where the text is no Python, or cannot be migrated.
     """
     from pathlib import Path

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Collection
 from pathlib import Path, PurePath
 
 from fsdp_migrate.exit_codes import Unusable
@@ -32,8 +31,8 @@ def write_baseline(file: Path, report: Report) -> None:
         raise Unusable(f"{file}: cannot be written: {error.strerror}") from None
 
 
-def pass_known(file: Path, report: Report, files: Collection[Path]) -> None:
-    """Takes what is in the baseline out of a report, and counts it; findings of files that were not looked at stay."""
+def pass_known(file: Path, report: Report) -> None:
+    """Takes what is in the baseline out of a report, and counts it."""
     known = _read(file)
     new = []
     for finding in sorted(report.findings):
@@ -44,11 +43,6 @@ def pass_known(file: Path, report: Report, files: Collection[Path]) -> None:
             new.append(finding)
     report.known = len(report.findings) - len(new)
     report.findings = new
-    seen = {os.path.abspath(each) for each in files}
-    for (path, _), count in known.items():
-        full = os.path.abspath(file.parent / path)
-        if full in seen or not os.path.exists(full):
-            report.gone += count
 
 
 def _read(file: Path) -> Known:

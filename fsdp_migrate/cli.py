@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import click
 
 from fsdp_migrate.exit_codes import BROKEN_PIPE, DONE, INTERRUPTED, USAGE
-from fsdp_migrate.settings import FORMS
+from fsdp_migrate.settings import FORMS, split_codes
 from fsdp_migrate.version import __version__
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -92,6 +92,10 @@ def _release(ctx: click.Context, option: click.Parameter, text: str) -> tuple[in
     return release
 
 
+def _codes(ctx: click.Context, option: click.Parameter, values: Sequence[str]) -> frozenset[str]:
+    return split_codes(values)
+
+
 def _shared(command: F) -> F:
     """The arguments that `migrate` and `check` have in common."""
     decorators = [
@@ -100,16 +104,23 @@ def _shared(command: F) -> F:
             "--select",
             multiple=True,
             metavar="CODES",
+            callback=_codes,
             help="Use only these rules, as in FSDP002,FSDP207.",
         ),
-        click.option("--ignore", multiple=True, metavar="CODES", help="Use all rules but these."),
+        click.option(
+            "--ignore",
+            multiple=True,
+            metavar="CODES",
+            callback=_codes,
+            help="Use all rules but these.",
+        ),
         click.option(
             "--exclude", multiple=True, metavar="GLOB", help="Leave files out, as in .gitignore."
         ),
         click.option(
             "--format",
             "output",
-            type=click.Choice(["text", "json", "sarif", "github", "gitlab"]),
+            type=click.Choice(["text", "json", "sarif", "github"]),
             default="text",
             show_default=True,
         ),
@@ -134,8 +145,6 @@ def _shared(command: F) -> F:
             metavar="N",
             help="Analyse the files in this many processes, where there are enough of them.",
         ),
-        # names files that it knows nothing about
-        click.option("--from-hook", is_flag=True, hidden=True),
     ]
     for decorate in reversed(decorators):
         command = decorate(command)
@@ -163,15 +172,12 @@ def _shared(command: F) -> F:
     "--vendor",
     metavar="DIR",
     type=click.Path(file_okay=False, resolve_path=True, path_type=Path),
-    help="Copy the parts of the runtime that the programs use into this folder of theirs, and import them from there.",
+    help="Copy the runtime into this folder of the programs, and import it from there.",
 )
 @click.option("--allow-dirty", is_flag=True, help="Also write files that have uncommitted changes.")
 @click.pass_context
 def migrate(ctx: click.Context, /, **arguments: Any) -> None:
-    """Rewrite files and folders in place.
-
-    `-` rewrites standard input to standard output.
-    """
+    """Rewrite files and folders in place."""
     from fsdp_migrate.run import Request, run
 
     ctx.exit(run(Request(**arguments)))

@@ -47,14 +47,13 @@ _MOST = 5_000  # files around one that is in no repository
 
 @dataclass
 class Discovered:
-    """What the paths of one run mean: files, each once and in order, those that were named, and problems.
+    """What the paths of one run mean: files, each once and in order, and problems.
 
     Attributes:
         others: looks for the other Python files around, which may work on the models of these.
     """
 
     files: list[Path] = field(default_factory=list)
-    named: list[Path] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     others: Callable[[], list[Path]] = list
 
@@ -89,7 +88,6 @@ def discover(
     found = Discovered()
     excluded = _Excluded(exclude, root or Path.cwd())
     seen: dict[str, str] = {}
-    named: set[str] = set()
     for path in map(os.fspath, paths):
         if os.path.isdir(path):
             for file, real in _below(os.path.abspath(path), found.problems):
@@ -98,10 +96,8 @@ def discover(
         elif problem := _named_problem(path):
             found.problems.append(problem)
         else:
-            _add(seen, os.path.abspath(path), real := os.path.realpath(path))
-            named.add(real)
+            _add(seen, os.path.abspath(path), os.path.realpath(path))
     found.files = sorted(map(Path, seen.values()))
-    found.named = sorted(Path(seen[real]) for real in named)
     found.others = partial(_others, paths, excluded, seen)
     return found
 

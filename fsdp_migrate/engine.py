@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fsdp_migrate.discover import Discovered, mentions_fsdp, takes_parameters, uses_accelerate
 from fsdp_migrate.findings import Action, Problem
@@ -33,26 +30,14 @@ if TYPE_CHECKING:
     from fsdp_migrate.facts.file import File
     from fsdp_migrate.migration import Outcome
 
-Watch = Callable[[Sequence[Any]], Iterable[Any]]
-# How long one file may take.
-SECONDS = 60.0
-BYTES_A_SECOND = 10_000  # the slowest file known takes a fifth of that time
 
-
-def analyse(
-    files: Discovered | Sequence[Path], options: Options | None = None, watch: Watch = iter
-) -> Report:
-    """Analyses files together and reports every FSDP1 construct in them, and as errors what cannot be read or parsed.
-
-    Args:
-        watch: gives out the files that mention FSDP, one after the other, and may tell how far that is.
-    """
+def analyse(files: Discovered | Sequence[Path], options: Options | None = None) -> Report:
+    """Analyses files together and reports every FSDP1 construct in them, and as errors what cannot be read or parsed."""
     started = time.perf_counter()
-    folders = Folders()
-    paths = files.files if isinstance(files, Discovered) else list(files)
-    report = Report(files=len(paths))
-    if isinstance(files, Discovered):
-        report.errors += files.problems
+    found = files if isinstance(files, Discovered) else Discovered(list(files))
+    options = options or Options()
+    folders, paths = Folders(), found.files
+    report = Report(files=len(paths), errors=list(found.problems))
     sources: list[Source] = []
     around: list[Path] = []
     for path in paths:
@@ -65,22 +50,19 @@ def analyse(
         more = [read_source(path, folders) for path in around]
         sources += [each for each in more if isinstance(each, Source)]
         sources.sort(key=lambda source: source.path)
-    options = options or Options()
-    if sources and options.vendor is not None:
-        own = [source.path for source in sources if source.ending not in CONFIGURATIONS]
-        package = package_at(options.vendor, own, [p for p in paths if p.suffix == ".py"])
-        sources = [replace(source, runtime=package) for source in sources]
-    if sources:
-        paths = [*paths, *(files.others() if isinstance(files, Discovered) else ())]
-        paths = [p for p in paths if p.suffix not in CONFIGURATIONS]
+        if options.vendor is not None:
+            own = [source.path for source in sources if source.ending not in CONFIGURATIONS]
+            package = package_at(options.vendor, own, [p for p in paths if p.suffix == ".py"])
+            sources = [replace(source, runtime=package) for source in sources]
+        paths = [p for p in (*paths, *found.others()) if p.suffix not in CONFIGURATIONS]
         paths = [p for p in paths if not folders.is_copy(p.parent)]
-    _analyse(sources, paths, options, report, watch, partial(parse_file, folders=folders))
+    _analyse(sources, paths, options, report, partial(parse_file, folders=folders))
     report.seconds = time.perf_counter() - started
     return report
 
 
 def analyse_source(source: Source, options: Options | None = None) -> Report:
-    """Analyses one source on its own, such as standard input."""
+    """Analyses one source on its own, of whose imports nothing is known."""
     started = time.perf_counter()
     report = Report(files=1)
     sources = [source] if mentions_fsdp(source.data, source.path.name) else []
@@ -113,14 +95,13 @@ def _analyse(
     paths: Sequence[Path],
     options: Options,
     report: Report,
-    watch: Watch = iter,
     read: Callable[[Path], File | None] | None = None,
 ) -> None:
     report.candidates = len(sources)
     if sources:
         # Nothing below is imported for a project without FSDP.
         from fsdp_migrate.facts.program import Program
-        from fsdp_migrate.migration import Outcome, migrate
+        from fsdp_migrate.migration import migrate
 
         settings = [source for source in sources if source.ending in CONFIGURATIONS]
         sources = [source for source in sources if source.ending not in CONFIGURATIONS]
@@ -128,29 +109,19 @@ def _analyse(
         configured = _configurations(settings, options)
         is_set = any(outcome.sets_fsdp for outcome in configured)
 
-        def together() -> Program:
-            return Program([file for file, _ in files], paths, read or parse_file, is_set)
-
         apart = (each for _, source in files for each in source.apart)
         report.findings += (each for each in apart if options.takes(each.code))
-        program = together()
+        program = Program([file for file, _ in files], paths, read or parse_file, is_set)
 
         def work(each: tuple[File, Source]) -> Outcome:
-            nonlocal program
-            file, source = each
-            try:
-                with limited(len(source.data)):
-                    return migrate(file, source, program, options)
-            except TookTooLong as error:
-                program = together()
-                return Outcome(errors=[Problem(source.shown, 0, f"left alone: {error}")])
+            return migrate(*each, program, options)
 
         if options.jobs > 1:
             from fsdp_migrate.jobs import in_processes
 
             outcomes = in_processes(work, files, options.jobs)
         else:
-            outcomes = [work(each) for each in watch(files)]
+            outcomes = [work(each) for each in files]
         _collect([*outcomes, *configured], options, report)
         if not options.only_checks:
             _vendor([source for _, source in files], outcomes, report)
@@ -183,14 +154,11 @@ def _collect(outcomes: Sequence[Outcome], options: Options, report: Report) -> N
 
 def _vendor(sources: Iterable[Source], outcomes: Iterable[Outcome], report: Report) -> None:
     """Brings the copies of the runtime up to date that the files import."""
-    programs: dict[Path, list[str]] = {}
     for source, outcome in zip(sources, outcomes, strict=True):
         folder = (source.runtime or source.package).folder
-        if folder is not None:
-            programs.setdefault(folder, []).append(outcome.after)
-    for folder, texts in programs.items():
-        report.vendored.append(folder)
-        report.changes += copies(folder, texts)
+        if folder and folder not in report.vendored and "fsdp_migrate" in outcome.after:
+            report.vendored.append(folder)
+            report.changes += copies(folder)
 
 
 def _files(sources: Sequence[Source], report: Report) -> Iterator[tuple[File, Source]]:
@@ -216,32 +184,3 @@ def _file(source: Source) -> File | None:
         return File(source.path, source.shown, source.text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-
-
-class TookTooLong(BaseException):
-    """A file took longer than one of its size should; no `except Exception` on the way may take this for its own."""
-
-
-@contextlib.contextmanager
-def limited(size: int) -> Iterator[None]:
-    """Limits the processor time of a block that works on a file of some size; raises TookTooLong.
-
-    Nothing is limited outside of the main thread, and where the system has no such timer.
-    """
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if not in_main_thread or not hasattr(signal, "setitimer"):
-        yield
-        return
-
-    seconds = SECONDS + size / BYTES_A_SECOND
-
-    def stop(*_: object) -> None:
-        raise TookTooLong(f"not done after {seconds:.0f} s, please report it")
-
-    before = signal.signal(signal.SIGVTALRM, stop)
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)

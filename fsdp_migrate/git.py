@@ -20,7 +20,6 @@ _HARMLESS = {
     "GIT_NO_LAZY_FETCH": "1",
     "GIT_OPTIONAL_LOCKS": "0",
 }
-_AT_ONCE = 500  # files that one command line names
 _PATIENCE = 60.0  # git waits without end where .gitignore is a pipe
 _SWITCHED_OFF = (
     "core.fsmonitor=false",
@@ -69,20 +68,14 @@ def uncommitted(files: Iterable[Path]) -> list[Path]:
 
 def _differing(root: Path, files: list[Path]) -> Iterator[Path]:
     """The files of a repository whose content is no blob of the last commit under their name."""
-    real = os.path.realpath(root)
-    for start in range(0, len(files), _AT_ONCE):
-        names = {
-            os.fsencode(os.path.relpath(os.path.realpath(file), real)): file
-            for file in files[start : start + _AT_ONCE]
-        }
-        answer = _git(root, "ls-tree", "-z", "HEAD", "--", *map(os.fsdecode, names)) or b""
-        entries = (entry.partition(b"\t") for entry in answer.split(b"\0") if entry)
-        blobs = {name: about for about, _, name in entries}
-        for name, file in names.items():
-            blob = blobs.get(name, b"").split(b" ")[-1].decode()
-            data = file.read_bytes()
-            if blob not in (_blob(data, blob), _blob(data.replace(b"\r\n", b"\n"), blob)):
-                yield file
+    answer = _git(root, "ls-tree", "-r", "-z", "HEAD") or b""
+    entries = (entry.partition(b"\t") for entry in answer.split(b"\0") if entry)
+    blobs = {os.fsdecode(name): about.split(b" ")[-1].decode() for about, _, name in entries}
+    for file in files:
+        name = os.path.relpath(os.path.realpath(file), os.path.realpath(root))
+        blob, data = blobs.get(Path(name).as_posix(), ""), file.read_bytes()
+        if blob not in (_blob(data, blob), _blob(data.replace(b"\r\n", b"\n"), blob)):
+            yield file
 
 
 def _blob(data: bytes, like: str) -> str:

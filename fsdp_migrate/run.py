@@ -2,56 +2,37 @@
 
 from __future__ import annotations
 
-import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
-from fsdp_migrate.discover import Discovered, discover, mentions_fsdp
+from fsdp_migrate.discover import discover
 from fsdp_migrate.exit_codes import DONE, FINDINGS, USAGE
-from fsdp_migrate.findings import Problem
 from fsdp_migrate.report import Report
-from fsdp_migrate.settings import Options, Settings, load_settings, split_codes
-from fsdp_migrate.source import Source, parse_problem, read_source, source_from_bytes
+from fsdp_migrate.settings import Options, Settings, load_settings
 from fsdp_migrate.views import rendered, text
-from fsdp_migrate.views.terminal import Stream, wants_colour, with_progress, write_bytes, write_text
-
-EMPTY = "the file is empty: nothing to migrate"
+from fsdp_migrate.views.terminal import Stream, write_bytes, write_text
 
 
-@dataclass(frozen=True)
-class Request:
+@dataclass(frozen=True, kw_only=True)
+class Request(Options):
     """The arguments of `migrate` and `check`; `only_checks` tells them apart."""
 
     paths: tuple[str, ...]
-    select: tuple[str, ...] = ()
-    ignore: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     output: str = "text"
     report: Path | None = None
     diff: bool = False
     check: bool = False
-    form: str = "auto"
-    bridge: bool = False
-    target_torch: tuple[int, ...] = (2, 8)
-    jobs: int = 1
-    vendor: Path | None = None
     baseline: Path | None = None
     write_baseline: Path | None = None
     allow_dirty: bool = False
-    from_hook: bool = False
-    only_checks: bool = False
-
-    @property
-    def from_stdin(self) -> bool:
-        """Whether the source comes from standard input."""
-        return self.paths == ("-",)
 
     @property
     def writes(self) -> bool:
         """Whether files are rewritten in place."""
-        return not (self.diff or self.check or self.from_stdin)
+        return not (self.diff or self.check)
 
 
 def run(request: Request) -> int:
@@ -60,32 +41,17 @@ def run(request: Request) -> int:
         raise click.UsageError(
             f"--diff and --format {request.output} share standard output: use --report FILE"
         )
-    if "-" in request.paths and not request.from_stdin:
-        raise click.UsageError("`-` is standard input, one source: it takes no other paths")
-    if request.vendor and request.from_stdin:
-        raise click.UsageError("--vendor needs the files that will import the copy, not `-`")
-    paths = [] if request.from_stdin else [Path(path) for path in request.paths]
+    paths = [Path(path) for path in request.paths]
     settings = load_settings(paths)
     _known_codes(settings.select | settings.ignore, str(settings.root / "pyproject.toml"))
-    options = Options(
-        form=request.form,
-        only_checks=request.only_checks,
-        bridge=request.bridge,
-        target_torch=request.target_torch,
-        select=_known_codes(split_codes(request.select), "--select") or settings.select,
-        ignore=_known_codes(split_codes(request.ignore), "--ignore") | settings.ignore,
-        jobs=request.jobs,
-        vendor=request.vendor,
-    )
-    original = b""
-    if request.from_stdin:
-        original, report = _analyse_stdin(request, options)
-    else:
-        report = _analyse(request, options, settings)
+    _known_codes(request.select, "--select")
+    _known_codes(request.ignore, "--ignore")
+    select, ignore = request.select or settings.select, request.ignore | settings.ignore
+    report = _analyse(replace(request, select=select, ignore=ignore), paths, settings)
     if request.write_baseline:
         return _begin(request.write_baseline, report)
     written = not request.writes or _write(request, report)
-    _show(request, report, original, written)
+    _show(request, report, written)
     if request.report:
         _save(request, request.report, report)
     if report.errors:
@@ -93,63 +59,27 @@ def run(request: Request) -> int:
     return FINDINGS if request.check and not report.is_done else DONE
 
 
-def _known_codes(codes: frozenset[str], source: str) -> frozenset[str]:
-    """The codes, all known: one with a slip would select nothing, in silence."""
+def _known_codes(codes: frozenset[str], source: str) -> None:
+    """Refuses a code that is not known: one with a slip would select nothing, in silence."""
     if codes:
         from fsdp_migrate.codemods.registry import rule_for, unknown
 
         for code in sorted(codes):
             if rule_for(code) is None:
                 raise click.ClickException(f"{source}: {unknown(code)}")
-    return codes
 
 
-def _analyse(request: Request, options: Options, settings: Settings) -> Report:
+def _analyse(request: Request, paths: list[Path], settings: Settings) -> Report:
     from fsdp_migrate.engine import analyse
 
-    exclude = settings.exclude + request.exclude
-    found = discover([Path(path) for path in request.paths], exclude, settings.root)
-    if not request.from_hook:
-        _answer_for_named(found, may_be_empty=request.only_checks)
-    report = analyse(found, options, with_progress)
+    found = discover(paths, settings.exclude + request.exclude, settings.root)
+    report = analyse(found, request)
     baseline = request.baseline or settings.baseline
     if request.only_checks and baseline and not request.write_baseline:
         from fsdp_migrate.baseline import pass_known
 
-        pass_known(baseline, report, found.files)
+        pass_known(baseline, report)
     return report
-
-
-def _answer_for_named(found: Discovered, *, may_be_empty: bool) -> None:
-    """A file that is named gets an answer, even if it mentions no FSDP and would be passed over.
-
-    Hooks name every file of a repository, and pass them over.
-    """
-    for path in found.named:
-        source = read_source(path)
-        problem: Problem | None
-        if isinstance(source, Source):
-            problem = None if mentions_fsdp(source.data) else parse_problem(source)
-            if not (source.data or may_be_empty or path.name == "__init__.py"):
-                problem = Problem(source.shown, 0, EMPTY)
-        else:
-            problem = source
-        if problem:
-            found.problems.append(problem)
-            found.files.remove(path)
-
-
-def _analyse_stdin(request: Request, options: Options) -> tuple[bytes, Report]:
-    from fsdp_migrate.engine import analyse_source
-
-    data = sys.stdin.buffer.read()
-    shown = "<stdin>"
-    if not data and not request.only_checks:
-        return data, Report(errors=[Problem(shown, 0, EMPTY)])
-    source = source_from_bytes(Path("-"), shown, data)
-    if isinstance(source, Source):
-        return data, analyse_source(source, options)
-    return data, Report(errors=[source])
 
 
 def _write(request: Request, report: Report) -> bool:
@@ -165,7 +95,7 @@ def _write(request: Request, report: Report) -> bool:
     return report.wrote
 
 
-def _show(request: Request, report: Report, original: bytes, written: bool) -> None:
+def _show(request: Request, report: Report, written: bool) -> None:
     for line in text.render_problems(report.errors):
         write_text(line, "stderr")
     if not written:
@@ -176,12 +106,9 @@ def _show(request: Request, report: Report, original: bytes, written: bool) -> N
     if request.diff:
         from fsdp_migrate.views.diff import render_diff
 
-        write_bytes(render_diff(report.changes, wants_colour("stdout")))
-    elif request.from_stdin and not request.check:
-        write_bytes(report.changes[0].after if report.changes else original)
-    # Where standard output holds a patch or a program, the words go elsewhere.
-    on_stdout = request.writes or (request.check and not request.diff)
-    _say(request, report, written, "stdout" if on_stdout else "stderr")
+        write_bytes(render_diff(report.changes))
+    # Where standard output holds a patch, the words go elsewhere.
+    _say(request, report, written, "stderr" if request.diff else "stdout")
 
 
 def _say(request: Request, report: Report, written: bool, stream: Stream) -> None:

@@ -14,8 +14,6 @@ from fsdp_migrate.exit_codes import Unusable
 TABLE = "[tool.fsdp-migrate]"
 LISTS = ("exclude", "ignore", "select")
 KEYS = (*LISTS, "baseline")
-# How much a misspelt name has in common with the right one: `fsdp-migrat`, `FSDP_migrate`.
-_ALIKE = 0.75
 LINE_LENGTH = 88  # black's and ruff's default
 FORMS = {
     "auto": "fully_shard on the model's own modules, with one line, like_fsdp1, that keeps FSDP1's behaviour",
@@ -111,11 +109,8 @@ def _read_table(file: Path) -> dict[str, object] | None:
         tables = _tables(file)
     except (OSError, ValueError, RecursionError) as error:
         raise Unusable(f"{file}: cannot be read: {error}") from None
-    from difflib import SequenceMatcher
-
     for name in tables:
-        alike = SequenceMatcher(None, "fsdp-migrate", name.lower()).ratio()
-        if name != "fsdp-migrate" and alike > _ALIKE:
+        if name != "fsdp-migrate" and name.lower().replace("_", "-") == "fsdp-migrate":
             raise Unusable(f"{file}: [tool.{name}] is not read: the table is {TABLE}")
     table = tables.get("fsdp-migrate")
     if table is not None and not isinstance(table, dict):

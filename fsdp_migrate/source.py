@@ -229,18 +229,12 @@ def source_from_bytes(
         return Problem(shown, line, "holds a NUL byte: not Python source")
     try:
         faithful = source.decoded.encode(source.encoding) == data
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        return Problem(shown, line, _undecodable(source.encoding))
-    except SyntaxError as error:  # a cookie that Python refuses, or a first line that is not UTF-8
-        return _cookie_problem(source, str(error))
-    except (LookupError, ValueError) as error:  # a codec, but not one for text
-        return Problem(shown, 1, f"cannot be decoded: {error}")
-    if not faithful:
-        return Problem(
-            shown, 1, f"cannot be written back unchanged in its encoding {source.encoding}"
-        )
-    return source
+    except (SyntaxError, LookupError, ValueError) as error:  # bytes, a cookie or a codec
+        at = error.start if isinstance(error, UnicodeDecodeError) else 0
+        line = data.count(b"\n", 0, at) + 1
+        return Problem(shown, line, f"cannot be decoded: {_first_line(str(error))}")
+    problem = f"cannot be written back unchanged in its encoding {source.encoding}"
+    return source if faithful else Problem(shown, 1, problem)
 
 
 def _notebook(source: Source) -> Source | Problem:
@@ -268,23 +262,6 @@ def parse_problem(source: Source) -> Problem | None:
     except ValueError as error:
         return Problem(source.shown, 0, f"does not parse: {_first_line(str(error))}")
     return None
-
-
-def _undecodable(encoding: str) -> str:
-    if encoding in ("utf-8", "utf-8-sig"):
-        return "is not UTF-8 and has no coding cookie that says otherwise"
-    return f"is not {encoding}, whatever its coding cookie says"
-
-
-def _cookie_problem(source: Source, reason: str) -> Problem:
-    """`detect_encoding` raises one error for a bad cookie and for bad bytes in the first lines."""
-    head = b"\n".join(unix_lines(source.data).split(b"\n", 2)[:2])
-    try:
-        head.decode("utf-8")
-    except UnicodeDecodeError as error:
-        return Problem(source.shown, head.count(b"\n", 0, error.start) + 1, _undecodable("utf-8"))
-    message = f"has a coding cookie that Python refuses: {_first_line(reason)}"
-    return Problem(source.shown, 1, message)
 
 
 def _first_line(text: str) -> str:

@@ -18,12 +18,6 @@ VERSION = 1
 """Of the JSON: raised when a field changes its meaning or is removed."""
 
 _PATH = click.Path(path_type=Path)
-_TRUST = click.option(
-    "--trust-pickle",
-    "trust",
-    is_flag=True,
-    help="Execute what the pickles ask for: only if you know who wrote them.",
-)
 
 
 @click.group("checkpoint", short_help="Inspect checkpoints, and convert them for FSDP2.")
@@ -38,11 +32,8 @@ def checkpoint_command() -> None:
 @click.option(
     "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
 )
-@_TRUST
 @click.pass_context
-def inspect_command(
-    context: click.Context, paths: tuple[Path, ...], form: str, trust: bool
-) -> None:
+def inspect_command(context: click.Context, paths: tuple[Path, ...], form: str) -> None:
     """Say of each PATH what it is and whether an FSDP2 program can load it as it is.
 
     PATH is a file, a DCP folder, or a folder with the files of all ranks. Nothing but the index of a
@@ -51,13 +42,13 @@ def inspect_command(
     _need_torch()
     from fsdp_migrate.checkpoint.errors import Unreadable
     from fsdp_migrate.checkpoint.show import document, lines
-    from fsdp_migrate.checkpoint.sources import Reading, open_checkpoint
+    from fsdp_migrate.checkpoint.sources import open_checkpoint
 
     found: list[dict[str, Any]] = []
     errors = []
     for path in paths:
         try:
-            found.append(document(open_checkpoint(path, Reading(trust)), shown_path(path)))
+            found.append(document(open_checkpoint(path), shown_path(path)))
         except Unreadable as error:
             errors.append({"path": shown_path(error.path or path), "message": str(error)})
             _complain(**errors[-1])
@@ -89,31 +80,20 @@ def inspect_command(
     metavar="KEY",
     help="Take this entry of the checkpoint only, as `model`; may be given several times.",
 )
-@click.option(
-    "--names-from",
-    metavar="PATH",
-    type=_PATH,
-    help="The model's checkpoint, where an optimizer in a file of its own numbers its parameters.",
-)
-@click.option(
-    "--keep-module", is_flag=True, help="Leave a `module.` that all names begin with where it is."
-)
-@click.option("--overwrite", is_flag=True, help="Replace DST if it is a checkpoint.")
-@_TRUST
 @click.pass_context
 def convert_command(context: click.Context, /, source: Path, target: Path, **wish: Any) -> None:
-    """Write SRC to DST in a form that FSDP2 loads, and read it back to compare every tensor.
+    """Write SRC to DST in a form that FSDP2 loads.
 
-    One tensor is in memory at a time. DST appears only when it is whole and the same. Exits with 0 if it is
-    written, 1 if SRC cannot be converted, 2 if it cannot be read or DST cannot be written.
+    One tensor is in memory at a time. DST appears only when it is whole. Exits with 0 if it is written, 1 if SRC
+    cannot be converted, 2 if it cannot be read or DST cannot be written.
     """
     _need_torch()
-    from fsdp_migrate.checkpoint.convert import Conversion, convert
+    from fsdp_migrate.checkpoint.convert import convert
     from fsdp_migrate.checkpoint.errors import Misplaced, Refused, Unreadable
     from fsdp_migrate.checkpoint.show import size
 
     try:
-        done = convert(Conversion(source, target, **wish))
+        done = convert(source, target, **wish)
     except Unreadable as error:
         _complain(shown_path(error.path or source), str(error))
         context.exit(USAGE)
@@ -127,10 +107,8 @@ def convert_command(context: click.Context, /, source: Path, target: Path, **wis
     for change in done.changes:
         write_text(f"  {printable(change)}")
     word = "tensor" if done.tensors == 1 else "tensors"
-    write_text(
-        f"wrote {printable(shown_path(target))}: {done.tensors:,} {word}, {size(done.nbytes)}, "
-        "read back and the same bit by bit"
-    )
+    written = printable(shown_path(target))
+    write_text(f"wrote {written}: {done.tensors:,} {word}, {size(done.nbytes)}")
     context.exit(DONE)
 
 

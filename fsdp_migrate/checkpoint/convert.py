@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import itertools
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict_saver import save
 
-from fsdp_migrate.checkpoint import optimizers, rank_optimizers
 from fsdp_migrate.checkpoint.errors import Misplaced, Refused
 from fsdp_migrate.checkpoint.names import strip
+from fsdp_migrate.checkpoint.optimizers import is_optimizer, unshared
 from fsdp_migrate.checkpoint.parts import Parts
-from fsdp_migrate.checkpoint.place import check_target, staged
-from fsdp_migrate.checkpoint.sources import Checkpoint, Reading, open_checkpoint
-from fsdp_migrate.checkpoint.survey import is_nested, problems, sections
-from fsdp_migrate.checkpoint.trees import Place, mappings, rebuilt, shown, tensors
-from fsdp_migrate.checkpoint.write import check, settled, write_dcp, write_full
+from fsdp_migrate.checkpoint.sources import Checkpoint, open_checkpoint
+from fsdp_migrate.checkpoint.survey import problems, sections
+from fsdp_migrate.checkpoint.trees import Place, rebuilt, tensors
 
 _FILES = (".pt", ".pth", ".bin", ".ckpt")
-
-
-@dataclass(frozen=True)
-class Conversion:
-    """What is asked for; the fields are the command's arguments."""
-
-    source: Path
-    target: Path
-    to: str | None = None
-    only: tuple[str, ...] = ()
-    names_from: Path | None = None
-    keep_module: bool = False
-    overwrite: bool = False
-    trust: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,34 +37,25 @@ class Done:
     changes: tuple[str, ...]
 
 
-def convert(wish: Conversion) -> Done:
-    """Write the target, read it back, and only then put it in its place. Raises each of the errors in `errors.py`."""
-    checkpoint = open_checkpoint(wish.source, Reading(wish.trust, wish.only))
-    if wish.target.suffix == ".safetensors":
-        raise Misplaced("safetensors files are read, not written: end it in .pt, or name a folder")
-    check_target(wish.target, (wish.source, *checkpoint.files), wish.overwrite)
-    tree, changes = repaired(checkpoint, wish)
-    to_full = (wish.to or ("full" if wish.target.suffix in _FILES else "dcp")) == "full"
-    write = write_full if to_full else write_dcp
+def convert(source: Path, target: Path, to: str | None = None, only: Sequence[str] = ()) -> Done:
+    """Writes the target, and only then puts it in its place. Raises each of the errors in `errors.py`."""
+    checkpoint = open_checkpoint(source, only)
+    _check_target(source, target)
+    tree, changes = repaired(checkpoint)
+    to_full = (to or ("full" if target.suffix in _FILES else "dcp")) == "full"
     held = tensors(tree)
     size = sum(tensor.nbytes for tensor in held)
     joined = sum(tensor.nbytes for tensor in held if isinstance(tensor, Parts))
-    with staged(wish.target, wish.overwrite, size + joined) as new:
+    with _staged(target, size + joined) as new:
         try:
-            tree = settled(tree, new.parent / "scratch")
-            write(tree, new)
+            (_write_full if to_full else _write_dcp)(_settled(tree, new.parent / "scratch"), new)
         except RuntimeError as error:  # torch's writer, as on a full disk
             raise Misplaced(f"cannot be written: {str(error).splitlines()[0]}") from None
-        check(tree, new, wish.trust)
     return Done(len(held), size, tuple(changes))
 
 
-def repaired(checkpoint: Checkpoint, wish: Conversion) -> tuple[Any, list[str]]:
+def repaired(checkpoint: Checkpoint) -> tuple[Any, list[str]]:
     """The tree without what keeps FSDP2 from loading it, and a line for each change; raises Refused for what stays."""
-    if wish.names_from is not None and rank_optimizers.holds_shards(checkpoint):
-        how, shapes = Reading(wish.trust, wish.only), _parameters(checkpoint.tree, wish)
-        whole = optimizers.unshared(rank_optimizers.joined(checkpoint, how, shapes))
-        return whole, [f"joined and named the optimizer's shards of {checkpoint.ranks} ranks"]
     sections(checkpoint.tree)  # it has some
     found = list(problems(checkpoint))
     for problem in found:
@@ -81,41 +64,78 @@ def repaired(checkpoint: Checkpoint, wish: Conversion) -> tuple[Any, list[str]]:
     done = {
         "rank-files": f"joined the shards of {checkpoint.ranks} ranks",
         "wrapper-names": "removed from names what wrappers put into them",
-        "ddp-names": "" if wish.keep_module else "removed `module.` from names",
         "shared-step": "gave each parameter a `step` of its own",
     }
     names = {problem.name for problem in found}
-    changes = [line for name, line in done.items() if name in names and line]
-    tree = strip(checkpoint.tree, wish.keep_module)
-
-    def repair(place: Place, node: Any) -> Any:
-        if not optimizers.is_optimizer(node):
-            return node
-        if optimizers.is_numbered(node):
-            try:
-                node = optimizers.named(node, _parameters(tree, wish))
-            except Refused as error:
-                raise Refused(f"{shown(place) or 'optimizer'}: {error}") from None
-            changes.append(f"named the parameters of {shown(place) or 'the optimizer'}")
-        return optimizers.unshared(node)
-
-    return rebuilt(tree, repair), changes
+    changes = [line for name, line in done.items() if name in names]
+    tree = strip(checkpoint.tree)
+    return rebuilt(tree, lambda _, node: unshared(node) if is_optimizer(node) else node), changes
 
 
-def _parameters(tree: Any, wish: Conversion) -> Mapping[str, optimizers.Shape] | None:
-    """Names and shapes of the one model that is there, in order; None where there is not one."""
-    if (path := wish.names_from) is not None:
-        other = open_checkpoint(path, Reading(wish.trust))
-        if other.kind == "local" or other.refused is not None:
-            raise Refused(f"--names-from {path}: it does not have whole tensors")
-        tree = strip(other.tree, wish.keep_module)
-    inside = [place for place, _ in optimizers.optimizers(tree)]
-    models = [
-        {str(n): tuple(v.shape) for n, v in m.items() if isinstance(v, torch.Tensor)}
-        for place, m in mappings(tree)
-        if not is_nested(m) and not any(place[: len(o)] == o for o in inside)
-    ]
-    models = [model for model in models if model]
-    if path is not None and len(models) != 1:
-        raise Refused(f"--names-from {path}: it holds {len(models)} models, not one")
-    return models[0] if len(models) == 1 else None
+def _check_target(source: Path, target: Path) -> None:
+    if os.path.lexists(target):
+        raise Misplaced("exists: choose another")
+    if target.suffix == ".safetensors":
+        raise Misplaced("safetensors files are read, not written: end it in .pt, or name a folder")
+    if source.resolve() in target.resolve().parents:
+        raise Misplaced("is inside of the source: choose another")
+
+
+@contextlib.contextmanager
+def _staged(target: Path, nbytes: int) -> Iterator[Path]:
+    """A path of the same name in a hidden folder beside `target`; what is written there moves to `target` at the end.
+
+    Only a kill leaves the folder, `.NAME.*.tmp`.
+    """
+    free = shutil.disk_usage(target.parent).free
+    if free < nbytes:  # the system kills a program that writes to a map beyond the end of a disk
+        raise Misplaced(f"does not fit: {nbytes:,} bytes needed, {free:,} free")
+    folder = Path(
+        tempfile.mkdtemp(prefix=f".{target.name[:50]}.", suffix=".tmp", dir=target.parent)
+    )
+    try:
+        yield folder / target.name
+        if os.path.lexists(target):
+            raise Misplaced("was created while this was written: nothing is overwritten")
+        os.rename(folder / target.name, target)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _settled(tree: Any, scratch: Path) -> Any:
+    """The tree with its tensors in parts put together in maps of new files."""
+    scratch.mkdir()
+    numbers = itertools.count()
+
+    def settle(_: Place, value: Any) -> Any:
+        if not isinstance(value, Parts):
+            return value
+        whole = torch.empty(value.shape, dtype=value.dtype)
+        if value.nbytes:
+            file = scratch / str(next(numbers))
+            storage: Any = torch.UntypedStorage.from_file(str(file), True, value.nbytes)
+            whole = torch.empty(0, dtype=value.dtype).set_(storage).view(value.shape)
+        return value.fill(whole)
+
+    return rebuilt(tree, settle)
+
+
+def _write_full(tree: Any, file: Path) -> None:
+    """One file, by `torch.save`."""
+    with file.open("wb") as opened:
+        torch.save(tree, opened)
+        os.fsync(opened.fileno())
+
+
+def _write_dcp(tree: Any, folder: Path) -> None:
+    """A folder, as `torch.distributed.checkpoint.save` of one rank writes it; raises Refused where names clash."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about one process
+        try:
+            save(tree, checkpoint_id=folder, no_dist=True)
+        except CheckpointException as failures:
+            error = next(failure for failure, _ in failures.failures.values())
+            if isinstance(error, ValueError):
+                raise Refused(f"cannot be a DCP checkpoint: {error}") from None
+            reason = getattr(error, "strerror", None) or error
+            raise Misplaced(f"cannot be written: {reason}") from None

@@ -34,7 +34,7 @@ def is_dcp(folder: Path) -> bool:
     return any(is_part(file) for file in folder.iterdir())
 
 
-def read_dcp(folder: Path, trust: bool = False) -> tuple[Any, list[Path]]:
+def read_dcp(folder: Path) -> tuple[Any, list[Path]]:
     """The tree that was saved, and the files that it lies in; raises Unreadable where they do not have all of it."""
     index = folder / METADATA
     if not index.is_file():
@@ -42,10 +42,10 @@ def read_dcp(folder: Path, trust: bool = False) -> tuple[Any, list[Path]]:
             f"has {SUFFIX} files but no {METADATA}: the save was cut off, or not copied whole"
         )
     try:
-        metadata = read_pickle(index.read_bytes(), trust)
+        metadata = read_pickle(index.read_bytes())
         if not is_a(metadata, "Metadata"):
             raise Unreadable("is no metadata of torch.distributed.checkpoint")
-        items = _Items(folder, metadata["storage_data"], trust)
+        items = _Items(folder, metadata["storage_data"])
         flat = {
             name: items.tensor(name, entry)
             if is_a(entry, "TensorStorageMetadata")
@@ -64,8 +64,7 @@ def read_dcp(folder: Path, trust: bool = False) -> tuple[Any, list[Path]]:
 class _Items:
     """The items of a folder: where each lies, by name, and for a chunk of a tensor also by its offsets."""
 
-    def __init__(self, folder: Path, places: Mapping[Note, Note], trust: bool) -> None:
-        self._trust = trust
+    def __init__(self, folder: Path, places: Mapping[Note, Note]) -> None:
         self._places: dict[tuple[str, tuple[int, ...] | None], Note] = {}
         ends: dict[str, int] = {}
         for key, info in places.items():
@@ -86,7 +85,7 @@ class _Items:
         try:
             with path.open("rb") as file:
                 file.seek(info["offset"])
-                return read_saved(io.BytesIO(file.read(info["length"])), self._trust)
+                return read_saved(io.BytesIO(file.read(info["length"])))
         except Unreadable as error:
             raise Unreadable(str(error), path) from None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fsdp_migrate.checkpoint.errors import Refused
@@ -15,8 +15,6 @@ WRAPPERS = {
     "_orig_mod": "torch.compile",
 }
 """The components of names by which wrappers hold the wrapped module."""
-
-_DDP = "module."
 
 _NAME_LISTS = (("params",), ("param_names",))
 """Where an optimizer's state dict has names as values."""
@@ -33,12 +31,6 @@ def is_flat(name: object) -> bool:
     return last == "_flat_param" or last.startswith(("flat_param_", "_flat_param_"))
 
 
-def all_in_ddp(names: Iterable[object]) -> bool:
-    """Whether every name begins with `module.`, as in a model that DistributedDataParallel wraps."""
-    names = list(names)
-    return bool(names) and all(isinstance(n, str) and clean(n).startswith(_DDP) for n in names)
-
-
 def wrapped(tree: Any) -> dict[str, list[str]]:
     """The names that have a wrapper's component, by their first one."""
     found: dict[str, list[str]] = {}
@@ -48,30 +40,23 @@ def wrapped(tree: Any) -> dict[str, list[str]]:
     return found
 
 
-def strip(tree: Any, keep_module: bool, place: Place = ()) -> Any:
+def strip(tree: Any, place: Place = ()) -> Any:
     """The tree with clean names, as keys and in lists of names; raises Refused where two become the same."""
     if isinstance(tree, Mapping):
-        rename = _renaming(tree, keep_module)
         renamed: dict[Any, Any] = {}
         for key, value in tree.items():
-            new = rename(key) if isinstance(key, str) else key
+            new = clean(key) if isinstance(key, str) else key
             if new in renamed:
                 name = shown((*place, new))
                 raise Refused(f"two names become {name} without what wrappers put into them")
-            renamed[new] = strip(value, keep_module, (*place, key))
+            renamed[new] = strip(value, (*place, key))
         made = like(tree, renamed.items())
         if (metadata := getattr(made, "_metadata", None)) is not None:
-            new_metadata = {rename(f"{k}.")[:-1]: v for k, v in metadata.items()}
+            new_metadata = {clean(name): version for name, version in metadata.items()}
             made._metadata = type(metadata)(new_metadata)  # type: ignore[attr-defined]
         return made
     if isinstance(tree, list):
         if place[-1:] in _NAME_LISTS and all(isinstance(item, str) for item in tree):
-            return list(map(_renaming(tree, keep_module), tree))
-        return [strip(value, keep_module, (*place, i)) for i, value in enumerate(tree)]
+            return list(map(clean, tree))
+        return [strip(value, (*place, i)) for i, value in enumerate(tree)]
     return tree
-
-
-def _renaming(names: Iterable[object], keep_module: bool) -> Callable[[str], str]:
-    if keep_module or not all_in_ddp(names):
-        return clean
-    return lambda name: clean(name).removeprefix(_DDP)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import collections
 import io
 import pickle
-import pkgutil
 from typing import Any
 
 import torch
@@ -48,10 +47,10 @@ def is_a(value: Any, kind: str) -> bool:
     return isinstance(value, Note) and type(value).__name__ == kind
 
 
-def allowed(name: str, trust: bool) -> Any:
-    """What a pickle gets for a name with its module; with `trust`, also what it names itself.
+def allowed(name: str) -> Any:
+    """What a pickle gets for a name with its module; raises Unreadable for a name that no checkpoint needs.
 
-    Raises Unreadable for any other name. A stand-in is a class of its own each time: a pickle that changes one changes
+    A stand-in is a class of its own each time: a pickle that changes one changes
     nothing else.
     """
     if name in _HARMLESS:
@@ -62,23 +61,21 @@ def allowed(name: str, trust: bool) -> Any:
         return type(name.rpartition(".")[2], (Note,), {})
     if name.startswith("pathlib."):
         return _path
-    if not trust:
-        raise not_executed(name)
-    return pkgutil.resolve_name(name)
+    raise not_executed(name)
 
 
 def not_executed(name: str) -> Unreadable:
     """The refusal of a pickle that asks for `name`."""
     return Unreadable(
-        f"its pickle asks for {name}, which is not of a checkpoint: not executed. "
-        "--trust-pickle executes it: only if you know who wrote the file"
+        f"its pickle asks for {name}, which is not of a checkpoint: not executed. If you know who wrote it, "
+        "load it with weights_only=False, and save the state dicts alone"
     )
 
 
-def read_pickle(data: bytes, trust: bool) -> Any:
+def read_pickle(data: bytes) -> Any:
     """The object of a pickle; raises Unreadable where it is damaged, or asks for what it may not have."""
     try:
-        return _Unpickler(data, trust).load()
+        return _Unpickler(io.BytesIO(data)).load()
     except Unreadable:
         raise
     except Exception as error:
@@ -91,12 +88,8 @@ def first_line(error: Exception) -> str:
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, data: bytes, trust: bool) -> None:
-        super().__init__(io.BytesIO(data))
-        self._trust = trust
-
     def find_class(self, module: str, name: str) -> Any:
-        return allowed(f"{module}.{name}", self._trust)
+        return allowed(f"{module}.{name}")
 
 
 class Member(Note):

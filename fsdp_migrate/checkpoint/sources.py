@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -40,69 +40,53 @@ class Checkpoint:
     refused: Refused | None = None
 
 
-@dataclass(frozen=True)
-class Reading:
-    """How to read: whether to execute pickles, and which entries of the checkpoint to take (none: all)."""
-
-    trust: bool = False
-    only: tuple[str, ...] = ()
-
-    def taken(self, tree: Any) -> Any:
-        """The entries that are asked for; raises Misplaced if one is not there."""
-        if not self.only:
-            return tree
-        if not isinstance(tree, Mapping) or (missing := set(self.only) - tree.keys()):
-            have = ", ".join(map(str, list(tree)[:8])) if isinstance(tree, Mapping) else "no names"
-            raise Misplaced(f"--only {min(missing)}: the checkpoint has {have}")
-        return like(tree, ((key, tree[key]) for key in self.only))
-
-
-def open_checkpoint(path: Path, how: Reading = Reading()) -> Checkpoint:
+def open_checkpoint(path: Path, only: Sequence[str] = ()) -> Checkpoint:
     """The checkpoint at a path; for the file of one rank, with the files of the other ranks beside it.
 
-    Raises Unreadable where there is none, and Misplaced for an entry that it has not.
+    `only` names the entries to take, if not all. Raises Unreadable where there is none, and Misplaced for an entry that it
+    has not.
     """
     try:
         if path.is_dir():
-            return _folder(path, how)
+            return _folder(path, only)
         if not path.exists():
             raise Unreadable("does not exist")
         if not path.is_file():
             raise Unreadable("is neither a file nor a folder")
         if is_part(path):
             raise Unreadable("is a part of a DCP checkpoint: name its folder")
-        return _file(path, how)
+        return _file(path, only)
     except OSError as error:
         raise Unreadable(f"cannot be read: {error.strerror}") from None
     except RecursionError:
         raise Unreadable("is nested too deeply to be a checkpoint") from None
 
 
-def _folder(folder: Path, how: Reading) -> Checkpoint:
+def _folder(folder: Path, only: Sequence[str]) -> Checkpoint:
     if is_dcp(folder):
-        tree, files = read_dcp(folder, how.trust)
-        return Checkpoint(folder, "dcp", "dcp", how.taken(tree), tuple(files))
+        tree, files = read_dcp(folder)
+        return Checkpoint(folder, "dcp", "dcp", _taken(tree, only), tuple(files))
     found = sorted(f for f in folder.iterdir() if f.suffix in SUFFIXES and f.is_file())
     if not found:
         raise Unreadable("holds no checkpoint: neither DCP's .metadata nor a file of torch.save")
-    checkpoint = _file(found[0], how)
+    checkpoint = _file(found[0], only)
     known = checkpoint.files if checkpoint.kind == "full" else siblings(found[0])
     if others := [file.name for file in found if file not in known]:
         raise Unreadable(f"holds several checkpoints: name one, as {found[0].name} or {others[0]}")
     return checkpoint
 
 
-def _file(path: Path, how: Reading) -> Checkpoint:
+def _file(path: Path, only: Sequence[str]) -> Checkpoint:
     if _OF.search(path.name):
         raise Unreadable("is one of several files of a model: what wrote them loads them together")
-    form, tree = _read(path, how)
+    form, tree = _read(path, only)
     held = tensors(tree)
     sharded = any(isinstance(tensor, Parts) for tensor in held)
     # Files beside it matter only if it may be a part of something.
     alone = not sharded and any(len(tensor.shape) > 1 for tensor in held)
     trees = {path: tree}
     if not alone:
-        trees = {f: tree if f == path else _read_sibling(f, how) for f in siblings(path)}
+        trees = {f: tree if f == path else _read_sibling(f, only) for f in siblings(path)}
     readable = [found for found in trees.values() if not isinstance(found, Unreadable)]
     if sharded:
         tree, used, ranks, refused = joined(trees)
@@ -114,19 +98,27 @@ def _file(path: Path, how: Reading) -> Checkpoint:
     return Checkpoint(path, "local" if are_local([tree]) else "full", form, tree, (path,))
 
 
-def _read(path: Path, how: Reading) -> tuple[str, Any]:
+def _read(path: Path, only: Sequence[str]) -> tuple[str, Any]:
     try:
-        form, tree = read_file(path, how.trust)
-        return form, how.taken(tree)
+        form, tree = read_file(path)
     except Unreadable as error:
         raise Unreadable(str(error), path) from None
+    return form, _taken(tree, only)
 
 
-def _read_sibling(path: Path, how: Reading) -> Any:
+def _taken(tree: Any, only: Sequence[str]) -> Any:
+    """The entries that are asked for; raises Misplaced if one is not there."""
+    if not only:
+        return tree
+    if not isinstance(tree, Mapping) or (missing := set(only) - tree.keys()):
+        have = ", ".join(map(str, list(tree)[:8])) if isinstance(tree, Mapping) else "no names"
+        raise Misplaced(f"--only {min(missing)}: the checkpoint has {have}")
+    return like(tree, ((key, tree[key]) for key in only))
+
+
+def _read_sibling(path: Path, only: Sequence[str]) -> Any:
     """What is in the file, or the error: its name alone may be like a rank's."""
     try:
-        return _read(path, how)[1]
-    except Unreadable as error:
-        return error
-    except Misplaced as error:
+        return _read(path, only)[1]
+    except (Unreadable, Misplaced) as error:
         return Unreadable(str(error))

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from fsdp_migrate.checkpoint.errors import LocalShards, Unreadable
-from fsdp_migrate.checkpoint.names import WRAPPERS, all_in_ddp, is_flat, wrapped
+from fsdp_migrate.checkpoint.names import WRAPPERS, is_flat, wrapped
 from fsdp_migrate.checkpoint.optimizers import is_numbered, is_optimizer, optimizers, sharing_step
 from fsdp_migrate.checkpoint.sources import Checkpoint
-from fsdp_migrate.checkpoint.trees import leaves, mappings, shown, tensors
+from fsdp_migrate.checkpoint.trees import leaves, shown, tensors
 
 AGAIN_WHOLE = "load it with FSDP1 on as many ranks as wrote it, and save it as FULL_STATE_DICT or SHARDED_STATE_DICT"
 
@@ -84,10 +84,7 @@ def _of_layout(checkpoint: Checkpoint) -> Iterator[Problem]:
             f"one-dimensional shards of FSDP1, other ones on each of {ranks} ranks: the "
             "parameters' shapes are in no file"
         )
-        advice = AGAIN_WHOLE
-        if is_optimizer(tree):
-            advice = f"give convert the model's checkpoint with --names-from, or {AGAIN_WHOLE}"
-        yield Problem("local-shards", message, advice, convertible=False)
+        yield Problem("local-shards", message, AGAIN_WHOLE, convertible=False)
     if isinstance(refused, LocalShards):
         advice = f"convert --only takes other entries; for this one, {AGAIN_WHOLE}"
         yield Problem("local-shards", str(refused), advice, convertible=False)
@@ -103,12 +100,6 @@ def _of_names(tree: Any) -> Iterator[Problem]:
     for part, names in wrapped(tree).items():
         message = f"{_count(names, 'name')} with the `{part}.` of {WRAPPERS[part]}, as {names[0]}"
         yield Problem("wrapper-names", message, "convert strips it")
-    if in_ddp := next((m for _, m in mappings(tree) if all_in_ddp(m)), None):
-        yield Problem(
-            "ddp-names",
-            f"all names begin with the `module.` of DistributedDataParallel, as {next(iter(in_ddp))}",
-            "convert strips it (--keep-module if your model has a part called `module`)",
-        )
 
 
 def _of_optimizers(checkpoint: Checkpoint) -> Iterator[Problem]:
@@ -126,7 +117,9 @@ def _of_optimizers(checkpoint: Checkpoint) -> Iterator[Problem]:
             yield Problem(
                 "numbered-parameters",
                 f"{what} numbers its parameters; set_optimizer_state_dict takes names",
-                "convert names them, where the file or --names-from shows how",
+                "load it with the program that wrote it, and save it with FSDP.optim_state_dict or "
+                "get_optimizer_state_dict; convert --only takes other entries",
+                convertible=False,
             )
 
 

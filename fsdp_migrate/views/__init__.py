@@ -23,6 +23,4 @@ def rendered(report: Report, kind: str, steps: Sequence[tuple[str, str]] = ()) -
         return render_html(report, steps)
     from fsdp_migrate.views import ci
 
-    return {"sarif": ci.render_sarif, "github": ci.render_github, "gitlab": ci.render_gitlab}[kind](
-        report
-    )
+    return ci.render_sarif(report) if kind == "sarif" else ci.render_github(report)

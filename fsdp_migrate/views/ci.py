@@ -1,4 +1,4 @@
-"""The report for continuous integration: SARIF 2.1.0, GitHub's annotations, GitLab's code quality.
+"""The report for continuous integration: SARIF 2.1.0, and GitHub's annotations.
 
 Paths are relative to the root of the repository, whatever folder the command runs in.
 """
@@ -74,37 +74,6 @@ def render_github(report: Report) -> str:
         place = {"file": in_repository(problem.path), "line": max(problem.line, 1)}
         lines.append(_command("error", place, problem.message))
     return "\n".join(lines)
-
-
-def render_gitlab(report: Report) -> str:
-    """The code quality report that GitLab shows in a merge request."""
-    issues = [
-        {
-            "description": f"{finding.code} {_words(finding)}",
-            "check_name": finding.code,
-            "fingerprint": mark,
-            "severity": "major" if finding.action is Action.MANUAL else "minor",
-            "location": {
-                "path": in_repository(finding.path),
-                "lines": {"begin": finding.line, "end": finding.end_line},
-            },
-        }
-        for finding, mark in fingerprinted(sorted(report.findings))
-    ]
-    issues += [
-        {
-            "description": problem.message,
-            "check_name": "unreadable",
-            "fingerprint": _hash(in_repository(problem.path), problem.message),
-            "severity": "blocker",
-            "location": {
-                "path": in_repository(problem.path),
-                "lines": {"begin": max(problem.line, 1)},
-            },
-        }
-        for problem in sorted(report.errors)
-    ]
-    return json.dumps(issues, indent=2)
 
 
 def fingerprinted(findings: Sequence[Finding]) -> Iterator[tuple[Finding, str]]:

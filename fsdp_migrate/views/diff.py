@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePath
 
 from fsdp_migrate import git
@@ -17,44 +17,34 @@ from fsdp_migrate.report import Change
 _ESCAPES = {
     "\a": "a", "\b": "b", "\t": "t", "\n": "n", "\v": "v", "\f": "f", "\r": "r", '"': '"', "\\": "\\",
 }  # fmt: skip
-_COLOURS = {b"+": b"\x1b[32m", b"-": b"\x1b[31m", b"@": b"\x1b[36m"}
 
 
-def render_diff(changes: Sequence[Change], colour: bool = False) -> bytes:
+def render_diff(changes: Sequence[Change]) -> bytes:
     """All changes as one patch."""
     root = git.toplevel(Path.cwd()) if changes else None
-    return b"".join(_file_diff(change, root, colour) for change in changes)
+    return b"".join(_file_diff(change, root) for change in changes)
 
 
-def _file_diff(change: Change, root: Path | None, colour: bool) -> bytes:
+def _file_diff(change: Change, root: Path | None) -> bytes:
     name = _patch_name(change.path, root)
     old, new = quote_name(f"a/{name}"), quote_name(f"b/{name}")
     # As git does it: a tab ends a name with spaces, lest its rest is taken for a time stamp.
     end = b"\t" if b" " in old and not old.startswith(b'"') else b""
-    header = [b"diff --git %b %b" % (old, new)]
+    lines = [b"diff --git %b %b" % (old, new)]
     if change.is_new:
-        header += [b"new file mode 100644", b"--- /dev/null", b"+++ " + new + end]
+        lines += [b"new file mode 100644", b"--- /dev/null", b"+++ " + new + end]
     else:
-        header += [b"--- " + old + end, b"+++ " + new + end]
-    lines = [b"\x1b[1m%b\x1b[m" % line if colour else line for line in header]
+        lines += [b"--- " + old + end, b"+++ " + new + end]
     before, after = (io.BytesIO(data).readlines() for data in (change.before, change.after))
     body = difflib.diff_bytes(difflib.unified_diff, before, after)
     for line in list(body)[2:]:  # without its header; a lone carriage return ends no line
-        lines.extend(_body_lines(line, colour))
+        lines.append(line.removesuffix(b"\n"))
+        if not line.endswith(b"\n"):
+            lines.append(b"\\ No newline at end of file")
     return b"\n".join(lines) + b"\n"
 
 
-def _body_lines(line: bytes, colour: bool) -> Iterator[bytes]:
-    text = line.removesuffix(b"\n")
-    start = _COLOURS.get(line[:1]) if colour else None
-    yield start + text + b"\x1b[m" if start else text
-    if not line.endswith(b"\n"):
-        yield b"\\ No newline at end of file"
-
-
 def _patch_name(path: Path, root: Path | None) -> str:
-    if str(path) == "-":
-        return "stdin"
     file = os.path.abspath(path)
     for base in (root and os.path.realpath(root), os.getcwd()):
         for name in (os.path.realpath(file), file):

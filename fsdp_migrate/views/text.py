@@ -88,9 +88,6 @@ def next_steps(report: Report, paths: Sequence[str]) -> list[tuple[str, str]]:
     elif len(report.findings) > len(manual):
         steps.append(("try it on a copy", "verify SCRIPT"))
         steps.append(("write it", own))
-    if report.gone:
-        gone = f"{_number(report.gone, 'finding')} of the baseline no longer there: write it anew"
-        steps.append((gone, f"check {own} --write-baseline FILE"))
     return [(what, f"fsdp-migrate {command}") for what, command in steps]
 
 

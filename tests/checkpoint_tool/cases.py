@@ -14,8 +14,6 @@ CASES = (
     ("ranks-flat", "full", "full-flat.pt"),
     ("ranks-mesh", "full", "mesh.pt"),
     ("ranks-fsdp2", "dcp", "fsdp2.pt"),
-    ("numbered.pt", "dcp", "numbered.pt"),
-    ("numbered.pt", "full", "numbered.pt"),
 )
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import stat
-import struct
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -42,19 +40,6 @@ def _bomb(path: Path) -> None:
 def _outside(path: Path) -> None:
     up = lambda archive, name, data: archive.writestr(f"../../{name}", data)  # noqa: E731
     _archive(path, up, zipfile.ZIP_STORED)
-
-
-def _safetensors(path: Path, entry: object, data: bytes = b"\0" * 4) -> None:
-    header = json.dumps({"a": entry}).encode()
-    path.write_bytes(struct.pack("<Q", len(header)) + header + data)
-
-
-def _huge(path: Path) -> None:
-    _safetensors(path, {"dtype": "F32", "shape": [1 << 62], "data_offsets": [0, 4]})
-
-
-def _negative(path: Path) -> None:
-    _safetensors(path, {"dtype": "F32", "shape": [-1, -1], "data_offsets": [0, 4]})
 
 
 def _linked(record: str) -> Callable[[Path], None]:
@@ -96,7 +81,7 @@ _NAME = b"X\x01\x00\x00\x00a"
 _FAR = b"\x8a\x08" + (1 << 61).to_bytes(8, "little")
 
 ATTACKS: dict[str, Callable[[Path], None]] = {
-    **{f.__name__: f for f in (_bomb, _outside, _huge, _negative)},
+    **{f.__name__: f for f in (_bomb, _outside)},
     "link": _linked("data.pkl"),
     "offset": _pickled(b"\x80\x02}" + _NAME + _tensor(_FAR, b"K\x01") + b"s."),
     "offset-below": _pickled(b"\x80\x02}" + _NAME + _tensor(b"J\xff\xff\xff\xff", b"K\x01") + b"s."),
@@ -195,7 +180,7 @@ def test_an_index_that_leads_elsewhere(run: Run, change: dict[str, object], mess
 def test_a_sharded_tensor_of_impossible_numbers(change: dict[str, Any]) -> None:
     told: dict[str, Any] = {"rank": 0, "ranks": 2, "size": (4,), "tensor": torch.ones(2)} | change
     place, shard, metadata, group = (
-        allowed(f"torch.distributed.{name}", False)
+        allowed(f"torch.distributed.{name}")
         for name in ("ShardMetadata", "Shard", "ShardedTensorMetadata", "ProcessGroupState")
     )
     state = (

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
-import struct
 import subprocess
 import sys
 import zipfile
 from collections import OrderedDict
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -54,7 +53,7 @@ def test_a_plain_state_dict_loads_as_it_is(run: Run) -> None:
         ("_orig_mod.0.weight", ["wrapper-names"]),
         ("_fsdp_wrapped_module._flat_param", ["flat-parameter", "wrapper-names"]),
         ("flat_param_0", ["flat-parameter"]),
-        ("module.0.weight", ["ddp-names"]),
+        ("module.0.weight", []),
         ("module_list.0.weight", []),
         ("0.flat_parameters.weight", []),
     ],
@@ -62,11 +61,6 @@ def test_a_plain_state_dict_loads_as_it_is(run: Run) -> None:
 def test_names(run: Run, name: str, problem: list[str]) -> None:
     torch.save({name: torch.ones(2, 3)}, "a.pt")
     assert problems(run, "a.pt") == problem
-
-
-def test_module_is_of_ddp_only_if_all_names_have_it(run: Run) -> None:
-    torch.save({"module.weight": torch.ones(2, 2), "head.weight": torch.ones(2, 2)}, "a.pt")
-    assert problems(run, "a.pt") == []
 
 
 def test_sections_of_a_nested_checkpoint(run: Run) -> None:
@@ -88,28 +82,20 @@ def test_sections_of_a_nested_checkpoint(run: Run) -> None:
     assert result.code == 1
 
 
-def test_safetensors_are_read_by_their_header(run: Run) -> None:
-    header = json.dumps(
-        {
-            "__metadata__": {"format": "pt"},
-            "weight": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]},
-        }
-    ).encode()
-    whole = (
-        struct.pack("<Q", len(header))
-        + header
-        + torch.zeros(12, dtype=torch.uint8).numpy().tobytes()
-    )
-    Path("a.safetensors").write_bytes(whole)
+def test_safetensors_are_read_by_their_package(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("a.safetensors").write_bytes(b"tensors")
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    result = run("inspect", "a.safetensors")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert "a.safetensors: is of safetensors: install safetensors to read it" in result.err
+    package = ModuleType("safetensors")
+    package.SafetensorError, package.torch = ValueError, ModuleType("safetensors.torch")
+    package.torch.load_file = lambda path: {"weight": torch.ones(2, 3, dtype=torch.bfloat16)}
+    monkeypatch.setitem(sys.modules, "safetensors", package)
+    monkeypatch.setitem(sys.modules, "safetensors.torch", package.torch)
     result = run("inspect", "a.safetensors")
     assert result.code == 0
     assert "1 tensor, 6 parameters, 12 B, bfloat16" in result.out
-    Path("a.safetensors").write_bytes(whole[:-1])
-    result = run("inspect", "a.safetensors")
-    assert result.code == 2
-    assert result.err == (
-        "error: a.safetensors: is damaged or cut off: tensors lie outside of the file\n"
-    )
 
 
 def test_files_in_pieces(run: Run) -> None:
@@ -137,7 +123,7 @@ def test_checkpoints_of_several_epochs_are_not_one(run: Run) -> None:
 
 
 def test_the_json_has_what_is_documented(run: Run) -> None:
-    torch.save({"module.weight": torch.ones(2, 2)}, "a.pt")
+    torch.save({"_orig_mod.weight": torch.ones(2, 2)}, "a.pt")
     result = run("inspect", "a.pt", "missing.pt", "--format", "json")
     assert result.code == 2
     document = result.document
@@ -266,9 +252,8 @@ def test_no_pickle_is_executed(run: Run, tmp_path: Path, name: str) -> None:
         assert result.code == 2
         assert result.err.count("\n") == 1
         assert "asks for builtins.exec" in result.err
-        assert "--trust-pickle" in result.err
     assert not trace.exists()
-    run("inspect", "evil.pt", "--trust-pickle")
+    pickle.loads(pickle.dumps(Evil(trace)))
     assert trace.exists()  # else the test would see nothing either
 
 
@@ -316,4 +301,4 @@ def test_help_imports_no_torch() -> None:
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "--trust-pickle" in done.stdout
+    assert "--only" in done.stdout

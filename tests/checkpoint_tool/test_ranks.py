@@ -86,59 +86,6 @@ def test_local_is_refused_with_the_way_out(written: Written, run: Run, name: str
     assert not Path("out").exists()
 
 
-def test_the_shards_of_an_optimizer_are_joined_by_the_shapes_of_a_model(
-    written: Written, run: Run
-) -> None:
-    folder, whole = written.folder, written.folder / "full-orig.pt"
-    result = run("convert", folder / "optimizer-orig", "out.pt", "--names-from", whole)
-    assert result.code == 0, result.err
-    assert "joined and named the optimizer's shards of 2 ranks" in result.out
-    found, expected = torch.load("out.pt"), torch.load(whole)["optimizer"]
-    assert found["state"].keys() == expected["state"].keys()
-    for name, state in expected["state"].items():
-        assert all(torch.equal(found["state"][name][key], value) for key, value in state.items())
-    names = [group["params"] for group in found["param_groups"]]
-    assert list(map(sorted, names)) == [sorted(g["params"]) for g in expected["param_groups"]]
-
-
-@pytest.mark.parametrize("how", ["units", "a rank is missing", "another model"])
-def test_shards_of_an_optimizer_that_do_not_fit(
-    written: Written, run: Run, tmp_path: Path, how: str
-) -> None:
-    shutil.copytree(
-        written.folder / f"optimizer-{'flat' if how == 'units' else 'orig'}", tmp_path / "shards"
-    )
-    model = torch.load(written.folder / "full-orig.pt")["model"]
-    if how == "a rank is missing":
-        (tmp_path / "shards" / "model_rank1.pt").unlink()
-    if how == "another model":
-        model = {name: value[:1] for name, value in model.items()}
-    torch.save(model, tmp_path / "model.pt")
-    result = run("convert", "shards", "out", "--names-from", "model.pt")
-    assert result.code == 1
-    missing = how == "a rank is missing"  # what is left looks like one file
-    reason = "one rank's shards of FSDP1" if missing else "do not add up to the model's parameters"
-    assert reason in result.err
-    assert not Path("out").exists()
-
-
-def test_an_optimizer_of_one_unit(run: Run, tmp_path: Path) -> None:
-    """Two ranks, five elements in the model: FSDP1's flat parameter has one more behind them."""
-    model = {"weight": torch.zeros(2, 2), "bias": torch.zeros(1)}
-    torch.save(model, tmp_path / "model.pt")
-    for rank, values in enumerate(([0.0, 1.0, 2.0], [3.0, 4.0, 0.0])):
-        state = {0: {"step": torch.tensor(3.0), "exp_avg": torch.tensor(values)}}
-        groups = [{"lr": 0.1, "params": [0]}]
-        torch.save({"state": state, "param_groups": groups}, tmp_path / f"optimizer{rank}.pt")
-    assert run("convert", "optimizer0.pt", "out.pt", "--names-from", "model.pt").code == 0
-    found = torch.load("out.pt")
-    assert found["param_groups"] == [{"lr": 0.1, "params": ["weight", "bias"]}]
-    weight, bias = found["state"]["weight"], found["state"]["bias"]
-    assert weight["exp_avg"].tolist() == [[0, 1], [2, 3]]
-    assert bias["exp_avg"].tolist() == [4]
-    assert weight["step"].data_ptr() != bias["step"].data_ptr()
-
-
 @pytest.mark.parametrize("name", ["ranks-orig", "ranks-mesh"])
 def test_a_missing_rank_is_told(written: Written, run: Run, tmp_path: Path, name: str) -> None:
     shutil.copytree(written.folder / name, tmp_path / "half")

@@ -5,7 +5,6 @@ The second is for what the command line makes of a report, whatever the rules ar
 
 from __future__ import annotations
 
-import io
 import subprocess
 import sys
 import types
@@ -68,7 +67,6 @@ def fake_analyse_source(source: Source, options: Options) -> Report:
 def fake_analyse(
     found: Discovered | Sequence[Path],
     options: Options = Options(),  # noqa: B008
-    watch: object = iter,
 ) -> Report:
     assert isinstance(found, Discovered)
     whole = Report(errors=list(found.problems), files=len(found.files), seconds=0.25)
@@ -111,8 +109,7 @@ def real_cli(
 ) -> Callable[..., Result]:
     """Runs a command line in `folder`."""
 
-    def run(*arguments: str, stdin: bytes = b"") -> Result:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+    def run(*arguments: str) -> Result:
         capsysbinary.readouterr()
         code = exit_code(arguments)
         captured = capsysbinary.readouterr()

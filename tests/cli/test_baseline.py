@@ -59,18 +59,6 @@ def test_what_is_new_is_found(real_cli: Cli, baseline: Path) -> None:
     assert real_cli("check", ".").code == 0
 
 
-def test_what_is_gone_is_said(real_cli: Cli, baseline: Path) -> None:
-    (baseline.parent / "b.py").write_text("\n")
-    assert "baseline no longer there" not in real_cli("check", "a.py").text, (
-        "b.py was not looked at"
-    )
-    checked = real_cli("check", ".")
-    assert checked.code == 0
-    assert "1 finding of the baseline no longer there" in checked.text
-    (baseline.parent / "b.py").unlink()
-    assert "baseline no longer there" in real_cli("check", "a.py").text
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [

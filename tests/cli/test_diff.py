@@ -106,12 +106,6 @@ def test_outside_the_current_folder(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert render_diff([one]).startswith(b"diff --git a" + bytes(folder / "x.py"))
 
 
-def test_colour(folder: Path) -> None:
-    diff = render_diff([change(folder / "x.py", b"a\nFSDP\n")], colour=True)
-    assert b"\x1b[31m-FSDP\x1b[m\n\x1b[32m+FSDP2\x1b[m\n" in diff
-    assert b"\x1b" not in render_diff([change(folder / "x.py", b"a\nFSDP\n")])
-
-
 def test_no_change_is_no_diff() -> None:
     assert render_diff([]) == b""
 

@@ -138,11 +138,6 @@ def test_what_cannot_be_taken_is_a_problem_and_the_rest_goes_on(folder: Path) ->
     assert len(messages) == 3
 
 
-def test_named_files_are_known(folder: Path) -> None:
-    write(folder, "a.py", "sub/b.py")
-    assert discover([Path("sub"), Path("a.py")]).named == [folder / "a.py"]
-
-
 def test_others_are_those_of_the_repository(folder: Path, repository: Any) -> None:
     write(folder, "a.py", "lib/b.py", "lib/c.txt", "lib/deep/d.py", "gen/e.py", "ignored.py")
     (folder / ".gitignore").write_text("ignored.py\n")

@@ -57,7 +57,6 @@ def test_the_diff_applies_and_equals_what_is_written(
     repository.git("checkout", "-q", ".")
     assert real_cli(".").code == 0
     assert file.read_bytes() == applied
-    assert real_cli("-", stdin=KINDS[kind]).out == applied
 
 
 def test_encoding_and_line_endings_are_kept(

@@ -87,15 +87,6 @@ def test_github_commands_are_one_line_each(report: Report) -> None:
     assert lines[3] == "::error file=bad.py,line=1::does not parse"
 
 
-def test_gitlab_issues_have_marks_of_their_own(report: Report) -> None:
-    issues = json.loads(rendered(report, "gitlab"))
-    assert [issue["severity"] for issue in issues] == ["minor", "major", "minor", "blocker"]
-    assert len({issue["fingerprint"] for issue in issues}) == 4
-    assert issues[0]["location"] == {"path": "a b/x.py", "lines": {"begin": 2, "end": 2}}
-    moved = Report([finding(12)])  # the line may change
-    assert json.loads(rendered(moved, "gitlab"))[0]["fingerprint"] == issues[0]["fingerprint"]
-
-
 def test_paths_are_those_of_the_repository(
     real_cli: Cli, repository: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

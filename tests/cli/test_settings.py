@@ -41,7 +41,6 @@ def test_no_table(folder: Path, text: str) -> None:
             "[tool.fsdp_migrate]\n",
             "[tool.fsdp_migrate] is not read: the table is [tool.fsdp-migrate]",
         ),
-        ("[tool.fsdp-migrat]\n", "[tool.fsdp-migrat] is not read"),
         (f"{TABLE}[tool.FSDP-Migrate]\n", "[tool.FSDP-Migrate] is not read"),
         ("not toml", "cannot be read"),
     ],

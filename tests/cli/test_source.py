@@ -53,13 +53,13 @@ def test_new_text_keeps_encoding_and_byte_order_mark() -> None:
 @pytest.mark.parametrize(
     ("data", "line", "words"),
     [
-        (b"x = 1\ny = '\xe9'\n", 2, "is not UTF-8 and has no coding cookie"),
-        (b"x = 1\n\n\ny = '\xe9'\n", 4, "is not UTF-8 and has no coding cookie"),
+        (b"x = 1\ny = '\xe9'\n", 2, "cannot be decoded: "),
+        (b"x = 1\n\n\ny = '\xe9'\n", 4, "cannot be decoded: 'utf-8' codec can't decode byte 0xe9"),
         (b"x = 1\ny = '\0'\n", 2, "NUL byte"),
-        (b"# coding: nonsense\n", 1, "coding cookie that Python refuses"),
+        (b"# coding: nonsense\n", 1, "cannot be decoded: "),
         (b"# coding: rot13\nk = 1\n", 1, "cannot be decoded"),
-        (b"# coding: ascii\nx = '\xe9'\n", 2, "is not ascii"),
-        (BOM + b"# coding: latin-1\n", 1, "coding cookie that Python refuses"),
+        (b"# coding: ascii\nx = '\xe9'\n", 2, "cannot be decoded: 'ascii' codec"),
+        (BOM + b"# coding: latin-1\n", 1, "cannot be decoded: "),
         ("x = 'é'\n".encode("utf-16"), 1, "NUL byte"),
     ],
 )

@@ -65,40 +65,28 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 
 
-def modules(folder: Path) -> set[str]:
-    return {file.stem for file in folder.glob("*.py")}
-
-
-def test_what_is_used_is_copied_and_imported_from_there(real_cli: Cli, project: Path) -> None:
+def test_the_runtime_is_copied_and_imported_from_there(real_cli: Cli, project: Path) -> None:
     done = real_cli("helper.py", "--vendor", "lib/fsdp")
     assert (done.code, done.err) == (0, "")
     assert "copied the runtime to lib/fsdp" in done.text
     assert "where fsdp-migrate is not installed" not in done.text
     assert "from lib.fsdp import like_fsdp1" in (project / "helper.py").read_text()
     copy = project / "lib" / "fsdp"
-    few = modules(copy)
-    assert "in_place" in few
-    assert "bridge" not in few
     assert "Redistribution" in (copy / "LICENSE").read_text()
-    entrance = ast.parse((copy / "__init__.py").read_text())
-    assert "like_fsdp1" in ast.unparse(entrance)
-    assert "FullyShardedDataParallel" not in "".join(map(ast.unparse, entrance.body[1:]))
+    assert {"__init__", "bridge", "in_place"} <= {file.stem for file in copy.glob("*.py")}
+    assert all(file.read_text().startswith(MARK) for file in copy.glob("*.py"))
 
-    # A later run without the option keeps what is copied, and adds what a file needs more.
+    # A later run without the option finds the copy.
     (project / "other.py").write_text("from lib.fsdp import like_fsdp1\n" + TRAIN)
     assert real_cli("other.py", "--form", "bridge").code == 0
     assert "from lib.fsdp import FullyShardedDataParallel" in (project / "other.py").read_text()
-    assert few < modules(copy)
 
-    # What another file needs of it stays.
-    few = modules(copy)
-    (project / "option.py").write_text(
-        "from torch.distributed.fsdp import ShardingStrategy\nprint(ShardingStrategy)\n"
-    )
-    assert real_cli("option.py", "--vendor", "lib/fsdp").code == 0
-    assert modules(copy) == few
-    assert "like_fsdp1" in ast.unparse(ast.parse((copy / "__init__.py").read_text()))
-    assert all(file.read_text().startswith(MARK) for file in copy.glob("*.py"))
+
+def test_what_needs_no_runtime_gets_no_copy(real_cli: Cli, folder: Path) -> None:
+    (folder / "train.py").write_text(HELPER.partition("with ")[0])
+    assert real_cli("train.py", "--form", "torch", "--vendor", "rt").code == 0
+    assert "fully_shard" in (folder / "train.py").read_text()
+    assert not (folder / "rt").exists()
 
 
 def test_later_runs_know_the_copy_and_bring_it_up_to_date(real_cli: Cli, project: Path) -> None:
@@ -158,7 +146,7 @@ def test_a_package_that_scripts_import_is_named(real_cli: Cli, folder: Path) -> 
     )
     (folder / "scripts/train.py").write_text(text)
     refused = real_cli("scripts", "--vendor", "src/pkg/rt")
-    assert f"or name its package as well: {folder / 'src/pkg'}" in refused.err
+    assert "or name its package as well" in refused.err
     done = real_cli("scripts", "src/pkg", "--vendor", "src/pkg/rt")
     assert (done.code, done.err) == (0, "")
     assert "from pkg.rt import like_fsdp1, units" in (folder / "scripts/train.py").read_text()
