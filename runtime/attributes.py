@@ -13,6 +13,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy
 from torch.distributed.tensor import DTensor
 
 from .api import BackwardPrefetch, CPUOffload, MixedPrecision, ShardingStrategy
+from .forms import WRAPPED
 from .gather import current_device
 from .materialize import own_modules
 from .torch_private import (
@@ -23,7 +24,6 @@ from .torch_private import (
     units_of,
 )
 
-WRAPPED = "_fsdp_wrapped_module"
 # Of modules that `units` gave out, which know what FSDP1's constructor was called with.
 _given: WeakKeyDictionary[nn.Module, dict[str, Any]] = WeakKeyDictionary()
 # FSDP1's `buffer_dtype` of units that the program sharded with FSDP2's own arguments, which have none.

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Collection
 
 from torch import nn
 
-from .arguments import Arguments, Common, is_unit
+from .arguments import Arguments, is_unit
 from .ignored import Ignored
 from .materialize import own_modules
 from .plan import Unit, plan_units
 from .precision import run_in_full_precision
 
 
-def plan_checked(
-    module: nn.Module, policy: Any, arguments: Arguments, common: Common
-) -> list[Unit]:
-    """The units that ``policy`` makes of ``module``, itself the last; raises what FSDP1 raises for them."""
+def plan_checked(arguments: Arguments) -> list[Unit]:
+    """The units that the policy makes of the model, itself the last; raises what FSDP1 raises for them."""
+    module, policy, ignored = arguments.module, arguments.auto_wrap_policy, arguments.ignored
+    if policy is None:
+        return [Unit("", module, {})]
     for name, submodule in module.named_modules():
         if is_unit(submodule):
             raise ValueError(
@@ -28,36 +28,16 @@ def plan_checked(
     units = plan_units(
         module,
         policy,
-        ignored_modules=common.ignored.modules,
-        ignored_parameters=common.ignored.parameters,
+        ignored_modules=ignored.modules,
+        ignored_parameters=ignored.parameters,
         mixed_precision=arguments.precision,
     )
-    check_ties(module, [unit.module for unit in units], common.ignored)
+    check_ties(module, [unit.module for unit in units], ignored)
     if hasattr(policy, "_run_policy"):  # FSDP1 does not check what a function selects
-        _check_frozen(module, units[:-1], common.ignored.parameters, arguments.use_orig_params)
+        _check_frozen(module, units[:-1], ignored.parameters, arguments.use_orig_params)
     if arguments.precision is not None:
         _exempt(module, tuple(arguments.precision._module_classes_to_ignore))
     return units
-
-
-def wrap_children(
-    module: nn.Module,
-    policy: Any,
-    arguments: Arguments,
-    common: Common,
-    wrap: Callable[[nn.Module, Arguments, Common], nn.Module],
-) -> None:
-    """Puts the units that ``policy`` selects in the place of the modules that they wrap."""
-    units = plan_checked(module, policy, arguments, common)
-    places: dict[nn.Module, list[tuple[nn.Module, str]]] = {}
-    for parent in module.modules():
-        for name, child in parent._modules.items():
-            if child is not None:
-                places.setdefault(child, []).append((parent, name))
-    for unit in units[:-1]:
-        wrapper = wrap(unit.module, arguments.for_unit(unit.name, unit.kwargs), common)
-        for parent, name in places[unit.module]:
-            setattr(parent, name, wrapper)
 
 
 def _exempt(root: nn.Module, classes: tuple[type[nn.Module], ...]) -> None:

@@ -12,14 +12,14 @@ from weakref import WeakSet
 from torch import nn
 
 from . import torch_private
-from .attributes import WRAPPED, attributes_of
+from .attributes import attributes_of
+from .forms import WRAPPED, view_of
 from .gradients import reduce_as_fsdp1
 from .interface import Interface
 from .quirks import Record, acted, belongs_to, keeps
 from .refusals import PRIVATE_PARTS, private_part
 from .running import Unit, run_gathered
 from .state_dict_types import follow_default_type
-from .views import view_of
 
 _running: WeakSet[nn.Module] = WeakSet()
 _hooked_before: WeakSet[nn.Module] = WeakSet()

@@ -24,16 +24,15 @@ from .api import (
     StateDictSettings,
     StateDictType,
 )
-from .attributes import WRAPPED, attributes_of
+from .attributes import attributes_of
+from .forms import WRAPPED, or_fsdp1s, unit_of
 from .gather import gather, is_first, is_sharded, memory, offloaded, sharded_as
 from .materialize import own_modules
 from .optimizer_keys import as_saved
 from .quirks import acted, is_outermost
 from .refusals import local_state_dict
 from .running import Unit
-from .still_fsdp1 import or_fsdp1s
 from .torch_private import torch_asks_for_state, units_of
-from .views import unit_of
 
 # Of every module of every unit that has its hooks. Without a type it does as FSDP2 has it.
 _in_force: WeakKeyDictionary[nn.Module, StateDictSettings | None] = WeakKeyDictionary()

@@ -19,7 +19,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.utils import _apply_to_tensors
 from torch.utils._pytree import tree_leaves
 
-from .views import unit_of
+from .forms import unit_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

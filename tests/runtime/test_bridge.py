@@ -163,9 +163,8 @@ def test_gradients_that_are_not_reduced_cannot_be_stepped_on() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sharding_strategy": "ZERO"}, "sharding_strategy='ZERO'"),
-        ({"backward_prefetch": "NEVER"}, "backward_prefetch='NEVER'"),
-        ({"cpu_offload": True}, "cpu_offload=True is not a CPUOffload"),
+        ({"sharding_strategy": "ZERO"}, "'ZERO' is not a valid ShardingStrategy"),
+        ({"backward_prefetch": "NEVER"}, "'NEVER' is not a valid BackwardPrefetch"),
         (
             {"mixed_precision": fsdp.MixedPrecision(keep_low_precision_grads=True)},
             "keep_low_precision_grads=True has no equivalent",

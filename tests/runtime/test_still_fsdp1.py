@@ -130,7 +130,7 @@ def test_options_that_look_like_torchs() -> None:
     assert runtime.CPUOffload() != type("CPUOffload", (), {})()
     assert (runtime.CPUOffload() == make_dataclass("CPUOffload", ["own"])(1)) is False
     assert (runtime.StateDictConfig() == runtime.LocalStateDictConfig()) is False
-    with pytest.raises(ValueError, match="is not a sharding strategy"):
+    with pytest.raises(ValueError, match="is not a valid ShardingStrategy"):
         Ours(nn.Linear(2, 2), sharding_strategy=["FULL_SHARD"])
     half = type("Half", (), {"buffer_dtype": None})()
     with pytest.raises(ValueError, match="is not a MixedPrecision"):
