@@ -27,7 +27,7 @@ from .plan import Unit as Planned
 from .precision import runs_in_full_precision
 from .quirks import Record, start
 from .quirks import records as records
-from .running import Unit, cast_buffers_of, prefetch_by_hooks
+from .running import Unit, cast_buffers_of, prefetch_in_order
 
 
 def units(
@@ -106,7 +106,8 @@ def _without_like_fsdp1(model: nn.Module, sharded: list[Any]) -> None:
     for unit, attributes in given:
         cast_buffers_of(unit, attributes)
     if any(attributes["forward_prefetch"] for _, attributes in given):
-        prefetch_by_hooks(model, sharded)
+        finish = prefetch_in_order(model, sharded)
+        handle = model.register_forward_hook(lambda *_: (handle.remove(), finish())[1])
 
 
 @contextlib.contextmanager

@@ -366,11 +366,6 @@ def complete_gradients(group: Any) -> list[str]:
 # State dicts #
 
 
-def group_of_shards(tensor: Any) -> Any:
-    """The ranks that hold the parts of a ShardedTensor."""
-    return tensor._process_group
-
-
 def torch_asks_for_state() -> bool:
     """Whether the caller is a function of ``torch.distributed.checkpoint.state_dict``.
 

@@ -239,15 +239,11 @@ def test_units_share_a_mesh() -> None:
 
 
 def test_cast_buffers() -> None:
-    model = nn.Sequential(nn.BatchNorm1d(2), nn.BatchNorm1d(2), Transformer())
-    runtime.cast_buffers(model, torch.bfloat16, keep_classes=[nn.BatchNorm2d, Transformer])
+    model = nn.Sequential(nn.BatchNorm1d(2))
+    runtime.cast_buffers(model, torch.bfloat16)
     assert model[0].running_mean.dtype is torch.bfloat16
     assert model[0].num_batches_tracked.dtype is torch.int64
-    assert model[2].cos.dtype is torch.float32
     assert model.state_dict()["0.running_mean"].dtype is torch.float32
-    plain = copy.deepcopy(nn.Sequential(nn.BatchNorm1d(2)))
-    runtime.cast_buffers(plain, torch.bfloat16, keep_classes=[nn.BatchNorm1d])
-    assert plain[0].running_mean.dtype is torch.float32
 
 
 def test_no_sync_of_a_module_that_reduces_nothing_is_empty() -> None:
