@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from . import torch_private
 from .api import MixedPrecision, TrainingState, as_mixed_precision
-from .attributes import given_attributes
+from .attributes import attributes_of, given_attributes
 from .materialize import own_modules
 from .precision import autocasts, cast_own_buffers, casting_anew
 from .quirks import acted, keeps
@@ -106,19 +106,19 @@ def prepare(root: Any) -> None:
     for unit in units:
         _prepared.add(unit)
         if unit in given:
-            _follow_precision(unit, given[unit], is_root=unit is root)
+            _cast_inputs(unit, given[unit], is_root=unit is root)
+        cast_buffers_of(unit, attributes_of(unit))
         _step_in_backward(unit, given.get(unit))
     _gather_for_training(units)
     if any(each["forward_prefetch"] for each in given.values()):
         _first_forward[root] = prefetch_in_order(root, units)
 
 
-def _follow_precision(unit: Any, attributes: Mapping[str, Any], is_root: bool) -> None:
+def _cast_inputs(unit: Any, attributes: Mapping[str, Any], is_root: bool) -> None:
     precision = as_mixed_precision(attributes["mixed_precision"]) or MixedPrecision()
     cast = bool(precision.cast_forward_inputs and parameter_groups(unit))
     cast |= is_root and bool(torch_private.is_root(unit)) and precision.cast_root_forward_inputs
     torch_private.set_cast_forward_inputs(unit, cast)
-    cast_buffers_of(unit, attributes)
 
 
 def _step_in_backward(unit: Any, given: Mapping[str, Any] | None) -> None:

@@ -117,7 +117,10 @@ def test_configurations_of_different_classes_differ() -> None:
 def test_members_are_read_from_any_spelling(name: str) -> None:
     ours = getattr(runtime, name)
     for member in ours:
-        assert all(ours(given) is member for given in (member, getattr(api, name)[member.name], member.name))
+        assert all(
+            ours(given) is member
+            for given in (member, getattr(api, name)[member.name], member.name)
+        )
 
 
 def test_torchs_mixed_precision_is_read_field_by_field() -> None:

@@ -18,7 +18,7 @@ from torch.distributed.fsdp import MixedPrecision
 
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime.ignored import resolve_ignored
-from fsdp_migrate.runtime.plan import Unit, plan_units
+from fsdp_migrate.runtime.plan import plan_units
 
 from ..equivalence.models import Block, ConvNet, Stack, Transformer
 
