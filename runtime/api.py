@@ -169,8 +169,6 @@ class FullOptimStateDictConfig(OptimStateDictConfig):
 
 @dataclass(eq=False)
 class LocalOptimStateDictConfig(OptimStateDictConfig):
-    """For ``LOCAL_STATE_DICT``, which FSDP2 does not have."""
-
     offload_to_cpu: bool = False
 
 

@@ -168,9 +168,6 @@ class FullyShardedDataParallel(Interface, Unit, FSDPModule, nn.Module, metaclass
 
     # Modules, parameters and buffers #
 
-    def apply(self, fn: Callable[[nn.Module], None]) -> FullyShardedDataParallel:
-        return super().apply(fn)  # type: ignore[no-any-return]
-
     def named_modules(
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Module]]:
@@ -185,22 +182,10 @@ class FullyShardedDataParallel(Interface, Unit, FSDPModule, nn.Module, metaclass
             yield prefix, self
             yield from self._fsdp_wrapped_module.named_modules(memo, prefix, remove_duplicate)
 
-    def named_parameters(
-        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, nn.Parameter]]:
-        """As ``nn.Module``'s, with clean names inside ``summon_full_params``."""
-        for name, parameter in super().named_parameters(prefix, recurse, remove_duplicate):
-            yield self._shown(name), parameter
-
-    def named_buffers(
-        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, torch.Tensor]]:
-        """As ``nn.Module``'s, with clean names inside ``summon_full_params``."""
-        for name, buffer in super().named_buffers(prefix, recurse, remove_duplicate):
-            yield self._shown(name), buffer
-
-    def _shown(self, name: str) -> str:
-        return name.replace(PREFIX, "") if is_summoned(self) else name
+    def _named_members(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Any]]:
+        """Parameters and buffers, inside ``summon_full_params`` by names without the wrapper."""
+        for name, member in super()._named_members(*args, **kwargs):  # type: ignore[no-untyped-call]
+            yield name.replace(PREFIX, "") if is_summoned(self) else name, member
 
     def _fqn_modifiers(self) -> dict[str, str]:
         """Tells torch's state dict functions that the wrapper is in no name of a state dict."""

@@ -66,7 +66,10 @@ def _each(
         own = arguments.of_unit(unit)
         if _is_container(module):
             warn_of_container(module)
-            if unit is not planned[-1] or not _own_parameters(own):
+            held = [
+                each for m in own_modules(module, own.ignored.modules) for each in m._parameters
+            ]
+            if unit is not planned[-1] or not held:
                 continue  # else fully_shard says why not: no unit is around it
         options = ready_to_shard(module, own)
         if unit is planned[-1] and "mp_policy" in options and own.precision is not None:
@@ -93,11 +96,6 @@ def _is_container(module: nn.Module) -> bool:
     """Whether ``fully_shard`` refuses ``module`` (``_fsdp_init.py``, ``_validate_module``)."""
     own = type(module).forward is not nn.Module.forward
     return isinstance(module, nn.ModuleList | nn.ModuleDict) and not own
-
-
-def _own_parameters(arguments: Arguments) -> list[nn.Parameter]:
-    own = own_modules(arguments.module, arguments.ignored.modules)
-    return [p for each in own for p in each._parameters.values() if p is not None]
 
 
 def _without_like_fsdp1(model: nn.Module, sharded: list[Any]) -> None:

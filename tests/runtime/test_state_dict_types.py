@@ -42,7 +42,7 @@ class TestTypes:
     @pytest.mark.parametrize(
         ("given", "message"),
         [
-            (("FULL",), "state_dict_type='FULL' is not a state dict type"),
+            (("FULL",), "'FULL' is not a valid StateDictType"),
             (
                 (FULL, runtime.ShardedStateDictConfig()),
                 r"Expected state_dict_config of type .*\.FullStateDictConfig.* but got .*\.ShardedState",
