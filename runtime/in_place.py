@@ -66,10 +66,8 @@ def _each(
         own = arguments.of_unit(unit)
         if _is_container(module):
             warn_of_container(module)
-            held = [
-                each for m in own_modules(module, own.ignored.modules) for each in m._parameters
-            ]
-            if unit is not planned[-1] or not held:
+            modules = own_modules(module, own.ignored.modules)
+            if unit is not planned[-1] or not any([*m.parameters(recurse=False)] for m in modules):
                 continue  # else fully_shard says why not: no unit is around it
         options = ready_to_shard(module, own)
         if unit is planned[-1] and "mp_policy" in options and own.precision is not None:

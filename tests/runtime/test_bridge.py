@@ -225,19 +225,6 @@ def test_resharding(strategy: str, kept: bool, root_decides: bool) -> None:
     assert all(isinstance(p, DTensor) for p in model.module.parameters())
 
 
-@pytest.mark.parametrize(("strategy", "dims"), [("FULL_SHARD", 1), ("NO_SHARD", 2)])
-def test_meshes(strategy: str, dims: int) -> None:
-    model = FSDP(Transformer(), sharding_strategy=strategy)
-    mesh = model.head.weight.device_mesh
-    assert mesh.ndim == dims
-    assert mesh.mesh_dim_names == (("replicate", "shard") if dims == 2 else None)
-
-
-def test_units_share_a_mesh() -> None:
-    model = blocks(sharding_strategy="NO_SHARD")
-    assert len({id(p.device_mesh) for p in model.parameters()}) == 1
-
-
 def test_cast_buffers() -> None:
     model = nn.Sequential(nn.BatchNorm1d(2))
     runtime.cast_buffers(model, torch.bfloat16)

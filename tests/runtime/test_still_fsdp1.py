@@ -224,17 +224,6 @@ def test_states_of_a_unit_with_parameters_of_its_own_have_clean_names() -> None:
     assert list(get_model_state_dict(Ours(inner))) == list(nn.BatchNorm1d(2).state_dict())
 
 
-def test_a_scaler_scales_as_it_is_told() -> None:
-    told = {"init_scale": 8.0, "backoff_factor": 0.25, "growth_factor": 4.0, "growth_interval": 3}
-    scaler = runtime.ShardedGradScaler("cpu", **told)
-    assert {
-        "init_scale": scaler.get_scale(),
-        "backoff_factor": scaler.get_backoff_factor(),
-        "growth_factor": scaler.get_growth_factor(),
-        "growth_interval": scaler.get_growth_interval(),
-    } == told
-
-
 def test_a_group_of_one_old_parameter_gets_the_new_one() -> None:
     inner = nn.Linear(2, 2)
     old = inner.weight
