@@ -46,7 +46,7 @@ class NamedOption(Enum):
 class _Options:
     """Dataclasses that equal torch's of the same name with the same fields."""
 
-    def __eq__(self: Any, other: Any) -> bool:
+    def __eq__(self, other: object) -> bool:
         if type(self).__name__ != type(other).__name__ or not is_dataclass(other):
             return NotImplemented
         return vars(self) == vars(other)

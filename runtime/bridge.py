@@ -184,7 +184,7 @@ class FullyShardedDataParallel(Interface, Unit, FSDPModule, nn.Module, metaclass
 
     def _named_members(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Any]]:
         """Parameters and buffers, inside ``summon_full_params`` by names without the wrapper."""
-        for name, member in super()._named_members(*args, **kwargs):  # type: ignore[no-untyped-call]
+        for name, member in super()._named_members(*args, **kwargs):
             yield name.replace(PREFIX, "") if is_summoned(self) else name, member
 
     def _fqn_modifiers(self) -> dict[str, str]:

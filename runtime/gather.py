@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 
@@ -125,14 +126,23 @@ def current_device(kind: str) -> torch.device:
 
 
 def _from_sharded_tensor(value: Any, like: DTensor) -> DTensor:
-    """FSDP1 cut along the first dimension, as FSDP2 does."""
-    own, expected = _own_part(value), like.to_local()
-    if own.numel() != expected.numel() or (own.numel() and own.shape != expected.shape):
-        raise ValueError(
-            f"a ShardedTensor has a part of shape {tuple(own.shape)} where this rank has "
-            f"{tuple(expected.shape)}: load the checkpoint with torch.distributed.checkpoint"
-        )
-    return _with_local(own.reshape(expected.shape), like)
+    """FSDP1 cut along the first dimension, as FSDP2 does; what other ranks share is gathered by those."""
+    own, expected, group = _own_part(value), like.to_local(), value._process_group
+    ranks, mesh = group.size(), like.device_mesh
+    if ranks == mesh.size(mesh.ndim - 1):
+        if own.numel() != expected.numel() or (own.numel() and own.shape != expected.shape):
+            raise ValueError(
+                f"a ShardedTensor has a part of shape {tuple(own.shape)} where this rank has "
+                f"{tuple(expected.shape)}: load the checkpoint with torch.distributed.checkpoint"
+            )
+        return _with_local(own.reshape(expected.shape), like)
+    rows = -(-value.shape[0] // ranks)
+    device = current_device(mesh.device_type)
+    padded = torch.zeros(rows, *value.shape[1:], dtype=value.dtype, device=device)
+    padded[: own.shape[0]].copy_(own.reshape(-1, *value.shape[1:]))
+    whole = padded.new_empty(ranks * rows, *value.shape[1:])
+    dist.all_gather_into_tensor(whole, padded, group)
+    return shard(whole[: value.shape[0]], like)
 
 
 def _own_part(value: Any) -> torch.Tensor:

@@ -103,7 +103,12 @@ def _without_like_fsdp1(model: nn.Module, sharded: list[Any]) -> None:
         cast_buffers_of(unit, attributes)
     if any(attributes["forward_prefetch"] for _, attributes in given):
         finish = prefetch_in_order(model, sharded)
-        handle = model.register_forward_hook(lambda *_: (handle.remove(), finish())[1])
+
+        def end(module: nn.Module, args: Any, output: Any) -> None:
+            handle.remove()
+            finish()
+
+        handle = model.register_forward_hook(end)
 
 
 @contextlib.contextmanager
