@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from .torch_private import group_of_shards
+
 
 @torch.no_grad()
 def gather(tensor: DTensor, offload_to_cpu: bool = False) -> torch.Tensor:
@@ -127,7 +129,7 @@ def current_device(kind: str) -> torch.device:
 
 def _from_sharded_tensor(value: Any, like: DTensor) -> DTensor:
     """FSDP1 cut along the first dimension, as FSDP2 does; what other ranks share is gathered by those."""
-    own, expected, group = _own_part(value), like.to_local(), value._process_group
+    own, expected, group = _own_part(value), like.to_local(), group_of_shards(value)
     ranks, mesh = group.size(), like.device_mesh
     if ranks == mesh.size(mesh.ndim - 1):
         if own.numel() != expected.numel() or (own.numel() and own.shape != expected.shape):

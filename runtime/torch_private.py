@@ -355,6 +355,11 @@ def _unsharded(parameter: Any) -> Any:
 # State dicts #
 
 
+def group_of_shards(tensor: Any) -> Any:
+    """The ranks that hold the parts of a ShardedTensor."""
+    return tensor._process_group
+
+
 def torch_asks_for_state() -> bool:
     """Whether the caller is a function of ``torch.distributed.checkpoint.state_dict``.
 
