@@ -35,6 +35,7 @@ from .forms import is_sharded, unwrap
 from .gather import local_shard
 from .gradients import no_sync
 from .in_place import like_fsdp1, units
+from .materialize import broadcast_module_states
 from .older_optimizers import StaleParameter
 from .optimizer_keys import rekey_optim_state_dict
 from .optimizer_state import (
@@ -51,7 +52,6 @@ from .refusals import UnsupportedInFSDP2
 from .sharded_grad_scaler import ShardedGradScaler
 from .state_dict_types import get_state_dict_type, set_state_dict_type, state_dict_type
 from .summon import summon_full_params
-from .sync import broadcast_module_states
 from .torch_private import warn_of_newer_torch
 from .wrap import (
     CustomPolicy,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum, auto
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,19 +22,17 @@ __all__ = [
     "ShardingStrategy", "StateDictConfig", "StateDictSettings", "StateDictType", "TrainingState",
 ]  # fmt: skip
 
-Options = TypeVar("Options")
-Member = TypeVar("Member", bound=Enum)
-
 
 class NamedOption(Enum):
     """An enum whose members equal those of torch's enum of the same name, and hash like them.
 
-    torch's members are no instances of it, nor ``in`` it; ``ShardingStrategy(member)`` takes them.
+    torch's members are no instances of it, nor ``in`` it; ``ShardingStrategy(member)`` takes them, and names.
     """
 
     @classmethod
     def _missing_(cls, value: object) -> NamedOption | None:
-        return next((member for member in cls if member == value), None)
+        name = getattr(value, "name", value)
+        return cls.__members__.get(name) if isinstance(name, str) else None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Enum):
@@ -45,19 +43,13 @@ class NamedOption(Enum):
         return hash(self._name_)
 
 
-def equals_torchs(cls: type[Options]) -> type[Options]:
-    """Makes objects of a dataclass equal torch's of the same class name with the same fields."""
+class _Options:
+    """Dataclasses that equal torch's of the same name with the same fields."""
 
-    def equal(self: Any, other: object) -> Any:
+    def __eq__(self, other: object) -> bool:
         if type(self).__name__ != type(other).__name__ or not is_dataclass(other):
             return NotImplemented
-        names = [field.name for field in fields(self)]
-        if names != [field.name for field in fields(other)]:
-            return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in names)
-
-    cls.__eq__ = equal  # type: ignore[method-assign]
-    return cls
+        return vars(self) == vars(other)
 
 
 class ShardingStrategy(NamedOption):
@@ -96,9 +88,8 @@ class BackwardPrefetch(NamedOption):
     BACKWARD_POST = auto()
 
 
-@equals_torchs
-@dataclass
-class MixedPrecision:
+@dataclass(eq=False)
+class MixedPrecision(_Options):
     """Dtypes for computation and communication; the sharded parameters keep their own dtype.
 
     ``keep_low_precision_grads`` is not available: FSDP2's gradients have the dtype of the sharded parameters. Modules
@@ -114,9 +105,8 @@ class MixedPrecision:
     _module_classes_to_ignore: Sequence[type[nn.Module]] = (_BatchNorm,)
 
 
-@equals_torchs
-@dataclass
-class CPUOffload:
+@dataclass(eq=False)
+class CPUOffload(_Options):
     """Where sharded parameters live, with their gradients and so the optimizer; the model must not be moved afterwards."""
 
     offload_params: bool = False
@@ -137,71 +127,60 @@ class OptimStateKeyType(NamedOption):
     PARAM_ID = auto()
 
 
-@equals_torchs
-@dataclass
-class StateDictConfig:
+@dataclass(eq=False)
+class StateDictConfig(_Options):
     """``offload_to_cpu``: put the values on the CPU."""
 
     offload_to_cpu: bool = False
 
 
-@equals_torchs
-@dataclass
+@dataclass(eq=False)
 class FullStateDictConfig(StateDictConfig):
     """``rank0_only``: an empty dict on every rank but 0."""
 
     rank0_only: bool = False
 
 
-@equals_torchs
-@dataclass
+@dataclass(eq=False)
 class LocalStateDictConfig(StateDictConfig):
     """For ``LOCAL_STATE_DICT``, which FSDP2 does not have."""
 
 
-@equals_torchs
-@dataclass
+@dataclass(eq=False)
 class ShardedStateDictConfig(StateDictConfig):
     """``_use_dtensor``: DTensor rather than ShardedTensor values; FSDP2 has DTensors only."""
 
     _use_dtensor: bool = False
 
 
-@equals_torchs
-@dataclass
-class OptimStateDictConfig:
+@dataclass(eq=False)
+class OptimStateDictConfig(_Options):
     """``offload_to_cpu``: put the values on the CPU. True by default, unlike for models."""
 
     offload_to_cpu: bool = True
 
 
-@equals_torchs
-@dataclass
+@dataclass(eq=False)
 class FullOptimStateDictConfig(OptimStateDictConfig):
     """``rank0_only``: an empty dict on every rank but 0."""
 
     rank0_only: bool = False
 
 
-@equals_torchs
-@dataclass
+@dataclass(eq=False)
 class LocalOptimStateDictConfig(OptimStateDictConfig):
-    """For ``LOCAL_STATE_DICT``, which FSDP2 does not have."""
-
     offload_to_cpu: bool = False
 
 
-@equals_torchs
-@dataclass
+@dataclass(eq=False)
 class ShardedOptimStateDictConfig(OptimStateDictConfig):
     """``_use_dtensor``: DTensor rather than ShardedTensor values; FSDP2 has DTensors only."""
 
     _use_dtensor: bool = False
 
 
-@equals_torchs
-@dataclass
-class StateDictSettings:
+@dataclass(eq=False)
+class StateDictSettings(_Options):
     """A state-dict type with the configurations for model and optimizer."""
 
     state_dict_type: StateDictType
@@ -217,30 +196,6 @@ class TrainingState(NamedOption):
     SUMMON_FULL_PARAMS = auto()
 
 
-def as_sharding_strategy(value: object) -> ShardingStrategy:
-    """The strategy for a member of this enum or torch's, a member's name, or None (FULL_SHARD)."""
-    if value is None:
-        return ShardingStrategy.FULL_SHARD
-    return _member(
-        ShardingStrategy, value, f"sharding_strategy={value!r} is not a sharding strategy"
-    )
-
-
-def as_backward_prefetch(value: object) -> BackwardPrefetch | None:
-    """The mode for a member of this enum or torch's, a member's name, or None (no prefetch)."""
-    if value is None:
-        return None
-    return _member(BackwardPrefetch, value, f"backward_prefetch={value!r} is not a prefetch mode")
-
-
-def _member(kind: type[Member], value: object, problem: str) -> Member:
-    name = getattr(value, "name", value)
-    if not isinstance(name, str) or name not in kind.__members__:
-        names = ", ".join(kind.__members__)
-        raise ValueError(f"{problem}: pass a member of {kind.__name__} or its name, one of {names}")
-    return kind[name]
-
-
 def as_mixed_precision(value: Any) -> MixedPrecision | None:
     """``value``, of this class or torch's, as a :class:`MixedPrecision`; None stays None."""
     if value is None:
@@ -251,25 +206,11 @@ def as_mixed_precision(value: Any) -> MixedPrecision | None:
             "MixedPrecision(param_dtype=..., ...) or None"
         )
     # Fields that an older torch does not have keep their defaults.
-    given = {
-        f.name: getattr(value, f.name) for f in fields(MixedPrecision) if hasattr(value, f.name)
-    }
-    mixed_precision = MixedPrecision(**given)
+    names = [field.name for field in fields(MixedPrecision) if hasattr(value, field.name)]
+    mixed_precision = MixedPrecision(**{name: getattr(value, name) for name in names})
     if mixed_precision.keep_low_precision_grads:
         raise ValueError(
             "mixed_precision.keep_low_precision_grads=True has no equivalent in FSDP2, whose "
             "gradients have the dtype of the sharded parameters: leave it False"
         )
     return mixed_precision
-
-
-def as_cpu_offload(value: Any) -> bool:
-    """Whether ``value`` (a :class:`CPUOffload`, torch's or None) asks for parameters on the CPU."""
-    if value is None:
-        return False
-    if not hasattr(value, "offload_params"):
-        raise ValueError(
-            f"cpu_offload={value!r} is not a CPUOffload: pass CPUOffload(offload_params=...) or "
-            "None"
-        )
-    return bool(value.offload_params)

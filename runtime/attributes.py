@@ -13,6 +13,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy
 from torch.distributed.tensor import DTensor
 
 from .api import BackwardPrefetch, CPUOffload, MixedPrecision, ShardingStrategy
+from .forms import WRAPPED
 from .gather import current_device
 from .materialize import own_modules
 from .torch_private import (
@@ -23,7 +24,6 @@ from .torch_private import (
     units_of,
 )
 
-WRAPPED = "_fsdp_wrapped_module"
 # Of modules that `units` gave out, which know what FSDP1's constructor was called with.
 _given: WeakKeyDictionary[nn.Module, dict[str, Any]] = WeakKeyDictionary()
 # FSDP1's `buffer_dtype` of units that the program sharded with FSDP2's own arguments, which have none.
@@ -64,14 +64,14 @@ def _derived(unit: Any) -> dict[str, Any]:
         strategy = _STRATEGIES[replicated, keeps]
     group = dist.group.WORLD if shards is None else shards
     assert group is not None
-    device = current_device(mesh.device_type if mesh is not None else "cpu")
+    gathered = {getattr(p, "_unsharded_param", None) for g in groups for p in g.fsdp_params}
     own = [p for each in own_modules(unit, ()) for p in each.parameters(recurse=False)]
     return {
         "process_group": group,
         "_inter_node_pg": mesh.get_group(0) if mesh is not None and strategy.is_hybrid else None,
         "rank": group.rank(),
         "world_size": group.size(),
-        "compute_device": device,
+        "compute_device": current_device("cpu" if mesh is None else mesh.device_type),
         "sharding_strategy": strategy,
         "mixed_precision": MixedPrecision(
             policy.param_dtype,
@@ -88,9 +88,8 @@ def _derived(unit: Any) -> dict[str, Any]:
         "_use_orig_params": True,
         "_device_mesh": mesh,
         "_ignored_modules": set(),
-        "_ignored_params": {
-            p for p in own if not isinstance(p, DTensor) and not _is_gathered(p, groups)
-        },
+        # A forward may have left whole parameters in the place of the sharded ones.
+        "_ignored_params": {p for p in own if not isinstance(p, DTensor) and p not in gathered},
     }
 
 
@@ -100,12 +99,3 @@ _STRATEGIES = {
     (True, False): ShardingStrategy.HYBRID_SHARD,
     (True, True): ShardingStrategy._HYBRID_SHARD_ZERO2,
 }
-
-
-def _is_gathered(parameter: torch.Tensor, groups: list[Any]) -> bool:
-    """Whether ``parameter`` is one of a unit's own, which a forward left gathered."""
-    return any(
-        parameter is getattr(each, "_unsharded_param", None)
-        for group in groups
-        for each in group.fsdp_params
-    )

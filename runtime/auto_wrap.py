@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Collection, Iterator
 
 from torch import nn
 
-from .arguments import Arguments, Common, is_unit
+from .arguments import Arguments, is_unit
 from .ignored import Ignored
 from .materialize import own_modules
 from .plan import Unit, plan_units
 from .precision import run_in_full_precision
 
 
-def plan_checked(
-    module: nn.Module, policy: Any, arguments: Arguments, common: Common
-) -> list[Unit]:
-    """The units that ``policy`` makes of ``module``, itself the last; raises what FSDP1 raises for them."""
+def plan_checked(arguments: Arguments) -> list[Unit]:
+    """The units that the policy makes of the model, itself the last; raises what FSDP1 raises for them."""
+    module, policy, ignored = arguments.module, arguments.auto_wrap_policy, arguments.ignored
+    if policy is None:
+        return [Unit("", module, {})]
     for name, submodule in module.named_modules():
         if is_unit(submodule):
             raise ValueError(
@@ -28,36 +28,16 @@ def plan_checked(
     units = plan_units(
         module,
         policy,
-        ignored_modules=common.ignored.modules,
-        ignored_parameters=common.ignored.parameters,
+        ignored_modules=ignored.modules,
+        ignored_parameters=ignored.parameters,
         mixed_precision=arguments.precision,
     )
-    check_ties(module, [unit.module for unit in units], common.ignored)
+    check_ties(module, [unit.module for unit in units], ignored)
     if hasattr(policy, "_run_policy"):  # FSDP1 does not check what a function selects
-        _check_frozen(module, units[:-1], common.ignored.parameters, arguments.use_orig_params)
+        _check_frozen(module, units[:-1], ignored, arguments.use_orig_params)
     if arguments.precision is not None:
         _exempt(module, tuple(arguments.precision._module_classes_to_ignore))
     return units
-
-
-def wrap_children(
-    module: nn.Module,
-    policy: Any,
-    arguments: Arguments,
-    common: Common,
-    wrap: Callable[[nn.Module, Arguments, Common], nn.Module],
-) -> None:
-    """Puts the units that ``policy`` selects in the place of the modules that they wrap."""
-    units = plan_checked(module, policy, arguments, common)
-    places: dict[nn.Module, list[tuple[nn.Module, str]]] = {}
-    for parent in module.modules():
-        for name, child in parent._modules.items():
-            if child is not None:
-                places.setdefault(child, []).append((parent, name))
-    for unit in units[:-1]:
-        wrapper = wrap(unit.module, arguments.for_unit(unit.name, unit.kwargs), common)
-        for parent, name in places[unit.module]:
-            setattr(parent, name, wrapper)
 
 
 def _exempt(root: nn.Module, classes: tuple[type[nn.Module], ...]) -> None:
@@ -80,41 +60,43 @@ def check_ties(root: nn.Module, units: Collection[nn.Module], ignored: Ignored) 
     ``fully_shard`` says so from torch 2.12 on and cuts the tie in silence before. FSDP1 failed in its first forward,
     or with ``use_orig_params=False`` cut the tie in silence as well.
     """
-    names = {module: name for name, module in root.named_modules()}
+    seen: dict[nn.Parameter, str] = {}
+    for parameters in _of_each(root, units, ignored):
+        for parameter, path in parameters.items():
+            if parameter in seen:
+                raise ValueError(
+                    f"{path!r} and {seen[parameter]!r} are one parameter in two units, and sharding would "
+                    "cut the tie: change auto_wrap_policy so that one unit holds both, such as "
+                    "the whole model's"
+                )
+        seen.update(parameters)
+
+
+def _of_each(
+    root: nn.Module, units: Collection[nn.Module], ignored: Ignored
+) -> Iterator[dict[nn.Parameter, str]]:
+    """What each unit will hold: its parameters, with their names in ``root``."""
+    names = {module: f"{name}." if name else "" for name, module in root.named_modules()}
     boundaries = set(units)
-    seen: dict[nn.Parameter, tuple[nn.Module, str]] = {}
     for unit in units:
-        for module in () if is_unit(unit) else own_modules(unit, boundaries):
-            for name, parameter in module.named_parameters(recurse=False):
-                if parameter in ignored.parameters:
-                    continue
-                path = f"{names[module]}.{name}".removeprefix(".")
-                owner, first = seen.setdefault(parameter, (unit, path))
-                if owner is not unit:
-                    raise ValueError(
-                        f"{path!r} and {first!r} are one parameter in two units, and sharding would "
-                        "cut the tie: change auto_wrap_policy so that one unit holds both, such as "
-                        "the whole model's"
-                    )
+        yield {
+            parameter: names[module] + name
+            for module in ([] if is_unit(unit) else own_modules(unit, boundaries))
+            for name, parameter in module.named_parameters(recurse=False)
+            if parameter not in ignored.parameters
+        }
 
 
 def _check_frozen(
-    root: nn.Module, units: list[Unit], ignored: Collection[nn.Parameter], use_orig_params: bool
+    root: nn.Module, units: list[Unit], ignored: Ignored, use_orig_params: bool
 ) -> None:
     """Raises ValueError, or with ``use_orig_params`` warns, for units with both frozen and trained parameters.
 
     With FSDP1's texts (``_wrap_utils.py``, ``_validate_frozen_params``), although the memory that they speak of is
     FSDP1's.
     """
-    names = {module: name for name, module in root.named_modules()}
-    boundaries = {unit.module for unit in units}
-    for unit in units:
-        parameters = {
-            parameter: f"{names[module]}.{name}"
-            for module in own_modules(unit.module, boundaries)
-            for name, parameter in module.named_parameters(recurse=False)
-            if parameter not in ignored
-        }
+    held = _of_each(root, [unit.module for unit in units], ignored)
+    for unit, parameters in zip(units, held, strict=True):
         trained = [name for p, name in parameters.items() if p.requires_grad]
         frozen = [name for p, name in parameters.items() if not p.requires_grad]
         if not trained or not frozen:

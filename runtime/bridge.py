@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -13,20 +14,18 @@ from torch.distributed.fsdp import FSDPModule
 
 from . import state_dict_types, torch_private
 from .api import BackwardPrefetch
-from .arguments import Arguments, Common, attributes_from, read, shard_unit
-from .attributes import WRAPPED
-from .auto_wrap import wrap_children
+from .arguments import Arguments, after_sharding, ready_to_shard, warn_of_container
+from .auto_wrap import plan_checked
+from .forms import WRAPPED, is_fsdp1
+from .gradients import reduce_as_fsdp1
 from .interface import Interface
+from .materialize import own_modules
+from .older_optimizers import replace_parameters
 from .patches import install, watch_norms
 from .refusals import PRIVATE_PARTS, private_part
 from .running import Unit, run_gathered
 from .state_dict_types import PREFIX, leave_out_of_state_dicts
-from .still_fsdp1 import is_fsdp1
 from .summon import is_summoned
-
-
-def _stands_for(cls: type) -> bool:
-    return issubclass(cls, Unit) or is_fsdp1(cls)
 
 
 class _BridgeType(type):
@@ -37,13 +36,12 @@ class _BridgeType(type):
     """
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return super().__instancecheck__(instance) or (
-            cls is FullyShardedDataParallel and _stands_for(type(instance))
-        )
+        return issubclass(type(instance), cls)
 
     def __subclasscheck__(cls, subclass: type) -> bool:
+        stands_for = issubclass(subclass, Unit) or is_fsdp1(subclass)
         return super().__subclasscheck__(subclass) or (
-            cls is FullyShardedDataParallel and _stands_for(subclass)
+            cls is FullyShardedDataParallel and stands_for
         )
 
     @property
@@ -96,19 +94,43 @@ class FullyShardedDataParallel(Interface, Unit, FSDPModule, nn.Module, metaclass
     ) -> None:
         given = locals()
         super().__init__()
-        arguments, common = read(module, given)
-        if auto_wrap_policy is not None:
-            wrap_children(module, auto_wrap_policy, arguments, common, _unit)
-        self._wrap(module, arguments, common)
+        arguments = Arguments(**{field.name: given[field.name] for field in fields(Arguments)})
+        *inner, _ = plan_checked(arguments)
+        places: dict[nn.Module, list[tuple[nn.Module, str]]] = {}
+        for parent in module.modules():
+            for name, child in parent._modules.items():
+                if child is not None:
+                    places.setdefault(child, []).append((parent, name))
+        for unit in inner:
+            wrapper = FullyShardedDataParallel.__new__(FullyShardedDataParallel)
+            nn.Module.__init__(wrapper)
+            wrapper._wrap(arguments.of_unit(unit))
+            for parent, name in places[unit.module]:
+                setattr(parent, name, wrapper)
+        self._wrap(arguments)
 
-    def _wrap(self, module: nn.Module, arguments: Arguments, common: Common) -> None:
-        """Makes this a unit around ``module``, whose own units are there already."""
-        mesh = common.mesh(arguments)
+    def _wrap(self, arguments: Arguments) -> None:
+        """Makes this a unit around a module, whose own units are there already."""
+        module = arguments.module
         self._fsdp_wrapped_module = module
         install()
         watch_norms()
-        shard_unit(self, module, arguments, common, mesh)
-        vars(self).update(attributes_from(mesh, arguments, common))
+        if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+            warn_of_container(module)
+        options = ready_to_shard(module, arguments)
+        modules = own_modules(module, ())
+        before = {
+            p: (m, name) for m in modules for name, p in m._parameters.items() if p is not None
+        }
+        torch_private.shard(self, **options)
+        reduce_as_fsdp1(self)
+        after_sharding(self, arguments)
+        if arguments.use_orig_params:
+            now = {p: m._parameters[name] for p, (m, name) in before.items()}
+            replace_parameters(
+                {p: new for p, new in now.items() if new is not p and new is not None}
+            )
+        vars(self).update(arguments.attributes())
         leave_out_of_state_dicts(self)
         state_dict_types.follow_default_type(self)
 
@@ -146,9 +168,6 @@ class FullyShardedDataParallel(Interface, Unit, FSDPModule, nn.Module, metaclass
 
     # Modules, parameters and buffers #
 
-    def apply(self, fn: Callable[[nn.Module], None]) -> FullyShardedDataParallel:
-        return super().apply(fn)  # type: ignore[no-any-return]
-
     def named_modules(
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Module]]:
@@ -163,32 +182,12 @@ class FullyShardedDataParallel(Interface, Unit, FSDPModule, nn.Module, metaclass
             yield prefix, self
             yield from self._fsdp_wrapped_module.named_modules(memo, prefix, remove_duplicate)
 
-    def named_parameters(
-        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, nn.Parameter]]:
-        """As ``nn.Module``'s, with clean names inside ``summon_full_params``."""
-        for name, parameter in super().named_parameters(prefix, recurse, remove_duplicate):
-            yield self._shown(name), parameter
-
-    def named_buffers(
-        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, torch.Tensor]]:
-        """As ``nn.Module``'s, with clean names inside ``summon_full_params``."""
-        for name, buffer in super().named_buffers(prefix, recurse, remove_duplicate):
-            yield self._shown(name), buffer
-
-    def _shown(self, name: str) -> str:
-        return name.replace(PREFIX, "") if is_summoned(self) else name
+    def _named_members(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Any]]:
+        """Parameters and buffers, inside ``summon_full_params`` by names without the wrapper."""
+        for name, member in super()._named_members(*args, **kwargs):
+            yield name.replace(PREFIX, "") if is_summoned(self) else name, member
 
     def _fqn_modifiers(self) -> dict[str, str]:
         """Tells torch's state dict functions that the wrapper is in no name of a state dict."""
         inner = self._fsdp_wrapped_module
         return dict.fromkeys((*inner._modules, *inner._parameters, *inner._buffers), WRAPPED)
-
-
-def _unit(module: nn.Module, arguments: Arguments, common: Common) -> FullyShardedDataParallel:
-    """A unit that a constructor makes below its own."""
-    unit = FullyShardedDataParallel.__new__(FullyShardedDataParallel)
-    nn.Module.__init__(unit)
-    unit._wrap(module, arguments, common)
-    return unit

@@ -27,15 +27,20 @@ def said() -> list[dict[str, str]]:
 
 def say(code: str, text: str) -> None:
     """Warns at the program's own line, the first time that it comes by there."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
-        frame = frame.f_back
-    path, line = frame.f_code.co_filename, frame.f_lineno
+    path, line = place()
     key = code, f"{path}:{line}"
     if key not in _SAID:
         _SAID[key] = text
         text = f"{text} (fsdp-migrate explain {code})"
         warnings.warn_explicit(text, ChangedFromFSDP1, path, line)
+
+
+def place() -> tuple[str, int]:
+    """The file and line of the program that led here."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
 
 
 def _is_ours(module: str) -> bool:

@@ -1,15 +1,23 @@
-"""What a model is, whichever form it has: the bridge, sharded in place, in another wrapper, or not sharded."""
+"""What a model is, whichever form it has: the bridge, sharded in place, FSDP1's still, in another wrapper, or not sharded."""
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, is_dataclass
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from .attributes import WRAPPED
-from .still_fsdp1 import is_fsdp1
+from .api import NamedOption
 
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+WRAPPED = "_fsdp_wrapped_module"
 _OTHERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
@@ -26,3 +34,83 @@ def unwrap(model: nn.Module) -> Any:
 def is_sharded(model: object) -> bool:
     """Whether ``model`` is a unit: of the bridge, of ``fully_shard`` or of torch's FSDP1."""
     return isinstance(model, FSDPModule) or is_fsdp1(type(model))
+
+
+# Models that are FSDP1's still: a program may move its checkpoints first, and its model later #
+
+
+def or_fsdp1s(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """``function``; of a model that is FSDP1's, the function of the same name that FSDP1 has.
+
+    That is found through the model's class, so that nothing of FSDP1 is imported.
+    """
+
+    @wraps(function)
+    def choose(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        theirs = _fsdp1_of(*args, *kwargs.values())
+        if theirs is None:
+            return function(*args, **kwargs)
+        module = sys.modules[theirs.__module__]
+        given = [_as_torchs(each, module) for each in args]
+        named = {name: _as_torchs(each, module) for name, each in kwargs.items()}
+        result: Result = getattr(theirs, function.__name__)(*given, **named)
+        return result
+
+    return choose
+
+
+def is_fsdp1(cls: type) -> bool:
+    """Whether ``cls`` is torch's FSDP1, or derives from it."""
+    return any(_is_torchs(base) for base in cls.__mro__)
+
+
+def _is_torchs(cls: type) -> bool:
+    return cls.__name__ == "FullyShardedDataParallel" and cls.__module__.startswith(
+        "torch.distributed.fsdp"
+    )
+
+
+def _fsdp1_of(*given: object) -> Any:
+    """FSDP1's class if one of the arguments is a model with units of it."""
+    for model in given:
+        for module in model.modules() if isinstance(model, nn.Module) else ():
+            for cls in type(module).__mro__:
+                if _is_torchs(cls):
+                    return cls
+    return None
+
+
+def _as_torchs(value: object, module: Any) -> object:
+    """An option of this project as torch's of the same name, which FSDP1 insists on."""
+    name = type(value).__name__
+    if type(value).__module__.startswith("torch.") or not hasattr(module, name):
+        return value
+    if isinstance(value, NamedOption):
+        return getattr(module, name)[value.name]
+    if is_dataclass(value) and not isinstance(value, type):
+        return getattr(module, name)(**asdict(value))
+    return value
+
+
+# The module that FSDP1's wrapper wrapped, for a model that is sharded in place: `model.module`. FSDP1's was another object,
+# of the model's own class and without FSDP1's interface: `while hasattr(m, "module"): m = m.module` ends there #
+
+# A view keeps its unit, not the other way round.
+_views: WeakKeyDictionary[nn.Module, ReferenceType[nn.Module]] = WeakKeyDictionary()
+_units: WeakKeyDictionary[nn.Module, nn.Module] = WeakKeyDictionary()
+
+
+def view_of(unit: nn.Module, cls: type[nn.Module]) -> nn.Module:
+    """``unit`` as a module of its own class ``cls``: the same attributes, children, parameters and hooks."""
+    known = _views.get(unit)
+    view = None if known is None else known()
+    if view is None:
+        view = object.__new__(cls)
+        object.__setattr__(view, "__dict__", vars(unit))
+        _views[unit], _units[view] = ref(view), unit
+    return view
+
+
+def unit_of(module: nn.Module) -> nn.Module:
+    """The unit that ``module`` is a view of, or ``module`` itself."""
+    return _units.get(module, module)

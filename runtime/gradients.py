@@ -41,16 +41,15 @@ def reduce_as_fsdp1(unit: Any) -> None:
     - A unit that stays gathered shows its sharded parameters then.
     """
     average_on_gloo(unit)
-    _showing.add(unit)
     zeros = partial(acted, unit, "zero_gradients") if keeps(unit, "zero_gradients") else None
-    reduce = partial(_reduce, filled=zeros, shows_sharded=True)
 
     def before(group: Any) -> None:
         _drop_what_was_cleared(group)
         if not is_summoned(unit):
             write_back(unit)
 
-    around_backward(unit, before, reduce)
+    _showing.add(unit)
+    around_backward(unit, before, partial(_reduce, filled=zeros, shows_sharded=True))
 
 
 def average_on_gloo(unit: Any) -> None:
@@ -63,8 +62,8 @@ def show_unreduced(unit: FSDPModule) -> None:
     """Lets ``zero_grad()`` drop unreduced gradients of a unit of ``fully_shard``; those of the bridge do so anyway."""
     if unit not in _showing:
         _showing.add(unit)
-        reduce = partial(_reduce, filled=None, shows_sharded=False)
-        around_backward(unit, _drop_what_was_cleared, reduce)
+        after = partial(_reduce, filled=None, shows_sharded=False)
+        around_backward(unit, _drop_what_was_cleared, after)
 
 
 @contextlib.contextmanager
@@ -107,7 +106,7 @@ def _drop_what_was_cleared(group: Any) -> None:
 def _reduce(
     group: Any,
     reduce: Callable[[], None],
-    *,
+    *_: Any,
     filled: Callable[..., None] | None,
     shows_sharded: bool,
 ) -> None:

@@ -61,7 +61,7 @@ def resolve_ignored(
         warnings.warn(
             "Trying to ignore the top-level module passed into the FSDP constructor itself will "
             f"result in all parameters being ignored and is not well-supported: {root}",
-            stacklevel=3,
+            stacklevel=5,
         )
     for module in root.modules():
         if isinstance(module, FSDPModule):

@@ -2,61 +2,36 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Iterator
+import contextlib
+import inspect
+from collections.abc import Iterator
 from dataclasses import replace
-from types import TracebackType
 from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.weak import TensorWeakRef
 
 from . import torch_private
-from .api import BackwardPrefetch
-from .arguments import (
-    Arguments,
-    Common,
-    after_sharding,
-    attributes_from,
-    is_unit,
-    read,
-    ready_to_shard,
-    warn_of_container,
-)
+from .arguments import Arguments, after_sharding, is_unit, ready_to_shard, warn_of_container
 from .attributes import given_attributes, keep_buffers_in, remember
 from .auto_wrap import plan_checked
+from .changed import place
 from .in_place_units import adopt
 from .materialize import own_modules
 from .older_optimizers import replace_parameters
 from .patches import install
 from .plan import Unit as Planned
 from .precision import runs_in_full_precision
+from .quirks import Record, start
 from .quirks import records as records
-from .quirks import start
-from .running import Unit, cast_buffers_of, prefetch_by_hooks
+from .running import Unit, cast_buffers_of, prefetch_in_order
 
 
 def units(
-    module: nn.Module,
-    process_group: Any = None,
-    sharding_strategy: Any = None,
-    cpu_offload: Any = None,
-    auto_wrap_policy: Any = None,
-    backward_prefetch: Any = BackwardPrefetch.BACKWARD_PRE,
-    mixed_precision: Any = None,
-    ignored_modules: Iterable[nn.Module] | None = None,
-    param_init_fn: Callable[[nn.Module], Any] | None = None,
-    device_id: int | str | torch.device | None = None,
-    sync_module_states: bool = False,
-    forward_prefetch: bool = False,
-    limit_all_gathers: bool = True,
-    use_orig_params: bool = False,
-    ignored_states: Iterable[nn.Parameter] | Iterable[nn.Module] | None = None,
-    device_mesh: DeviceMesh | None = None,
+    module: nn.Module, *args: Any, **options: Any
 ) -> Iterator[tuple[nn.Module, dict[str, Any]]]:
     """The modules that FSDP1's constructor would wrap, each with ``fully_shard``'s options for it: innermost first, the
     model last.
@@ -73,33 +48,32 @@ def units(
 
     Raises RuntimeError if ``fully_shard`` was not called for a module when the next one is asked for.
     """
-    arguments, common = read(module, locals())
-    if auto_wrap_policy is not None:
-        planned = plan_checked(module, auto_wrap_policy, arguments, common)
-    else:
-        planned = [Planned("", module, {})]
-    return _each(planned, arguments, common)
+    arguments = Arguments(module, *args, **options)
+    return _each(plan_checked(arguments), arguments)
+
+
+units.__signature__ = inspect.signature(Arguments)  # type: ignore[attr-defined]
 
 
 def _each(
-    planned: list[Planned], arguments: Arguments, common: Common
+    planned: list[Planned], arguments: Arguments
 ) -> Iterator[tuple[nn.Module, dict[str, Any]]]:
     sharded = []
     for unit in planned:
         module = unit.module
         if is_unit(module):
             continue
-        own = arguments.for_unit(unit.name, unit.kwargs)
+        own = arguments.of_unit(unit)
         if _is_container(module):
             warn_of_container(module)
-            if unit is not planned[-1] or not _own_parameters(module, common):
+            modules = own_modules(module, own.ignored.modules)
+            if unit is not planned[-1] or not any([*m.parameters(recurse=False)] for m in modules):
                 continue  # else fully_shard says why not: no unit is around it
-        mesh = common.mesh(own)
-        options, _ = ready_to_shard(module, own, common, mesh)
+        options = ready_to_shard(module, own)
         if unit is planned[-1] and "mp_policy" in options and own.precision is not None:
             casts = own.precision.cast_forward_inputs or own.precision.cast_root_forward_inputs
             options["mp_policy"] = replace(options["mp_policy"], cast_forward_inputs=casts)
-        remember(module, attributes_from(mesh, own, common))
+        remember(module, own.attributes())
         yield module, options
         if not isinstance(module, FSDPModule):
             raise RuntimeError(
@@ -122,20 +96,22 @@ def _is_container(module: nn.Module) -> bool:
     return isinstance(module, nn.ModuleList | nn.ModuleDict) and not own
 
 
-def _own_parameters(module: nn.Module, common: Common) -> list[nn.Parameter]:
-    own = own_modules(module, common.ignored.modules)
-    return [p for each in own for p in each._parameters.values() if p is not None]
-
-
 def _without_like_fsdp1(model: nn.Module, sharded: list[Any]) -> None:
     """What the first forward does otherwise: dtypes of buffers, and the order of prefetching."""
     given = [(unit, given_attributes(unit) or {}) for unit in sharded]
     for unit, attributes in given:
         cast_buffers_of(unit, attributes)
     if any(attributes["forward_prefetch"] for _, attributes in given):
-        prefetch_by_hooks(model, sharded)
+        finish = prefetch_in_order(model, sharded)
+
+        def end(module: nn.Module, args: Any, output: Any) -> None:
+            handle.remove()
+            finish()
+
+        handle = model.register_forward_hook(end)
 
 
+@contextlib.contextmanager
 def like_fsdp1(
     model: nn.Module,
     *,
@@ -151,7 +127,7 @@ def like_fsdp1(
     autocast_cache: bool = True,
     whole_in_apply: bool = True,
     interface: bool = True,
-) -> LikeFSDP1:
+) -> Iterator[None]:
     """Keeps FSDP1's behaviour on what is sharded inside: ``with like_fsdp1(model): fully_shard(...)``.
 
     Each of these may be switched off; :func:`records` tells which ones a program needed.
@@ -179,26 +155,29 @@ def like_fsdp1(
     Raises ValueError for a BatchNorm that would run in low precision where FSDP1 kept it in full precision.
     """
     given = {k: v for k, v in locals().items() if k not in ("model", "buffer_dtype")}
-    caller = sys._getframe(1)
-    place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
-    return LikeFSDP1(model, buffer_dtype, place, [name for name, on in given.items() if not on])
+    record = start(":".join(map(str, place())), [name for name, on in given.items() if not on])
+    context = _Open(model, record)
+    install()
+    _open.append(context)
+    try:
+        yield
+    finally:
+        _open.remove(context)
+    new = [unit for unit in torch_private.units_of(model) if _is_new(unit)]
+    _check_batch_norms(new)
+    inner = {below for unit in new for below in torch_private.units_of(unit)[1:]}
+    for unit in new:
+        if buffer_dtype is not None and given_attributes(unit) is None:
+            keep_buffers_in(unit, buffer_dtype)
+        adopt(unit, record, is_outermost=unit not in inner)
+        context.follow(unit)
 
 
-class LikeFSDP1:
-    """The context that :func:`like_fsdp1` returns."""
+class _Open:
+    """A ``with like_fsdp1(model)`` that is being executed."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        buffer_dtype: torch.dtype | None,
-        place: str,
-        switched_off: list[str],
-    ) -> None:
-        self._model = model
-        self._buffer_dtype = buffer_dtype
-        self._given = place, switched_off
-
-    def __enter__(self) -> None:
+    def __init__(self, model: nn.Module, record: Record) -> None:
+        self._model, self._record = model, record
         # By module: the name of a parameter, itself, and what the program has set on it. Not the parameter: a whole one
         # must not outlive the sharding of its unit.
         self._former = {
@@ -207,29 +186,8 @@ class LikeFSDP1:
                 for name, p in module._parameters.items()
                 if p is not None
             ]
-            for module in self._model.modules()
+            for module in model.modules()
         }
-        install()
-        self._record = start(*self._given)
-        _open.append(self)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        _open.remove(self)
-        if kind is None:
-            new = [unit for unit in torch_private.units_of(self._model) if _is_new(unit)]
-            _check_batch_norms(new)
-            inner = {below for unit in new for below in torch_private.units_of(unit)[1:]}
-            for unit in new:
-                if self._buffer_dtype is not None and given_attributes(unit) is None:
-                    keep_buffers_in(unit, self._buffer_dtype)
-                adopt(unit, self._record, is_outermost=unit not in inner)
-                self.follow(unit)
-        self._former.clear()
 
     def covers(self, module: nn.Module) -> bool:
         """Whether ``module`` will do as FSDP1's when this ends."""
@@ -257,8 +215,7 @@ class LikeFSDP1:
             self._record.add("older_optimizers", *["parameter"] * replaced)
 
 
-_open: list[LikeFSDP1] = []
-"""Those that are being executed."""
+_open: list[_Open] = []
 
 
 def _is_new(unit: Any) -> bool:

@@ -12,14 +12,14 @@ from weakref import WeakSet
 from torch import nn
 
 from . import torch_private
-from .attributes import WRAPPED, attributes_of
+from .attributes import attributes_of
+from .forms import WRAPPED, view_of
 from .gradients import reduce_as_fsdp1
 from .interface import Interface
 from .quirks import Record, acted, belongs_to, keeps
 from .refusals import PRIVATE_PARTS, private_part
 from .running import Unit, run_gathered
 from .state_dict_types import follow_default_type
-from .views import view_of
 
 _running: WeakSet[nn.Module] = WeakSet()
 _hooked_before: WeakSet[nn.Module] = WeakSet()
@@ -124,7 +124,7 @@ def _warn_of_hidden_names(model: nn.Module) -> None:
         warnings.warn(
             f"{classes[2].__name__} has {' and '.join(names)} of its own, which FSDP1's wrapper hid: asked for on the "
             "model they are its own now. Rename them, or use --form bridge (fsdp-migrate explain FSDP005)",
-            stacklevel=4,
+            stacklevel=5,
         )
 
 
@@ -146,11 +146,8 @@ def _class_of(sharded: type[Any], keeps_name: bool) -> type[Any]:
     cls: Any = metaclass(sharded.__name__, (InPlaceUnit, sharded), members)
     cls.forward = _gathered(own.forward, lambda self, *a, **k: super(cls, self).forward(*a, **k))
     if keeps_name:
-        cls.__name__, cls.__qualname__, cls.__module__ = (
-            own.__name__,
-            own.__qualname__,
-            own.__module__,
-        )
+        for name in ("__name__", "__qualname__", "__module__"):
+            setattr(cls, name, getattr(own, name))
     return cls  # type: ignore[no-any-return]
 
 

@@ -14,10 +14,10 @@ from . import optimizer_keys, optimizer_state, state_dict_types, torch_private
 from .api import TrainingState
 from .attributes import attributes_of
 from .clip import clip_grad_norm_
+from .forms import or_fsdp1s
 from .gradients import no_sync
 from .refusals import comm_hook
 from .running import Unit, assert_idle, check_is_root, training_state
-from .still_fsdp1 import or_fsdp1s
 from .summon import summon_full_params
 
 

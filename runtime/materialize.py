@@ -1,4 +1,4 @@
-"""Building the part of a meta-device model that one unit holds, unit by unit as FSDP1 does.
+"""The values of a unit before it is sharded: materialized from the meta device, unit by unit as FSDP1 does, and broadcast.
 
 With the same order and the same full-size tensors the random numbers are the same too
 (``torch/distributed/fsdp/_init_utils.py``, ``_materialize_meta_module``).
@@ -7,12 +7,15 @@ With the same order and the same full-size tensors the random numbers are the sa
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
 
 def own_modules(unit: nn.Module, boundaries: Collection[nn.Module]) -> list[nn.Module]:
@@ -24,11 +27,8 @@ def own_modules(unit: nn.Module, boundaries: Collection[nn.Module]) -> list[nn.M
         module = queue.popleft()
         modules.append(module)
         for child in module.children():
-            if (
-                child not in visited
-                and child not in boundaries
-                and not isinstance(child, FSDPModule)
-            ):
+            known = child in visited or child in boundaries
+            if not known and not isinstance(child, FSDPModule):
                 visited.add(child)
                 queue.append(child)
     return modules
@@ -89,3 +89,52 @@ def _shared_parameters(modules: list[nn.Module]) -> list[list[tuple[nn.Module, s
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
             places.setdefault(parameter, []).append((module, name))
     return [found for found in places.values() if len(found) > 1]
+
+
+def broadcast_module_states(
+    module: nn.Module,
+    process_group: dist.ProcessGroup | None = None,
+    *,
+    device: torch.device | str | int | None = None,
+) -> None:
+    """Broadcasts the parameters and buffers of ``module`` from the first rank of a group to the others, all of which call.
+
+    ``fully_shard`` takes each rank's shard from that rank's own values, so ranks that start from different ones give
+    a mixture without any error (torchtitan#1777). This is FSDP1's ``sync_module_states=True`` for a model, or a unit,
+    that has not been sharded yet; non-persistent buffers are included, and what units below have is not. ``device`` is
+    where to communicate, for a model on the CPU with a backend that cannot send from there.
+    """
+    own = own_modules(module, ())
+    parameters = (p for each in own for p in each.parameters(recurse=False))
+    buffers = (b for each in own for b in each.buffers(recurse=False))
+    broadcast_tensors(dict.fromkeys([*parameters, *buffers]), process_group, device)
+
+
+def broadcast_over_mesh(
+    tensors: Collection[torch.Tensor], mesh: DeviceMesh, device: torch.device
+) -> None:
+    """Broadcasts from the first rank of ``mesh`` along its first dimension, then from those ranks along the next."""
+    for dim in range(mesh.ndim):
+        if mesh.size(dim) > 1:
+            broadcast_tensors(tensors, mesh.get_group(dim), device)
+
+
+def broadcast_tensors(
+    tensors: Iterable[torch.Tensor],
+    group: dist.ProcessGroup | None,
+    device: torch.device | str | int | None = None,
+) -> None:
+    """Broadcasts ``tensors`` in place from the first rank of ``group``, one at a time: a model on the CPU need not fit on
+    ``device`` whole."""
+    source = 0 if group is None else dist.get_global_rank(group, 0)
+    for tensor in tensors:
+        local = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
+        if local.is_meta:
+            raise ValueError(
+                "sync_module_states cannot broadcast a tensor on the meta device: materialize the "
+                "module first, or pass param_init_fn"
+            )
+        sent = local.to(local.device if device is None else device).contiguous()
+        dist.broadcast(sent, src=source, group=group)
+        if sent.data_ptr() != local.data_ptr():
+            local.copy_(sent)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from .api import ShardingStrategy, as_sharding_strategy
+from .api import ShardingStrategy
 from .gather import current_device
 
 MESH_DIM_NAMES = ("replicate", "shard")
@@ -35,7 +35,7 @@ def compute_device(
         device = _device(device_id)
         if device.type != "cpu" and device.index is None:
             warnings.warn(
-                f"device_id={device_id!r} has no index: using the current device", stacklevel=3
+                f"device_id={device_id!r} has no index: using the current device", stacklevel=5
             )
     elif placed is not None:
         device = placed
@@ -71,17 +71,16 @@ def _device(device_id: int | str | torch.device) -> torch.device:
 
 
 def build_mesh(
-    sharding_strategy: ShardingStrategy | str | None,
+    strategy: ShardingStrategy,
     device_type: str,
     process_group: ProcessGroups | None = None,
     device_mesh: DeviceMesh | None = None,
 ) -> DeviceMesh:
-    """The mesh on which ``fully_shard`` does what FSDP1 does under ``sharding_strategy``; called by all ranks.
+    """The mesh on which ``fully_shard`` does what FSDP1 does under ``strategy``; called by all ranks.
 
     For NO_SHARD it is ``(ranks, 1)``: nothing is sharded over one rank, and gradients are averaged over the other
     dimension. Raises ValueError for what FSDP1 cannot do either.
     """
-    strategy = as_sharding_strategy(sharding_strategy)
     if process_group is not None and device_mesh is not None:
         raise ValueError(
             "Cannot pass both process_group and device_mesh at the same time. Please just pass "

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from .api import OptimStateKeyType
-from .still_fsdp1 import or_fsdp1s
+from .forms import or_fsdp1s
 from .torch_private import resharded
 
 # What activation checkpointing and FSDP1 put into names, and keep out of state dicts.

@@ -6,7 +6,6 @@ It decides memory, the number of collectives and the last bits of reduced gradie
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -49,12 +48,16 @@ def plan_units(
             if candidate not in ignored and isinstance(candidate, exempt):
                 selected[candidate] = {**selected.get(candidate, {}), "mixed_precision": None}
     elif callable(policy):
-        ask = _asker(policy)
-        if mixed_precision is not None:
-            ask = _or_exempt(ask, exempt)
+
+        def ask(module: nn.Module, recurse: bool, numel: int) -> bool:
+            if policy(module=module, recurse=recurse, nonwrapped_numel=numel):
+                return True
+            # FSDP1 then recurses everywhere, to find all modules of these classes.
+            return mixed_precision is not None and (recurse or isinstance(module, exempt))
+
         for chosen in _replay(module, ask, ignored, set(ignored_parameters)):
             selected[chosen] = {"mixed_precision": None} if isinstance(chosen, exempt) else {}
-    elif policy is not None:
+    else:
         raise TypeError(
             f"auto_wrap_policy={policy!r} is not a wrap policy: pass a function, ModuleWrapPolicy, "
             "CustomPolicy or None"
@@ -77,30 +80,9 @@ def _post_order(module: nn.Module, visited: set[nn.Module]) -> Iterator[nn.Modul
     yield module
 
 
-Question = Callable[[nn.Module, bool, int], bool]
-
-
-def _asker(policy: Callable[..., bool]) -> Question:
-    """Calls ``policy``, whose third parameter had other names in earlier releases of torch."""
-    try:
-        inspect.signature(policy).bind(module=None, recurse=True, nonwrapped_numel=0)
-    except TypeError:
-        return lambda module, recurse, numel: policy(module, recurse, numel)
-    return lambda module, recurse, numel: policy(
-        module=module, recurse=recurse, nonwrapped_numel=numel
-    )
-
-
-def _or_exempt(ask: Question, exempt: tuple[type[nn.Module], ...]) -> Question:
-    """``ask``, or the exempt classes: FSDP1 then recurses everywhere, to find all of those."""
-    return lambda module, recurse, numel: (
-        ask(module, recurse, numel) or recurse or isinstance(module, exempt)
-    )
-
-
 def _replay(
     root: nn.Module,
-    ask: Question,
+    ask: Callable[[nn.Module, bool, int], bool],
     ignored_modules: set[nn.Module],
     ignored_parameters: set[nn.Parameter],
 ) -> list[nn.Module]:

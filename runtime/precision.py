@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 from weakref import WeakSet
@@ -68,18 +68,13 @@ def autocasts() -> bool:
     return torch.is_autocast_cache_enabled() and any(map(torch.is_autocast_enabled, kinds))
 
 
-def cast_buffers(
-    module: nn.Module, dtype: torch.dtype, keep_classes: Iterable[type[nn.Module]] = ()
-) -> None:
+def cast_buffers(module: nn.Module, dtype: torch.dtype) -> None:
     """Casts the floating-point buffers of ``module`` in place, but not those in state dicts.
 
-    FSDP2 neither shards nor casts buffers; this is FSDP1's ``MixedPrecision.buffer_dtype``. Those of
-    modules of ``keep_classes`` stay as they are: FSDP1 keeps batch norm's when it is given a wrap policy.
+    FSDP2 neither shards nor casts buffers; this is FSDP1's ``MixedPrecision.buffer_dtype``.
     """
-    keep = tuple(keep_classes)
     for submodule in module.modules():
-        if not isinstance(submodule, keep):
-            cast_own_buffers(submodule, dtype)
+        cast_own_buffers(submodule, dtype)
 
 
 def cast_own_buffers(module: nn.Module, dtype: torch.dtype) -> None:

@@ -16,30 +16,21 @@ from torch import nn
 _EXAMPLES = 20
 
 
-@dataclass
-class Acted:
-    """How often a quirk acted, and on what."""
-
-    count: int = 0
-    examples: list[str] = field(default_factory=list)
-
-
 @dataclass(eq=False)
 class Record:
     """One ``with like_fsdp1(model)``."""
 
     place: str
     switched_off: frozenset[str]
-    acted: dict[str, Acted] = field(default_factory=dict)
+    acted: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, quirk: str, *examples: str) -> None:
         """Counts that ``quirk`` acted on each of ``examples``, unless it is switched off."""
         if not examples or quirk in self.switched_off:
             return
-        acted = self.acted.setdefault(quirk, Acted())
-        acted.count += len(examples)
-        new = [each for each in dict.fromkeys(examples) if each not in acted.examples]
-        acted.examples += new[: max(0, _EXAMPLES - len(acted.examples))]
+        acted = self.acted.setdefault(quirk, {"count": 0, "examples": []})
+        acted["count"] += len(examples)
+        acted["examples"] = [*dict.fromkeys([*acted["examples"], *examples])][:_EXAMPLES]
 
 
 RECORDS: list[Record] = []
@@ -105,7 +96,7 @@ def records() -> list[dict[str, Any]]:
         {
             "place": each.place,
             "switched_off": sorted(each.switched_off),
-            "acted": {name: vars(done) | {} for name, done in sorted(each.acted.items())},
+            "acted": {name: dict(done) for name, done in sorted(each.acted.items())},
         }
         for each in RECORDS
     ]

@@ -15,30 +15,35 @@ class PrivatePart(UnsupportedInFSDP2, AttributeError):
     """A private attribute of FSDP1's wrapper; ``hasattr`` answers False."""
 
 
-# What programs reach for in FSDP1's wrapper, with the way out.
-_SHARDS = (
-    "the parameters are DTensors: p.to_local() is this rank's shard, p.full_tensor() the whole"
+# What programs reach for in FSDP1's wrapper.
+PRIVATE_PARTS = frozenset(
+    {
+        "_all_fsdp_states",
+        "_all_handles",
+        "_comm_hook",
+        "_comm_hook_state",
+        "_exec_order_data",
+        "_flat_param",
+    }
+    | {
+        "_free_event_queue",
+        "_fsdp_extension",
+        "_fully_sharded_module_to_handle",
+        "_handle",
+        "_handles",
+    }
+    | {"_has_params", "_pre_unshard_stream", "_sync_gradients", "_unshard", "_unshard_event"}
+    | {"_unshard_stream", "_wait_unshard_streams_on_current_stream", "params"}
 )
-_GATHER = "unshard() and reshard() gather and free one unit"
-_HOOKS = "FSDP2 has no communication hooks"
-PRIVATE_PARTS = {
-    **dict.fromkeys(("_flat_param", "_handle", "_handles", "_all_handles", "params"), _SHARDS),
-    **dict.fromkeys(("_fully_sharded_module_to_handle", "_has_params"), _SHARDS),
-    **dict.fromkeys(("_unshard", "_unshard_stream", "_unshard_event"), _GATHER),
-    **dict.fromkeys(("_pre_unshard_stream", "_free_event_queue", "_exec_order_data"), _GATHER),
-    "_wait_unshard_streams_on_current_stream": _GATHER,
-    "_all_fsdp_states": "FullyShardedDataParallel.fsdp_modules(model) lists the units",
-    "_comm_hook": _HOOKS,
-    "_comm_hook_state": _HOOKS,
-    "_fsdp_extension": "pass a device_mesh for tensor parallelism",
-    "_sync_gradients": "set_requires_gradient_sync() says whether backward reduces gradients",
-}
 
 
 def private_part(name: str) -> PrivatePart:
     """The error for ``model.<name>``."""
     return PrivatePart(
-        "FSDP366", f"{name} is private to FSDP1 and FSDP2 has no such part", PRIVATE_PARTS[name]
+        "FSDP366",
+        f"{name} is private to FSDP1 and FSDP2 has no such part",
+        "the parameters are DTensors: p.to_local() is this rank's shard, p.full_tensor() the whole; unshard() and "
+        "reshard() gather and free one unit",
     )
 
 

@@ -10,12 +10,11 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from . import torch_private
 from .api import MixedPrecision, TrainingState, as_mixed_precision
-from .attributes import given_attributes
+from .attributes import attributes_of, given_attributes
 from .materialize import own_modules
 from .precision import autocasts, cast_own_buffers, casting_anew
 from .quirks import acted, keeps
@@ -62,7 +61,6 @@ def run_gathered(
 def _before_forward(unit: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     write_back(unit)
     prepare(unit)
-    _record_order(unit, done=False)
     if torch_private.is_left_gathered(unit):
         acted(unit, "sharded_after_forward", "forward")
     made = torch_private.pre_forward(unit, args, kwargs)
@@ -78,7 +76,8 @@ def _before_forward(unit: nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
 def _after_forward(unit: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
     if not torch.is_grad_enabled() and torch_private.is_outermost_forward(unit):
         acted(unit, "sharded_after_forward", "forward without gradients")
-    _record_order(unit, done=True)
+    if unit in _first_forward:
+        _first_forward.pop(unit)()
     return torch_private.post_forward(unit, args, output, keeps(unit, "sharded_after_forward"))
 
 
@@ -107,20 +106,19 @@ def prepare(root: Any) -> None:
     for unit in units:
         _prepared.add(unit)
         if unit in given:
-            _follow_precision(unit, given[unit], is_root=unit is root)
+            _cast_inputs(unit, given[unit], is_root=unit is root)
+        cast_buffers_of(unit, attributes_of(unit))
         _step_in_backward(unit, given.get(unit))
     _gather_for_training(units)
     if any(each["forward_prefetch"] for each in given.values()):
-        order = ForwardOrder(root)
-        _orders.update(dict.fromkeys(units, order))
+        _first_forward[root] = prefetch_in_order(root, units)
 
 
-def _follow_precision(unit: Any, attributes: Mapping[str, Any], is_root: bool) -> None:
+def _cast_inputs(unit: Any, attributes: Mapping[str, Any], is_root: bool) -> None:
     precision = as_mixed_precision(attributes["mixed_precision"]) or MixedPrecision()
     cast = bool(precision.cast_forward_inputs and parameter_groups(unit))
     cast |= is_root and bool(torch_private.is_root(unit)) and precision.cast_root_forward_inputs
     torch_private.set_cast_forward_inputs(unit, cast)
-    cast_buffers_of(unit, attributes)
 
 
 def _step_in_backward(unit: Any, given: Mapping[str, Any] | None) -> None:
@@ -160,53 +158,29 @@ def cast_buffers_of(unit: nn.Module, attributes: Mapping[str, Any]) -> None:
             cast_own_buffers(module, precision.buffer_dtype)
 
 
-class ForwardOrder:
+def prefetch_in_order(root: nn.Module, units: list[Any]) -> Callable[[], None]:
     """FSDP1's ``forward_prefetch=True``: each unit gathers the next one's parameters before its own computation.
 
-    As in FSDP1 the order is that of the first forward of ``root``.
+    As in FSDP1 the order is that of the first forward of ``root``, at whose end the function that this returns is called.
     """
+    order: list[Any] = [root] if parameter_groups(root) else []  # type: ignore[arg-type]
 
-    def __init__(self, root: nn.Module) -> None:
-        self.root = root
-        self._units: list[FSDPModule] = []
+    def add(unit: Any, args: Any) -> None:
+        if unit not in order and parameter_groups(unit):
+            order.append(unit)
 
-    def add(self, unit: Any) -> None:
-        """``unit`` begins its forward."""
-        if unit not in self._units and parameter_groups(unit):
-            self._units.append(unit)
-
-    def finish(self) -> None:
-        """The forward of the root is done."""
-        for unit, following in pairwise(self._units):
-            unit.set_modules_to_forward_prefetch([following])
-
-
-_orders: WeakKeyDictionary[nn.Module, ForwardOrder] = WeakKeyDictionary()
-
-
-def _record_order(unit: nn.Module, done: bool) -> None:
-    order = _orders.get(unit)
-    if order is not None and not done:
-        order.add(unit)
-    elif order is not None and order.root is unit:
-        order.finish()
-        for each in [each for each, own in _orders.items() if own is order]:
-            del _orders[each]
-
-
-def prefetch_by_hooks(root: Any, units: list[Any]) -> None:
-    """:class:`ForwardOrder` for units whose forward is FSDP2's own."""
-    order = ForwardOrder(root)
-
-    def finish(module: nn.Module, args: Any, output: Any) -> None:
+    def finish() -> None:
         for handle in handles:
             handle.remove()
-        order.finish()
+        for unit, following in pairwise(order):
+            unit.set_modules_to_forward_prefetch([following])
 
-    handles = [
-        unit.register_forward_pre_hook(lambda module, args: order.add(module)) for unit in units
-    ]
-    handles.append(root.register_forward_hook(finish))
+    handles = [unit.register_forward_pre_hook(add) for unit in units if unit is not root]
+    return finish
+
+
+_first_forward: WeakKeyDictionary[nn.Module, Callable[[], None]] = WeakKeyDictionary()
+"""What ends that of a root."""
 
 
 def check_is_root(unit: Any) -> bool:

@@ -24,16 +24,15 @@ from .api import (
     StateDictSettings,
     StateDictType,
 )
-from .attributes import WRAPPED, attributes_of
+from .attributes import attributes_of
+from .forms import WRAPPED, or_fsdp1s, unit_of
 from .gather import gather, is_first, is_sharded, memory, offloaded, sharded_as
 from .materialize import own_modules
 from .optimizer_keys import as_saved
 from .quirks import acted, is_outermost
 from .refusals import local_state_dict
 from .running import Unit
-from .still_fsdp1 import or_fsdp1s
 from .torch_private import torch_asks_for_state, units_of
-from .views import unit_of
 
 # Of every module of every unit that has its hooks. Without a type it does as FSDP2 has it.
 _in_force: WeakKeyDictionary[nn.Module, StateDictSettings | None] = WeakKeyDictionary()
@@ -115,9 +114,7 @@ def _follow(module: nn.Module, settings: StateDictSettings) -> None:
 
 def default_settings() -> StateDictSettings:
     """What holds where no type was set."""
-    return StateDictSettings(
-        StateDictType.FULL_STATE_DICT, api.FullStateDictConfig(), api.FullOptimStateDictConfig()
-    )
+    return _settings(StateDictType.FULL_STATE_DICT, None, None)
 
 
 @or_fsdp1s
@@ -137,28 +134,23 @@ def _settings_of(module: nn.Module) -> list[StateDictSettings]:
     return [_in_force.get(unit) or default_settings() for unit in units_of(module)]
 
 
+_CONFIGS = {
+    StateDictType.FULL_STATE_DICT: (api.FullStateDictConfig, api.FullOptimStateDictConfig),
+    StateDictType.LOCAL_STATE_DICT: (api.LocalStateDictConfig, api.LocalOptimStateDictConfig),
+    StateDictType.SHARDED_STATE_DICT: (api.ShardedStateDictConfig, api.ShardedOptimStateDictConfig),
+}
+
+
 def _settings(kind: Any, config: Any, optim_config: Any) -> StateDictSettings:
     """The settings that arguments ask for, of this project's classes or torch's."""
-    if kind == StateDictType.FULL_STATE_DICT:
-        defaults: tuple[Any, Any] = api.FullStateDictConfig(), api.FullOptimStateDictConfig()
-    elif kind == StateDictType.LOCAL_STATE_DICT:
-        defaults = api.LocalStateDictConfig(), api.LocalOptimStateDictConfig()
-    elif kind == StateDictType.SHARDED_STATE_DICT:
-        defaults = api.ShardedStateDictConfig(), api.ShardedOptimStateDictConfig()
-    else:
-        raise ValueError(
-            f"state_dict_type={kind!r} is not a state dict type: pass "
-            "StateDictType.FULL_STATE_DICT or StateDictType.SHARDED_STATE_DICT"
-        )
+    kind = StateDictType(kind)
     given = {"state_dict_config": config, "optim_state_dict_config": optim_config}
-    for (argument, chosen), default in zip(given.items(), defaults, strict=True):
+    for (argument, chosen), expected in zip(given.items(), _CONFIGS[kind], strict=True):
         if chosen is None:
-            given[argument] = default
-        elif type(chosen).__name__ != type(default).__name__:
-            raise RuntimeError(
-                f"Expected {argument} of type {type(default)} but got {type(chosen)}"
-            )
-    return StateDictSettings(StateDictType(kind), **given)
+            given[argument] = expected()
+        elif type(chosen).__name__ != expected.__name__:
+            raise RuntimeError(f"Expected {argument} of type {expected} but got {type(chosen)}")
+    return StateDictSettings(kind, **given)
 
 
 def _modules_of_units(module: nn.Module) -> list[nn.Module]:

@@ -16,9 +16,9 @@ from torch.distributed.tensor import DTensor
 
 from .api import ShardingStrategy
 from .attributes import given_attributes
+from .forms import or_fsdp1s
 from .gather import gather, shard
 from .materialize import own_modules
-from .still_fsdp1 import or_fsdp1s
 from .torch_private import initialize, is_running, units_of
 from .writeback import write_back
 

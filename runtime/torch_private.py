@@ -19,7 +19,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.utils import _apply_to_tensors
 from torch.utils._pytree import tree_leaves
 
-from .views import unit_of
+from .forms import unit_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -287,9 +287,7 @@ def _show_unsharded(group: Any) -> None:
 
 
 def around_backward(
-    unit: FSDPModule,
-    before: Callable[[Any], None],
-    after: Callable[[Any, Callable[[], None]], None],
+    unit: FSDPModule, before: Callable[[Any], None], after: Callable[..., None]
 ) -> None:
     """Calls ``before(group)`` when the backward of the unit starts, and ``after(group, reduce)`` in place of
     ``reduce()``.
@@ -298,13 +296,19 @@ def around_backward(
     checkpointing runs their forward again. Unreduced gradients add up in the type that they are computed in: FSDP2
     would cast them to ``reduce_dtype``.
     """
+
+    def pre_backward(group: Any, own: Callable[..., None], *args: Any) -> None:
+        before(group)
+        _show_unsharded(group)
+        own(*args)
+
     for group in parameter_groups(unit):
         for parameter in group.fsdp_params:
             parameter.to_accumulated_grad_if_needed = _keep
         # torch >= 2.15 has autograd cast them instead, by what this method sets
         group._set_unsharded_grad_dtypes = partial(_keep_gradient_dtypes, group)
-        group.pre_backward = _preceded(group.pre_backward, before, group)
-        group.post_backward = _replaced(group.post_backward, after, group)
+        group.pre_backward = partial(pre_backward, group, group.pre_backward)
+        group.post_backward = partial(after, group, group.post_backward)
 
 
 def _keep() -> None:
@@ -313,37 +317,20 @@ def _keep() -> None:
 
 def _keep_gradient_dtypes(group: Any, defer_upcast: bool) -> None:
     for parameter in group.fsdp_params:
-        unsharded = getattr(parameter, "_unsharded_param", None)
+        unsharded = _unsharded(parameter)
         if unsharded is not None and unsharded.requires_grad:
             unsharded.grad_dtype = unsharded.dtype
 
 
-def _preceded(function: Callable[..., None], first: Callable[[Any], None], group: Any) -> Any:
-    def call(*args: Any) -> None:
-        first(group)
-        _show_unsharded(group)
-        function(*args)
-
-    return call
-
-
-def _replaced(
-    function: Callable[..., None], other: Callable[[Any, Callable[[], None]], None], group: Any
-) -> Any:
-    return lambda *args: other(group, function)
-
-
 def has_unreduced_gradient(parameter: Any) -> bool:
     """Whether a backward left a gradient that has not been reduced."""
-    unsharded = getattr(parameter, "_unsharded_param", None)
-    return unsharded is not None and unsharded.grad is not None
+    return getattr(_unsharded(parameter), "grad", None) is not None
 
 
 def drop_unreduced_gradient(parameter: Any) -> None:
     """Forgets what :func:`has_unreduced_gradient` asks for."""
-    unsharded = getattr(parameter, "_unsharded_param", None)
-    if unsharded is not None:
-        unsharded.grad = None
+    if has_unreduced_gradient(parameter):
+        _unsharded(parameter).grad = None
 
 
 def complete_gradients(group: Any) -> list[str]:
@@ -354,13 +341,15 @@ def complete_gradients(group: Any) -> list[str]:
     """
     completed = []
     for parameter in group.fsdp_params:
-        unsharded = getattr(parameter, "_unsharded_param", None)
-        if unsharded is None or not unsharded.requires_grad:
-            continue
-        if not has_unreduced_gradient(parameter):
+        unsharded = _unsharded(parameter)
+        if unsharded is not None and unsharded.requires_grad and unsharded.grad is None:
             unsharded.grad = torch.zeros_like(unsharded)
             completed.append(str(getattr(parameter, "_param_fqn", None)))
     return completed
+
+
+def _unsharded(parameter: Any) -> Any:
+    return getattr(parameter, "_unsharded_param", None)
 
 
 # State dicts #

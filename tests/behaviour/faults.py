@@ -9,7 +9,6 @@ from typing import Any
 from torch import nn
 
 from fsdp_migrate.runtime import (
-    arguments,
     auto_wrap,
     bridge,
     gradients,
@@ -77,7 +76,7 @@ def unreduced_gradients_come_back() -> None:
 
 @found_by("optimizers.built_before_wrapping")
 def older_optimizers_are_left() -> None:
-    change(arguments, "replace_parameters", lambda successors: None)
+    change(bridge, "replace_parameters", lambda successors: None)
 
 
 @found_by("wrapping.module_wrap_policy")

@@ -482,3 +482,14 @@ def test_importing_the_runtime_and_units_change_nothing_in_torch() -> None:
         [sys.executable, "-c", _UNTOUCHED], cwd="/", capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_buffers_are_cast_by_the_first_forward() -> None:
+    model: Any = nn.Linear(4, 4)
+    model.register_buffer("scale", torch.ones(1))
+    with like_fsdp1(model, buffer_dtype=torch.bfloat16):
+        fully_shard(model)
+    assert model.mixed_precision.buffer_dtype == torch.bfloat16
+    model(X)
+    assert model.scale.dtype is torch.bfloat16
+    assert model.state_dict()["scale"].dtype is torch.float32

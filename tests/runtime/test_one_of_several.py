@@ -173,7 +173,7 @@ def test_who_sees_whole_parameters(rank_of_four: int, hybrid: bool) -> None:
 @pytest.mark.parametrize("rank_of_four", [1], indirect=True)
 def test_meshes(rank_of_four: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def shape(strategy: str, **options: Any) -> Any:
-        found = build_mesh(strategy, "cpu", **options)
+        found = build_mesh(runtime.ShardingStrategy[strategy], "cpu", **options)
         names = ("replicate", "shard") if found.ndim == 2 else None
         assert found.mesh_dim_names == names
         return found.mesh.tolist()

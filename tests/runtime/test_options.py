@@ -113,33 +113,14 @@ def test_configurations_of_different_classes_differ() -> None:
     assert runtime.CPUOffload() != False  # noqa: E712
 
 
-@pytest.mark.parametrize("strategy", list(runtime.ShardingStrategy))
-def test_strategy_is_read_from_any_spelling(strategy: runtime.ShardingStrategy) -> None:
-    theirs = fsdp.ShardingStrategy[strategy.name]
-    for spelling in (strategy, theirs, strategy.name):
-        assert options.as_sharding_strategy(spelling) is strategy
-
-
-def test_no_strategy_is_full_shard() -> None:
-    assert options.as_sharding_strategy(None) is runtime.ShardingStrategy.FULL_SHARD
-
-
-@pytest.mark.parametrize("value", ["ZERO3", 1, torch.float32, runtime.BackwardPrefetch])
-def test_unknown_strategy(value: object) -> None:
-    with pytest.raises(ValueError, match=r"sharding_strategy=.* FULL_SHARD, SHARD_GRAD_OP"):
-        options.as_sharding_strategy(value)
-
-
-@pytest.mark.parametrize("mode", list(runtime.BackwardPrefetch))
-def test_prefetch_is_read_from_any_spelling(mode: runtime.BackwardPrefetch) -> None:
-    for spelling in (mode, fsdp.BackwardPrefetch[mode.name], mode.name):
-        assert options.as_backward_prefetch(spelling) is mode
-    assert options.as_backward_prefetch(None) is None
-
-
-def test_unknown_prefetch() -> None:
-    with pytest.raises(ValueError, match="backward_prefetch='NO_PREFETCH'"):
-        options.as_backward_prefetch("NO_PREFETCH")
+@pytest.mark.parametrize("name", ENUMS)
+def test_members_are_read_from_any_spelling(name: str) -> None:
+    ours = getattr(runtime, name)
+    for member in ours:
+        assert all(
+            ours(given) is member
+            for given in (member, getattr(api, name)[member.name], member.name)
+        )
 
 
 def test_torchs_mixed_precision_is_read_field_by_field() -> None:
@@ -170,15 +151,6 @@ def test_mixed_precision_of_an_older_torch() -> None:
 def test_something_else_than_mixed_precision(value: object) -> None:
     with pytest.raises(ValueError, match=r"mixed_precision=.* is not a MixedPrecision"):
         options.as_mixed_precision(value)
-
-
-def test_cpu_offload() -> None:
-    assert options.as_cpu_offload(None) is False
-    assert options.as_cpu_offload(fsdp.CPUOffload()) is False
-    assert options.as_cpu_offload(fsdp.CPUOffload(offload_params=True)) is True
-    assert options.as_cpu_offload(runtime.CPUOffload(True)) is True
-    with pytest.raises(ValueError, match="cpu_offload=True is not a CPUOffload"):
-        options.as_cpu_offload(True)
 
 
 def test_the_bridge_has_fsdp1s_signature() -> None:

@@ -18,7 +18,7 @@ from torch.distributed.fsdp import MixedPrecision
 
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime.ignored import resolve_ignored
-from fsdp_migrate.runtime.plan import Unit, plan_units
+from fsdp_migrate.runtime.plan import plan_units
 
 from ..equivalence.models import Block, ConvNet, Stack, Transformer
 
@@ -302,25 +302,6 @@ def test_classes_left_out_of_mixed_precision(monkeypatch: pytest.MonkeyPatch) ->
         Transformer, OBJECTS["module-wrap"], monkeypatch, lambda _: {"mixed_precision": precision}
     )
     assert ("norm", False, False, True) in units
-
-
-def test_no_policy_is_one_unit() -> None:
-    model = Transformer()
-    assert plan_units(model, None) == [Unit("", model, {})]
-
-
-def test_policy_functions_of_older_releases() -> None:
-    def old(module: nn.Module, recurse: bool, unwrapped_params: int) -> bool:
-        return recurse or isinstance(module, nn.Linear)
-
-    def older(module: nn.Module, recurse: bool, unwrapped_params: int = 0) -> bool:
-        return old(module, recurse, unwrapped_params)
-
-    model = Stack()
-    expected = [u.name for u in plan_units(model, FUNCTIONS["lambda"](runtime))]
-    for policy in (old, older):
-        assert [u.name for u in plan_units(model, policy)] == expected
-    assert len(expected) > 2
 
 
 def test_policies_are_asked_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

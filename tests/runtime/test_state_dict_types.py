@@ -42,7 +42,7 @@ class TestTypes:
     @pytest.mark.parametrize(
         ("given", "message"),
         [
-            (("FULL",), "state_dict_type='FULL' is not a state dict type"),
+            (("FULL",), "'FULL' is not a valid StateDictType"),
             (
                 (FULL, runtime.ShardedStateDictConfig()),
                 r"Expected state_dict_config of type .*\.FullStateDictConfig.* but got .*\.ShardedState",
@@ -85,7 +85,7 @@ class TestOptimizers:
             (lambda saved: saved["state"].update({0: {}}), "keyed by numbers.*rekey_optim_state"),
             (
                 lambda saved: saved["param_groups"][0]["params"].remove("1.bias"),
-                "parameter '1.bias'",
+                "no group of its state dict",
             ),
             (lambda saved: saved["param_groups"][0]["params"].append("2.bias"), "names '2.bias'"),
             (lambda saved: saved["param_groups"].append({"params": []}), "has 2 groups"),

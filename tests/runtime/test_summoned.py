@@ -21,36 +21,6 @@ def unit(api: Any, module: nn.Module, **options: Any) -> Any:
     return api.FullyShardedDataParallel(module, device_id=cpu, use_orig_params=True, **options)
 
 
-def trained(api: Any) -> Any:
-    torch.manual_seed(0)
-    model = unit(api, nn.Linear(2, 2))
-    model(torch.ones(1, 2)).sum().backward()
-    return model
-
-
-def values(tensor: Any) -> Any:
-    whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-    return None if whole is None else whole.tolist()
-
-
-@pytest.mark.parametrize("change", ["nothing", "clear", "write"])
-def test_gradients(change: str) -> None:
-    def gradients(api: Any) -> list[Any]:
-        model = trained(api)
-        found = []
-        with api.FullyShardedDataParallel.summon_full_params(model, with_grads=True):
-            found.append(values(model.weight.grad))
-            if change == "clear":
-                model.weight.grad = None
-            if change == "write":
-                model.weight.grad.fill_(7)
-        with api.FullyShardedDataParallel.summon_full_params(model, with_grads=True):
-            found.append(values(model.weight.grad))
-        return found
-
-    assert gradients(runtime) == gradients(fsdp)
-
-
 def test_gradients_that_are_made_inside() -> None:
     def made(api: Any) -> Any:
         model = unit(api, nn.Linear(2, 2))

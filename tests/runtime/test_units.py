@@ -165,7 +165,7 @@ def test_prefetching() -> None:
 
 def test_a_refusal_leaves_the_model_as_it_was() -> None:
     inner = nn.Sequential(nn.Linear(2, 2))
-    with pytest.raises(ValueError, match="is not a prefetch mode"):
+    with pytest.raises(ValueError, match="is not a valid BackwardPrefetch"):
         unit(runtime, inner, backward_prefetch="NEVER")
     assert not isinstance(inner[0].weight, DTensor)
 
