@@ -25,7 +25,7 @@ from fsdp_migrate.verify import (
     quirks,
     records,
     sources,
-    start,
+    values,
 )
 from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
 from fsdp_migrate.verify.folders import Program
@@ -184,7 +184,7 @@ class Pair:
             shutil.rmtree(folder / "original")
             again = self._copy("original", self.original, folder)
             one = self._run(again, recording, folder, live, "the migrated one, the comparison")
-        begun = start.read(one).save(folder / "start.pt")
+        begun = values.first(one).save(folder / "start.pt")
         other = self._run(after, replace(recording, start=begun), folder, live, "the comparison")
         return one, other, recording
 
@@ -220,7 +220,7 @@ class Pair:
             except BaseException:
                 live.stop.set()
                 raise
-        start.read(result[1]).save(folder / "start.pt")
+        values.first(result[1]).save(folder / "start.pt")
         return result[1], result[0]
 
     def _run(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_migrate.verify import parameters
+from fsdp_migrate.verify import values
 from fsdp_migrate.verify.compare import largest
 from fsdp_migrate.verify.folders import copy_program
 from fsdp_migrate.verify.launch import Launcher
@@ -57,6 +57,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunProgram:
 
 def last_apart(one: Run, other: Run) -> float:
     """How far the last parameters of two runs are apart."""
-    distances, problem = parameters.differences(one, other)
+    distances, problem = values.last_differences(values.last(one), values.last(other))
     assert not problem
     return largest(distances.values())

@@ -125,7 +125,7 @@ def test_every_report_says_what_the_run_needed(programs: Path, tmp_path: Path) -
 def test_there_are_words_for_every_quirk() -> None:
     parameters = inspect.signature(like_fsdp1).parameters.values()
     known = [each.name for each in parameters if isinstance(each.default, bool)]
-    assert sorted(known) == sorted([*quirks._TIMES, *quirks._THINGS])
+    assert sorted(known) == sorted(quirks._WORDS)
 
 
 @pytest.mark.ranks
