@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fsdp_migrate.verify import main, migration, values
-from fsdp_migrate.verify.folders import Program, copy_program
+from fsdp_migrate.verify.folders import Program, copy
 from fsdp_migrate.verify.judge import judge
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.options import Options, Recording
@@ -60,7 +60,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     def prepared(case: str, settings: Settings, cuda: bool, form: str, folder: Path) -> Program:
         name = "migrated" if form else "original"
         script = FIXTURES / case / "original" / settings["entry"]
-        program = copy_program(name, script, None, folder / "copy")
+        program = copy(name, script, folder / "copy")
         if cuda:
             take_cuda_for_granted(program)
         if form:
@@ -148,7 +148,7 @@ def assert_the_same(verdict: Verdict, settings: Settings) -> None:
 def test_a_planted_fault_is_found(tmp_path: Path) -> None:
     """One unit adds its gradients up instead of averaging them."""
     script = FIXTURES / "meta_init" / "original" / "train.py"
-    program = copy_program("migrated", script, None, tmp_path / "copy")
+    program = copy("migrated", script, tmp_path / "copy")
     migration.migrate(program.root, "bridge")
     text = program.script.read_text("utf-8")
     right = "    optimizer = torch.optim.Adam("

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from fsdp_migrate.settings import FORMS
-from fsdp_migrate.verify.errors import ProgramFailed
+from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
 from fsdp_migrate.verify.main import verify
 from fsdp_migrate.verify.nodes import Nodes
 from fsdp_migrate.verify.options import TIMEOUT, Launcher, Progress
@@ -175,7 +175,11 @@ def verify_command(
     it is interrupted.
     """
     name = (options["entry"] or script).name
-    nodes = Nodes.of(nnodes, node_rank, rdzv_endpoint, rdzv_id, records)
+    nodes = None
+    if nnodes > 1:
+        if node_rank is None or rdzv_endpoint is None or records is None:
+            raise Unverifiable("--nnodes needs --node-rank, --rdzv-endpoint and --records")
+        nodes = Nodes(nnodes, node_rank, rdzv_endpoint, rdzv_id, records)
     try:
         with interruptible():
             verdict = verify(script, migrated, nodes=nodes, progress=_Progress(), **options)

@@ -72,8 +72,7 @@ def choose(launcher: Launcher, script: Path) -> Launcher:
 
 def _spawns(script: Path) -> bool:
     """Whether a script starts its own ranks: calls `spawn` or `Process` of multiprocessing."""
-    file = parse_file(script)
-    if file is None:
+    if (file := parse_file(script)) is None:
         return False
     program = Program([file], [script], parse_file)
     names = (name for call in file.of(ast.Call) for name in program.dotted(call.func, file))

@@ -9,7 +9,7 @@ import pytest
 
 from fsdp_migrate.verify import values
 from fsdp_migrate.verify.compare import largest
-from fsdp_migrate.verify.folders import copy_program
+from fsdp_migrate.verify.folders import copy
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.main import run_program
 from fsdp_migrate.verify.options import Options, Recording
@@ -41,7 +41,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunProgram:
         key = (name, arguments, ranks, launcher, recording)
         if key not in done:
             folder = tmp_path_factory.mktemp(name)
-            program = copy_program(name, PROGRAMS / f"{name}.py", None, folder / "copy")
+            program = copy(name, PROGRAMS / f"{name}.py", folder / "copy")
             how = Options(
                 launcher=launcher,
                 ranks=ranks,

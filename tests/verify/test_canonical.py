@@ -10,7 +10,7 @@ import pytest
 
 from fsdp_migrate.verify import launch
 from fsdp_migrate.verify.compare import compare
-from fsdp_migrate.verify.folders import copy_program
+from fsdp_migrate.verify.folders import copy
 from fsdp_migrate.verify.options import Recording
 from fsdp_migrate.verify.records import Run
 
@@ -122,7 +122,7 @@ def test_what_several_units_read_gets_each_use_by_itself(
     script.write_text(SHARED)
     for name in ("start", "records"):
         (tmp_path / name).mkdir()
-    program = copy_program("original", script, None, tmp_path / "copy")
+    program = copy("original", script, tmp_path / "copy")
     places = tmp_path / "records", tmp_path / "start"
     values = launch.environment(program, "cpu", *places, Recording(canonical=canonical))
     output = tmp_path / "output"

@@ -10,7 +10,7 @@ import pytest
 
 from fsdp_migrate.verify import emulation, launch, main
 from fsdp_migrate.verify.errors import ProgramFailed
-from fsdp_migrate.verify.folders import copy_program
+from fsdp_migrate.verify.folders import copy
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.options import Recording
 
@@ -89,7 +89,7 @@ def emulated(tmp_path: Path, fork_server: ForkServer) -> Emulated:
         script.write_text(code)
         for name in ("start", "records"):
             (tmp_path / name).mkdir()
-        program = copy_program("original", script, None, tmp_path / "copy")
+        program = copy("original", script, tmp_path / "copy")
         places = tmp_path / "records", tmp_path / "start"
         values = launch.environment(program, "cpu", *places, Recording(**{"emulate": 2, **how}))
         command = [sys.executable, str(script)]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fsdp_migrate.verify.compare import TOLERANCE
-from fsdp_migrate.verify.folders import copy_program
+from fsdp_migrate.verify.folders import copy
 from fsdp_migrate.verify.judge import judge
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.main import run_program
@@ -132,10 +132,10 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
 
     def run(script: str, program: tuple[str, ...], edits: dict[str, str]) -> Run:
         folder = tmp_path_factory.mktemp(script)
-        copy = copy_program(script, PROGRAMS / f"{script}.py", None, folder / "copy")
-        _plant(copy.script, edits)
+        copied = copy(script, PROGRAMS / f"{script}.py", folder / "copy")
+        _plant(copied.script, edits)
         how = Options(launcher=Launcher.PYTHON, arguments=program[1:], device="cpu", timeout=120)
-        return run_program(copy, folder, how)
+        return run_program(copied, folder, how)
 
     def do(fault: Fault) -> Verdict:
         name = fault.program[0]
