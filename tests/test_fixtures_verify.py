@@ -145,26 +145,6 @@ def assert_the_same(verdict: Verdict, settings: Settings) -> None:
         assert verdict.max_abs_param_diff == (0 if compared else None)
 
 
-def test_a_planted_fault_is_found(tmp_path: Path) -> None:
-    """One unit adds its gradients up instead of averaging them."""
-    script = FIXTURES / "meta_init" / "original" / "train.py"
-    program = copy("migrated", script, tmp_path / "copy")
-    migration.migrate(program.root, "bridge")
-    text = program.script.read_text("utf-8")
-    right = "    optimizer = torch.optim.Adam("
-    assert text.count(right) == 1
-    wrong = (
-        "    unit = next(module for module in model.modules() if isinstance(module, FSDP) and module is not model)\n"
-        "    unit.set_gradient_divide_factor(1.0)\n"
-        "    unit.set_force_sum_reduction_for_comms(True)\n"
-    )
-    program.script.write_text(text.replace(right, wrong + right), "utf-8")
-    verdict = main.verify(
-        script, program.script, arguments=["--steps", "2"], launcher=Launcher.TORCHRUN, device="cpu"
-    )
-    assert str(verdict.first).startswith("gradient norm differs first at step 1:")
-
-
 @pytest.mark.thorough
 def test_verify_migrates_by_itself_and_exits_with_0() -> None:
     script = FIXTURES / "meta_init" / "original" / "train.py"

@@ -83,22 +83,17 @@ class Pair:
             how.nodes.check()
             if launch.choose(how.launcher, before.script) is not Launcher.TORCHRUN:
                 raise Unverifiable("a program that starts its own processes runs on one node")
-        notes = _stray_arguments(before, how) + notes
         changed, diff = folders.compared(before, after)
         old, new = outputs.files(before.root), outputs.files(after.root)
         one, other, recording = self._run_both(before, after, folder)
+        notes = [*_notes(before, how, one), *notes]
         check_original(one)
         how.progress.stage("comparing")
         if one.stopped or other.stopped:
             steps = min(one.steps, other.steps)
-            one, other = one.upto(steps), other.upto(steps)
-            verdict = judge(one, other, how.tolerance, recording)
-            return replace(
-                verdict,
-                uncompared=["what follows the first difference (--quick)"],
-                notes=notes,
-                diff=diff,
-            )
+            verdict = judge(one.upto(steps), other.upto(steps), how.tolerance, recording)
+            rest = ["what follows the first difference (--quick)"]
+            return replace(verdict, uncompared=rest, notes=notes, diff=diff)
         idle = check_migrated(other, changed)
         verdict = judge(one, other, how.tolerance, recording)
         both, odd, unread = outputs.compare(
@@ -108,11 +103,10 @@ class Pair:
             verdict.tolerance,
             verdict.max_abs_param_diff or 0.0,
         )
-        verdict = verdict.also(odd)
         verdict = replace(
-            verdict,
+            verdict.also(odd),
             uncompared=[*idle, *unread, *verdict.uncompared, *_never(both, verdict)],
-            notes=notes + verdict.notes + _ranks_started(one, how),
+            notes=notes + verdict.notes,
             quirks=quirks.read(other, after.root),
             environment=launch.describe(how, before),
             diff=diff,
@@ -188,7 +182,7 @@ class Pair:
                     run, recording = one.result()
                     recording = replace(recording, start=values.first(run).save(begun))
                 other = pool.submit(self._run, after, recording, folder, live)
-                wait([one, other], return_when=FIRST_EXCEPTION)
+                wait((one, other), return_when=FIRST_EXCEPTION)  # type: ignore[misc]
                 if one.done():
                     one.result()  # its failure goes first
                 migrated, (original, recording) = other.result(), one.result()
@@ -242,31 +236,24 @@ def _free_memory() -> int:
     return 1024 * int(next(free, "0"))
 
 
-def _never(checkpoints: int, verdict: Verdict) -> list[str]:
+def _never(checkpoints: int, verdict: Verdict) -> Iterator[str]:
     """What was not compared, whatever the result."""
-    told = ["what an evaluation computes, beyond numbers that are printed"]
+    yield "what an evaluation computes, beyond numbers that are printed"
     if verdict.tolerance:
-        told.append("last parameters and buffers are shown, and judged with --tolerance 0 only")
+        yield "last parameters and buffers are shown, and judged with --tolerance 0 only"
     if not checkpoints:
-        told.append("checkpoints: none that both programs wrote below their folder")
-    return told
+        yield "checkpoints: none that both programs wrote below their folder"
 
 
-def _stray_arguments(program: Program, how: Options) -> list[str]:
-    """Notes on arguments that lead a program out of its copy."""
-    return [
-        f"{argument} leads out of the copies: both programs read and write it in place"
-        for argument in how.arguments
-        if os.path.isabs(path := argument.rpartition("=")[2]) and program.inside(Path(path))
-    ]
-
-
-def _ranks_started(run: records.Run, how: Options) -> list[str]:
-    """A note where a program starts another number of ranks than was asked for."""
+def _notes(program: Program, how: Options, run: records.Run) -> Iterator[str]:
+    """Arguments that lead a program out of its copy, and another number of ranks than was asked for."""
+    for argument in how.arguments:
+        path = argument.rpartition("=")[2]
+        if os.path.isabs(path) and program.inside(Path(path)):
+            yield f"{argument} leads out of the copies: both programs read and write it in place"
     started, asked = len(run.ranks), how.ranks * (how.nodes.count if how.nodes else 1)
-    if started == asked:
-        return []
-    return [f"the program starts its ranks itself: {started}, not the {asked} asked for"]
+    if started != asked and not run.stopped:
+        yield f"the program starts its ranks itself: {started}, not the {asked} asked for"
 
 
 def run_program(

@@ -98,7 +98,7 @@ def _losses(run: Run) -> list[Point]:
 
 
 def _norms(run: Run) -> list[Point]:
-    return [*enumerate(run.grad_norms, 1)]
+    return [(step, norm) for step, norm in enumerate(run.grad_norms, 1)]
 
 
 def _places(run: Run) -> list[float]:

@@ -30,7 +30,7 @@ class Rank:
         sharded: whether it built a unit of FSDP1 or FSDP2.
         options: the options that the optimizer has for each parameter, at its first step.
         lost: parameters of optimizers that belong to no module.
-        quirks: what each `like_fsdp1` of the program did, as the runtime tells it (`runtime/record/quirks.py`).
+        quirks: what each `like_fsdp1` of the program did, as the runtime tells it (`runtime/record/evidence.py`).
         said: the runtime's warnings: `place`, the rule's `code` and `message`.
         dtype: what the model computes in, as `torch.bfloat16`; so of the last loss and gradient.
         world: how many ranks there are.
