@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
@@ -103,13 +102,7 @@ def _norms(run: Run) -> list[Point]:
 
 def _places(run: Run) -> list[float]:
     """The place of each loss on the axis of steps: the last backward of step 3 is at 3, the others are before it."""
-    steps = max((rank.loss_steps for rank in run.ranks), key=len, default=[])
-    several, seen = Counter(steps), Counter[int]()
-    found = []
-    for step in steps:
-        seen[step] += 1
-        found.append(step - 1 + seen[step] / several[step])
-    return found
+    return [step - 1 + nth / several for step, nth, several in run.places]
 
 
 def _chart(title: str, curves: dict[str, list[Point]], mark: int) -> Iterator[str]:

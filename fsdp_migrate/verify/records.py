@@ -6,6 +6,8 @@ import itertools
 import json
 import math
 import statistics
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -155,6 +157,13 @@ class Run:
         """For each backward, the losses of all ranks that have one."""
         rows = itertools.zip_longest(*(rank.losses for rank in self.ranks))
         return [[loss for loss in row if loss is not None] for row in rows]
+
+    @property
+    def places(self) -> Iterator[tuple[int, int, int]]:
+        """For each backward the step, which of the step's backwards it is, from 1, and how many these are."""
+        steps = max((rank.loss_steps for rank in self.ranks), key=len, default=[])
+        for step, several in Counter(steps).items():
+            yield from ((step, nth, several) for nth in range(1, several + 1))
 
     @property
     def grad_norms(self) -> list[float]:

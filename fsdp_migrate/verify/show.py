@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Iterator
 
 from fsdp_migrate.verify.compare import farthest
@@ -54,12 +53,10 @@ def _table(rows: list[Row]) -> Iterator[Row]:
 
 def _rows(verdict: Verdict) -> Iterator[Row]:
     runs = verdict.original, verdict.migrated
-    longer = max((rank.loss_steps for run in runs for rank in run.ranks), key=len)
+    longer = max(([*run.places] for run in runs), key=len)
     both = itertools.zip_longest(*(run.backwards for run in runs), fillvalue=[])
-    several, seen = Counter(longer), Counter[int]()
-    for step, (losses, others) in zip(longer, both, strict=True):
-        seen[step] += 1
-        name = f"{step}.{seen[step]}" if several[step] > 1 else str(step)
+    for (step, nth, several), (losses, others) in zip(longer, both, strict=True):
+        name = f"{step}.{nth}" if several > 1 else str(step)
         most = farthest(losses, others)
         apart = "-" if most is None else f"{most:.2e}" if most else "0"
         yield name, _mean(losses), _mean(others), apart
