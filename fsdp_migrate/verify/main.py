@@ -49,8 +49,7 @@ def verify(original: Path, migrated: Path | None = None, **options: Any) -> Verd
         Unverifiable: the request cannot be met.
         ProgramFailed: a program failed or did not end.
     """
-    how = Options(**options).usable()
-    pair = Pair(original, migrated, how, how.recording)
+    pair = Pair(original, migrated, Options(**options).usable())
     with _temporary_folder() as folder:
         return pair.run(folder)
 
@@ -73,7 +72,6 @@ class Pair:
     original: Path
     migrated: Path | None
     how: Options
-    recording: Recording
 
     def run(self, folder: Path) -> Verdict:
         """Run both in copies below `folder` and compare them; where they differ, look why."""
@@ -167,9 +165,9 @@ class Pair:
         """
         live, begun, free = Live(folder, self.how), folder / "start.pt", _free_memory()
         asks = self.how.may_emulate and emulation.wants_cuda(before.root)
-        may_fail = asks and emulation.asks_first(before.root) and not self.recording.emulate
-        emulate = self.how.ranks if asks and not may_fail else self.recording.emulate
-        recording = replace(self.recording, emulate=emulate)
+        may_fail = asks and emulation.asks_first(before.root) and not self.how.recording.emulate
+        emulate = self.how.ranks if asks and not may_fail else self.how.recording.emulate
+        recording = replace(self.how.recording, emulate=emulate)
         together = self._side_by_side(before) and not may_fail
         with ThreadPoolExecutor(2) as pool:
             try:
@@ -212,7 +210,7 @@ class Pair:
         """Whether both programs may run at once: the second takes nothing over, and they share no port and no folder."""
         how = self.how
         torchrun = launch.choose(how.launcher, program.script) is Launcher.TORCHRUN
-        may = torchrun and not self.recording.align and how.nodes is None
+        may = torchrun and not self.how.recording.align and how.nodes is None
         if how.side_by_side is not None or not may:
             return bool(how.side_by_side) and may
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1

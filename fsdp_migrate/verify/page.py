@@ -75,7 +75,7 @@ def _charts(verdict: Verdict) -> Iterator[str]:
     both = zip(_places(one), one.backwards, other.backwards, strict=False)
     losses = [(place, farthest(*pair) or 0.0) for place, *pair in both]
     pairs = zip(one.grad_norms, other.grad_norms, strict=False)
-    norms = [(step, distance(*pair)) for step, pair in enumerate(pairs, 1)]
+    norms: list[Point] = [(step, distance(*pair)) for step, pair in enumerate(pairs, 1)]
     charts: list[tuple[str, dict[str, list[Point]]]] = [
         ("Loss, mean of the ranks", {"original": _losses(one), "migrated": _losses(other)}),
         ("Gradient norm", {"original": _norms(one), "migrated": _norms(other)}),

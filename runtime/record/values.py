@@ -89,7 +89,7 @@ class Start:
             # Processes that should hold the same are compared by this.
             sums=[(*place, _sums(part.read())) for place, part in census.parts.items()],
         )
-        if SETTINGS["align"] and not self.problem:
+        if SETTINGS["align"] and SETTINGS["start"] and not self.problem:
             values = torch.load(SETTINGS["start"], weights_only=True, mmap=True)
             self._take_over(census, values, rank)
 

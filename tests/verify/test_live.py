@@ -147,7 +147,7 @@ def test_what_runs_side_by_side(
     (tmp_path / "train.py").write_text(script)
     how = Options(**{"device": "cpu", **options})
     program = Program("original", tmp_path, tmp_path / "train.py", tmp_path)
-    pair = main.Pair(program.script, None, how, how.recording)
+    pair = main.Pair(program.script, None, how)
     assert pair._side_by_side(program) == expected
 
 
