@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from fsdp_migrate.verify import main, migration, start
-from fsdp_migrate.verify.folders import Program, copy_program
+from fsdp_migrate.verify import main, migration, values
+from fsdp_migrate.verify.folders import Program, copy
 from fsdp_migrate.verify.judge import judge
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.options import Options, Recording
@@ -60,7 +60,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     def prepared(case: str, settings: Settings, cuda: bool, form: str, folder: Path) -> Program:
         name = "migrated" if form else "original"
         script = FIXTURES / case / "original" / settings["entry"]
-        program = copy_program(name, script, None, folder / "copy")
+        program = copy(name, script, folder / "copy")
         if cuda:
             take_cuda_for_granted(program)
         if form:
@@ -83,7 +83,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         if key not in originals:
             folder = tmp_path_factory.mktemp(case)
             one = run(prepared(case, settings, cuda, "", folder), case, settings, cuda, None)
-            originals[key] = one, start.read(one).save(folder / "start.pt")
+            originals[key] = one, values.first(one).save(folder / "start.pt")
         one, begun = originals[key]
         program = prepared(case, settings, cuda, form, tmp_path_factory.mktemp(case))
         texts = (key, *program_texts(program.root))
@@ -136,33 +136,13 @@ def test_twins_for_cuda_train_the_same(
 
 def assert_the_same(verdict: Verdict, settings: Settings) -> None:
     assert verdict.equal, verdict.line()
-    assert verdict.ranks == settings["ranks"]
-    assert verdict.losses >= 4
+    assert len(verdict.original.ranks) == settings["ranks"]
+    assert len(verdict.original.ranks[0].losses) >= 4
     assert all(len(set(rank.losses)) > 1 for rank in verdict.original.ranks), "the loss moves"
     if settings["tolerance"] == 0:
         assert verdict.bitwise, verdict.line()
         compared = settings.get("parameters_compared", True)
         assert verdict.max_abs_param_diff == (0 if compared else None)
-
-
-def test_a_planted_fault_is_found(tmp_path: Path) -> None:
-    """One unit adds its gradients up instead of averaging them."""
-    script = FIXTURES / "meta_init" / "original" / "train.py"
-    program = copy_program("migrated", script, None, tmp_path / "copy")
-    migration.migrate(program.root, "bridge")
-    text = program.script.read_text("utf-8")
-    right = "    optimizer = torch.optim.Adam("
-    assert text.count(right) == 1
-    wrong = (
-        "    unit = next(module for module in model.modules() if isinstance(module, FSDP) and module is not model)\n"
-        "    unit.set_gradient_divide_factor(1.0)\n"
-        "    unit.set_force_sum_reduction_for_comms(True)\n"
-    )
-    program.script.write_text(text.replace(right, wrong + right), "utf-8")
-    verdict = main.verify(
-        script, program.script, arguments=["--steps", "2"], launcher=Launcher.TORCHRUN, device="cpu"
-    )
-    assert str(verdict.first).startswith("gradient norm differs first at step 1:")
 
 
 @pytest.mark.thorough

@@ -8,8 +8,9 @@ happens between two steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from fsdp_migrate.verify.compare import Difference, eps, relative
 from fsdp_migrate.verify.records import Run
@@ -30,38 +31,14 @@ class Cause:
     advice: str
 
 
-@dataclass(frozen=True)
-class _Scene:
-    """Both runs and their first difference; `buffers` names a buffer that ends in another dtype."""
-
-    first: Difference
-    original: Run
-    migrated: Run
-    buffers: str
-
-    @property
-    def norms(self) -> tuple[float, float]:
-        """Both gradient norms of the step; zeros unless these differ."""
-        index = self.first.step - 1
-        one, other = self.original.grad_norms, self.migrated.grad_norms
-        known = self.first.what == "gradient norm" and 0 <= index < min(len(one), len(other))
-        return (one[index], other[index]) if known else (0.0, 0.0)
-
-    @property
-    def factor(self) -> float:
-        """The ratio of the gradient norms, migrated to original; NaN unless they differ."""
-        one, other = self.norms
-        return other / one if one else math.nan
-
-
 def find(first: Difference | None, original: Run, migrated: Run, buffers: str) -> list[Cause]:
-    """The cause of the first difference; none if there is no difference."""
+    """The cause of the first difference, `buffers` names one that ends in another dtype; none if there is no difference."""
     if first is None:
         return []
-    scene = _Scene(first, original, migrated, buffers)
-    for check in _CHECKS:
-        if cause := check(scene):
-            return [cause]
+    runs = original, migrated
+    for name, facts in _shown(first, *runs, buffers):
+        title, advice = _CAUSES[name]
+        return [Cause(_NAMES.get(name, name), title.format(**facts), advice)]
     return [Cause("unknown", "not known", _where(first))]
 
 
@@ -71,200 +48,169 @@ def aligned(cause: Cause) -> Cause:
     return Cause("initial-weights", f"{cause.title}, and nothing else", advice)
 
 
-_TOLD = {
+Shown = Iterator[tuple[str, dict[str, Any]]]
+"""Keys of `_CAUSES`, each with what its title needs; the most specific first."""
+
+
+def _shown(first: Difference, original: Run, migrated: Run, buffers: str) -> Shown:
+    ranks = [*zip(original.ranks, migrated.ranks, strict=False)]
+    steps = (
+        pair for one, other in ranks for pair in zip(one.loss_steps, other.loss_steps, strict=False)
+    )
+    if any(one != other for one, other in steps):
+        yield "number of optimizer steps", {}
+    if first.what in _CAUSES:
+        yield first.what, {}
+    norms = [*zip(original.grad_norms, migrated.grad_norms, strict=False)]
+    losses = [[*zip(one.losses, other.losses, strict=False)] for one, other in ranks]
+    there = norms[first.step - 1 :][:1] if first.what == "gradient norm" else []
+    if first.what == "loss":
+        there = [pair for pairs in losses for pair in pairs[first.index :][:1]]
+    if any(math.isfinite(a) != math.isfinite(b) for a, b in there):
+        yield "overflow", {}
+    # The first step's losses and gradients do not depend on the optimizer's options.
+    if first.step > 1 or first.what not in ("loss", "gradient norm"):
+        yield from _of_options(original.options, migrated.options)
+    if first.what == "gradient norm" and there and there[0][0]:
+        yield from _of_norms(first.step - 1, original, migrated)
+    if buffers:
+        yield "buffer-dtype", {"buffers": buffers}
+    dtypes = {rank.dtype for run in (original, migrated) for rank in run.ranks}
+    if first.what in ("loss", "gradient norm") and len(dtypes) == 1:
+        dtype = dtypes.pop()
+        pairs = [*norms, *(pair for each in losses for pair in each)]
+        units = max((relative(a, b) for a, b in pairs), default=0.0) / eps(dtype)
+        if units <= _STEPS:
+            yield "rounding", {"dtype": dtype.removeprefix("torch."), "units": units}
+
+
+def _of_options(one: dict[str, dict[str, float]], other: dict[str, dict[str, float]]) -> Shown:
+    """An option that a parameter has not in both."""
+    odd = [name for name in one if name in other and one[name] != other[name]]
+    for name in odd[:1]:
+        a, b = one[name], other[name]
+        key = next(key for key in [*a, *b] if a.get(key) != b.get(key))
+        more = f" (and of {len(odd) - 1} more)" if len(odd) > 1 else ""
+        facts = {
+            "option": key,
+            "parameter": f"{name}{more}",
+            "before": a.get(key),
+            "now": b.get(key),
+        }
+        yield "optimizer-groups", facts
+
+
+def _of_norms(index: int, original: Run, migrated: Run) -> Shown:
+    """What gradient norms show that differ at a step."""
+    before, now, ranks = original.grad_norms[index], migrated.grad_norms[index], len(original.ranks)
+    one, other = _reductions(original), _reductions(migrated)
+    if not now:
+        if _lost(migrated) > _lost(original):
+            yield "optimizer-before-sharding", {}
+        if other < one:
+            yield "no-sync-not-reset", {"before": one, "now": other}
+    parts = [math.sqrt(rank.squares[index]) for rank in migrated.ranks if index < len(rank.squares)]
+    if len(parts) > 1 and all(_near(part, before) for part in parts):
+        yield "local-clip", {}
+    factor = now / before
+    if ranks > 1 and (_near(factor, ranks) or _near(factor, 1 / ranks)):
+        yield "averaging", {"factor": factor, "ranks": ranks}
+    highest = max(original.grad_norms)
+    capped = [norm for norm in original.grad_norms if _near(norm, highest)]
+    if len(capped) > 1 and _near(before, highest) and factor > 1 + _SAME:
+        yield "not-clipped", {"highest": highest}
+
+
+_CAUSES = {
     "number of ranks": (
-        "ranks",
         "the programs run on different numbers of ranks",
         "Compare how both start their processes, and what they take the world size from.",
     ),
     "number of optimizer steps": (
-        "accumulation",
         "a step is taken after another number of backwards",
         "Compare when both programs step: after the last micro-batch, and with the remainder of an epoch.",
     ),
     "number of backwards": (
-        "steps",
         "the programs train for different numbers of steps",
         "Compare the loops: the sampler's rank and world size, drop_last, a limit by time, and an end after an evaluation.",
     ),
     "learning rate": (
-        "learning-rate",
         "the learning rate differs",
         "Compare the optimizer's arguments and the scheduler: how often it steps, and what scales a rate.",
     ),
     "first parameters": (
-        "initial-weights",
         "the programs begin with different weights",
         "Compare seeds, the order of random calls, and the precision in which weights are made or loaded.",
     ),
     "first parameters of the ranks": (
-        "initial-weights",
         "the ranks begin with different weights",
         "sync_module_states=True took the first rank's weights: without it every rank shards its own. "
         "Broadcast them before fully_shard, or load them with broadcast_from_rank0.",
     ),
     "first buffers": (
-        "initial-buffers",
         "the programs begin with different buffers",
         "sync_module_states=True took the first rank's buffers as well; buffers that are not saved must be computed again "
         "after a start on the meta device.",
     ),
     "model without an optimizer": (
-        "model-copy",
         "a model that no optimizer trains, such as a moving average, is updated in another way",
         "`p.data = x` changes nothing in a sharded parameter: update it in place, with p.copy_(x) or p.lerp_(x, weight) "
         "under torch.no_grad(). Compare which model is copied, and when.",
     ),
-}
-
-
-def _told(s: _Scene) -> Cause | None:
-    """What differs first is the cause itself, or steps are taken at other times."""
-    for one, other in zip(s.original.ranks, s.migrated.ranks, strict=False):
-        if any(a != b for a, b in zip(one.loss_steps, other.loss_steps, strict=False)):
-            return Cause(*_TOLD["number of optimizer steps"])
-    return Cause(*_TOLD[s.first.what]) if s.first.what in _TOLD else None
-
-
-def _overflow(s: _Scene) -> Cause | None:
-    index = max(s.first.index, 0)
-    losses = [
-        (one.losses[index], other.losses[index])
-        for one, other in zip(s.original.ranks, s.migrated.ranks, strict=False)
-        if s.first.what == "loss" and index < min(len(one.losses), len(other.losses))
-    ]
-    if all(math.isfinite(a) == math.isfinite(b) for a, b in [*losses, s.norms]):
-        return None
-    return Cause(
-        "overflow",
+    "overflow": (
         "only one of the programs has finite numbers there",
         "Compare loss scaling, dtypes, and weights that are made on the meta device and never loaded.",
-    )
-
-
-def _options(s: _Scene) -> Cause | None:
-    """A parameter's options at the first step; the first step's losses and gradients do not depend on them."""
-    if s.first.step == 1 and s.first.what in ("loss", "gradient norm"):
-        return None
-    one, other = s.original.options, s.migrated.options
-    odd = [name for name in one if name in other and one[name] != other[name]]
-    if not odd:
-        return None
-    a, b = one[odd[0]], other[odd[0]]
-    key = next(key for key in [*a, *b] if a.get(key) != b.get(key))
-    more = f" (and of {len(odd) - 1} more)" if len(odd) > 1 else ""
-    return Cause(
-        "optimizer-groups",
-        f"{key} of {odd[0]}{more} is {b.get(key)}, the original's is {a.get(key)}",
+    ),
+    "optimizer-groups": (
+        "{option} of {parameter} is {now}, the original's is {before}",
         "Compare what sorts parameters into the optimizer's groups: p.ndim, p.numel() and names are those of the whole "
         "parameter under FSDP2.",
-    )
-
-
-def _no_gradient(s: _Scene) -> Cause | None:
-    if not s.norms[0] or s.norms[1]:
-        return None
-    lost, before = (sum(rank.lost for rank in run.ranks) for run in (s.migrated, s.original))
-    if lost > before:
-        return Cause(
-            "optimizer-before-sharding",
-            "the optimizer was built before the model was sharded, and trains nothing",
-            "fully_shard replaces every parameter: build the optimizer after the last fully_shard, from model.parameters().",
-        )
-    one, other = _reductions(s.original), _reductions(s.migrated)
-    if other >= one:
-        return None
-    return Cause(
-        "no-sync-not-reset",
-        f"gradients are reduced {other} times, {one} times in the original",
+    ),
+    "optimizer-before-sharding": (
+        "the optimizer was built before the model was sharded, and trains nothing",
+        "fully_shard replaces every parameter: build the optimizer after the last fully_shard, from model.parameters().",
+    ),
+    "no-sync-not-reset": (
+        "gradients are reduced {now} times, {before} times in the original",
         "set_requires_gradient_sync(False) stays in force: call set_requires_gradient_sync(is_last) before every micro-batch, "
         "or use no_sync of fsdp_migrate.runtime, which resets it.",
-    )
-
-
-def _local_clip(s: _Scene) -> Cause | None:
-    """Each rank scaled its own part to the norm that the whole should have."""
-    index, goal = s.first.step - 1, s.norms[0]
-    squares = [rank.squares[index] for rank in s.migrated.ranks if index < len(rank.squares)]
-    if len(squares) < 2 or not goal or not all(_near(math.sqrt(q), goal) for q in squares):
-        return None
-    return Cause(
-        "local-clip",
+    ),
+    "local-clip": (
         "the gradients are clipped by the norm of each rank's own part",
         "Clip with torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm), which takes the norm of the whole. "
         "A norm of .to_local() or of ._local_tensor is one rank's.",
-    )
-
-
-def _not_clipped(s: _Scene) -> Cause | None:
-    """The original's norms have an upper bound, which the migrated ones exceed."""
-    norms = s.original.grad_norms
-    highest = max(norms, default=0.0)
-    capped = [norm for norm in norms if _near(norm, highest)]
-    if len(capped) < 2 or not _near(s.norms[0], highest) or not s.factor > 1 + _SAME:
-        return None
-    return Cause(
-        "not-clipped",
-        f"no gradient norm of the original is above {highest:.4g}, the migrated program's are",
-        "Compare the calls of clip_grad_norm_: the bound, the norm type, and that it runs after the last backward.",
-    )
-
-
-def _averaging(s: _Scene) -> Cause | None:
-    ranks = len(s.original.ranks)
-    if ranks < 2 or not (_near(s.factor, ranks) or _near(s.factor, 1 / ranks)):
-        return None
-    return Cause(
-        "averaging",
-        f"the gradients are {s.factor:.4g} times the original's, on {ranks} ranks",
+    ),
+    "averaging": (
+        "the gradients are {factor:.4g} times the original's, on {ranks} ranks",
         "FSDP1 and fully_shard both divide by the number of data-parallel ranks. Look for set_gradient_divide_factor, "
         "a changed mesh, and a loss or gradient that is scaled by the world size.",
-    )
-
-
-def _buffers(s: _Scene) -> Cause | None:
-    if not s.buffers:
-        return None
-    return Cause(
-        "buffer-dtype",
-        f"a buffer is kept in another precision: {s.buffers}",
+    ),
+    "not-clipped": (
+        "no gradient norm of the original is above {highest:.4g}, the migrated program's are",
+        "Compare the calls of clip_grad_norm_: the bound, the norm type, and that it runs after the last backward.",
+    ),
+    "buffer-dtype": (
+        "a buffer is kept in another precision: {buffers}",
         "FSDP2 leaves buffers alone: what MixedPrecision(buffer_dtype=...) did must be done by hand, "
         "buffer.data = buffer.to(dtype) for each, before the first forward; FSDP1 kept BatchNorm in float32.",
-    )
-
-
-def _rounding(s: _Scene) -> Cause | None:
-    """Nowhere are the runs farther apart than sums of a few roundings."""
-    dtypes = {rank.dtype for run in (s.original, s.migrated) for rank in run.ranks}
-    if s.first.what not in ("loss", "gradient norm") or len(dtypes) != 1:
-        return None
-    dtype = dtypes.pop()
-    pairs = [*zip(s.original.grad_norms, s.migrated.grad_norms, strict=False)]
-    for one, other in zip(s.original.ranks, s.migrated.ranks, strict=False):
-        pairs += zip(one.losses, other.losses, strict=False)
-    largest = max((relative(a, b) for a, b in pairs), default=0.0)
-    if not largest <= _STEPS * eps(dtype):
-        return None
-    name = dtype.removeprefix("torch.")
-    return Cause(
-        "rounding",
-        f"the model computes in {name}, and no difference is larger than {largest / eps(dtype):.2g} of its units of rounding",
+    ),
+    "rounding": (
+        "the model computes in {dtype}, and no difference is larger than {units:.2g} of its units of rounding",
         "Sums may be taken in another order. A larger --tolerance accepts it; if it grows with every step, look further.",
-    )
+    ),
+}
+"""The title, and what to do, by what differs first or by the name of the cause."""
 
-
-_CHECKS: tuple[Callable[[_Scene], Cause | None], ...] = (
-    _told,
-    _overflow,
-    _options,
-    _no_gradient,
-    _local_clip,
-    _averaging,
-    _not_clipped,
-    _buffers,
-    _rounding,
-)
-"""The most specific first."""
+_NAMES = {
+    "number of ranks": "ranks",
+    "number of optimizer steps": "accumulation",
+    "number of backwards": "steps",
+    "learning rate": "learning-rate",
+    "first parameters": "initial-weights",
+    "first parameters of the ranks": "initial-weights",
+    "first buffers": "initial-buffers",
+    "model without an optimizer": "model-copy",
+}
 
 
 def _where(first: Difference) -> str:
@@ -289,6 +235,10 @@ def _where(first: Difference) -> str:
 
 def _near(value: float, goal: float) -> bool:
     return abs(value - goal) <= _SAME * abs(goal)
+
+
+def _lost(run: Run) -> int:
+    return sum(rank.lost for rank in run.ranks)
 
 
 def _reductions(run: Run) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
 
 from fsdp_migrate.settings import FORMS
-from fsdp_migrate.verify.errors import ProgramFailed
+from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
 from fsdp_migrate.verify.main import verify
 from fsdp_migrate.verify.nodes import Nodes
 from fsdp_migrate.verify.options import TIMEOUT, Launcher, Progress
@@ -21,22 +21,9 @@ from fsdp_migrate.views.terminal import is_terminal, paint, write_bytes, write_t
 
 _PROGRAM = click.Path(exists=True, path_type=Path)
 _PATH = click.Path(path_type=Path)
-
-
-class _NewFile(click.Path):
-    """A file that is written at the end of a run: its folder has to be there at the start."""
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, context: click.Context | None
-    ) -> Any:
-        path = super().convert(value, param, context)
-        assert isinstance(path, Path)
-        if not path.parent.is_dir():
-            self.fail(f"{path}: there is no such folder", param, context)
-        return path
-
-
-_FILE = _NewFile(dir_okay=False, path_type=Path)
+_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+# Opened before the programs run: a path that cannot be written is said at once.
+_FILE = click.File("w", encoding="utf-8", lazy=False)
 
 
 @click.command("verify", short_help="Run a program before and after its migration, and compare.")
@@ -66,7 +53,7 @@ _FILE = _NewFile(dir_okay=False, path_type=Path)
 )
 @click.option(
     "--root",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=_FOLDER,
     help="The folder that belongs to SCRIPT, with all it imports and reads.  [default: its own]",
 )
 @click.option(
@@ -130,11 +117,7 @@ _FILE = _NewFile(dir_okay=False, path_type=Path)
 @click.option("--node-rank", type=click.IntRange(min=0), help="This node's number, from 0.")
 @click.option("--rdzv-endpoint", help="host:port where the nodes meet, as torchrun takes it.")
 @click.option("--rdzv-id", default="verify", show_default=True, help="A name for this run.")
-@click.option(
-    "--records",
-    type=click.Path(exists=True, file_okay=False, writable=True, path_type=Path),
-    help="A folder that all nodes share, for their records.",
-)
+@click.option("--records", type=_FOLDER, help="A folder that all nodes share, for their records.")
 @click.option(
     "--json",
     "json_file",
@@ -148,7 +131,7 @@ _FILE = _NewFile(dir_okay=False, path_type=Path)
 )
 @click.option(
     "--summary",
-    type=_FILE,
+    type=click.File("a", encoding="utf-8", lazy=False),
     help="Append the result as Markdown to this file, as to $GITHUB_STEP_SUMMARY.",
 )
 @click.pass_context
@@ -162,9 +145,9 @@ def verify_command(
     rdzv_endpoint: str | None,
     rdzv_id: str,
     records: Path | None,
-    json_file: Path | None,
-    report: Path | None,
-    summary: Path | None,
+    json_file: IO[str] | None,
+    report: IO[str] | None,
+    summary: IO[str] | None,
     **options: Any,
 ) -> None:
     """Run SCRIPT before and after its migration and compare every loss and gradient norm.
@@ -175,7 +158,11 @@ def verify_command(
     it is interrupted.
     """
     name = (options["entry"] or script).name
-    nodes = Nodes.of(nnodes, node_rank, rdzv_endpoint, rdzv_id, records)
+    nodes = None
+    if nnodes > 1:
+        if node_rank is None or rdzv_endpoint is None or records is None:
+            raise Unverifiable("--nnodes needs --node-rank, --rdzv-endpoint and --records")
+        nodes = Nodes(nnodes, node_rank, rdzv_endpoint, rdzv_id, records)
     try:
         with interruptible():
             verdict = verify(script, migrated, nodes=nodes, progress=_Progress(), **options)
@@ -187,7 +174,7 @@ def verify_command(
         text = f"fsdp-migrate verify: {failure}"
         write_text(paint(text, "stderr", fg="red", bold=True), "stderr")
         if summary is not None:
-            _append(summary, markdown_of_failure(failure, name))
+            summary.write(markdown_of_failure(failure, name))
         context.exit(3)
     code = 0 if verdict.equal else 1
     if nodes is not None and nodes.number > 0:
@@ -195,14 +182,13 @@ def verify_command(
         write_text(f"node {nodes.number}: {verdict.line()}", "stderr")
         context.exit(code)
     if json_file is not None:
-        text = json.dumps(verdict.to_json(), indent=2, allow_nan=False)
-        with click.open_file(str(json_file), "w", encoding="utf-8") as file:
-            file.write(f"{text}\n")
+        json_file.write(f"{json.dumps(verdict.to_json(), indent=2, allow_nan=False)}\n")
     if report is not None:
-        report.write_text(render(verdict, name), encoding="utf-8")
+        report.write(render(verdict, name))
     if summary is not None:
-        _append(summary, markdown(verdict, name))
-    show(verdict, "stderr" if str(json_file) == "-" else "stdout")
+        summary.write(markdown(verdict, name))
+    stdout = json_file is not None and json_file.name == "<stdout>"
+    show(verdict, "stderr" if stdout else "stdout")
     context.exit(code)
 
 
@@ -226,8 +212,3 @@ class _Progress(Progress):
     def _clear(self) -> None:
         if self._terminal:
             write_bytes(b"\r\x1b[K", "stderr")
-
-
-def _append(file: Path, text: str) -> None:
-    with file.open("a", encoding="utf-8") as summary:
-        summary.write(text)

@@ -70,10 +70,10 @@ def compare(original: Run, migrated: Run, tolerance: float | None = None) -> Com
         tolerance if tolerance is not None else floor(dtype) for dtype in original.dtypes
     )
     ranks = list(zip(original.ranks, migrated.ranks, strict=False))
-    differences = [
-        *_worlds(original, migrated),
-        *_norms(original, migrated, max(norms, NORM_TOLERANCE)),
-    ]
+    differences = [*_norms(original, migrated, max(norms, NORM_TOLERANCE))]
+    if len(original.ranks) != len(migrated.ranks):
+        text = f"{len(original.ranks)} against {len(migrated.ranks)}"
+        differences.append(Difference(0, 0, -1, "number of ranks", text))
     for one, other in ranks:
         differences += _counts(one, other)
         differences += _losses(one, other, losses)
@@ -144,21 +144,12 @@ def farthest(ones: Iterable[float], others: Iterable[float]) -> float | None:
     return largest(apart) if apart else None
 
 
-def _worlds(original: Run, migrated: Run) -> Iterator[Difference]:
-    if len(original.ranks) != len(migrated.ranks):
-        text = f"{len(original.ranks)} against {len(migrated.ranks)}"
-        yield Difference(0, 0, -1, "number of ranks", text)
-
-
 def _losses(one: Rank, other: Rank, tolerance: float) -> Iterator[Difference]:
-    for index, (a, b) in enumerate(zip(one.losses, other.losses, strict=False)):
-        if not close(a, b, tolerance):
-            step = one.loss_steps[index]
-            several = one.loss_steps.count(step) > 1
-            nth = index - one.loss_steps.index(step) + 1
-            text = _against(a, b) + (f" (backward {nth} of the step)" if several else "")
-            yield Difference(step, 1, one.rank, "loss", text, index)
-            return
+    for index, a, b in _apart(one.losses, other.losses, tolerance):
+        step = one.loss_steps[index]
+        nth = index - one.loss_steps.index(step) + 1
+        text = f" (backward {nth} of the step)" if one.loss_steps.count(step) > 1 else ""
+        yield Difference(step, 1, one.rank, "loss", _against(a, b) + text, index)
 
 
 def _rates(one: Rank, other: Rank, tolerance: float) -> Iterator[Difference]:
@@ -166,20 +157,24 @@ def _rates(one: Rank, other: Rank, tolerance: float) -> Iterator[Difference]:
     # rates count, not the groups.
     for step, (a, b) in enumerate(zip(one.learning_rates, other.learning_rates, strict=False), 1):
         rates, others = sorted(set(a)), sorted(set(b))
-        if len(rates) != len(others) or not all(
-            close(x, y, tolerance) for x, y in zip(rates, others, strict=True)
-        ):
-            text = f"{_list(rates)} against {_list(others)}"
+        if len(rates) != len(others) or any(_apart(rates, others, tolerance)):
+            text = " against ".join(", ".join(f"{r:.6g}" for r in each) for each in (rates, others))
             yield Difference(step, 2, one.rank, "learning rate", text)
             return
 
 
 def _norms(original: Run, migrated: Run, tolerance: float) -> Iterator[Difference]:
-    norms = zip(original.grad_norms, migrated.grad_norms, strict=False)
-    for step, (a, b) in enumerate(norms, 1):
+    for index, a, b in _apart(original.grad_norms, migrated.grad_norms, tolerance):
+        yield Difference(index + 1, 3, -1, "gradient norm", _against(a, b))
+
+
+def _apart(
+    ones: list[float], others: list[float], tolerance: float
+) -> Iterator[tuple[int, float, float]]:
+    """The first place where two lists differ, if any, and what they have there."""
+    for index, (a, b) in enumerate(zip(ones, others, strict=False)):
         if not close(a, b, tolerance):
-            text = _against(a, b)
-            yield Difference(step, 3, -1, "gradient norm", text)
+            yield index, a, b
             return
 
 
@@ -199,7 +194,3 @@ def _counts(one: Rank, other: Rank) -> Iterator[Difference]:
 def _against(a: float, b: float) -> str:
     short = f"{a:.8g}", f"{b:.8g}"
     return " against ".join(short if short[0] != short[1] else (f"{a:.17g}", f"{b:.17g}"))
-
-
-def _list(rates: list[float]) -> str:
-    return ", ".join(f"{rate:.6g}" for rate in rates)

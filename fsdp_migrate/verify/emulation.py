@@ -19,9 +19,17 @@ _MISSING = re.compile(
     r"No module named '(flash_attn\w*|xformers|apex|bitsandbytes|transformer_engine|triton|amp_C"
     r"|fused_\w+|deepspeed)"
 )
-_REFUSED = re.compile(r"NotEmulated: (.+)")
-_TRITON = re.compile(r"active drivers? \(|triton\.runtime|triton\.compiler")
-_COMPILER = re.compile(r"CUDA_HOME environment variable is not set")
+_REFUSED = {
+    re.compile(
+        r"dummy base class CUDAGraph"
+    ): "torch.cuda.CUDAGraph: it records kernels of a device",
+    re.compile(r"'?ProcessGroupNCCL"): "ProcessGroupNCCL: gloo has no such options",
+    re.compile(
+        r"active drivers? \(|triton\.runtime|triton\.compiler"
+    ): "a Triton kernel: it is compiled for a device",
+    re.compile(r"CUDA_HOME environment variable is not set"): "an extension with CUDA kernels",
+}
+"""What cannot be emulated, by how torch refuses it."""
 
 
 def wants_cuda(root: Path) -> bool:
@@ -37,20 +45,14 @@ def asks_first(root: Path) -> bool:
 def explain(failure: ProgramFailed, emulated: bool) -> ProgramFailed:
     """The failure, with the reason if it is about CUDA."""
     text = f"{failure.reason}\n{failure.details}"
-    reason = ""
-    if emulated and (refused := _REFUSED.search(text)):
-        reason = refused[1]
+    if not emulated and _NO_CUDA.search(failure.reason):
+        failure.reason += " (there is no CUDA here: --emulate runs it on the CPU)"
     elif emulated and (missing := _MISSING.search(text)):
-        reason = f"{missing[1]} cannot be emulated on the CPU: its kernels are CUDA's own"
-    elif emulated and _TRITON.search(text):
-        reason = "a Triton kernel cannot be emulated on the CPU: it is compiled for a device"
-    elif emulated and _COMPILER.search(text):
-        reason = "an extension with CUDA kernels cannot be emulated on the CPU"
+        failure.reason = f"cannot be emulated on the CPU: {missing[1]}: its kernels are CUDA's own"
+    elif emulated and (why := next((w for p, w in _REFUSED.items() if p.search(text)), "")):
+        failure.reason = f"cannot be emulated on the CPU: {why}"
     elif emulated and "AssertionError" in failure.reason:
-        reason = f"{failure.reason} (CUDA was emulated)"
-    elif not emulated and _NO_CUDA.search(failure.reason):
-        reason = f"{failure.reason} (there is no CUDA here: --emulate runs it on the CPU)"
-    failure.reason = reason or failure.reason
+        failure.reason += " (CUDA was emulated)"
     return failure
 
 

@@ -66,15 +66,14 @@ class Scene:
     def _shown(self, text: str) -> list[str]:
         return text.replace(f"{self.program.root}/", "").strip().splitlines()
 
-    def printed(self, rank: int) -> str:
-        """What a rank wrote to its standard output; empty where the launcher does not separate the ranks."""
-        logs = sorted(self.folder.glob(f"logs/**/{rank}/stdout.log"))
+    def printed(self, rank: int, stream: str = "stdout") -> str:
+        """What a rank wrote to its standard output, or error; empty where the launcher does not separate the ranks."""
+        logs = sorted(self.folder.glob(f"logs/**/{rank}/{stream}.log"))
         return _text(logs[-1]) if logs else ""
 
     def errors(self, rank: int) -> str:
-        """What a rank wrote to its standard error, or all output where the launcher does not separate the ranks."""
-        logs = sorted(self.folder.glob(f"logs/**/{rank}/stderr.log"))
-        return (_text(logs[-1]) if logs else "") or self.output
+        """What a rank wrote to its standard error, or all output where that is not known."""
+        return self.printed(rank, "stderr") or self.output
 
 
 def check(scene: Scene) -> None:
@@ -83,13 +82,14 @@ def check(scene: Scene) -> None:
         raise _late(scene)
     if scene.outcome.flooded:
         raise scene.failed(f"it printed more than {OUTPUT >> 20} MiB", scene.output)
-    endings = read_endings(scene.folder / "records")
-    if scene.outcome.status == 0:
-        # A program may start its ranks itself and not look at how they ended.
-        endings = [ending for ending in endings if ending.code]
-    else:
-        endings = [ending for ending in endings if ending.status or ending.failure]
-    if endings or (scene.outcome.status != 0 and not _only_aborted(scene)):
+    failed = scene.outcome.status != 0
+    # A program may start its ranks itself and not look at how they ended.
+    endings = [
+        ending
+        for ending in read_endings(scene.folder / "records")
+        if (ending.status or ending.failure if failed else ending.code)
+    ]
+    if endings or (failed and not _only_aborted(scene)):
         raise _ended_badly(scene, endings)
     if not any(rank.losses for rank in scene.ranks):
         raise scene.failed("no rank called backward", scene.output)
@@ -112,10 +112,9 @@ def _ended_badly(scene: Scene, endings: list[Ending]) -> ProgramFailed:
     elif _LOST.search(endings[0].failure):
         details = endings[0].failure.strip()
         lost = {ending.rank for ending in endings}
-        left = [_name(rank.rank) for rank in scene.ranks if rank.rank not in lost] or [
-            "another rank"
-        ]
-        reason = f"{_name(endings[0].rank)} was in a collective when {' and '.join(left)} had left the program"
+        left = [_name(rank.rank) for rank in scene.ranks if rank.rank not in lost]
+        others = " and ".join(left) or "another rank"
+        reason = f"{_name(endings[0].rank)} was in a collective when {others} had left the program"
     elif endings[0].failure:
         details = endings[0].failure.strip()
         who = _process(scene, endings[0])
@@ -151,9 +150,7 @@ def _only_aborted(scene: Scene) -> bool:
 
 
 def _late(scene: Scene) -> ProgramFailed:
-    stacks = [(rank, stack) for rank, stack in scene.outcome.stacks if rank] or [
-        *scene.outcome.stacks
-    ]
+    stacks = [found for found in scene.outcome.stacks if found[0]] or [*scene.outcome.stacks]
     reason = f"it did not end within {scene.outcome.seconds:.0f} seconds"
     busy = [_name(rank) for rank, stack in stacks if rank and not _waits(stack)]
     if 0 < len(busy) < len(stacks):
@@ -170,14 +167,14 @@ def _waits(stack: str) -> bool:
 
 def _where(stack: str) -> str:
     """The innermost frames of a stack, those of the program if it has any."""
-    frames = [frame for frame in _frames(stack) if "<frozen" not in frame]
+    frames = _frames(stack)
     own = [frame for frame in frames if "/lib/python" not in frame]
     return "\n".join((own or frames)[:3])
 
 
 def _frames(stack: str) -> list[str]:
     lines = [line for line in stack.splitlines() if line.startswith("  File")]
-    return [line for line in lines if "/runtime/record/" not in line]
+    return [line for line in lines if "/runtime/record/" not in line and "<frozen" not in line]
 
 
 def _name(rank: int | str) -> str:

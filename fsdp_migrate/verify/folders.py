@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from difflib import unified_diff
 from pathlib import Path
 
 from fsdp_migrate import git
@@ -67,19 +68,22 @@ def copy(
 
     Git ignores what is in `links`, but the copy of a repository leads there.
     """
-    if not path.is_dir():
-        if entry is not None or links:
-            raise Unverifiable(f"{path} is a script: --entry and --link are for a folder")
-        return copy_program(name, path, root, target)
-    if entry is None:
+    repository = path.is_dir()
+    if not repository and (entry is not None or links):
+        raise Unverifiable(f"{path} is a script: --entry and --link are for a folder")
+    if repository and entry is None:
         raise Unverifiable(f"{path} is a folder: name the script to run with --entry")
-    folder = path.resolve()
-    script = _below(folder, entry)
+    folder = path.resolve() if repository else path.resolve().parent
+    script = _below(folder, entry or Path(path.resolve().name))
     if script is None or not script.is_file():
-        raise Unverifiable(f"--entry {entry}: no such file in {folder}")
-    source = _source(folder, root)
+        raise Unverifiable(
+            f"--entry {entry}: no such file in {folder}" if entry else f"{path}: no such file"
+        )
+    source = (root or folder).resolve()
+    if not folder.is_relative_to(source):
+        source = folder
     copied = target / (source.name or "program")
-    if not _copy_listed(source, copied):
+    if not repository or not _copy_listed(source, copied):
         _copy(source, copied)
     start = copied / folder.relative_to(source)
     for link in links:
@@ -87,24 +91,7 @@ def copy(
     place = start / script.relative_to(folder)
     if not place.exists():
         raise Unverifiable(f"--entry {entry}: git ignores it, so it is no part of the repository")
-    return Program(name, copied, place, source, start)
-
-
-def copy_program(name: str, script: Path, root: Path | None, target: Path) -> Program:
-    """Copy the folder of a script into `target`, or the folder `root` if it contains the script."""
-    if not script.is_file():
-        raise Unverifiable(f"{script}: no such file")
-    script = script.resolve()
-    source = _source(script.parent, root)
-    copied = target / (source.name or "program")
-    _copy(source, copied)
-    return Program(name, copied, copied / script.relative_to(source), source)
-
-
-def _source(folder: Path, root: Path | None) -> Path:
-    """The folder to copy: the one that is asked for, if it contains the program's own."""
-    source = (root or folder).resolve()
-    return source if folder.is_relative_to(source) else folder
+    return Program(name, copied, place, source, start if repository else None)
 
 
 def _copy_listed(source: Path, target: Path) -> bool:
@@ -142,6 +129,33 @@ def _link(link: Path, folder: Path, start: Path) -> None:
         place.symlink_to(goal)
 
 
+def compared(before: Program, after: Program) -> tuple[tuple[str, ...], str]:
+    """The migrated program's Python files that differ or are new, and a unified diff of all.
+
+    To be called before the programs run, which may write files of their own.
+    """
+    olds, news = _texts(before), _texts(after)
+    script, other = (str(p.script.relative_to(p.root)) for p in (before, after))
+    if script != other:
+        # Two scripts, maybe of one folder: one takes the place of the other.
+        news.pop(script, None)
+        olds[other] = olds.pop(script)
+    names = [n for n in sorted(olds.keys() | news.keys()) if olds.get(n) != news.get(n)]
+    lines: list[str] = []
+    for name in names:
+        both = olds.get(name, "").splitlines(), news.get(name, "").splitlines()
+        lines += unified_diff(*both, f"a/{name}", f"b/{name}", lineterm="")
+    return tuple(name for name in names if name in news), "\n".join(lines)
+
+
+def _texts(program: Program) -> dict[str, str]:
+    return {
+        str(path.relative_to(program.root)): path.read_text("utf-8", errors="backslashreplace")
+        for path in program.root.rglob("*.py")
+        if path.is_file()
+    }
+
+
 def _below(folder: Path, name: Path) -> Path | None:
     """A path in a folder; None if it leads out of it. Links are not followed."""
     path = Path(os.path.normpath(folder / name))
@@ -150,18 +164,13 @@ def _below(folder: Path, name: Path) -> Path | None:
 
 def _copy(source: Path, target: Path) -> None:
     def ignore(folder: str, names: list[str]) -> set[str]:
-        return set(_LEFT_OUT(folder, names)) | {
-            name for name in names if not _copyable(os.path.join(folder, name))
-        }
+        paths = {name: Path(folder, name) for name in names}
+        odd = {n for n, p in paths.items() if not (p.is_symlink() or p.is_file() or p.is_dir())}
+        return set(_LEFT_OUT(folder, names)) | odd
 
     shutil.copytree(source, target, symlinks=True, ignore=ignore)
-    for folder, folders, files in os.walk(target):
-        for name in folders + files:
-            _retarget(Path(folder, name), source / Path(folder).relative_to(target))
-
-
-def _copyable(path: str) -> bool:
-    return os.path.islink(path) or os.path.isfile(path) or os.path.isdir(path)
+    for path in target.rglob("*"):
+        _retarget(path, (source / path.relative_to(target)).parent)
 
 
 def _retarget(link: Path, place: Path) -> None:

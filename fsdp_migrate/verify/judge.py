@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fsdp_migrate.verify import causes, outputs, parameters, start
+from fsdp_migrate.verify import causes, outputs, values
 from fsdp_migrate.verify.compare import compare, floor, largest
 from fsdp_migrate.verify.errors import Unverifiable
 from fsdp_migrate.verify.options import Recording
 from fsdp_migrate.verify.records import Run
-from fsdp_migrate.verify.verdict import Verdict
+from fsdp_migrate.verify.verdict import Verdict, counted
 
 _NAMED = 3
 """At most so many files in a message."""
@@ -47,16 +47,24 @@ def check_migrated(run: Run, changed: tuple[str, ...]) -> list[str]:
 def judge(original: Run, migrated: Run, tolerance: float | None, recording: Recording) -> Verdict:
     """Compare first values, training, printed numbers and last values; for the tolerance see `compare`."""
     asked, tolerance = tolerance, floor(original.dtypes[0]) if tolerance is None else tolerance
-    first, begun = start.read(original), start.read(migrated)
-    odd = [*start.differences(first, begun, set(migrated.aligned), tolerance)]
-    apart, unknown = parameters.differences(original, migrated)
-    trained = largest(apart.values())
-    kept, unkept = parameters.kept_difference(original, migrated, tolerance, trained)
-    odd += [kept] if kept else []
-    buffers, buffer, dtypes = parameters.buffers_difference(original, migrated)
     comparison = compare(original, migrated, asked)
-    odd = sorted([*odd, *comparison.differences])
-    notes = start.notes(first, begun, migrated.aligned)
+    begins = values.first(original), values.first(migrated)
+    ends = values.last(original), values.last(migrated)
+    aligned = migrated.aligned
+    apart, unknown = values.last_differences(*ends)
+    trained = largest(apart.values())
+    kept, unkept = values.kept_difference(*ends, original.steps, tolerance, trained)
+    buffers, buffer, dtypes = values.buffers_difference(*ends)
+    odd = [*values.first_differences(*begins, {*aligned}, tolerance), *comparison.differences]
+    odd = sorted([*odd, kept] if kept else odd)
+    notes = [
+        f"first values of the {name} program are not known: {begin.problem}"
+        for name, begin in zip(("original", "migrated"), begins, strict=True)
+        if begin.problem
+    ]
+    if aligned:
+        taken = counted(len(aligned), "first value")
+        notes.append(f"the migrated program took over {taken}: {aligned[0]}, …")
     return Verdict(
         **{**vars(comparison), "differences": odd},
         tolerance=tolerance,
@@ -64,7 +72,7 @@ def judge(original: Run, migrated: Run, tolerance: float | None, recording: Reco
         parameters=None if unknown else apart,
         original=original,
         migrated=migrated,
-        causes=causes.find(min(odd, default=None), original, migrated, dtypes),
+        causes=causes.find(next(iter(odd), None), original, migrated, dtypes),
         uncompared=[note for note in (unknown, unkept) if note],
         notes=notes + _problems(original, migrated),
         max_abs_buffer_diff=buffers,

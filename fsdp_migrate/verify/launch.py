@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import shlex
-import site
 import sys
 from dataclasses import asdict
 from datetime import datetime, timezone
@@ -72,8 +71,7 @@ def choose(launcher: Launcher, script: Path) -> Launcher:
 
 def _spawns(script: Path) -> bool:
     """Whether a script starts its own ranks: calls `spawn` or `Process` of multiprocessing."""
-    file = parse_file(script)
-    if file is None:
+    if (file := parse_file(script)) is None:
         return False
     program = Program([file], [script], parse_file)
     names = (name for call in file.of(ast.Call) for name in program.dotted(call.func, file))
@@ -119,7 +117,7 @@ def environment(
         values["TORCHDYNAMO_DISABLE"] = "1"
     # Relative paths of the user's start in the user's working folder.
     paths = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-    values["PYTHONPATH"] = os.pathsep.join([str(start), *paths, *_own_path(folder)])
+    values["PYTHONPATH"] = os.pathsep.join([str(start), *paths])
     values["PYTHONHASHSEED"] = "0"
     # More threads sum in another order, and the ranks share the machine.
     values.setdefault("OMP_NUM_THREADS", "1")
@@ -129,15 +127,6 @@ def environment(
     else:
         values.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     return values
-
-
-def _own_path(recorder: Path) -> list[str]:
-    """The folder that this package is in, where a new interpreter would not look for it."""
-    folder = recorder.parent.parent.parent
-    known = [*site.getsitepackages(), site.getusersitepackages()]
-    if recorder.parent.parent.name != "fsdp_migrate" or str(folder) in known:
-        return []
-    return [str(folder)]
 
 
 def describe(how: Options, program: folders.Program) -> dict[str, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fsdp_migrate.verify.compare import Difference, compare
 from fsdp_migrate.verify.options import Options
-from fsdp_migrate.verify.records import Following
+from fsdp_migrate.verify.records import Following, Run
 
 NAMES = ("original", "migrated")
 
@@ -25,12 +25,13 @@ class Live:
         self.stop = threading.Event()
         self._how = how
         self._records = {name: Following(folder / name / "records") for name in NAMES}
-        self._lock = threading.Lock()  # each program has a thread where they run side by side
+        self._lock = threading.Lock()  # each program has a thread
         self._compared = 0
 
     def steps(self, name: str) -> int:
         """How many steps a program has finished on all ranks."""
-        run = self._records[name].run()
+        with self._lock:
+            run = self._records[name].run()
         return run.steps if run.complete else 0
 
     def look(self) -> bool:
@@ -40,17 +41,13 @@ class Live:
             steps = min(one.steps, other.steps)
             if one.complete and other.complete and steps > self._compared and not self.first:
                 self._compared = steps
-                self._compare(steps)
-            texts = [
-                f"{n}: step {run.steps}"
-                for n, run in zip(NAMES, (one, other), strict=True)
-                if run.steps
-            ]
+                self._compare(one.upto(steps), other.upto(steps))
+            runs = zip(NAMES, (one, other), strict=True)
+            texts = (f"{name}: step {run.steps}" for name, run in runs if run.steps)
             self._how.progress.now(", ".join(texts))
         return self.stop.is_set()
 
-    def _compare(self, steps: int) -> None:
-        one, other = (self._records[name].run().upto(steps) for name in NAMES)
+    def _compare(self, one: Run, other: Run) -> None:
         self.first = next(iter(compare(one, other, self._how.tolerance).differences), None)
         if self.first:
             self._how.progress.stage(f"different: {self.first}")

@@ -24,8 +24,7 @@ from fsdp_migrate.verify import (
     processes,
     quirks,
     records,
-    sources,
-    start,
+    values,
 )
 from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
 from fsdp_migrate.verify.folders import Program
@@ -50,8 +49,7 @@ def verify(original: Path, migrated: Path | None = None, **options: Any) -> Verd
         Unverifiable: the request cannot be met.
         ProgramFailed: a program failed or did not end.
     """
-    how = Options(**options).usable()
-    pair = Pair(original, migrated, how, how.recording)
+    pair = Pair(original, migrated, Options(**options).usable())
     with _temporary_folder() as folder:
         return pair.run(folder)
 
@@ -74,7 +72,6 @@ class Pair:
     original: Path
     migrated: Path | None
     how: Options
-    recording: Recording
 
     def run(self, folder: Path) -> Verdict:
         """Run both in copies below `folder` and compare them; where they differ, look why."""
@@ -84,22 +81,17 @@ class Pair:
             how.nodes.check()
             if launch.choose(how.launcher, before.script) is not Launcher.TORCHRUN:
                 raise Unverifiable("a program that starts its own processes runs on one node")
-        notes = _stray_arguments(before, how) + notes
-        changed, diff = sources.compared(before, after)
+        changed, diff = folders.compared(before, after)
         old, new = outputs.files(before.root), outputs.files(after.root)
         one, other, recording = self._run_both(before, after, folder)
+        notes = [*_notes(before, how, one), *notes]
         check_original(one)
         how.progress.stage("comparing")
         if one.stopped or other.stopped:
             steps = min(one.steps, other.steps)
-            one, other = one.upto(steps), other.upto(steps)
-            verdict = judge(one, other, how.tolerance, recording)
-            return replace(
-                verdict,
-                uncompared=["what follows the first difference (--quick)"],
-                notes=notes,
-                diff=diff,
-            )
+            verdict = judge(one.upto(steps), other.upto(steps), how.tolerance, recording)
+            rest = ["what follows the first difference (--quick)"]
+            return replace(verdict, uncompared=rest, notes=notes, diff=diff)
         idle = check_migrated(other, changed)
         verdict = judge(one, other, how.tolerance, recording)
         both, odd, unread = outputs.compare(
@@ -109,11 +101,10 @@ class Pair:
             verdict.tolerance,
             verdict.max_abs_param_diff or 0.0,
         )
-        verdict = verdict.also(odd)
         verdict = replace(
-            verdict,
+            verdict.also(odd),
             uncompared=[*idle, *unread, *verdict.uncompared, *_never(both, verdict)],
-            notes=notes + verdict.notes + _ranks_started(one, how),
+            notes=notes + verdict.notes,
             quirks=quirks.read(other, after.root),
             environment=launch.describe(how, before),
             diff=diff,
@@ -151,7 +142,9 @@ class Pair:
 
     def _again(self, name: str, recording: Recording, folder: Path) -> records.Run:
         """Run a fresh copy once more: of the original for `control`, of the migrated program for `aligned`."""
-        again, place = replace(self, how=self.how.again(name)), folder / name
+        nodes, place = self.how.nodes, folder / name
+        # On several nodes its records need a name of their own.
+        again = replace(self, how=replace(self.how, nodes=nodes and nodes.again(name)))
         before, after, _ = self._programs(place)
         program = before if name == "control" else after
         return again._run(program, recording, place, Live(place, self.how))
@@ -165,71 +158,69 @@ class Pair:
     def _run_both(
         self, before: Program, after: Program, folder: Path
     ) -> tuple[records.Run, records.Run, Recording]:
-        """Run both, one after the other or side by side; returns also how."""
-        live = Live(folder, self.how)
-        may = self.how.may_emulate and not self.recording.emulate
-        wants = may and emulation.wants_cuda(before.root)
-        recording = self.recording
-        if wants and not emulation.asks_first(before.root):
-            recording, wants = replace(recording, emulate=self.how.ranks), False
-        if self._side_by_side(before) and not wants:
-            return *self._run_together(before, after, recording, folder, live), recording
-        try:
-            one = self._run(before, recording, folder, live, "the migrated one, the comparison")
-        except ProgramFailed as failure:
-            if not wants or failure.timed_out:
+        """Run both, one after the other or side by side; returns also how.
+
+        Side by side the migrated program starts as soon as the original has made a step, if there is memory for as
+        much again.
+        """
+        live, begun, free = Live(folder, self.how), folder / "start.pt", _free_memory()
+        asks = self.how.may_emulate and emulation.wants_cuda(before.root)
+        may_fail = asks and emulation.asks_first(before.root) and not self.how.recording.emulate
+        emulate = self.how.ranks if asks and not may_fail else self.how.recording.emulate
+        recording = replace(self.how.recording, emulate=emulate)
+        together = self._side_by_side(before) and not may_fail
+        with ThreadPoolExecutor(2) as pool:
+            try:
+                one = pool.submit(self._original, before, recording, folder, live, may_fail)
+                while not one.done():
+                    time.sleep(_PAUSE)
+                    if together and live.steps("original") and free <= 2 * _free_memory():
+                        break
+                if one.done():
+                    run, recording = one.result()
+                    recording = replace(recording, start=values.first(run).save(begun))
+                other = pool.submit(self._run, after, recording, folder, live)
+                wait((one, other), return_when=FIRST_EXCEPTION)  # type: ignore[misc]
+                if one.done():
+                    one.result()  # its failure goes first
+                migrated, (original, recording) = other.result(), one.result()
+            except BaseException:
+                live.stop.set()
                 raise
-            self.how.progress.stage("it needs CUDA: once more, with CUDA emulated")
-            recording = replace(recording, emulate=self.how.ranks)
-            shutil.rmtree(folder / "original")
-            again = self._copy("original", self.original, folder)
-            one = self._run(again, recording, folder, live, "the migrated one, the comparison")
-        begun = start.read(one).save(folder / "start.pt")
-        other = self._run(after, replace(recording, start=begun), folder, live, "the comparison")
-        return one, other, recording
+        if not begun.exists():
+            values.first(original).save(begun)
+        return original, migrated, recording
+
+    def _original(
+        self, program: Program, recording: Recording, folder: Path, live: Live, may_fail: bool
+    ) -> tuple[records.Run, Recording]:
+        """Run the original, once more with CUDA emulated where it `may_fail` without; returns also how it ran."""
+        try:
+            return self._run(program, recording, folder, live), recording
+        except ProgramFailed as failure:
+            if not may_fail or failure.timed_out:
+                raise
+        self.how.progress.stage("it needs CUDA: once more, with CUDA emulated")
+        shutil.rmtree(folder / "original")
+        recording = replace(recording, emulate=self.how.ranks)
+        again = self._copy("original", self.original, folder)
+        return self._run(again, recording, folder, live), recording
 
     def _side_by_side(self, program: Program) -> bool:
         """Whether both programs may run at once: the second takes nothing over, and they share no port and no folder."""
         how = self.how
         torchrun = launch.choose(how.launcher, program.script) is Launcher.TORCHRUN
-        may = torchrun and not self.recording.align and how.nodes is None
+        may = torchrun and not self.how.recording.align and how.nodes is None
         if how.side_by_side is not None or not may:
             return bool(how.side_by_side) and may
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
         absolute = any(os.path.isabs(text.rpartition("=")[2]) for text in how.arguments)
         return how.device == "cpu" and cores >= 2 * how.ranks and not absolute
 
-    def _run_together(
-        self, before: Program, after: Program, recording: Recording, folder: Path, live: Live
-    ) -> tuple[records.Run, records.Run]:
-        """Start the migrated program as soon as the original has made a step, if there is memory for as much again."""
-        free = _free_memory()
-        with ThreadPoolExecutor(2) as pool:
-            try:
-                left = "the migrated one beside it, the comparison"
-                one = pool.submit(self._run, before, recording, folder, live, left)
-                while not one.done() and not live.steps("original"):
-                    time.sleep(_PAUSE)
-                if one.done() or free - _free_memory() > _free_memory():
-                    one.result()
-                other = pool.submit(self._run, after, recording, folder, live, "the comparison")
-                wait([one, other], return_when=FIRST_EXCEPTION)
-                if one.done():
-                    one.result()
-                result = other.result(), one.result()
-            except BaseException:
-                live.stop.set()
-                raise
-        start.read(result[1]).save(folder / "start.pt")
-        return result[1], result[0]
-
-    def _run(
-        self, program: Program, recording: Recording, folder: Path, live: Live, left: str = ""
-    ) -> records.Run:
+    def _run(self, program: Program, recording: Recording, folder: Path, live: Live) -> records.Run:
         emulated = ", CUDA emulated" if recording.emulate else ""
         where = f"{self.how.ranks} ranks ({self.how.device}{emulated})"
-        then = f"; then {left}" if left else ""
-        self.how.progress.stage(f"running the {program.name} program on {where}{then}")
+        self.how.progress.stage(f"running the {program.name} program on {where}")
         return run_program(program, folder, self.how, recording, live.look)
 
 
@@ -243,31 +234,24 @@ def _free_memory() -> int:
     return 1024 * int(next(free, "0"))
 
 
-def _never(checkpoints: int, verdict: Verdict) -> list[str]:
+def _never(checkpoints: int, verdict: Verdict) -> Iterator[str]:
     """What was not compared, whatever the result."""
-    told = ["what an evaluation computes, beyond numbers that are printed"]
+    yield "what an evaluation computes, beyond numbers that are printed"
     if verdict.tolerance:
-        told.append("last parameters and buffers are shown, and judged with --tolerance 0 only")
+        yield "last parameters and buffers are shown, and judged with --tolerance 0 only"
     if not checkpoints:
-        told.append("checkpoints: none that both programs wrote below their folder")
-    return told
+        yield "checkpoints: none that both programs wrote below their folder"
 
 
-def _stray_arguments(program: Program, how: Options) -> list[str]:
-    """Notes on arguments that lead a program out of its copy."""
-    return [
-        f"{argument} leads out of the copies: both programs read and write it in place"
-        for argument in how.arguments
-        if os.path.isabs(path := argument.rpartition("=")[2]) and program.inside(Path(path))
-    ]
-
-
-def _ranks_started(run: records.Run, how: Options) -> list[str]:
-    """A note where a program starts another number of ranks than was asked for."""
+def _notes(program: Program, how: Options, run: records.Run) -> Iterator[str]:
+    """Arguments that lead a program out of its copy, and another number of ranks than was asked for."""
+    for argument in how.arguments:
+        path = argument.rpartition("=")[2]
+        if os.path.isabs(path) and program.inside(Path(path)):
+            yield f"{argument} leads out of the copies: both programs read and write it in place"
     started, asked = len(run.ranks), how.ranks * (how.nodes.count if how.nodes else 1)
-    if started == asked:
-        return []
-    return [f"the program starts its ranks itself: {started}, not the {asked} asked for"]
+    if started != asked and not run.stopped:
+        yield f"the program starts its ranks itself: {started}, not the {asked} asked for"
 
 
 def run_program(

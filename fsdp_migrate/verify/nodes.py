@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
@@ -28,17 +28,6 @@ class Nodes:
     run: str
     folder: Path
 
-    @classmethod
-    def of(
-        cls, count: int, number: int | None, endpoint: str | None, run: str, folder: Path | None
-    ) -> Nodes | None:
-        """Of the command line's options; None for one node."""
-        if count == 1:
-            return None
-        if number is None or endpoint is None or folder is None:
-            raise Unverifiable("--nnodes needs --node-rank, --rdzv-endpoint and --records")
-        return cls(count, number, endpoint, run, folder)
-
     def options(self, program: str) -> list[str]:
         """torchrun's options for one of the programs."""
         return [
@@ -49,12 +38,15 @@ class Nodes:
             f"--rdzv-id={self.run}-{program}",
         ]
 
+    def again(self, name: str) -> Nodes:
+        """The same for one more run."""
+        return replace(self, run=f"{self.run}-{name}")
+
     def check(self) -> None:
         """Raise `Unverifiable` if the shared folder has records of an earlier run of this name."""
-        mine = [p for p in ("original", "migrated") if self._place(p, self.number).exists()]
-        if mine:
-            place = self._place(mine[0], self.number)
-            raise Unverifiable(f"{place} is of an earlier run: give another --rdzv-id")
+        for program in ("original", "migrated"):
+            if (place := self._place(program, self.number)).exists():
+                raise Unverifiable(f"{place} is of an earlier run: give another --rdzv-id")
 
     def share(self, program: str, records: Path, failure: str = "") -> None:
         """Put this node's records where the others find them."""

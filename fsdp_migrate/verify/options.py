@@ -15,10 +15,9 @@ TIMEOUT = 600.0
 
 
 class Launcher(str, Enum):
-    """How a program starts its ranks."""
+    """How a program starts its ranks; `auto` is `python` if the script does it itself, else `torchrun`."""
 
     AUTO = "auto"
-    """`python` if the script starts processes itself, else `torchrun`."""
     TORCHRUN = "torchrun"
     PYTHON = "python"
 
@@ -73,10 +72,21 @@ class Options:
 
     def usable(self) -> Options:
         """The same with the device that `auto` means here; raises Unverifiable without torch, or enough devices."""
-        made = replace(self, device=_device(self.device, self.ranks))
-        if made.emulate and made.device != "cpu":
+        if importlib.util.find_spec("torch") is None:
+            needs = "verify runs programs that need torch: pip install 'fsdp-migrate[runtime]'"
+            raise Unverifiable(needs)
+        import torch
+
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if self.device == "cuda" and count < self.ranks:
+            raise Unverifiable(
+                f"{self.ranks} ranks need {self.ranks} CUDA devices, there are {count} (NCCL takes one rank a device): "
+                f"{f'--nproc {count} fits, and ' if count else ''}--device cpu runs on any number"
+            )
+        device = "cpu" if self.device == "cpu" or count < self.ranks else "cuda"
+        if self.emulate and device != "cpu":
             raise Unverifiable("CUDA is emulated on the CPU: --emulate needs --device cpu")
-        return made
+        return replace(self, device=device)
 
     @property
     def recording(self) -> Recording:
@@ -88,26 +98,3 @@ class Options:
     def may_emulate(self) -> bool:
         """Whether CUDA is emulated if a program asks for it."""
         return self.emulate is None and self.device == "cpu" and self.nodes is None
-
-    def again(self, name: str) -> Options:
-        """The options of one more run: on several nodes its records need a name of their own."""
-        nodes = self.nodes and replace(self.nodes, run=f"{self.nodes.run}-{name}")
-        return replace(self, nodes=nodes)
-
-
-def _device(device: str, ranks: int) -> str:
-    if importlib.util.find_spec("torch") is None:
-        raise Unverifiable(
-            "verify runs programs that need torch: pip install 'fsdp-migrate[runtime]'"
-        )
-    if device == "cpu":
-        return device
-    import torch
-
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if device == "cuda" and count < ranks:
-        raise Unverifiable(
-            f"{ranks} ranks need {ranks} CUDA devices, there are {count} (NCCL takes one rank a device): "
-            f"{f'--nproc {count} fits, and ' if count else ''}--device cpu runs on any number"
-        )
-    return "cuda" if count >= ranks else "cpu"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fsdp_migrate.verify.compare import Difference, close
-from fsdp_migrate.verify.parameters import beyond
 from fsdp_migrate.verify.records import Run
+from fsdp_migrate.verify.values import beyond
 
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?(?![\w])")
 _COSTS = re.compile(

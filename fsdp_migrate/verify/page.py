@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
@@ -45,18 +44,17 @@ pre span { display: block; min-height: 1.45em; } .add { background: #2da04430; }
 
 def render(verdict: Verdict, name: str) -> str:
     """The whole page; `name` is the program's."""
-    facts = {"backend": verdict.backend, "arithmetic": verdict.arithmetic, "tolerance": verdict.why}
     body = [
         *_verdict(verdict),
         *_charts(verdict),
         "<h2>Ranks</h2>",
         _table(_RANKS, _ranks(verdict)),
-        "<h2>Time and memory</h2>",
-        _table(("", "original", "migrated"), _costs(verdict.original, verdict.migrated)),
+        "<h2>Both programs</h2>",
+        _table(("", "original", "migrated"), verdict.costs),
         "<h2>Parameters after the last step</h2>",
         _parameters(verdict),
         "<h2>Environment</h2>",
-        _table(("", ""), {**verdict.environment, **facts}.items()),
+        _table(("", ""), {**verdict.environment, "backend": verdict.backend}.items()),
         *_diff(verdict.diff.splitlines()),
     ]
     return document(f"{name}: FSDP1 and FSDP2", _STYLE, body)
@@ -67,24 +65,28 @@ def _verdict(verdict: Verdict) -> Iterator[str]:
     yield f'<p class="verdict {kind}">{escape(verdict.line())}</p>'
     if cause := verdict.cause:
         yield f"<p><b>Cause: {escape(cause.title)}.</b> {escape(cause.advice)}</p>"
-    quirks = (quirk.text() for quirk in verdict.quirks)
-    items = (f"<li>{escape(text)}</li>" for text in [*verdict.remarks, *quirks])
+    items = (f"<li>{escape(text)}</li>" for text in [*verdict.remarks, *verdict.seen])
     yield f"<ul>{''.join(items)}</ul>"
 
 
 def _charts(verdict: Verdict) -> Iterator[str]:
-    runs = one, other = verdict.original, verdict.migrated
+    one, other = verdict.original, verdict.migrated
     mark = verdict.first.step if verdict.first else 0
-    losses, norms = map(_losses, runs), ([*enumerate(run.grad_norms, 1)] for run in runs)
     both = zip(_places(one), one.backwards, other.backwards, strict=False)
-    apart = [(place, farthest(*pair) or 0.0) for place, *pair in both]
-    gaps = zip(one.grad_norms, other.grad_norms, strict=False)
+    losses = [(place, farthest(*pair) or 0.0) for place, *pair in both]
+    pairs = zip(one.grad_norms, other.grad_norms, strict=False)
+    norms: list[Point] = [(step, distance(*pair)) for step, pair in enumerate(pairs, 1)]
+    charts: list[tuple[str, dict[str, list[Point]]]] = [
+        ("Loss, mean of the ranks", {"original": _losses(one), "migrated": _losses(other)}),
+        ("Gradient norm", {"original": _norms(one), "migrated": _norms(other)}),
+        ("Difference of the losses, largest of the ranks", {"difference": losses}),
+        ("Difference of the gradient norms", {"difference": norms}),
+    ]
     yield '<div class="charts">'
-    yield _chart("Loss, mean of the ranks", losses, mark)
-    yield _chart("Gradient norm", norms, mark)
-    yield _chart("Difference of the losses, largest of the ranks", [apart], mark)
-    between = [(step, distance(*pair)) for step, pair in enumerate(gaps, 1)]
-    yield _chart("Difference of the gradient norms", [between], mark)
+    for title, curves in charts:
+        names = "".join(f' <i class="{kind}">{kind}</i>' for kind in curves if len(curves) > 1)
+        drawn = "\n".join(_chart(title, curves, mark))
+        yield f"<figure><figcaption>{title}{names}</figcaption>\n{drawn}\n</figure>"
     yield "</div>"
 
 
@@ -94,50 +96,53 @@ def _losses(run: Run) -> list[Point]:
     return [(place, sum(losses) / len(losses)) for place, losses in pairs]
 
 
+def _norms(run: Run) -> list[Point]:
+    return [(step, norm) for step, norm in enumerate(run.grad_norms, 1)]
+
+
 def _places(run: Run) -> list[float]:
     """The place of each loss on the axis of steps: the last backward of step 3 is at 3, the others are before it."""
-    steps = max((rank.loss_steps for rank in run.ranks), key=len, default=[])
-    several, seen = Counter(steps), Counter[int]()
-    found = []
-    for step in steps:
-        seen[step] += 1
-        found.append(step - 1 + seen[step] / several[step])
-    return found
+    return [step - 1 + nth / several for step, nth, several in run.places]
 
 
-def _chart(title: str, given: Iterable[Sequence[Point]], mark: int) -> str:
-    """A chart of both programs, or on a logarithmic axis of one difference; `mark` is the step of the first one."""
-    curves, content = [*given], "<p>Nothing was recorded.</p>"
-    kinds = ("original", "migrated") if len(curves) > 1 else ("difference",)
-    points = [point for curve in curves for point in curve]
-    if points and len(curves) == 1 and not any(value for _, value in points):
-        content = "<p>None: what both have is the same to the last bit.</p>"
-    elif points:
-        across = _Axis([step for step, _ in points], _LEFT, _RIGHT, whole=True)
-        values = [value for _, value in points if abs(value) < _HUGE]
-        up = _Axis(values, _BOTTOM, _TOP, log=len(curves) == 1)
-        drawn = [*_grid(across, up, mark)]
-        for kind, curve in zip(kinds, curves, strict=True):
-            drawn += _curve(kind, curve, across, up)
-        head = f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{title}">'
-        content = "\n".join([head, *drawn, "</svg>"])
-    keys = "".join(f' <i class="{kind}">{kind}</i>' for kind in kinds[: len(curves) // 2 * 2])
-    return f"<figure><figcaption>{title}{keys}</figcaption>\n{content}\n</figure>"
+def _chart(title: str, curves: dict[str, list[Point]], mark: int) -> Iterator[str]:
+    """Curves of both programs, or on a logarithmic axis one of differences; `mark` is the step of the first one."""
+    points = [point for curve in curves.values() for point in curve]
+    if not points:
+        yield "<p>Nothing was recorded.</p>"
+        return
+    log = "difference" in curves
+    if log and not any(value for _, value in points):
+        yield "<p>None: what both have is the same to the last bit.</p>"
+        return
+    across = _Axis([step for step, _ in points], _LEFT, _RIGHT)
+    up = _Axis([value for _, value in points if abs(value) < _HUGE], _BOTTOM, _TOP, log)
+    yield f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{title}">'
+    for y, text in up.ticks():
+        yield f'<line x1="{_LEFT}" x2="{_RIGHT}" y1="{y}" y2="{y}"/>'
+        yield f'<text x="{_LEFT - 8}" y="{y + 4}" text-anchor="end">{text}</text>'
+    for x, text in across.ticks():
+        yield f'<text x="{x}" y="{_BOTTOM + 16}" text-anchor="middle">{text}</text>'
+    yield f'<text x="{_RIGHT}" y="{_HEIGHT - 3}" text-anchor="end">step</text>'
+    if mark:
+        x = across(mark)
+        yield f'<line class="mark" x1="{x}" x2="{x}" y1="{_TOP}" y2="{_BOTTOM}"/>'
+    for kind, curve in curves.items():
+        yield from _curve(kind, curve, across, up)
+    yield "</svg>"
 
 
 class _Axis:
     """From values to pixels; zero, which has no logarithm, is one power of ten below the smallest other value."""
 
-    def __init__(
-        self, values: list[float], start: int, end: int, whole: bool = False, log: bool = False
-    ) -> None:
-        self.start, self.end, self.log, self.whole = start, end, log, whole or log
+    def __init__(self, values: list[float], start: int, end: int, log: bool = False) -> None:
+        self.start, self.end, self.log, self.zero = start, end, log, log and 0 in values
         places = [math.log10(value) if log else value for value in values if value or not log]
-        low, high = min(places, default=0.0), max(places, default=1.0)
+        self.low, self.high = min(places, default=0.0), max(places, default=1.0)
         if log:
-            low, high = math.floor(low) - (0 in values), math.ceil(high)
-        pad = (abs(low) * 0.05 or 0.5) if low == high else 0.0
-        self.low, self.high, self.zero = low - pad, high + pad, log and 0 in values
+            self.low, self.high = math.floor(self.low) - self.zero, math.ceil(self.high)
+        if self.low == self.high:
+            self.low, self.high = self.low - 1, self.high + 1
 
     def __call__(self, value: float) -> float:
         return self._pixel(value if not self.log else math.log10(value) if value else self.low)
@@ -147,28 +152,13 @@ class _Axis:
         return round(self.start + share * (self.end - self.start), 1)
 
     def ticks(self) -> Iterator[tuple[float, str]]:
-        """Pixels and labels: five of them, or fewer whole ones."""
-        step = (self.high - self.low) / 4
-        first = self.low
-        if self.whole:
-            step, first = max(1, math.ceil(step)), math.ceil(self.low)
-        for index in range(5):
-            if (place := first + index * step) <= self.high:
-                zero = self.zero and place == self.low
-                text = "0" if zero else f"1e{place:.0f}" if self.log else f"{place:.6g}"
-                yield self._pixel(place), text
-
-
-def _grid(across: _Axis, up: _Axis, mark: int) -> Iterator[str]:
-    for y, text in up.ticks():
-        yield f'<line x1="{_LEFT}" x2="{_RIGHT}" y1="{y}" y2="{y}"/>'
-        yield f'<text x="{_LEFT - 8}" y="{y + 4}" text-anchor="end">{text}</text>'
-    for x, text in across.ticks():
-        yield f'<text x="{x}" y="{_BOTTOM + 16}" text-anchor="middle">{text}</text>'
-    yield f'<text x="{_RIGHT}" y="{_HEIGHT - 3}" text-anchor="end">step</text>'
-    if across.low <= mark <= across.high and mark:
-        x = across(mark)
-        yield f'<line class="mark" x1="{x}" x2="{x}" y1="{_TOP}" y2="{_BOTTOM}"><title>the first difference</title></line>'
+        """Pixels and labels of both ends and of the middle."""
+        for place in (self.low, (self.low + self.high) / 2, self.high):
+            zero = self.zero and place == self.low
+            yield (
+                self._pixel(place),
+                "0" if zero else f"1e{place:g}" if self.log else f"{place:.6g}",
+            )
 
 
 def _curve(kind: str, points: Sequence[Point], across: _Axis, up: _Axis) -> Iterator[str]:
@@ -203,21 +193,12 @@ def _ranks(verdict: Verdict) -> Iterator[Sequence[str]]:
         yield str(number), *counts, *lasts, gap, str(firsts.get(number, "-"))
 
 
-def _costs(*runs: Run) -> Iterator[Sequence[str]]:
-    steps, peaks = [run.step_seconds for run in runs], [run.peak_memory_bytes for run in runs]
-    yield "whole run, s", *(f"{run.seconds:.1f}" for run in runs)
-    yield "a step, median of the first rank, ms", *(f"{1e3 * s:.1f}" if s else "-" for s in steps)
-    yield "peak memory of a rank, MiB", *(f"{peak / 2**20:.0f}" if peak else "-" for peak in peaks)
-
-
 def _parameters(verdict: Verdict) -> str:
     if verdict.parameters is None:
         return "<p>They could not be compared.</p>"
     odd = [(name, f"{most:.3g}") for name, most in verdict.odd_parameters.items()]
-    text = (
-        f"<p>{len(odd)} of {len(verdict.parameters)} differ in any bit, in the model's order.</p>"
-    )
-    return text + _table(("parameter", "largest difference"), odd)
+    text = f"{len(odd)} of {len(verdict.parameters)} differ in any bit, in the model's order."
+    return f"<p>{text}</p>" + _table(("parameter", "largest difference"), odd)
 
 
 def _table(header: Sequence[str], given: Iterable[Sequence[str]]) -> str:
@@ -237,8 +218,5 @@ def _diff(lines: list[str]) -> Iterator[str]:
     shown = lines[:_DIFF_LINES]
     spans = (f'<span class="{kind(line[:1], "")}">{escape(line)}</span>' for line in shown)
     yield f"<pre>{''.join(spans)}</pre></details>"
-    yield (
-        f"<p>{len(lines) - len(shown)} more lines are left out.</p>"
-        if len(lines) > len(shown)
-        else ""
-    )
+    if len(lines) > len(shown):
+        yield f"<p>{len(lines) - len(shown)} more lines are left out.</p>"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -55,6 +56,10 @@ def run(
     records = Path(environment["FSDP_MIGRATE_RECORD"])
     start = time.monotonic()
     process = None
+
+    def ended(status: int = -1, **how: Any) -> Outcome:
+        return Outcome(status, time.monotonic() - start, **how)
+
     with output.open("wb") as file:
         try:
             process = subprocess.Popen(
@@ -66,36 +71,18 @@ def run(
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-            status = _wait(process, start + timeout, output.parent, look)
-        except subprocess.TimeoutExpired:
-            return Outcome(-1, timeout, True, _stacks(records))
-        except _Stopped:
-            return Outcome(-1, time.monotonic() - start, stopped=True)
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    return ended(process.wait(_PAUSE))
+                if _over(start + timeout):
+                    return Outcome(-1, timeout, timed_out=True, stacks=_stacks(records))
+                if look():
+                    return ended(stopped=True)
+                if sum(path.stat().st_size for path in _printed(output.parent)) > OUTPUT:
+                    return ended(flooded=True)
         finally:
             with held_back():
                 _end(process, records)
-    flooded = status is None
-    return Outcome(-1 if flooded else status or 0, time.monotonic() - start, flooded=flooded)
-
-
-class _Stopped(Exception):
-    """The program shall end."""
-
-
-def _wait(
-    process: subprocess.Popen[bytes], end: float, folder: Path, look: Callable[[], bool]
-) -> int | None:
-    """The exit status; None if the program prints without end. Raises TimeoutExpired when its time is over."""
-    while True:
-        try:
-            return process.wait(_PAUSE)
-        except subprocess.TimeoutExpired:
-            if _over(end):
-                raise
-        if look():
-            raise _Stopped
-        if sum(path.stat().st_size for path in _printed(folder)) > OUTPUT:
-            return None
 
 
 def _over(end: float) -> bool:
@@ -125,9 +112,9 @@ def _end(process: subprocess.Popen[bytes] | None, records: Path) -> None:
 
 
 def _started(records: Path) -> list[int]:
-    """Every process that has the run's environment; without /proc those that were recorded."""
+    """Every process that has the run's environment; without /proc those that were recorded and live."""
     if not Path("/proc/self/environ").exists():
-        return _alive(records)
+        return [pid for pid in _recorded(records) if _signal(pid, 0)]
     mark = b"FSDP_MIGRATE_RECORD=" + os.fsencode(records) + b"\0"
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
@@ -139,7 +126,7 @@ def _started(records: Path) -> list[int]:
 
 def _stacks(records: Path) -> tuple[tuple[str, str], ...]:
     started = set(_started(records))  # another process may have an old number
-    alive = [pid for pid in _alive(records) if pid in started]
+    alive = [pid for pid in _recorded(records) if pid in started]
     if hasattr(signal, "SIGUSR2"):
         for pid in alive:
             _signal(pid, signal.SIGUSR2)
@@ -151,23 +138,17 @@ def _stacks(records: Path) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((rank, stack) for rank, stack in found if stack))
 
 
-def _alive(records: Path) -> list[int]:
-    """The recorded processes that live."""
-    pids = [int(path.name.removeprefix("alive-")) for path in records.glob("alive-*[0-9]")]
-    return sorted(pid for pid in pids if _lives(pid))
+def _recorded(records: Path) -> list[int]:
+    return sorted(int(path.name.removeprefix("alive-")) for path in records.glob("alive-*[0-9]"))
 
 
-def _lives(pid: int) -> bool:
+def _signal(pid: int, number: int) -> bool:
+    """Send a signal; whether there is such a process."""
     try:
-        os.kill(pid, 0)
+        os.kill(pid, number)
     except OSError:
         return False
     return True
-
-
-def _signal(pid: int, number: int) -> None:
-    with contextlib.suppress(OSError):
-        os.kill(pid, number)
 
 
 class Interrupted(BaseException):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,7 @@ _SHOWN = 3
 _LISTED = 20
 """The runtime keeps no more examples of one quirk."""
 
-# Each with a number in front, and an `s` where there are several; those in the second place count what is different,
-# and name it.
-_TIMES = {
+_WORDS = {
     "whole_state_dicts": "{n} whole state dict{s}",
     "older_optimizers": "{n} parameter{s} of older optimizers",
     "data_writes": "{n} write{s} to p.data",
@@ -27,13 +26,15 @@ _TIMES = {
     "sharded_after_forward": "{n} forward{s} with sharded parameters after it",
     "autocast_cache": "{n} forward{s} with autocast's casts anew",
     "whole_in_apply": "{n} call{s} of model.apply",
+    "zero_gradients": "zero gradients for {n} parameter{s}{named}",
+    "parameter_attributes": "{n} attribute{s} of parameters{named}",
+    "list_inputs": "lists and dictionaries given to {n} class{es} of units{named}",
+    "interface": "{n} name{s} of FSDP1's interface{named}",
 }
-_THINGS = {
-    "zero_gradients": "zero gradients for {n} parameter{s}",
-    "parameter_attributes": "{n} attribute{s} of parameters",
-    "list_inputs": "lists and dictionaries given to {n} class{es} of units",
-    "interface": "{n} name{s} of FSDP1's interface",
-}
+"""How often a quirk acted; where it is `named`, on how many things, and which."""
+
+_UNSEEN = "class_names"
+"""A name that is compared leaves no trace: whether it was needed is not known."""
 
 
 @dataclass(frozen=True)
@@ -70,58 +71,51 @@ class Line:
 
     def to_json(self) -> dict[str, Any]:
         """The same for programs."""
-        return {
-            "place": self.place,
-            "call": self.call,
-            "acted": self.acted,
-            "idle": list(self.idle),
-            "may_go": self.may_go,
-            "edit": self.edit,
-        }
+        return {**vars(self), "idle": list(self.idle), "may_go": self.may_go}
 
 
 def read(run: Run, root: Path) -> list[Line]:
     """The lines that ran, of the program in the folder `root`."""
     ranks = [_of_rank(rank.quirks) for rank in run.ranks]
-    return [_line(place, ranks, root) for place in dict.fromkeys(p for rank in ranks for p in rank)]
+    lines = []
+    for place in dict.fromkeys(place for rank in ranks for place in rank):
+        records = [
+            record for rank in run.ranks for record in rank.quirks if record["place"] == place
+        ]
+        off = {name for record in records for name in record["switched_off"]}
+        known = records[0]["known"]
+        done: dict[str, dict[str, Any]] = {}
+        for name, one in (item for rank in ranks for item in rank.get(place, {}).items()):
+            _add(done, name, one, max)
+        acted = {name: done[name] for name in dict.fromkeys([*known, *done]) if name in done}
+        idle = tuple(name for name in known if name not in {*off, *acted, _UNSEEN})
+        call = _call_at(place, root)
+        edit = _switched_off(call, idle) if acted and idle else ""
+        lines.append(Line(place, ast.unparse(call), acted, idle, edit))
+    return lines
 
 
-def _of_rank(records: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """One rank's records by place: a function that shards several models runs the same line again."""
-    places: dict[str, dict[str, Any]] = {}
+def _of_rank(records: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """What acted, by place: a function that shards several models runs the same line again."""
+    places: dict[str, dict[str, dict[str, Any]]] = {}
     for record in records:
-        one = places.setdefault(record["place"], {"known": record["known"], "off": [], "acted": {}})
-        one["off"] += record["switched_off"]
+        acted = places.setdefault(record["place"], {})
         for name, done in record["acted"].items():
             if done["count"]:
-                sofar = one["acted"].setdefault(name, {"count": 0, "examples": []})
-                sofar["count"] += done["count"]
-                sofar["examples"] = _together(sofar["examples"], done["examples"])
+                _add(acted, name, done, operator.add)
     return places
 
 
-# A name that is compared leaves no trace: whether it was needed is not known.
-_UNSEEN = "class_names"
-
-
-def _line(place: str, ranks: list[dict[str, dict[str, Any]]], root: Path) -> Line:
-    found = [rank[place] for rank in ranks if place in rank]
-    off, known = {name for one in found for name in one["off"]}, found[0]["known"]
-    acted: dict[str, dict[str, Any]] = {}
-    for one in found:
-        for name, done in one["acted"].items():
-            most = acted.setdefault(name, {"count": 0, "examples": []})
-            most["count"] = max(most["count"], done["count"])
-            most["examples"] = _together(most["examples"], done["examples"])
-    acted = {name: acted[name] for name in dict.fromkeys([*known, *acted]) if name in acted}
-    idle = tuple(name for name in known if name not in {*off, *acted, _UNSEEN})
-    call = _call_at(place, root)
-    edit = _switched_off(call, idle) if acted and idle else ""
-    return Line(place, ast.unparse(call), acted, idle, edit)
-
-
-def _together(some: list[str], others: list[str]) -> list[str]:
-    return [*dict.fromkeys([*some, *others])][:_LISTED]
+def _add(
+    acted: dict[str, dict[str, Any]],
+    name: str,
+    done: dict[str, Any],
+    together: Callable[[int, int], int],
+) -> None:
+    sofar = acted.setdefault(name, {"count": 0, "examples": []})
+    sofar["count"] = together(sofar["count"], done["count"])
+    examples = dict.fromkeys([*sofar["examples"], *done["examples"]])
+    sofar["examples"] = [*examples][:_LISTED]
 
 
 def _call_at(place: str, root: Path) -> ast.Call:
@@ -131,11 +125,11 @@ def _call_at(place: str, root: Path) -> ast.Call:
         tree = ast.parse((root / name).read_bytes())
     except (OSError, ValueError, SyntaxError):
         tree = ast.Module([], [])
-    calls = (call for call in ast.walk(tree) if isinstance(call, ast.Call))
-    there = (call for call in calls if call.lineno <= int(line) <= (call.end_lineno or 0))
-    wanted = (call for call in there if ast.unparse(call.func).rpartition(".")[2] == NAME)
-    unknown = ast.Call(ast.Name(NAME), [ast.Constant(...)], [])
-    return next(wanted, unknown)
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and call.lineno <= int(line) <= (call.end_lineno or 0):
+            if ast.unparse(call.func).rpartition(".")[2] == NAME:
+                return call
+    return ast.Call(ast.Name(NAME), [ast.Constant(...)], [])
 
 
 def _switched_off(call: ast.Call, names: tuple[str, ...]) -> str:
@@ -147,21 +141,11 @@ def _switched_off(call: ast.Call, names: tuple[str, ...]) -> str:
 
 def _words(name: str, count: int, examples: list[str]) -> str:
     """What a quirk did, in a few words: `zero gradients for 3 parameters (head.weight, ...)`."""
-    if name in _TIMES:
-        return _counted(_TIMES[name], count)
-    number = len(examples)
-    named = f" ({', '.join(_shown(examples))})" if examples else ""
-    if name in _THINGS:
-        return _counted(_THINGS[name], number, "or more " if number >= _LISTED else "") + named
-    return _counted(f"{name.replace('_', ' ')} {{n}} time{{s}}", count) + named
-
-
-def _counted(words: str, number: int, more: str = "") -> str:
-    several = number != 1
-    return words.format(n=f"{number} {more}".strip(), s="s" * several, es="es" * several)
-
-
-def _shown(examples: list[str]) -> Iterator[str]:
-    yield from examples[:_SHOWN]
-    if len(examples) > _SHOWN:
-        yield "..."
+    words = _WORDS.get(name, f"{name.replace('_', ' ')} {{n}} time{{s}}{{named}}")
+    shown = [*examples[:_SHOWN], *(["..."] if len(examples) > _SHOWN else [])]
+    named = f" ({', '.join(shown)})" if examples else ""
+    more = ""
+    if "{named}" in words and name in _WORDS:
+        count, more = len(examples), " or more" if len(examples) >= _LISTED else ""
+    several = count != 1
+    return words.format(n=f"{count}{more}", s="s" * several, es="es" * several, named=named)

@@ -6,6 +6,8 @@ import itertools
 import json
 import math
 import statistics
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,7 @@ class Rank:
         sharded: whether it built a unit of FSDP1 or FSDP2.
         options: the options that the optimizer has for each parameter, at its first step.
         lost: parameters of optimizers that belong to no module.
-        quirks: what each `like_fsdp1` of the program did, as the runtime tells it (`runtime/record/quirks.py`).
+        quirks: what each `like_fsdp1` of the program did, as the runtime tells it (`runtime/record/evidence.py`).
         said: the runtime's warnings: `place`, the rule's `code` and `message`.
         dtype: what the model computes in, as `torch.bfloat16`; so of the last loss and gradient.
         world: how many ranks there are.
@@ -109,7 +111,7 @@ class Run:
     @property
     def aligned(self) -> list[str]:
         """The first values that were taken over from the other program, on any rank."""
-        return list(dict.fromkeys(name for rank in self.ranks for name in rank.aligned))
+        return [*dict.fromkeys(name for rank in self.ranks for name in rank.aligned)]
 
     @property
     def said(self) -> list[dict[str, str]]:
@@ -124,9 +126,8 @@ class Run:
 
     @property
     def dtypes(self) -> tuple[str, str]:
-        """Of the losses and of the gradients; float32 where that is not known."""
-        first = self.ranks[0] if self.ranks else None
-        return (first.loss_dtype, first.gradient_dtype) if first else ("", "")
+        """Of the losses and of the gradients; empty where that is not known."""
+        return next(((rank.loss_dtype, rank.gradient_dtype) for rank in self.ranks), ("", ""))
 
     @property
     def steps(self) -> int:
@@ -156,6 +157,13 @@ class Run:
         """For each backward, the losses of all ranks that have one."""
         rows = itertools.zip_longest(*(rank.losses for rank in self.ranks))
         return [[loss for loss in row if loss is not None] for row in rows]
+
+    @property
+    def places(self) -> Iterator[tuple[int, int, int]]:
+        """For each backward the step, which of the step's backwards it is, from 1, and how many these are."""
+        steps = max((rank.loss_steps for rank in self.ranks), key=len, default=[])
+        for step, several in Counter(steps).items():
+            yield from ((step, nth, several) for nth in range(1, several + 1))
 
     @property
     def grad_norms(self) -> list[float]:
@@ -203,7 +211,8 @@ class Following:
                     if not line.endswith(b"\n"):  # it is just being written
                         break
                     self._places[path] = self._places.get(path, 0) + len(line)
-                    self._take(path, json.loads(line))
+                    rank = self._ranks.get(path) or Rank(-1, [], [], [], [])
+                    self._ranks[path] = _with_step(rank, json.loads(line))
         return self._ranks
 
     def run(self) -> Run:
@@ -211,20 +220,21 @@ class Following:
         ranks = {rank.rank: rank for rank in self.ranks().values()}
         return Run([ranks[number] for number in sorted(ranks)], 0.0)
 
-    def _take(self, path: Path, line: dict[str, Any]) -> None:
-        rank = self._ranks.get(path) or Rank(line["rank"], [], [], [], [])
-        losses, gradients = line["dtypes"]
-        whose = {"rank": line["rank"], "world": line["world"]}
-        self._ranks[path] = replace(rank, **whose, loss_dtype=losses, gradient_dtype=gradients)
-        rank.loss_steps.extend([len(rank.squares) + 1] * len(line["losses"]))
-        rank.losses.extend(line["losses"])
-        if "square" in line:
-            rank.squares.append(line["square"])
-            rank.learning_rates.append(line["rates"])
-            rank.times.append(line["time"])
-            rank.names.extend([line.get("names") or (rank.names[-1] if rank.names else [])])
-            rank.gradients.append(line.get("gradients", []))
-            rank.values.append(line.get("values", []))
+
+def _with_step(rank: Rank, line: dict[str, Any]) -> Rank:
+    rank.loss_steps.extend([len(rank.squares) + 1] * len(line["losses"]))
+    rank.losses.extend(line["losses"])
+    if "square" in line:
+        rank.squares.append(line["square"])
+        rank.learning_rates.append(line["rates"])
+        rank.times.append(line["time"])
+        rank.names.append(line.get("names") or (rank.names[-1] if rank.names else []))
+        rank.gradients.append(line.get("gradients", []))
+        rank.values.append(line.get("values", []))
+    loss, gradient = line["dtypes"]
+    return replace(
+        rank, rank=line["rank"], world=line["world"], loss_dtype=loss, gradient_dtype=gradient
+    )
 
 
 def read_ranks(folder: Path, stopped: bool = False) -> list[Rank]:
@@ -234,20 +244,16 @@ def read_ranks(folder: Path, stopped: bool = False) -> list[Rank]:
     """
     trained = Following(folder).ranks()
     ended = {path.with_suffix(".steps"): data for path, data in _read(folder)}
-    ranks: dict[int, tuple[tuple[bool, float], Rank]] = {}
+    ranks: dict[int, tuple[bool, float, Rank]] = {}
     for path in sorted(trained.keys() | ended.keys() if stopped else ended):
         data = ended.get(path, {})
-        rank = trained.get(path) or Rank(data["rank"], [], [], [], [])
-        order = (bool(rank.losses), data.get("ended", 0.0))
-        if rank.rank >= 0 and (rank.rank not in ranks or ranks[rank.rank][0] < order):
-            ranks[rank.rank] = (order, _rank(path, rank, data))
-    return [ranks[number][1] for number in sorted(ranks)]
-
-
-def _rank(path: Path, rank: Rank, data: dict[str, Any]) -> Rank:
-    files = {"parameters": path.with_suffix(".pt"), "start": path.with_suffix(".start.pt")}
-    there: dict[str, Any] = {name: file for name, file in files.items() if file.exists()}
-    return replace(rank, **_known(Rank, data), **there)
+        files = {"parameters": path.with_suffix(".pt"), "start": path.with_suffix(".start.pt")}
+        there: dict[str, Any] = {name: file for name, file in files.items() if file.exists()}
+        rank = replace(trained.get(path) or Rank(-1, [], [], [], []), **_known(Rank, data), **there)
+        found = bool(rank.losses), data.get("ended", 0.0), rank
+        if rank.rank >= 0 and ranks.get(rank.rank, (False, -1.0, rank))[:2] < found[:2]:
+            ranks[rank.rank] = found
+    return [ranks[number][-1] for number in sorted(ranks)]
 
 
 def _known(kind: type, data: dict[str, Any]) -> dict[str, Any]:

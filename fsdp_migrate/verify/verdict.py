@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -53,13 +54,6 @@ class Verdict(Comparison):
     diff: str = ""
 
     @property
-    def arithmetic(self) -> str:
-        """How sums over ranks and norms were done, in one line."""
-        if self.canonical:
-            return "canonical: sums over ranks in rank order and norms, both in fp64"
-        return f"plain: {self.backend}'s own"
-
-    @property
     def equal(self) -> bool:
         """Whether every loss, step, learning rate and gradient norm agrees within the tolerance.
 
@@ -85,16 +79,6 @@ class Verdict(Comparison):
         """The last parameters that are not the same to the last bit, in the model's order."""
         return {name: apart for name, apart in (self.parameters or {}).items() if apart != 0}
 
-    @property
-    def ranks(self) -> int:
-        """Ranks of the original program."""
-        return len(self.original.ranks)
-
-    @property
-    def losses(self) -> int:
-        """Losses that were compared on one rank."""
-        return max((len(rank.losses) for rank in self.original.ranks), default=0)
-
     def also(self, differences: list[Difference]) -> Verdict:
         """The same with further differences; the first of all has the cause."""
         both = sorted([*self.differences, *differences])
@@ -113,27 +97,17 @@ class Verdict(Comparison):
         return self.control is None or self.control.equal
 
     @property
-    def why(self) -> str:
-        """The tolerance, and what it is for."""
-        if self.tolerance == 0:
-            return "0: the same bits"
-        dtype = self.original.dtypes[0].removeprefix("torch.") or "float32"
-        return f"{self.tolerance:.3g} relative (losses are {dtype})"
-
-    @property
     def cost(self) -> str:
         """Time and memory, a verdict of their own."""
-        if self.emulated:
-            return "time and memory: not judged, CUDA was emulated"
-        runs = self.original, self.migrated
-        if self.canonical:
-            return "time and memory: not judged, the arithmetic is canonical"
-        before, after = (run.step_seconds for run in runs)
-        if not before or after is None:
-            return "time and memory: not judged, there are too few steps"
-        peaks = [run.peak_memory_bytes for run in runs]
-        memory = f", peak memory {peaks[1] / peaks[0]:.2f} times" if peaks[0] else ""
-        return f"time and memory: a step takes {after / before:.2f} times as long{memory}"
+        why = "CUDA was emulated" if self.emulated else "the arithmetic is canonical"
+        before, after = self.original.step_seconds, self.migrated.step_seconds
+        if not self.emulated and not self.canonical:
+            if before and after is not None:
+                peaks = [run.peak_memory_bytes for run in (self.original, self.migrated)]
+                memory = f", peak memory {peaks[1] / peaks[0]:.2f} times" if peaks[0] else ""
+                return f"time and memory: a step takes {after / before:.2f} times as long{memory}"
+            why = "there are too few steps"
+        return f"time and memory: not judged, {why}"
 
     @property
     def cause(self) -> Cause | None:
@@ -141,15 +115,49 @@ class Verdict(Comparison):
         return self.causes[0] if self.causes else None
 
     @property
-    def remarks(self) -> list[str]:
-        """What a report says beside the verdict."""
-        told = (f"not compared: {text}" for text in self.uncompared)
-        return [*map(str, self.printed), *self.said, *told, self.cost, *self.notes]
+    def remarks(self) -> Iterator[str]:
+        """What every report says beside the verdict, a line each."""
+        for text in self.uncompared:
+            yield f"not compared: {text}"
+        yield f"gradient norms: largest relative difference {self.max_rel_grad_norm:.3g}"
+        if self.max_abs_param_diff is not None:
+            where = f", the first is {next(iter(odd))}" if (odd := self.odd_parameters) else ""
+            yield f"last parameters: largest difference {self.max_abs_param_diff:.3g}{where}"
+        if self.max_abs_buffer_diff:
+            yield f"last buffers: largest difference {self.max_abs_buffer_diff:.3g}, {self.buffer}"
+        canonical = "canonical: sums over ranks in rank order and norms, both in fp64"
+        how = canonical if self.canonical else f"plain: {self.backend}'s own"
+        yield f"arithmetic: {how}" + (", CUDA emulated" if self.emulated else "")
+        dtype = self.original.dtypes[0].removeprefix("torch.") or "float32"
+        tolerance = f"{self.tolerance:.3g} relative (losses are {dtype})"
+        yield f"tolerance: {tolerance if self.tolerance else '0: the same bits'}"
+        yield self.cost
+        if self.control is not None:
+            how = "the same" if self.deterministic else "not the same"
+            yield f"control: the original program, run twice, is {how}"
+        yield from (f"note: {note}" for note in self.notes)
+        others = {found.what: found for found in reversed(self.differences)}
+        yield from (f"also: {found}" for found in [*others.values()][::-1] if found != self.first)
 
     @property
-    def said(self) -> list[str]:
-        """What the runtime warned of while the migrated program ran."""
-        return [f"{each['place']} {each['code']}: {each['message']}" for each in self.migrated.said]
+    def seen(self) -> Iterator[str]:
+        """What the migrated program's run showed: what `like_fsdp1` did, the runtime's warnings, numbers in print."""
+        yield from (line.text() for line in self.quirks)
+        for said in self.migrated.said:
+            yield f"{said['place']} {said['code']}: {said['message']}"
+        yield from map(str, self.printed)
+
+    @property
+    def costs(self) -> Iterator[tuple[str, ...]]:
+        """A table of both programs, a row each: its title and their figures."""
+        runs = self.original, self.migrated
+        lasts = [run.ranks[0].losses[-1:] if run.ranks else [] for run in runs]
+        yield "last loss of the first rank", *(f"{loss[0]:.8g}" if loss else "-" for loss in lasts)
+        yield "optimizer steps", *(str(run.steps) for run in runs)
+        yield "seconds", *(f"{run.seconds:.1f}" for run in runs)
+        steps = (run.step_seconds for run in runs)
+        yield "milliseconds of a step, median", *(f"{1e3 * s:.1f}" if s else "-" for s in steps)
+        yield "peak memory of a rank, MiB", *(f"{r.peak_memory_bytes / 2**20:.0f}" for r in runs)
 
     def line(self) -> str:
         """The verdict in one line."""
@@ -160,23 +168,20 @@ class Verdict(Comparison):
         return self._line() + emulated
 
     def _line(self) -> str:
-        largest = f"{self.max_abs_loss:.3g}"
         if self.first is not None:
-            return f"different: {self.first}; largest difference of a loss {largest}"
+            return f"different: {self.first}; largest difference of a loss {self.max_abs_loss:.3g}"
         if not self.equal and self.max_abs_param_diff:
             return f"different: the last parameters, by up to {self.max_abs_param_diff:.3g}"
         if not self.equal:
-            text = f"{self.max_abs_buffer_diff:.3g} in {self.buffer}"
-            return f"different: the last buffers, by up to {text}"
-        within = f"equal within {self.tolerance:.3g} relative"
-        how = "bitwise equal" if self.bitwise else within
-        ranks = f"{self.ranks} rank" + ("s" if self.ranks != 1 else "")
-        losses = f"{self.losses} loss" + ("es" if self.losses != 1 else "")
-        lines = f"{len(self.printed)} printed line" + (
-            "s differ" if len(self.printed) > 1 else " differs"
-        )
-        same = f"same: {losses} on {ranks} {how}, largest difference {largest}"
-        return f"{same}; {lines}" if self.printed else same
+            most = f"{self.max_abs_buffer_diff:.3g} in {self.buffer}"
+            return f"different: the last buffers, by up to {most}"
+        how = "bitwise equal" if self.bitwise else f"equal within {self.tolerance:.3g} relative"
+        losses = max((len(rank.losses) for rank in self.original.ranks), default=0)
+        compared = f"{counted(losses, 'loss')} on {counted(len(self.original.ranks), 'rank')} {how}"
+        same = f"same: {compared}, largest difference {self.max_abs_loss:.3g}"
+        differ = "differ" if len(self.printed) > 1 else "differs"
+        printed = f"; {counted(len(self.printed), 'printed line')} {differ}"
+        return same + (printed if self.printed else "")
 
     def to_json(self) -> dict[str, Any]:
         """The contract's fields, version 1; what is not a finite number is null."""
@@ -185,7 +190,7 @@ class Verdict(Comparison):
             "equal": self.equal,
             "bitwise": self.bitwise,
             "tolerance": self.tolerance,
-            "ranks": self.ranks,
+            "ranks": len(self.original.ranks),
             "backend": self.backend,
             "steps": self.original.steps,
             "max_abs_loss_diff": _finite(self.max_abs_loss),
@@ -214,12 +219,22 @@ class Verdict(Comparison):
         }
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 loss`, `2 losses`."""
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{number} {noun}" + (plural if number != 1 else "")
+
+
 def _difference(first: Difference | None) -> dict[str, Any] | None:
     if first is None:
         return None
-    rank = first.rank if first.rank >= 0 else None
-    named = {"what": first.what, "step": first.step, "rank": rank, "text": first.text}
-    return {**named, "parameter": first.parameter or None}
+    return {
+        "what": first.what,
+        "step": first.step,
+        "rank": first.rank if first.rank >= 0 else None,
+        "text": first.text,
+        "parameter": first.parameter or None,
+    }
 
 
 def _run(run: Run) -> dict[str, Any]:

@@ -10,8 +10,6 @@ other relatively, and else torch and the standard library only.
 
 from __future__ import annotations
 
-from typing import Any
-
 
 def start() -> None:
     """Arrange for the recorder to be installed as soon as the program has imported torch."""
@@ -24,7 +22,18 @@ def start() -> None:
     copies = imports.Copies(SETTINGS["copies"])
     imports.install(copies)
     seeds.install()
-    _change(SETTINGS)
+    if SETTINGS["device"] == "cpu":
+        from . import cpu
+
+        cpu.install()
+    if SETTINGS["emulate"]:
+        from . import emulate
+
+        emulate.install(SETTINGS["emulate"])
+    if SETTINGS["canonical"]:
+        from . import canonical
+
+        canonical.install()
     # First of all exit handlers, hence the last to run; a process that never imports torch has
     # nothing to write.
     departure = leaving.install()
@@ -36,19 +45,3 @@ def start() -> None:
         stacks.install(FOLDER)
 
     imports.after("torch", record)
-
-
-def _change(settings: dict[str, Any]) -> None:
-    """The changes that are asked for, each a package or module of its own."""
-    if settings["device"] == "cpu":
-        from . import cpu
-
-        cpu.install()
-    if settings["emulate"]:
-        from . import emulate
-
-        emulate.install(settings["emulate"])
-    if settings["canonical"]:
-        from . import canonical
-
-        canonical.install()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -29,27 +29,29 @@ class Census:
         parts: what this process holds, by name and place.
         first: those of them that this process is the first to hold.
         complete: whether every parameter's name and place is known.
+        models: what those are called in the names of their parameters that were looked for.
+        known: the parameters that were looked for.
     """
 
     def __init__(self) -> None:
         self.parts: dict[tuple[str, tuple[int, ...]], layouts.Part] = {}
         self.first: dict[tuple[str, tuple[int, ...]], layouts.Part] = {}
         self.complete = True
-        self._models: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+        self.models: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         self._count = 0
         self._modules: dict[str, nn.Module] = {}
         self._holdings: dict[int, layouts.Holding] = {}
         self._pieces: dict[int, list[layouts.Part]] = {}
         # Parameters are known by identity: they must live on, or another could get the same. They
         # are held to the end also because that is when their last values are read.
-        self._known: dict[int, torch.Tensor] = {}
+        self.known: Tensors = {}
 
     def look(self, parameters: Iterable[torch.Tensor], rank: int, processes: int) -> None:
         """Find the owners of those parameters that were not looked for before."""
-        new = {id(p): p for p in parameters if id(p) not in self._known}
+        new = {id(p): p for p in parameters if id(p) not in self.known}
         if not new:
             return
-        self._known.update(new)
+        self.known.update(new)
         at = (processes, rank)
         for root in _in_order(roots(), new):
             self._look_into(self._named(root), root, new, {}, at)
@@ -60,26 +62,10 @@ class Census:
                 holding = layouts.single("", parameter, *at)
                 self._add([identity], layouts.Holding(holding.replicas, readable=False))
 
-    def add(
-        self,
-        name: str,
-        model: nn.Module,
-        parameters: Iterable[torch.Tensor],
-        rank: int,
-        processes: int,
-    ) -> None:
+    def add(self, name: str, model: nn.Module, new: Tensors, at: tuple[int, int]) -> None:
         """Look at some parameters of a model by a name that the caller gives it."""
-        new = {id(p): p for p in parameters if id(p) not in self._known}
-        self._known.update(new)
-        self._look_into(name, model, new, layouts.resharded(model), (processes, rank))
-
-    def knows(self, parameter: torch.Tensor) -> bool:
-        """Whether a parameter was looked for."""
-        return id(parameter) in self._known
-
-    def name(self, model: nn.Module) -> str | None:
-        """What a model is called in the names of its parameters; None if none was looked for."""
-        return self._models.get(model)
+        self.known.update(new)
+        self._look_into(name, model, new, layouts.resharded(model), at)
 
     def buffers(self) -> dict[str, torch.Tensor]:
         """The buffers as they are now; every process has its own."""
@@ -101,10 +87,10 @@ class Census:
 
     def _named(self, model: nn.Module) -> str:
         """What tells the parameters of one model from those of another with the same names."""
-        if model not in self._models:
+        if model not in self.models:
             self._count += 1  # of those that the program has dropped, too
-            self._models[model] = f"model {self._count}" if self._count > 1 else ""
-        return self._models[model]
+            self.models[model] = f"model {self._count}" if self._count > 1 else ""
+        return self.models[model]
 
     def _look_into(
         self, name: str, model: nn.Module, new: Tensors, sharded: Tensors, at: tuple[int, int]
@@ -164,15 +150,16 @@ class Kept:
         """What this process holds of these models, without what the optimizers train."""
         found, classes = Census(), Counter[str]()
         for model in self._models:
-            parameters = [p for p in layouts.members(model) if not trained.knows(p)]
-            if not parameters:
+            known = trained.known.keys() | found.known.keys()
+            new = {id(p): p for p in layouts.members(model) if id(p) not in known}
+            if not new:
                 continue
-            name = trained.name(model)
+            name = trained.models.get(model)
             if name is None:
                 name = _class(model)
                 classes[name] += 1
                 name += f" {classes[name]}" if classes[name] > 1 else ""
-            found.add(name, model, parameters, rank, processes)
+            found.add(name, model, new, (processes, rank))
         return found
 
     def _alive(self) -> list[nn.Module]:
@@ -195,20 +182,16 @@ def _class(model: nn.Module) -> str:
     return classes[classes.index("FSDPModule") + 1 if "FSDPModule" in classes else 0]
 
 
-def _in_order(models: list[nn.Module], wanted: dict[int, torch.Tensor]) -> list[nn.Module]:
+def _in_order(models: list[nn.Module], wanted: Tensors) -> list[nn.Module]:
     """The models with wanted parameters, in the order of these, which is the same in both programs."""
     places = {identity: place for place, identity in enumerate(wanted)}
-    first = {
-        model: min((places[id(p)] for p in _members(model) if id(p) in places), default=-1)
-        for model in models
-    }
-    return sorted((model for model in models if first[model] >= 0), key=lambda m: first[m])
-
-
-def _members(model: nn.Module) -> Iterator[torch.Tensor]:
-    yield from model.parameters()
-    for module in model.modules():
-        yield from layouts.flat_members(module)
+    first: dict[nn.Module, int] = {}
+    for model in models:
+        flat = (p for module in model.modules() for p in layouts.flat_members(module))
+        found = [places[id(p)] for p in [*model.parameters(), *flat] if id(p) in places]
+        if found:
+            first[model] = min(found)
+    return sorted(first, key=first.__getitem__)
 
 
 def roots() -> list[nn.Module]:

@@ -1,10 +1,11 @@
-"""Evidence that the right program ran: its files, and the wrappers that it built."""
+"""What the record tells of the program itself: its files, the wrappers that it built, and what the runtime did."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -62,3 +63,33 @@ class Evidence:
                 # A file that is run by `exec` is no module.
                 self._ran.add(self._copies.inside(os.path.realpath(path)))
             frame = frame.f_back
+
+
+def told_by_runtime(copies: Copies) -> dict[str, list[dict[str, Any]]]:
+    """The entries of the record that the runtime has, wherever the program has a copy of it; their places are in ours.
+
+    Returns:
+        quirks: one for each `with like_fsdp1(model)` that ran: its place, what it did, and the names of all quirks.
+        said: one for each warning of what means something else than under FSDP1: its place, rule and text.
+    """
+    quirks, said = [], []
+    for own in _modules("in_place", "like_fsdp1", "records"):
+        parameters = inspect.signature(own["like_fsdp1"]).parameters.values()
+        known = [p.name for p in parameters if isinstance(p.default, bool)]
+        quirks += [_placed(record, copies) | {"known": known} for record in own["records"]()]
+    for own in _modules("changed", "say", "said"):
+        said += [_placed(warning, copies) for warning in own["said"]()]
+    return {"quirks": quirks, "said": said}
+
+
+def _modules(name: str, *functions: str) -> Iterator[dict[str, Any]]:
+    """The contents of modules of a package that have this name and these functions."""
+    for full, module in [*sys.modules.items()]:
+        own = vars(module) if full.endswith(f".{name}") and module is not None else {}
+        if all(callable(own.get(function)) for function in functions):
+            yield own
+
+
+def _placed(entry: dict[str, Any], copies: Copies) -> dict[str, Any]:
+    path, _, line = entry["place"].rpartition(":")
+    return entry | {"place": f"{copies.inside(os.path.realpath(path)) or path}:{line}"}

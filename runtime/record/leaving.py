@@ -53,35 +53,17 @@ class Departure:
 
     def failed(self, error: BaseException) -> None:
         """Note the exception that ends this process, without the frames of the recorder."""
-        whole = traceback.TracebackException.from_exception(error)
-        part: traceback.TracebackException | None = whole
+        part = whole = traceback.TracebackException.from_exception(error)
         while part is not None:
             kept = [frame for frame in part.stack if not frame.filename.startswith(_HERE)]
             part.stack = traceback.StackSummary.from_list(kept)
-            part = part.__cause__ or part.__context__
-        self.failure = "".join(whole.format())
-        self.status = 1
+            part = part.__cause__ or part.__context__  # type: ignore[assignment]
+        self.failure, self.status = "".join(whole.format()), 1
 
 
 def install() -> Departure:
     """Watch the end of this process."""
-    departure = Departure()
-    _watch_exceptions(departure)
-    _watch_exits(departure)
-    atexit.register(_leave, departure)
-    return departure
-
-
-def _leave(departure: Departure) -> None:
-    if departure.before() and departure.well:
-        departure.together()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        _exit(0)
-
-
-def _watch_exceptions(departure: Departure) -> None:
-    hook = sys.excepthook
+    departure, hook = Departure(), sys.excepthook
 
     def excepthook(
         kind: type[BaseException], error: BaseException, trace: TracebackType | None
@@ -89,7 +71,17 @@ def _watch_exceptions(departure: Departure) -> None:
         departure.failed(error)
         hook(kind, error, trace)
 
+    def leave() -> None:
+        if departure.before() and departure.well:
+            departure.together()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            _exit(0)
+
     sys.excepthook = excepthook
+    _watch_exits(departure)
+    atexit.register(leave)
+    return departure
 
 
 class _Exit(SystemExit):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
 
@@ -44,19 +42,15 @@ def of(optimizer: torch.optim.Optimizer) -> tuple[Options, int]:
 
 def dtype_of(model: nn.Module) -> torch.dtype:
     """The dtype that a sharded model computes in when it is called: the narrowest that its units and autocast ask for."""
-    found = [dtype for module in model.modules() if (dtype := _of_unit(module)) is not None]
-    found += [parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()]
+    found: list[torch.dtype | None] = []
+    found += [p.dtype for p in model.parameters() if p.is_floating_point()]
+    for module in model.modules():
+        policy = getattr(layouts.fsdp2_state(module), "_mp_policy", None)
+        handle = module.__dict__.get("_handle")
+        found.append(getattr(handle, "_fwd_bwd_param_dtype", None))
+        found.append(getattr(policy, "param_dtype", None))
     for device in ("cpu", "cuda"):
         if torch.is_autocast_enabled(device):
             found.append(torch.get_autocast_dtype(device))
-    return max(found or [torch.float32], key=lambda dtype: torch.finfo(dtype).eps)
-
-
-def _of_unit(module: nn.Module) -> torch.dtype | None:
-    handle: Any = module.__dict__.get("_handle")
-    if handle is not None:
-        flat: torch.dtype | None = getattr(handle, "_fwd_bwd_param_dtype", None)
-        return flat
-    policy = getattr(layouts.fsdp2_state(module), "_mp_policy", None)
-    dtype: torch.dtype | None = getattr(policy, "param_dtype", None)
-    return dtype
+    known = [dtype for dtype in found if dtype is not None]
+    return max(known or [torch.float32], key=lambda dtype: torch.finfo(dtype).eps)

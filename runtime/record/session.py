@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing import process
 from types import FrameType
 from typing import Any
@@ -16,13 +17,11 @@ import torch
 import torch.distributed as dist
 from torch.optim import optimizer as optimizers
 
-from . import costs, losses, options, parameters, quirks
+from . import costs, evidence, losses, options, values
 from .census import Census, Kept
-from .evidence import Evidence
 from .imports import Copies
 from .leaving import Departure
 from .ranks import grouped, identity
-from .start import Start
 from .steps import Steps
 
 _PATIENCE = 5.0
@@ -34,10 +33,10 @@ class Session:
     def __init__(self, folder: str, departure: Departure, copies: Copies) -> None:
         self.folder = folder
         self.copies = copies
-        self.evidence = Evidence(copies)
+        self.evidence = evidence.Evidence(copies)
         self.departure = departure
         self.counts, self.bytes = costs.install(dist)
-        self.start: Start | None = None
+        self.start: values.Start | None = None
         self.kept = Kept()
         self.reset()
 
@@ -52,7 +51,7 @@ class Session:
         self.census = Census()
         if self.start is not None:
             self.start.close()
-        self.start = Start(self.folder)
+        self.start = values.Start(self.folder)
         self._stepping: int | None = None
         # A forked DataLoader worker has its parent's process group, and is no rank.
         self._inherited = grouped()
@@ -82,7 +81,12 @@ class Session:
         if self.rank < 0:
             self.identify()
         self.kept.look()
-        self._record(optimizer.param_groups, time.perf_counter())
+        members = [p for group in optimizer.param_groups for p in group["params"]]
+        rates = [float(group.get("lr", 0.0)) for group in optimizer.param_groups]
+        self.steps.step(rates, time.perf_counter())
+        with self._noting("no gradient norm"), torch.no_grad():
+            self.census.look(members, self.rank, self.world)
+            self.steps.norms(members, self.census)
         if id(optimizer) not in self._optimizers:
             self._optimizers.add(id(optimizer))
             found, lost = options.of(optimizer)
@@ -93,18 +97,6 @@ class Session:
         """The step is done."""
         self._stepping = None
 
-    def _record(self, groups: list[dict[str, Any]], now: float) -> None:
-        members = [p for group in groups for p in group["params"]]
-        self.steps.step([float(group.get("lr", 0.0)) for group in groups], now)
-        # What the recorder does not understand must not end the program: it is said in the record.
-        try:
-            with torch.no_grad():
-                self.census.look(members, self.rank, self.world)
-                self.steps.norms(members, self.census)
-        except Exception as error:
-            problem = f"no gradient norm: {type(error).__name__}: {error}"
-            self.problems += [problem] if problem not in self.problems else []
-
     def write(self) -> bool:
         """Write this process's record; returns whether it is a rank and has one."""
         if self.rank < 0 and grouped() and not self._inherited:
@@ -112,7 +104,11 @@ class Session:
         if self.rank < 0 and self.departure.well:
             return False
         path = os.path.join(self.folder, f"process-{os.getpid()}")
-        told, problems = self._quirks()
+        told: dict[str, Any] = {}
+        with self._noting("not known what the runtime did"):
+            told = evidence.told_by_runtime(self.copies)
+        with self._noting("no last parameters"):
+            self._note(self._write_parameters(f"{path}.pt"))
         self.steps.write(end=True)
         record = {
             "rank": self.rank,
@@ -128,7 +124,7 @@ class Session:
             "lost": self.lost,
             "dtype": self.start.dtype if self.start else "",
             **told,
-            "problems": self.problems + problems + self._write_parameters(f"{path}.pt"),
+            "problems": self.problems,
             "process": _process(),
             "variable": int(os.environ.get("RANK", "-1")),
             "failure": self.departure.failure,
@@ -148,22 +144,24 @@ class Session:
         ):
             time.sleep(0.02)
 
-    def _quirks(self) -> tuple[dict[str, Any], list[str]]:
-        """What the runtime did and said, and why that is not known."""
-        try:
-            return quirks.told(self.copies), []
-        except Exception as error:
-            return {}, [f"not known what the runtime did: {type(error).__name__}: {error}"]
-
-    def _write_parameters(self, path: str) -> list[str]:
+    def _write_parameters(self, path: str) -> str:
         if not self.departure.well:
-            return []
+            return ""
+        kept = self.kept.census(self.census, self.rank, self.world)
+        problem = values.write(self.census, path, kept)
+        return f"no last parameters: {problem}" if problem else ""
+
+    @contextlib.contextmanager
+    def _noting(self, what: str) -> Iterator[None]:
+        """What the recorder does not understand must not end the program: it is said in the record."""
         try:
-            kept = self.kept.census(self.census, self.rank, self.world)
-            problem = parameters.write(self.census, path, kept)
+            yield
         except Exception as error:
-            problem = f"{type(error).__name__}: {error}"
-        return [f"no last parameters: {problem}"] if problem else []
+            self._note(f"{what}: {type(error).__name__}: {error}")
+
+    def _note(self, problem: str) -> None:
+        if problem and problem not in self.problems:
+            self.problems.append(problem)
 
 
 def _process() -> str:

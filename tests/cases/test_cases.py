@@ -19,7 +19,7 @@ from fsdp_migrate.findings import Action
 from fsdp_migrate.settings import Options as Analysis
 from fsdp_migrate.verify import migration
 from fsdp_migrate.verify.errors import ProgramFailed
-from fsdp_migrate.verify.folders import copy_program
+from fsdp_migrate.verify.folders import copy
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.main import run_program
 from fsdp_migrate.verify.options import Options, Recording
@@ -109,7 +109,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
         folder = tmp_path_factory.mktemp(case)
         name = "migrated" if form else "original"
         script = write_program(case, folder / "program")
-        program = copy_program(name, script, None, folder / "copy")
+        program = copy(name, script, folder / "copy")
         if form:
             migration.migrate(program.root, form)
         key = (case, *arguments, *program_texts(program.root))

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_migrate.verify import parameters
+from fsdp_migrate.verify import values
 from fsdp_migrate.verify.compare import largest
-from fsdp_migrate.verify.folders import copy_program
+from fsdp_migrate.verify.folders import copy
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.main import run_program
 from fsdp_migrate.verify.options import Options, Recording
@@ -41,7 +41,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunProgram:
         key = (name, arguments, ranks, launcher, recording)
         if key not in done:
             folder = tmp_path_factory.mktemp(name)
-            program = copy_program(name, PROGRAMS / f"{name}.py", None, folder / "copy")
+            program = copy(name, PROGRAMS / f"{name}.py", folder / "copy")
             how = Options(
                 launcher=launcher,
                 ranks=ranks,
@@ -57,6 +57,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunProgram:
 
 def last_apart(one: Run, other: Run) -> float:
     """How far the last parameters of two runs are apart."""
-    distances, problem = parameters.differences(one, other)
+    distances, problem = values.last_differences(values.last(one), values.last(other))
     assert not problem
     return largest(distances.values())

@@ -10,7 +10,7 @@ import pytest
 
 from fsdp_migrate.verify import emulation, launch, main
 from fsdp_migrate.verify.errors import ProgramFailed
-from fsdp_migrate.verify.folders import copy_program
+from fsdp_migrate.verify.folders import copy
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.options import Recording
 
@@ -32,7 +32,7 @@ def test_a_program_for_cuda_alone_is_verified_without(tmp_path: Path) -> None:
     assert verdict.equal, verdict.line()
     assert verdict.bitwise
     assert verdict.max_abs_param_diff == 0
-    assert verdict.losses == 5
+    assert len(verdict.original.ranks[0].losses) == 5
     assert all(
         run.ranks[0].output.startswith("R 0 ") for run in (verdict.original, verdict.migrated)
     )
@@ -74,7 +74,7 @@ def test_a_sharded_optimizer_and_a_script_run(tmp_path: Path) -> None:
     verdict = main.verify(tmp_path / "train.py", device="cpu", tolerance=0)
     assert verdict.emulated
     assert verdict.equal, verdict.line()
-    assert verdict.losses == 7
+    assert len(verdict.original.ranks[0].losses) == 7
 
 
 Emulated = Callable[..., tuple[int, str]]
@@ -89,7 +89,7 @@ def emulated(tmp_path: Path, fork_server: ForkServer) -> Emulated:
         script.write_text(code)
         for name in ("start", "records"):
             (tmp_path / name).mkdir()
-        program = copy_program("original", script, None, tmp_path / "copy")
+        program = copy("original", script, tmp_path / "copy")
         places = tmp_path / "records", tmp_path / "start"
         values = launch.environment(program, "cpu", *places, Recording(**{"emulate": 2, **how}))
         command = [sys.executable, str(script)]
@@ -148,32 +148,26 @@ def test_what_programs_say_of_cuda(emulated: Emulated) -> None:
     assert emulated(PROBES) == (0, "done\n")
 
 
+def failed(reason: str) -> str:
+    return emulation.explain(ProgramFailed("original", reason, ""), emulated=True).reason
+
+
 @pytest.mark.parametrize(
     ("code", "named"),
     [
-        ("torch.cuda.CUDAGraph()", "torch.cuda.CUDAGraph cannot be emulated"),
-        ("torch.distributed.ProcessGroupNCCL.Options()", "ProcessGroupNCCL.Options cannot"),
-        (
-            "from torch.utils.cpp_extension import load; load('a', ['a.cu'])",
-            "torch.utils.cpp_extension.load cannot be emulated",
-        ),
+        ("torch.cuda.CUDAGraph()", "torch.cuda.CUDAGraph"),
+        ("torch.distributed.ProcessGroupNCCL.Options()", "ProcessGroupNCCL"),
+        ("import flash_attn", "flash_attn: its kernels are CUDA's own"),
     ],
 )
 def test_what_cannot_be_emulated_is_named(code: str, named: str, emulated: Emulated) -> None:
     status, output = emulated(f"import torch\n{code}\n")
     assert status == 1
-    assert named in output.splitlines()[-1]
+    reason = failed(f"rank 0 raised {output.splitlines()[-1]}")
+    assert reason.startswith(f"cannot be emulated on the CPU: {named}")
 
 
-def failed(reason: str) -> str:
-    return emulation.explain(ProgramFailed("original", reason, ""), emulated=True).reason
-
-
-def test_a_missing_package_of_kernels_is_named() -> None:
-    missing = "rank 0 raised ModuleNotFoundError: No module named 'flash_attn'"
-    assert failed(missing).startswith("flash_attn cannot be emulated on the CPU")
-    refused = "rank 0 raised _record.emulate.refused.NotEmulated: torch.cuda.CUDAGraph cannot be"
-    assert failed(refused) == "torch.cuda.CUDAGraph cannot be"
+def test_other_failures_are_left_alone() -> None:
     assert "Triton" in failed("rank 0 raised RuntimeError: 0 active drivers ([]). There should")
     assert failed("rank 0 raised ValueError: no") == "rank 0 raised ValueError: no"
     native = ProgramFailed("original", "Torch not compiled with CUDA enabled", "")

@@ -147,7 +147,7 @@ def test_what_runs_side_by_side(
     (tmp_path / "train.py").write_text(script)
     how = Options(**{"device": "cpu", **options})
     program = Program("original", tmp_path, tmp_path / "train.py", tmp_path)
-    pair = main.Pair(program.script, None, how, how.recording)
+    pair = main.Pair(program.script, None, how)
     assert pair._side_by_side(program) == expected
 
 
@@ -167,5 +167,5 @@ def test_quick_ends_both_programs_at_the_first_difference(programs: Path) -> Non
     )
     assert "learning rate differs first at step 1 on rank 0" in verdict.line()
     assert verdict.original.steps < 20000
-    assert "beside it" in told.stages[0]
+    assert told.stages[1].startswith("running the migrated program"), "beside the original"
     assert [text for text in told.stages if text.startswith("different: learning rate")]

@@ -74,7 +74,7 @@ def test_what_is_printed_is_no_part_of_the_verdict(
     assert bool(line.cause) == bool(cause)
     text = "same: 1 loss on 2 ranks bitwise equal, largest difference 0; 1 printed line differs"
     assert judged.line() == text
-    assert str(line) in judged.remarks
+    assert str(line) in judged.seen
 
 
 def test_a_line_in_which_the_original_differs_from_itself_is_left_out() -> None:

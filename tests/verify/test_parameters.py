@@ -1,38 +1,30 @@
-"""The last values, from files written by hand."""
+"""The last values, and the models that a recorder finds."""
 
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fsdp_migrate.verify import parameters
-from fsdp_migrate.verify.records import Rank, Run
+from fsdp_migrate.verify import values
+from fsdp_migrate.verify.values import Values
 
 torch = pytest.importorskip("torch")
 
 
-def run(folder: Path, name: str, *buffers: dict[str, Any]) -> Run:
-    ranks = []
-    for number, values in enumerate(buffers):
-        path = folder / f"{name}-{number}.pt"
-        torch.save({"parameters": [], "buffers": values}, path)
-        ranks.append(Rank(number, [], [], [], [], parameters=path))
-    return Run(ranks, 1.0)
-
-
-def test_buffers_are_compared_by_name_and_rank(tmp_path: Path) -> None:
+def test_buffers_are_compared_by_name_and_rank() -> None:
     mean, count = torch.zeros(3), torch.tensor(4)
-    one = run(tmp_path, "one", {"mean": mean, "count": count}, {"mean": mean, "extra": mean})
-    assert parameters.buffers_difference(one, one)[:2] == (0.0, "")
-    other = run(tmp_path, "other", {"mean": mean, "count": count}, {"mean": mean + 0.5})
-    assert parameters.buffers_difference(one, other)[:2] == (0.5, "mean on rank 1")
-    counted = run(tmp_path, "counted", {"mean": mean, "count": count + 2}, {"mean": mean})
-    assert parameters.buffers_difference(one, counted)[:2] == (2.0, "count on rank 0")
-    shaped = run(tmp_path, "shaped", {"mean": torch.zeros(2)}, {})
-    assert parameters.buffers_difference(one, shaped)[:2] == (float("inf"), "mean on rank 0")
+    first = {"mean": mean, "count": count}
+    one = Values(buffers=[first, {"mean": mean, "extra": mean}])
+
+    def apart(*buffers: dict[str, Any]) -> tuple[float, str]:
+        return values.buffers_difference(one, Values(buffers=[*buffers]))[:2]
+
+    assert apart(*one.buffers) == (0.0, "")
+    assert apart(first, {"mean": mean + 0.5}) == (0.5, "mean on rank 1")
+    assert apart({"mean": mean, "count": count + 2}, {}) == (2.0, "count on rank 0")
+    assert apart({"mean": torch.zeros(2)}, {}) == (float("inf"), "mean on rank 0")
 
 
 def test_a_tensor_is_put_together_from_parts() -> None:
@@ -40,40 +32,30 @@ def test_a_tensor_is_put_together_from_parts() -> None:
         return {"name": "w", "shape": [2, 3], "offsets": offsets, "flat": flat, "value": value}
 
     expected = torch.arange(6.0).view(2, 3)
-    flat = [[part([0], True, torch.arange(4.0))], [part([4], True, torch.tensor([4.0, 5.0]))]]
-    rows = [[part([0, 0], False, expected[:1])], [part([1, 0], False, expected[1:])]]
+    flat = [part([0], True, torch.arange(4.0)), part([4], True, torch.tensor([4.0, 5.0]))]
+    rows = [part([0, 0], False, expected[:1]), part([1, 0], False, expected[1:])]
     for ranks in (flat, rows):
-        whole, problem = parameters.whole(ranks)
+        whole, problem = values.whole(ranks)
         assert problem == ""
         assert torch.equal(whole["w"], expected)
-    assert "do not make a whole" in parameters.whole(flat[:1])[1]
+    assert "do not make a whole" in values.whole(flat[:1])[1]
 
 
-def keeping(folder: Path, name: str, **values: float) -> Run:
-    path = folder / f"{name}.pt"
-    whole = {"shape": [3], "offsets": [0], "flat": False}
-    kept = [
-        {"name": key, "value": torch.full((3,), value), **whole} for key, value in values.items()
-    ]
-    torch.save({"parameters": [], "kept": kept, "buffers": {}}, path)
-    return Run([Rank(0, [], [], [], [], parameters=path)], 1.0)
+def keeping(**kept: float) -> Values:
+    return Values(kept={name: torch.full((3,), value) for name, value in kept.items()})
 
 
-def test_a_model_without_an_optimizer_may_be_as_far_apart_as_what_is_trained(
-    tmp_path: Path,
-) -> None:
-    one = keeping(tmp_path, "one", mean=1.0, teacher=2.0)
-    other = keeping(tmp_path, "other", mean=1.25, teacher=2.0)
-    assert parameters.kept_difference(one, one, 0, 0) == (None, "")
-    found, _ = parameters.kept_difference(one, other, 1e-6, 0.125)
+def test_a_model_without_an_optimizer_may_be_as_far_apart_as_what_is_trained() -> None:
+    one, other = keeping(mean=1.0, teacher=2.0), keeping(mean=1.25, teacher=2.0)
+    assert values.kept_difference(one, one, 0, 0, 0) == (None, "")
+    found, _ = values.kept_difference(one, other, 0, 1e-6, 0.125)
     assert str(found) == "model without an optimizer differs first at the start: mean by up to 0.25"
-    assert parameters.kept_difference(one, other, 1e-6, 0.25) == (None, "")
-    assert parameters.kept_difference(one, other, 0.5, 0) == (None, "")
-    found, _ = parameters.kept_difference(one, other, 0, 0.25)
+    assert values.kept_difference(one, other, 0, 1e-6, 0.25) == (None, "")
+    assert values.kept_difference(one, other, 0, 0.5, 0) == (None, "")
+    found, _ = values.kept_difference(one, other, 0, 0, 0.25)
     assert found is not None, "a tolerance of 0 asks for the same bits"
-    fewer = keeping(tmp_path, "fewer", mean=1.0)
     note = "only one program keeps teacher (1 such names)"
-    assert parameters.kept_difference(one, fewer, 0, 0) == (None, note)
+    assert values.kept_difference(one, keeping(mean=1.0), 0, 0, 0) == (None, note)
 
 
 @pytest.fixture

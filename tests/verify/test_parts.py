@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from fsdp_migrate.verify import launch, options
 from fsdp_migrate.verify.command import verify_command
-from fsdp_migrate.verify.folders import copy_program
+from fsdp_migrate.verify.folders import copy
 from fsdp_migrate.verify.launch import Launcher
 
 SPAWNS = [
@@ -53,7 +53,7 @@ def test_a_program_runs_in_a_copy_of_its_folder(
     (tmp_path / "data" / "x").write_text("42")
     (source / "data").symlink_to("../data")
     (source / "loop").symlink_to("nowhere")
-    program = copy_program("original", source / "pkg" / "train.py", source, tmp_path / "a" / "b")
+    program = copy("original", source / "pkg" / "train.py", tmp_path / "a" / "b", root=source)
     assert program.script == tmp_path / "a" / "b" / "repo" / "pkg" / "train.py"
     assert (program.root / "data" / "x").read_text() == "42"
     assert not (program.root / ".git").exists()
@@ -76,7 +76,7 @@ def test_what_torchrun_left_in_the_environment_is_not_handed_on(
 ) -> None:
     (tmp_path / "train.py").write_text("")
     monkeypatch.setenv("RANK", "3")
-    program = copy_program("original", tmp_path / "train.py", None, tmp_path.with_suffix(".copy"))
+    program = copy("original", tmp_path / "train.py", tmp_path.with_suffix(".copy"))
     assert "RANK" not in launch.environment(program, "cpu", tmp_path / "records", tmp_path)
 
 
@@ -88,7 +88,7 @@ def test_matrices_are_multiplied_reproducibly_unless_the_user_says_otherwise(
     if given is not None:
         monkeypatch.setenv("MKL_CBWR", given)
     (tmp_path / "train.py").write_text("")
-    program = copy_program("original", tmp_path / "train.py", None, tmp_path.with_suffix(".copy"))
+    program = copy("original", tmp_path / "train.py", tmp_path.with_suffix(".copy"))
     for device, values in (("cpu", [used, used]), ("cuda", [given, None])):
         environment = launch.environment(program, device, tmp_path / "records", tmp_path)
         told = launch.describe(options.Options(device=device), program)
@@ -98,7 +98,7 @@ def test_matrices_are_multiplied_reproducibly_unless_the_user_says_otherwise(
 def start(code: str, tmp_path: Path, path: str = "") -> subprocess.CompletedProcess[str]:
     """Run a few lines in an interpreter with the recorder."""
     (tmp_path / "train.py").write_text("")
-    program = copy_program("original", tmp_path / "train.py", None, tmp_path / "copy")
+    program = copy("original", tmp_path / "train.py", tmp_path / "copy")
     (tmp_path / "start").mkdir()
     (tmp_path / "records").mkdir()
     values = launch.environment(program, "cpu", tmp_path / "records", tmp_path / "start")

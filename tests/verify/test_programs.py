@@ -17,7 +17,6 @@ from fsdp_migrate.findings import Action, Finding
 from fsdp_migrate.report import Change, Report
 from fsdp_migrate.settings import Options
 from fsdp_migrate.verify import ProgramFailed, processes
-from fsdp_migrate.verify.causes import find
 from fsdp_migrate.verify.command import verify_command
 from fsdp_migrate.verify.compare import compare
 from fsdp_migrate.verify.launch import Launcher
@@ -98,13 +97,6 @@ def test_the_norm_is_the_norm_of_the_whole_gradient(run: RunProgram) -> None:
     assert plain.grad_norms[0] == pytest.approx(run("original").grad_norms[0], rel=1e-6)
 
 
-def test_a_unit_that_does_not_average_is_caught(run: RunProgram) -> None:
-    comparison = compare(run("original"), run("migrated", "--fault", "sum"), 1e-6)
-    texts = [str(difference) for difference in comparison.differences]
-    assert texts[0].startswith("gradient norm differs first at step 1:")
-    assert any(text.startswith("loss differs first at step 2 on rank 1") for text in texts)
-
-
 def test_a_wrong_learning_rate_is_caught(run: RunProgram) -> None:
     one, other = run("original"), run("migrated", "--fault", "lr")
     comparison = compare(one, other, 1e-6)
@@ -112,12 +104,6 @@ def test_a_wrong_learning_rate_is_caught(run: RunProgram) -> None:
     assert texts[0] == "learning rate differs first at step 1 on rank 0: 0.05 against 0.1"
     assert any(text.startswith("loss differs first at step 2 on rank 0") for text in texts)
     assert [r.losses[0] for r in one.ranks] == [r.losses[0] for r in other.ranks]
-
-
-def test_another_number_of_steps_is_caught(run: RunProgram) -> None:
-    comparison = compare(run("original"), run("migrated", "--steps", "3"), 1e-6)
-    text = "number of backwards differs first at step 4 on rank 0: 4 against 3"
-    assert str(comparison.differences[0]) == text
 
 
 @pytest.mark.parametrize("tolerance", [0, 1e-6])
@@ -148,14 +134,6 @@ def test_nan_in_both_is_the_same_and_gradients_may_accumulate(run: RunProgram) -
     assert last_apart(one, other) == 0
 
 
-def test_nan_in_one_is_a_difference_from_its_first_step(run: RunProgram) -> None:
-    one, other = run("original"), run("migrated", "--fault", "nan")
-    comparison = compare(one, other, 1e-6)
-    first = comparison.differences[0]
-    assert (first.what, first.step, first.text.split()[-1]) == ("loss", 2, "nan")
-    assert find(first, one, other, "")[0].name == "overflow"
-
-
 @pytest.mark.parametrize(
     ("fault", "reason", "launcher"),
     [
@@ -180,13 +158,6 @@ def test_a_program_that_crashes_under_torchrun(programs: Path) -> None:
     assert 'raise ValueError("no such thing' in caught.value.details
     assert "rank 0 said last:\n  step 1 done\n  step 2 done" in caught.value.details
     assert "rank 1 said last:\n  step 1 done\n  step 2 done" in caught.value.details
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("interpreters")
-def test_torchrun_tells_of_a_rank_that_a_signal_ended(programs: Path) -> None:
-    with pytest.raises(ProgramFailed, match="rank 1 ended by signal 9"):
-        verify(programs / "original.py", programs / "migrated.py", arguments=["--fault", "kill"])
 
 
 LIMIT = 100.0

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_migrate.verify import main, start
+from fsdp_migrate.verify import main, values
 from fsdp_migrate.verify.launch import Launcher
-from fsdp_migrate.verify.start import Start
+from fsdp_migrate.verify.values import Values
 from fsdp_migrate.verify.verdict import Verdict
 
 torch = pytest.importorskip("torch")
@@ -63,33 +63,34 @@ def test_a_fault_is_not_taken_for_chance(fault: str, text: str, programs: Path) 
     assert any(text in str(difference) for difference in verdict.differences)
 
 
-def of(**parameters: float) -> Start:
-    return Start({name: torch.full((4,), value) for name, value in parameters.items()}, [{}, {}])
+def of(**parameters: float) -> Values:
+    tensors = {name: torch.full((4,), value) for name, value in parameters.items()}
+    return Values(tensors, buffers=[{}, {}])
 
 
 def test_the_starts_are_compared_by_name() -> None:
-    assert list(start.differences(of(a=1.0, b=2.0), of(b=2.0, a=1.0), set(), 0)) == []
-    (found,) = start.differences(of(a=1.0, b=2.0, c=3.0), of(a=1.0, b=2.5, c=4.0), set(), 0)
+    assert list(values.first_differences(of(a=1.0, b=2.0), of(b=2.0, a=1.0), set(), 0)) == []
+    (found,) = values.first_differences(of(a=1.0, b=2.0, c=3.0), of(a=1.0, b=2.5, c=4.0), set(), 0)
     text = "first parameters differs first at the start: b: by up to 0.5 (and 1 more)"
     assert str(found) == text
-    assert list(start.differences(of(a=1.0), of(a=1.0 + 1e-6), set(), 1e-4)) == []
-    assert list(start.differences(of(a=1.0), Start(problem="none"), set(), 0)) == []
-    (found,) = start.differences(of(a=1.0), of(a=float("nan")), set(), 1e-4)
+    assert list(values.first_differences(of(a=1.0), of(a=1.0 + 1e-6), set(), 1e-4)) == []
+    assert list(values.first_differences(of(a=1.0), Values(problem="none"), set(), 0)) == []
+    (found,) = values.first_differences(of(a=1.0), of(a=float("nan")), set(), 1e-4)
     assert "by up to nan" in str(found)
 
 
 def test_a_buffer_that_was_cast_before_the_first_call_is_the_same() -> None:
     third = torch.full((3,), 1 / 3)
-    one, other = Start({}, [{"b": third}]), Start({}, [{"b": third.bfloat16()}])
-    assert list(start.differences(one, other, set(), 0)) == []
-    (found,) = start.differences(one, Start({}, [{"b": third + 1}]), set(), 0)
+    one, other = Values(buffers=[{"b": third}]), Values(buffers=[{"b": third.bfloat16()}])
+    assert list(values.first_differences(one, other, set(), 0)) == []
+    (found,) = values.first_differences(one, Values(buffers=[{"b": third + 1}]), set(), 0)
     assert str(found).startswith(
         "first buffers differs first at the start on rank 0: b: by up to 1"
     )
 
 
 def test_ranks_that_should_hold_the_same_and_do_not() -> None:
-    one, other = of(a=1.0), Start(of(a=1.0).parameters, [], [], {"a": (0, 2)})
-    (found,) = start.differences(one, other, {"a"}, 0)
+    one, other = of(a=1.0), Values(of(a=1.0).parameters, torn={"a": (0, 2)})
+    (found,) = values.first_differences(one, other, {"a"}, 0)
     assert "a: rank 0 and rank 2 do not hold the same" in str(found)
-    assert list(start.differences(other, other, set(), 0)) == [], "so it is in the original"
+    assert list(values.first_differences(other, other, set(), 0)) == [], "so it is in the original"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fsdp_migrate.verify.compare import TOLERANCE
-from fsdp_migrate.verify.folders import copy_program
+from fsdp_migrate.verify.folders import copy
 from fsdp_migrate.verify.judge import judge
 from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.main import run_program
@@ -28,21 +28,19 @@ NUMBER = r"\d+\.?\d*(?:e-?\d+)?"
 
 PROGRAMS = Path(__file__).parent / "programs" / "traps"
 
-# A program, and its arguments.
-ACCUMULATING = ("full", "--accumulate", "3")
-CLIPPING = ("full", "--clip", "0.1")
-MIXED = ("mixed", "--batch-norm")
+# The program's arguments.
+ACCUMULATING = ("--accumulate", "3")
+CLIPPING = ("--clip", "0.1")
+MIXED = ("--low", "--batch-norm")
 
+MODEL = "    model = Model(batch_norm=args.batch_norm)\n"
 OPTIMIZER = "    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)\n"
 SUMMED = """\
     for unit in (model, *model.blocks):
         unit.set_gradient_divide_factor(1.0)
         unit.set_force_sum_reduction_for_comms(True)
 """
-BUFFERS = """\
-    buffer_dtype = torch.bfloat16
-    model.scale = model.scale.to(buffer_dtype)
-"""
+BUFFERS = "        model.scale = model.scale.to(torch.bfloat16)\n"
 BATCH_NORM = "            fully_shard(module, mp_policy=full)\n"
 BATCH_NORM_LOW = """\
             module.running_mean = module.running_mean.to(torch.bfloat16)
@@ -59,9 +57,9 @@ NOT_RESET = "            model.set_requires_gradient_sync(False)\n"
 
 @dataclass(frozen=True)
 class Fault:
-    """A trap: the program, what is replaced, what differs first (and the numbers), the cause."""
+    """A trap: the program's arguments, what is replaced, what differs first (and the numbers), the cause."""
 
-    program: tuple[str, ...]
+    arguments: tuple[str, ...]
     edits: dict[str, str] = field(default_factory=dict)
     first: str = ""
     numbers: tuple[float, ...] = ()
@@ -85,7 +83,7 @@ FAULTS = {
     ),
     "optimizer before sharding": Fault(
         ACCUMULATING,
-        {OPTIMIZER: "", "    model = Model()\n": f"    model = Model()\n{OPTIMIZER}"},
+        {OPTIMIZER: "", MODEL: MODEL + OPTIMIZER},
         "gradient norm differs first at step 1:",
         (0.92590815, 0),
         "optimizer-before-sharding",
@@ -130,19 +128,18 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
     """Run a program with a fault against its original, which runs once for all faults."""
     originals: dict[tuple[str, ...], Run] = {}
 
-    def run(script: str, program: tuple[str, ...], edits: dict[str, str]) -> Run:
+    def run(script: str, arguments: tuple[str, ...], edits: dict[str, str]) -> Run:
         folder = tmp_path_factory.mktemp(script)
-        copy = copy_program(script, PROGRAMS / f"{script}.py", None, folder / "copy")
-        _plant(copy.script, edits)
-        how = Options(launcher=Launcher.PYTHON, arguments=program[1:], device="cpu", timeout=120)
-        return run_program(copy, folder, how)
+        copied = copy(script, PROGRAMS / f"{script}.py", folder / "copy")
+        _plant(copied.script, edits)
+        how = Options(launcher=Launcher.PYTHON, arguments=arguments, device="cpu", timeout=120)
+        return run_program(copied, folder, how)
 
     def do(fault: Fault) -> Verdict:
-        name = fault.program[0]
-        if fault.program not in originals:
-            originals[fault.program] = run(name, fault.program, {})
-        one = originals[fault.program]
-        other = run(f"{name}_migrated", fault.program, fault.edits)
+        if fault.arguments not in originals:
+            originals[fault.arguments] = run("full", fault.arguments, {})
+        one = originals[fault.arguments]
+        other = run("full_migrated", fault.arguments, fault.edits)
         return judge(one, other, TOLERANCE, Recording())
 
     return do
@@ -170,11 +167,11 @@ def test_a_fault_is_found_and_named(name: str, compared: Compared) -> None:
     assert result.causes[0].name == fault.cause, [cause.name for cause in result.causes]
 
 
-@pytest.mark.parametrize("program", [ACCUMULATING, CLIPPING, MIXED], ids=" ".join)
+@pytest.mark.parametrize("arguments", [ACCUMULATING, CLIPPING, MIXED], ids=" ".join)
 def test_without_a_fault_the_programs_are_the_same(
-    program: tuple[str, ...], compared: Compared
+    arguments: tuple[str, ...], compared: Compared
 ) -> None:
-    result = compared(Fault(program))
+    result = compared(Fault(arguments))
     assert result.equal, result.line()
     assert result.bitwise
     assert result.causes == []

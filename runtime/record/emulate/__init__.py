@@ -17,12 +17,11 @@ def install(devices: int) -> None:
     """Arrange for the emulation of so many devices as soon as the program imports torch."""
 
     def emulate(_: object) -> None:
-        from . import cuda, device, groups, refused, tensors
+        from . import cuda, device, groups, tensors
 
         device.install()
         tensors.install()
         cuda.install(devices)
         groups.install()
-        refused.install()
 
     imports.after("torch", emulate)

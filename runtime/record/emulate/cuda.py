@@ -16,27 +16,32 @@ NAME = "CUDA emulated on the CPU"
 _CAPABILITY = (8, 0)  # the first with bfloat16
 _MEMORY = 80 << 30
 
+_NOTHING = ("init", "synchronize", "ipc_collect", "set_sync_debug_mode", "set_stream")
+_NOTHING_IN_MEMORY = (
+    "empty_cache", "reset_peak_memory_stats", "reset_accumulated_memory_stats",
+    "reset_max_memory_allocated", "reset_max_memory_cached", "set_per_process_memory_fraction",
+    "_record_memory_history", "_dump_snapshot",
+)  # fmt: skip
 _TYPES = ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool")
 
 
 def install(devices: int) -> None:
     """Replace what needs a device, or describes one."""
     cuda: Any = torch.cuda
+    for name in _NOTHING:
+        setattr(cuda, name, nothing)
+    for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
+        setattr(cuda.nvtx, name, _zero)
+    cuda.profiler.start = cuda.profiler.stop = nothing
     _device_functions(cuda, devices)
     _memory_functions(cuda)
     # Classes of their own: programs ask by them what they have.
     cuda.Stream = cuda.ExternalStream = type("Stream", (_Done,), {})
     cuda.Event = type("Event", (_Done,), {})
-    cuda.StreamContext = cuda.stream = _Done
-    for name in ("current_stream", "default_stream"):
-        setattr(cuda, name, lambda device=None: _DEFAULT)
-    cuda.set_stream = nothing
+    cuda.StreamContext = cuda.stream = cuda.nvtx.range = _Done
+    cuda.current_stream = cuda.default_stream = lambda device=None: _DEFAULT
     for name in _TYPES:
         setattr(cuda, f"{name}Tensor", getattr(torch, f"{name}Tensor"))
-    for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
-        setattr(cuda.nvtx, name, lambda *args, **kwargs: 0)
-    cuda.nvtx.range = _Done
-    cuda.profiler.start = cuda.profiler.stop = nothing
     cuda.cudart = _Cudart
     cuda.nccl.version = lambda: (2, 27, 3)
     # Programs compare it before they use bfloat16; torch's own code asks the build instead.
@@ -93,37 +98,31 @@ def _device_functions(cuda: Any, devices: int) -> None:
     cuda.is_bf16_supported = lambda including_emulation=True: True
     cuda.get_arch_list = lambda: ["sm_80"]
     cuda.can_device_access_peer = lambda device, peer: True
-    cuda.utilization = lambda device=None: 0
-    for name in ("init", "synchronize", "ipc_collect", "set_sync_debug_mode"):
-        setattr(cuda, name, nothing)
+    cuda.utilization = _zero
 
 
 def _memory_functions(cuda: Any) -> None:
     """The allocator's functions: nothing is ever held on a device."""
-    replaced: dict[str, Callable[..., Any]] = {
-        "mem_get_info": lambda device=None: (_MEMORY, _MEMORY),
-        "memory_stats": lambda device=None: _Zeros(),
-        "memory_summary": lambda device=None, abbreviated=False: "",
-        "memory_snapshot": lambda mempool_id=None: [],
-    }
-    for kind in ("allocated", "reserved", "cached"):
-        replaced[f"memory_{kind}"] = replaced[f"max_memory_{kind}"] = lambda device=None: 0
-        replaced[f"reset_max_memory_{kind}"] = nothing
-    for name in (
-        "empty_cache", "reset_peak_memory_stats", "reset_accumulated_memory_stats",
-        "set_per_process_memory_fraction", "_record_memory_history", "_dump_snapshot",
-    ):  # fmt: skip
-        replaced[name] = nothing
     for owner in (cuda, cuda.memory):
-        for name, function in replaced.items():
-            if hasattr(owner, name):
-                setattr(owner, name, function)
+        for kind in ("allocated", "reserved", "cached"):
+            setattr(owner, f"memory_{kind}", _zero)
+            setattr(owner, f"max_memory_{kind}", _zero)
+        for name in _NOTHING_IN_MEMORY:
+            setattr(owner, name, nothing)
+        owner.mem_get_info = lambda device=None: (_MEMORY, _MEMORY)
+        owner.memory_stats = lambda device=None: _Zeros()
+        owner.memory_summary = lambda device=None, abbreviated=False: ""
+        owner.memory_snapshot = lambda mempool_id=None: []
 
 
 def _index(device: Any, default: int) -> int:
     if not isinstance(device, int):
         device = str(device).partition(":")[2]
     return int(device) if device != "" else default
+
+
+def _zero(*args: Any, **kwargs: Any) -> int:
+    return 0
 
 
 class _Zeros(OrderedDict[str, int]):

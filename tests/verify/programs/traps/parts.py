@@ -46,6 +46,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--clip", type=float, default=0.0)
     parser.add_argument("--batch-norm", action="store_true")
+    parser.add_argument("--low", action="store_true", help="compute in bfloat16")
     return parser.parse_args()
 
 

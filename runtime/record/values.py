@@ -1,4 +1,8 @@
-"""The first values of a program, when its model is called for the first time; it may then take over the other program's."""
+"""The values of parameters and buffers: each process writes what it holds, the reader adds up.
+
+They are written at the end, and when the program's model is called for the first time; it may then take over the other
+program's.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,39 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import options, parameters
+from . import options
 from .census import Census, roots
 from .layouts import Part
 from .ranks import identity
 from .settings import SETTINGS
 
+LIMIT = 1 << 30
+"""Bytes a process writes at most; a larger model is compared without its values."""
+
 _SHARDED = {"FullyShardedDataParallel", "FSDPModule"}
+
+
+def write(census: Census, path: str, kept: Census | None = None, **more: Any) -> str:
+    """Write the present values, and `more`, to `path`; returns why that is not possible, or nothing."""
+    if not census.complete:
+        return "not every parameter's name or place is known"
+    parts, beside = census.first.values(), kept.first.values() if kept is not None else ()
+    buffers = census.buffers()
+    values = [*(part.read() for part in [*parts, *beside]), *buffers.values()]
+    if sum(value.numel() * value.element_size() for value in values) > LIMIT:
+        return f"the parameters of one rank are larger than {LIMIT >> 20} MiB"
+    told = {
+        "parameters": [*map(_told, parts)],
+        "kept": [*map(_told, beside)],
+        "buffers": {name: _copy(buffer) for name, buffer in buffers.items()},
+    }
+    torch.save({**told, **more}, path)
+    return ""
+
+
+def _told(part: Part) -> dict[str, Any]:
+    place = {"name": part.name, "shape": list(part.shape), "offsets": list(part.offsets)}
+    return {**place, "flat": part.flat, "value": _copy(part.read())}
 
 
 class Start:
@@ -40,7 +70,6 @@ class Start:
                 self._look(*identity())
         except Exception as error:
             self.problem = f"{type(error).__name__}: {error}"
-        self.close()
 
     def close(self) -> None:
         """Wait no longer."""
@@ -53,14 +82,14 @@ class Start:
             self.problem = f"{len(models)} sharded models"
             return
         census.look([p for model in models for p in model.parameters()], rank, processes)
-        self.problem = parameters.write(
+        self.problem = write(
             census,
             os.path.join(self._folder, f"process-{os.getpid()}.start.pt"),
             random=torch.get_rng_state(),
             # Processes that should hold the same are compared by this.
             sums=[(*place, _sums(part.read())) for place, part in census.parts.items()],
         )
-        if SETTINGS["align"] and not self.problem:
+        if SETTINGS["align"] and SETTINGS["start"] and not self.problem:
             values = torch.load(SETTINGS["start"], weights_only=True, mmap=True)
             self._take_over(census, values, rank)
 
@@ -69,17 +98,17 @@ class Start:
             local = part.read()
             whole = values["parameters"].get(part.name)
             if whole is not None and tuple(whole.shape) == part.shape:
-                self._copy(part.name, local, _slice(whole, part, local))
+                self._replace(part.name, local, _slice(whole, part, local))
         buffers = values["buffers"][rank] if rank < len(values["buffers"]) else {}
         for name, buffer in census.buffers().items():
             value = buffers.get(name)
             if value is not None and value.shape == buffer.shape:
-                self._copy(name, buffer.detach(), value)
+                self._replace(name, buffer.detach(), value)
         if rank < len(values["random"]):
             # Drawing for shards leaves the generator elsewhere, and dropout would differ.
             torch.set_rng_state(values["random"][rank])
 
-    def _copy(self, name: str, target: torch.Tensor, value: torch.Tensor) -> None:
+    def _replace(self, name: str, target: torch.Tensor, value: torch.Tensor) -> None:
         if not torch.equal(target, value.to(target)):
             target.copy_(value)
             self.aligned.append(name)
@@ -100,3 +129,7 @@ def _slice(whole: torch.Tensor, part: Part, local: torch.Tensor) -> torch.Tensor
 def _sums(value: torch.Tensor) -> list[float]:
     wide = value.detach().double()
     return [float(wide.sum()), float(wide.square().sum())]
+
+
+def _copy(value: torch.Tensor) -> torch.Tensor:
+    return value.detach().cpu().clone()

@@ -1,0 +1,244 @@
+"""The values of two runs' models against each other: when these were first called, and after the last step.
+
+Each rank has written its parts (`runtime/record/values.py`); here they are put together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fsdp_migrate.verify.compare import Difference
+from fsdp_migrate.verify.records import Run
+
+
+@dataclass(frozen=True)
+class Values:
+    """What a program's models hold at one time.
+
+    Attributes:
+        parameters: by name, put together from the ranks' parts.
+        kept: the same of models that no optimizer trains.
+        buffers, random: for each rank, by name; the state of its random numbers.
+        torn: the parameters of which two ranks should hold the same and do not, with the ranks.
+        problem, kept_problem: why nothing is known, or nothing of what is `kept`; empty otherwise.
+    """
+
+    parameters: dict[str, Any] = field(default_factory=dict)
+    kept: dict[str, Any] = field(default_factory=dict)
+    buffers: list[dict[str, Any]] = field(default_factory=list)
+    random: list[Any] = field(default_factory=list)
+    torn: dict[str, tuple[int, int]] = field(default_factory=dict)
+    problem: str = ""
+    kept_problem: str = ""
+
+    def save(self, path: Path) -> Path | None:
+        """Write what another program can take over; None if there is nothing."""
+        if self.problem:
+            return None
+        import torch
+
+        names = ("parameters", "buffers", "random")
+        torch.save({name: getattr(self, name) for name in names}, path)
+        return path
+
+
+def first(run: Run) -> Values:
+    """The values of a run when its model was first called."""
+    problems = [rank.start_problem for rank in run.ranks]
+    return _read([rank.start for rank in run.ranks], problems)
+
+
+def last(run: Run) -> Values:
+    """The values of a run after the last step."""
+    told = [[text for text in rank.problems if "parameters" in text] for rank in run.ranks]
+    problems = [texts[0] if texts else "" for texts in told]
+    return _read([rank.parameters for rank in run.ranks], problems)
+
+
+def _read(paths: list[Path | None], problems: list[str]) -> Values:
+    import torch
+
+    files = []
+    for rank, (path, problem) in enumerate(zip(paths, problems, strict=True)):
+        if path is None:
+            return Values(problem=problem or f"rank {rank} wrote none")
+        files.append(torch.load(path, weights_only=True))
+    parameters, broken = whole(part for file in files for part in file["parameters"])
+    kept, broken_kept = whole(part for file in files for part in file["kept"])
+    if broken:
+        return Values(problem=broken)
+    torn: dict[str, tuple[int, int]] = {}
+    seen: dict[tuple[str, tuple[int, ...]], tuple[int, str]] = {}
+    for rank, file in enumerate(files):
+        for name, place, sums in file.get("sums", ()):
+            # As text, in which NaN is equal to itself.
+            before, others = seen.setdefault((name, tuple(place)), (rank, repr(sums)))
+            if others != repr(sums):
+                torn.setdefault(name, (before, rank))
+    buffers = [file["buffers"] for file in files]
+    random = [file.get("random") for file in files]
+    return Values(parameters, kept, buffers, random, torn, kept_problem=broken_kept)
+
+
+def whole(parts: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], str]:
+    """Every parameter by its name, put together from the ranks' parts, and what is missing."""
+    import torch
+
+    found: dict[str, Any] = {}
+    missing: dict[str, int] = {}
+    for part in parts:
+        name, value = part["name"], part["value"]
+        if name not in found:
+            found[name] = torch.empty(part["shape"], dtype=value.dtype)
+            missing[name] = found[name].numel()
+        target = found[name].view(-1) if part["flat"] else found[name]
+        for dimension, start in enumerate(part["offsets"]):
+            target = target.narrow(dimension, start, value.shape[dimension])
+        target.copy_(value)
+        missing[name] -= value.numel()
+    broken = [name for name, count in missing.items() if count]
+    return found, f"the ranks' parts of {broken[0]} do not make a whole" if broken else ""
+
+
+def first_differences(
+    original: Values, migrated: Values, aligned: set[str], tolerance: float
+) -> Iterator[Difference]:
+    """Where the migrated program starts from other values.
+
+    Those that were `aligned`, taken over, are reported where they are drawn from another distribution, or where its
+    ranks alone disagree: chance explains neither.
+    """
+    if original.problem or migrated.problem:
+        return
+
+    def differing(
+        ones: dict[str, Any], others: dict[str, Any], copies: int
+    ) -> Iterator[tuple[str, str]]:
+        for name, one in ones.items():
+            if name in others and (
+                text := _odd(one, others[name], name in aligned, tolerance, copies)
+            ):
+                yield name, text
+
+    # Every rank may have drawn the same numbers for its shard: few are independent.
+    copies = max(len(original.buffers), 1)
+    odd = differing(original.parameters, migrated.parameters, copies)
+    torn = (
+        (name, f"rank {one} and rank {other} do not hold the same")
+        for name, (one, other) in migrated.torn.items()
+        if name not in original.torn
+    )
+    yield from _at_start("first parameters", -1, odd)
+    yield from _at_start("first parameters of the ranks", -1, torn)
+    for rank, (one, other) in enumerate(zip(original.buffers, migrated.buffers, strict=False)):
+        yield from _at_start("first buffers", rank, differing(one, other, 1))
+
+
+def _at_start(what: str, rank: int, odd: Iterable[tuple[str, str]]) -> Iterator[Difference]:
+    found = [f"{name}: {text}" for name, text in odd]
+    if found:
+        others = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        yield Difference(0, -1, rank, what, found[0] + others)
+
+
+def _odd(one: Any, other: Any, aligned: bool, tolerance: float, copies: int) -> str:
+    if one.shape != other.shape:
+        return f"shape {list(one.shape)} against {list(other.shape)}"
+    if aligned:
+        return _other_distribution(one, other, one.numel() // copies)
+    if one.is_floating_point() and other.is_floating_point():
+        # FSDP1 casts buffers in the first call, other programs before it: the narrower dtype counts.
+        narrow = min(one.dtype, other.dtype, key=lambda dtype: int(dtype.itemsize))
+        one, other = one.to(narrow), other.to(narrow)
+    most = beyond(one, other, tolerance)
+    return "" if most is None else f"by up to {most:.3g}"
+
+
+def _other_distribution(one: Any, other: Any, independent: int) -> str:
+    """How two draws, of so many independent elements, differ in mean or spread beyond chance."""
+    if one.numel() < 2 or not one.is_floating_point():
+        return ""
+    (spread, mean), (odd_spread, odd_mean) = (
+        (float(value.double().std()), float(value.double().mean())) for value in (one, other)
+    )
+    if odd_spread == 0 < spread:
+        return f"every element is {odd_mean:.3g}, the original's are drawn at random"
+    chance = 6 / math.sqrt(max(independent, 1))
+    largest = chance * max(spread, odd_spread)
+    if chance < 1 and not abs(spread - odd_spread) <= largest:
+        return f"a standard deviation of {odd_spread:.3g}, the original's is {spread:.3g}"
+    if not abs(mean - odd_mean) <= largest:
+        return f"a mean of {odd_mean:.3g}, the original's is {mean:.3g}"
+    return ""
+
+
+def last_differences(original: Values, migrated: Values) -> tuple[dict[str, float], str]:
+    """How far each parameter is apart, in the model's order; nothing, with the reason, if that is not known."""
+    for name, values in (("original", original), ("migrated", migrated)):
+        if values.problem:
+            return {}, f"last parameters of the {name} program: {values.problem}"
+    one, other = original.parameters, migrated.parameters
+    if odd := sorted(one.keys() ^ other.keys()):
+        return {}, f"last parameters: only one program has {odd[0]} ({len(odd)} such names)"
+    for name, value in one.items():
+        if value.shape != other[name].shape:
+            return {}, f"last parameters: {name} has another shape"
+    return {name: apart(value, other[name]) for name, value in one.items()}, ""
+
+
+def kept_difference(
+    original: Values, migrated: Values, step: int, tolerance: float, trained: float
+) -> tuple[Difference | None, str]:
+    """The first difference in the last parameters of models that no optimizer trains, and a note.
+
+    A moving average has all its values from what is trained: it is no difference of its own where it is no farther
+    apart than that.
+    """
+    if problem := original.kept_problem or migrated.kept_problem:
+        return None, f"last parameters of models without an optimizer: {problem}"
+    one, other = original.kept, migrated.kept
+    for name, value in one.items():
+        found = other.get(name)
+        if found is not None and found.shape == value.shape:
+            if (most := beyond(value, found, tolerance, trained)) is not None:
+                text = f"{name} by up to {most:.3g}"
+                return Difference(step, 5, -1, "model without an optimizer", text), ""
+    odd = sorted(one.keys() ^ other.keys())
+    known = not original.problem and not migrated.problem
+    return None, f"only one program keeps {odd[0]} ({len(odd)} such names)" if odd and known else ""
+
+
+def buffers_difference(original: Values, migrated: Values) -> tuple[float, str, str]:
+    """The largest difference of two elements of the last buffers, the buffer's name and rank, and other dtypes.
+
+    Buffers that only one program has are left out: FSDP2 needs none of FSDP1's, and may keep its own.
+    """
+    most, place, dtypes = 0.0, "", ""
+    for rank, (one, other) in enumerate(zip(original.buffers, migrated.buffers, strict=False)):
+        for name in (name for name in one if name in other):
+            value, found = one[name], other[name]
+            if found.dtype != value.dtype and not dtypes:
+                dtypes = f"{name} is {found.dtype}, {value.dtype} in the original"
+            distance = apart(value, found) if value.shape == found.shape else math.inf
+            if not math.isnan(most) and not distance <= most:
+                most, place = distance, f"{name} on rank {rank}"
+    return most, place, dtypes
+
+
+def apart(one: Any, other: Any) -> float:
+    """The largest difference of two elements of tensors of one shape; NaN is equal to NaN."""
+    one, other = one.double(), other.double()
+    same = (one == other) | (one.isnan() & other.isnan())
+    differences = (one - other).abs().masked_fill(same, 0.0)
+    return float(differences.max()) if differences.numel() else 0.0
+
+
+def beyond(one: Any, other: Any, tolerance: float, trained: float = 0.0) -> float | None:
+    """How far two tensors are apart, if that is more than `trained` and the tolerance, relative to the largest element."""
+    most = apart(one, other)
+    scale = float(one.double().abs().max()) if one.numel() else 0.0
+    return None if most <= max(tolerance * scale, trained if tolerance else 0.0) else most
