@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 from torch import nn
@@ -15,9 +16,9 @@ _BRIDGE = runtime.FullyShardedDataParallel
 
 class _Constructor(type(_BRIDGE)):  # type: ignore[misc]
     def __call__(cls, module: nn.Module, *args: Any, **options: Any) -> nn.Module:
-        if cls is not FullyShardedDataParallel:
+        if cls not in (FullyShardedDataParallel, FullyShardAlone):
             raise TypeError("in place there is no wrapper to derive from")
-        with like_fsdp1(module):
+        with like_fsdp1(module) if cls is FullyShardedDataParallel else nullcontext():
             for unit, unit_options in units(module, *args, **options):
                 fully_shard(unit, **unit_options)
         return module
@@ -33,18 +34,17 @@ class FullyShardedDataParallel(_BRIDGE, metaclass=_Constructor):
     """Its methods are the runtime's; a call shards a model and returns it."""
 
 
+class FullyShardAlone(FullyShardedDataParallel):
+    """As ``--form torch`` has it: FSDP1's partition and options, FSDP2's behaviour."""
+
+
 class _Api:
-    FullyShardedDataParallel = FullyShardedDataParallel
+    def __init__(self, constructor: type[FullyShardedDataParallel]) -> None:
+        self.FullyShardedDataParallel = constructor
 
     def __getattr__(self, name: str) -> Any:
         return getattr(runtime, name)
 
 
-IN_PLACE = _Api()
-
-
-def units_alone(module: nn.Module, *args: Any, **options: Any) -> nn.Module:
-    """As ``--form torch`` has it: FSDP1's partition and options, FSDP2's behaviour."""
-    for unit, unit_options in units(module, *args, **options):
-        fully_shard(unit, **unit_options)
-    return module
+IN_PLACE = _Api(FullyShardedDataParallel)
+ALONE = _Api(FullyShardAlone)

@@ -28,8 +28,8 @@ from typing import Any
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before torch looks: FSDP1 runs on the CPU here
 import torch
-from behaviour.ranks import fsdp1_on_cpu
 from forked import LOST, run_ranks
+from fsdp1 import fsdp1_on_cpu
 
 from fsdp_migrate.engine import analyse_source
 from fsdp_migrate.findings import Action

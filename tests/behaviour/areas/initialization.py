@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -87,6 +88,22 @@ def meta_with_a_function(api: Any) -> Any:
         assert close(found, expected())
         results.append((found, train(model), full(api, model)))
     return results
+
+
+@holds()
+def meta_in_order(api: Any) -> Any:
+    """`param_init_fn` is called in FSDP1's order: what it draws at random is the same."""
+
+    def draw(module: nn.Module) -> None:
+        module.to_empty(device="cpu", recurse=False)
+        with torch.no_grad():
+            for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+                tensor.uniform_(-0.3, 0.3)
+
+    with torch.device("meta"):
+        model = net()
+    model = in_blocks(api, model, param_init_fn=draw)
+    return full(api, model), model.scale.clone()
 
 
 @holds()
@@ -225,11 +242,18 @@ def a_group(api: Any) -> Any:
 
 @holds(ranks=4, tolerance=1e-6)
 def groups_of_two_among_four(api: Any) -> Any:
-    """Two groups of two ranks train two models."""
+    """Two groups of two ranks, or a dimension of a mesh, train two models."""
     groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-    model = in_blocks(api, process_group=groups[dist.get_rank() // 2])
-    losses = train(model)
-    return model.rank, model.world_size, losses, full(api, model)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))["dp"]
+    results = []
+    for options in (
+        {"process_group": groups[dist.get_rank() // 2], "sync_module_states": True},
+        {"device_mesh": mesh, "sharding_strategy": api.ShardingStrategy.NO_SHARD},
+    ):
+        model = in_blocks(api, **options)
+        losses = train(model)
+        results.append((model.rank, model.world_size, losses, full(api, model)))
+    return results
 
 
 @holds()
@@ -326,6 +350,14 @@ def hybrid_over_groups(api: Any) -> Any:
     )
     assert model.process_group is groups[0]
     return model.world_size, train(model), full(api, model)
+
+
+@holds(ranks=4)
+def hybrid_over_nodes(api: Any) -> Any:
+    """With a policy HYBRID_SHARD needs no groups: it shards over the devices of a node."""
+    with mock.patch.object(torch.cpu, "device_count", return_value=2):
+        model = in_blocks(api, sharding_strategy=api.ShardingStrategy.HYBRID_SHARD)
+        return model.world_size, train(model), full(api, model)
 
 
 @holds(ranks=4)

@@ -39,7 +39,7 @@ def alone() -> dict[str, Any]:
     """The state of the same optimizer without FSDP, by name."""
     model = copy.deepcopy(net())
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
-    for x in batches(3):
+    for x in batches(2):
         optimizer.zero_grad()
         model(x).pow(2).mean().backward()
         for p in model.parameters():

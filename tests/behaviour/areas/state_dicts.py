@@ -279,7 +279,7 @@ def saving_does_not_disturb(api: Any) -> Any:
     model, plain = in_blocks(api), in_blocks(api)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     losses = []
-    for x in batches(3):
+    for x in batches(2):
         optimizer.zero_grad()
         model.state_dict()
         loss = model(x).pow(2).mean()
