@@ -39,7 +39,7 @@ Plant = Callable[[], None]
 
 @dataclass(frozen=True)
 class Fault:
-    """``plant()`` changes the runtime for the rest of a process."""
+    """``plant()`` changes the runtime, until ``remove_faults()``."""
 
     behaviour: Behaviour
     plant: Plant
@@ -49,10 +49,23 @@ class Fault:
 FAULTS: dict[str, Fault] = {}
 
 
+PLANTED: list[tuple[Any, str, Any]] = []
+
+
 def change(owner: Any, name: str, value: Any) -> None:
-    """Sets what the bridge must have by this name: a fault that changes nothing proves nothing."""
+    """Sets what the runtime must have by this name: a fault that changes nothing proves nothing."""
     assert hasattr(owner, name), name
+    PLANTED.append((owner, name, vars(owner).get(name)))
     setattr(owner, name, value)
+
+
+def remove_faults() -> None:
+    while PLANTED:
+        owner, name, value = PLANTED.pop()
+        if value is None:  # of a base class
+            delattr(owner, name)
+        else:
+            setattr(owner, name, value)
 
 
 def found_by(name: str, form: str = "bridge") -> Callable[[Plant], Plant]:
@@ -140,7 +153,7 @@ def constructed_with(then: Callable[[Any], None] = lambda model: None, **wrong: 
         construct(self, module, *args, **{**options, **wrong})
         then(self)
 
-    bridge.FullyShardedDataParallel.__init__ = changed  # type: ignore[method-assign]
+    change(bridge.FullyShardedDataParallel, "__init__", changed)
 
 
 # What a translation could get wrong: the behaviour that finds it, and what the bridge is constructed with instead.
@@ -175,7 +188,7 @@ def initialized_in_another_order() -> None:
                 initialize(each)
         construct(self, module, *args, **options)
 
-    bridge.FullyShardedDataParallel.__init__ = root_first  # type: ignore[method-assign]
+    change(bridge.FullyShardedDataParallel, "__init__", root_first)
 
 
 @found_by("accumulation.no_sync_before_the_last")
@@ -247,4 +260,4 @@ def changes_are_lost() -> None:
     def without_writeback(module: nn.Module, **options: Any) -> Any:
         return summon(module, **{**options, "writeback": False})
 
-    bridge.FullyShardedDataParallel.summon_full_params = staticmethod(without_writeback)
+    change(bridge.FullyShardedDataParallel, "summon_full_params", staticmethod(without_writeback))

@@ -1,7 +1,7 @@
 """Runs behaviours under several gloo ranks: ``python -m behaviour.ranks RANKS FOLDER [NAME...]``, in ``tests/``.
 
 Those of an area share processes, forked from here, and their group until one fails: on one rank, it would leave the others
-of the next in another collective. A planted fault has processes of its own.
+of the next in another collective.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fsdp_migrate import runtime
 
 from .checks import CHECKS
 from .compare import differences, without_wrappers
-from .faults import FAULTS, Fault
+from .faults import FAULTS, Fault, remove_faults
 from .registry import BEHAVIOURS, Behaviour
 
 FORMS = {"bridge": runtime, "in place": IN_PLACE, "torch": ALONE}
@@ -71,7 +71,10 @@ def run_on(api: Any, behaviour: Behaviour) -> Any:
 
 def run_fault(fault: Fault) -> dict[str, Any]:
     fault.plant()
-    return run_one(fault.behaviour, {fault.form: FORMS[fault.form]})
+    try:
+        return run_one(fault.behaviour, {fault.form: FORMS[fault.form]})
+    finally:
+        remove_faults()
 
 
 Task = tuple[str, Callable[[], dict[str, Any]]]
@@ -138,15 +141,11 @@ def main(ranks: int, folder: Path, names: list[str]) -> None:
     ]
     for _, area in groupby(chosen, key=lambda behaviour: behaviour.area):
         run_tasks(ranks, folder, [(each.name, partial(run_one, each, forms)) for each in area])
-    checks: list[Task] = [
-        (f"check.{name}", check)
-        for name, (takes, check) in CHECKS.items()
-        if takes == ranks and (not names or f"check.{name}" in names)
-    ]
-    run_tasks(ranks, folder, checks)
+    others = {f"check.{name}": check for name, check in CHECKS.items()}
     for name, fault in FAULTS.items():
-        if fault.behaviour.ranks == ranks and (not names or f"fault.{name}" in names):
-            run_tasks(ranks, folder, [(f"fault.{name}", partial(run_fault, fault))])
+        others[f"fault.{name}"] = fault.behaviour.ranks, partial(run_fault, fault)
+    tasks = [(name, task) for name, (takes, task) in others.items() if takes == ranks]
+    run_tasks(ranks, folder, [task for task in tasks if not names or task[0] in names])
 
 
 if __name__ == "__main__":

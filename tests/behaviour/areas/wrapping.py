@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from ..registry import cannot, holds
+from ..registry import cannot, each, holds
 from .common import (
     Block,
     Net,
@@ -70,128 +70,139 @@ def module_wrap_policy(api: Any) -> Any:
     return tree(api, model)
 
 
-@holds()
-def transformer_auto_wrap_policy(api: Any) -> Any:
-    """`transformer_auto_wrap_policy` makes a unit of each layer of its classes."""
-    policy = functools.partial(
-        api.wrap.transformer_auto_wrap_policy,
-        transformer_layer_cls={nn.TransformerEncoderLayer, nn.TransformerDecoderLayer},
-    )
-    torch.manual_seed(1)
-    model = nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
-    model = api.FullyShardedDataParallel(model, auto_wrap_policy=policy)
-    assert units(api, model) == ["", "encoder.layers.0", "decoder.layers.0"]
-    return tree(api, model)
+def transformer() -> nn.Module:
+    return nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
 
 
-@holds()
-def size_based_policy_adds_up_children(api: Any) -> Any:
-    """`size_based_auto_wrap_policy` makes a unit of a container whose children are too small alone."""
-    model = api.FullyShardedDataParallel(nested(), auto_wrap_policy=by_size(api, 40))
-    assert units(api, model) == ["", "2"]
-    return tree(api, model)
+def lists() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 5), nn.ModuleList([nn.Linear(5, 5), nn.Linear(5, 5)]))
 
 
-@holds()
-def size_based_policy_with_its_default(api: Any) -> Any:
-    """The default threshold of `size_based_auto_wrap_policy` leaves a small model one unit."""
-    policy = api.wrap.size_based_auto_wrap_policy
-    return tree(api, api.FullyShardedDataParallel(nested(), auto_wrap_policy=policy))
+def larger_lists() -> nn.Module:
+    return nn.Sequential(nn.ModuleList([nn.Linear(10, 10)]), nn.ModuleDict({"a": nn.Linear(9, 9)}))
 
 
-@holds()
-def size_based_policy_excludes_containers(api: Any) -> Any:
-    """`size_based_auto_wrap_policy` leaves a `ModuleList` alone, however large it is."""
-    lists = nn.Sequential(nn.Linear(5, 5), nn.ModuleList([nn.Linear(5, 5), nn.Linear(5, 5)]))
-    model = api.FullyShardedDataParallel(lists, auto_wrap_policy=by_size(api, 40))
-    assert units(api, model) == [""]
-    return tree(api, model)
+def with_attention() -> nn.Module:
+    return nn.Sequential(nn.Linear(10, 10), nn.MultiheadAttention(100, 1))
 
 
-@holds()
-def size_based_policy_wraps_children_of_containers(api: Any) -> Any:
-    """The children of a `ModuleList` become units where they are large enough."""
-    lists = nn.Sequential(nn.ModuleList([nn.Linear(10, 10)]), nn.ModuleDict({"a": nn.Linear(9, 9)}))
-    model = api.FullyShardedDataParallel(lists, auto_wrap_policy=by_size(api, 40))
-    assert units(api, model) == ["", "0.0", "1.a"]
-    return tree(api, model)
+def layers_of_transformers(api: Any) -> Any:
+    layers = {nn.TransformerEncoderLayer, nn.TransformerDecoderLayer}
+    return functools.partial(api.wrap.transformer_auto_wrap_policy, transformer_layer_cls=layers)
 
 
-@holds()
-def size_based_policy_keeps_attention_whole(api: Any) -> Any:
-    """`size_based_auto_wrap_policy` does not look inside `MultiheadAttention`."""
-    model = nn.Sequential(nn.Linear(10, 10), nn.MultiheadAttention(100, 1))
-    model = api.FullyShardedDataParallel(model, auto_wrap_policy=by_size(api, 40))
-    assert units(api, model) == ["", "0"]
-    return tree(api, model)
-
-
-@holds()
-def size_based_policy_with_other_leaves(api: Any) -> Any:
-    """`force_leaf_modules` names further classes that are not made units."""
+def without_layers(api: Any) -> Any:
     leaves = api.wrap.size_based_auto_wrap_policy.FORCE_LEAF_MODULES | {nn.Linear}
-    model = nn.Sequential(nn.Linear(10, 10), nn.ModuleList([nn.Linear(10, 10)]))
-    policy = by_size(api, 40, force_leaf_modules=leaves)
-    return tree(api, api.FullyShardedDataParallel(model, auto_wrap_policy=policy))
+    return by_size(api, 40, force_leaf_modules=leaves)
 
 
-@holds()
-def size_based_policy_with_other_exclusions(api: Any) -> Any:
-    """`exclude_wrap_modules` replaces the containers that are not wrapped."""
-    policy = by_size(api, 40, exclude_wrap_modules={nn.Sequential})
-    return tree(api, api.FullyShardedDataParallel(nested(), auto_wrap_policy=policy))
-
-
-@holds()
-def always_wrap_policy(api: Any) -> Any:
-    """`always_wrap_policy` makes a unit of every module."""
-    policy = api.wrap.always_wrap_policy
-    model = api.FullyShardedDataParallel(nested(), auto_wrap_policy=policy)
-    assert units(api, model) == ["", "0", "1", "2", "2.0", "2.1"]
-    return tree(api, model)
-
-
-@holds()
-def always_wrap_policy_spares_ignored_modules(api: Any) -> Any:
-    """Ignored modules do not become units, whatever the policy says."""
-    model = nested()
-    model = api.FullyShardedDataParallel(
-        model, auto_wrap_policy=api.wrap.always_wrap_policy, ignored_modules=[model[1], model[2][0]]
-    )
-    assert units(api, model) == ["", "0", "2", "2.1"]
-    return tree(api, model)
-
-
-@holds()
-def size_based_policy_does_not_count_ignored_modules(api: Any) -> Any:
-    """A size does not include the parameters of ignored modules."""
-    model = nested()
-    model = api.FullyShardedDataParallel(
-        model, auto_wrap_policy=by_size(api, 40), ignored_modules=[model[1], model[2][0]]
-    )
-    assert units(api, model) == [""]
-    return tree(api, model)
-
-
-@holds()
-def lambda_auto_wrap_policy(api: Any) -> Any:
-    """`lambda_auto_wrap_policy` asks its function about each module."""
-    policy = functools.partial(
+def blocks(api: Any) -> Any:
+    return functools.partial(
         api.wrap.lambda_auto_wrap_policy, lambda_fn=lambda m: isinstance(m, Block)
     )
-    model = api.FullyShardedDataParallel(net(), auto_wrap_policy=policy)
-    assert units(api, model) == ["", "blocks.0", "blocks.1"]
-    return tree(api, model)
 
 
-@holds()
-def a_function_is_a_policy(api: Any) -> Any:
-    """A function of a module, `recurse` and the parameters not wrapped yet is a policy."""
-
+def large_layers(api: Any) -> Any:
     def policy(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
         return recurse or (isinstance(module, nn.Linear) and nonwrapped_numel > 20)
 
-    return tree(api, api.FullyShardedDataParallel(net(), auto_wrap_policy=policy))
+    return policy
+
+
+def blocks_or_large(api: Any) -> Any:
+    return functools.partial(api.wrap._or_policy, policies=[blocks(api), by_size(api, 80)])
+
+
+POLICIES: dict[str, tuple[Any, ...]] = {
+    "transformer_auto_wrap_policy": (
+        "`transformer_auto_wrap_policy` makes a unit of each layer of its classes.",
+        transformer, layers_of_transformers, ["", "encoder.layers.0", "decoder.layers.0"],
+    ),
+    "size_based_policy_adds_up_children": (
+        "`size_based_auto_wrap_policy` makes a unit of a container whose children are too small alone.",
+        nested, lambda api: by_size(api, 40), ["", "2"],
+    ),
+    "size_based_policy_with_its_default": (
+        "The default threshold of `size_based_auto_wrap_policy` leaves a small model one unit.",
+        nested, lambda api: api.wrap.size_based_auto_wrap_policy, [""],
+    ),
+    "size_based_policy_excludes_containers": (
+        "`size_based_auto_wrap_policy` leaves a `ModuleList` alone, however large it is.",
+        lists, lambda api: by_size(api, 40), [""],
+    ),
+    "size_based_policy_wraps_children_of_containers": (
+        "The children of a `ModuleList` become units where they are large enough.",
+        larger_lists, lambda api: by_size(api, 40), ["", "0.0", "1.a"],
+    ),
+    "size_based_policy_keeps_attention_whole": (
+        "`size_based_auto_wrap_policy` does not look inside `MultiheadAttention`.",
+        with_attention, lambda api: by_size(api, 40), ["", "0"],
+    ),
+    "size_based_policy_with_other_leaves": (
+        "`force_leaf_modules` names further classes that are not made units.",
+        larger_lists, without_layers, [""],
+    ),
+    "size_based_policy_with_other_exclusions": (
+        "`exclude_wrap_modules` replaces the containers that are not wrapped.",
+        nested, lambda api: by_size(api, 40, exclude_wrap_modules={nn.Sequential}), [""],
+    ),
+    "always_wrap_policy": (
+        "`always_wrap_policy` makes a unit of every module.",
+        nested, lambda api: api.wrap.always_wrap_policy, ["", "0", "1", "2", "2.0", "2.1"],
+    ),
+    "always_wrap_policy_spares_ignored_modules": (
+        "Ignored modules do not become units, whatever the policy says.",
+        nested, lambda api: api.wrap.always_wrap_policy, ["", "0", "2", "2.1"], ["1", "2.0"],
+    ),
+    "size_based_policy_does_not_count_ignored_modules": (
+        "A size does not include the parameters of ignored modules.",
+        nested, lambda api: by_size(api, 40), [""], ["1", "2.0"],
+    ),
+    "lambda_auto_wrap_policy": (
+        "`lambda_auto_wrap_policy` asks its function about each module.",
+        net, blocks, ["", "blocks.0", "blocks.1"],
+    ),
+    "a_function_is_a_policy": (
+        "A function of a module, `recurse` and the parameters not wrapped yet is a policy.",
+        net, large_layers, None,
+    ),
+    "policies_are_joined_by_or": (
+        "`_or_policy` makes a unit of what one of its policies wants.",
+        net, blocks_or_large, None,
+    ),
+}  # fmt: skip
+
+
+@each(POLICIES)
+def units_of_a_policy(
+    api: Any, build: Any, policy: Any, expected: Any, ignored: tuple[str, ...] = ()
+) -> Any:
+    model = build()
+    options = (
+        {"ignored_modules": [model.get_submodule(name) for name in ignored]} if ignored else {}
+    )
+    model = api.FullyShardedDataParallel(model, auto_wrap_policy=policy(api), **options)
+    assert expected is None or units(api, model) == expected
+    return tree(api, model)
+
+
+REFUSED: dict[str, tuple[Any, ...]] = {
+    "custom_policy_returns_a_bool_or_a_dict": (
+        "What a `CustomPolicy` may return is checked, with an error.",
+        lambda api: {"auto_wrap_policy": api.wrap.CustomPolicy(lambda module: 3)},
+    ),
+    "a_policy_must_be_callable": (
+        "A policy that cannot be called is an error.", lambda api: {"auto_wrap_policy": 7}
+    ),
+    "unknown_arguments": (
+        "An argument that FSDP1 does not know is a TypeError.", lambda api: {"shards": 2}
+    ),
+}  # fmt: skip
+
+
+@each(REFUSED)
+def refused(api: Any, options: Any) -> Any:
+    return error(lambda: api.FullyShardedDataParallel(net(), **options(api))).split(":")[0]
 
 
 @holds()
@@ -208,29 +219,6 @@ def custom_policy_with_options_of_a_unit(api: Any) -> Any:
     model = api.FullyShardedDataParallel(net(), auto_wrap_policy=policy)
     found = api.FullyShardedDataParallel.fsdp_modules(model)
     return tree(api, model), [unit.sharding_strategy.name for unit in found], train(model)
-
-
-@holds()
-def custom_policy_returns_a_bool_or_a_dict(api: Any) -> Any:
-    """What a `CustomPolicy` may return is checked, with an error."""
-    policy = api.wrap.CustomPolicy(lambda module: 3)
-    return error(lambda: api.FullyShardedDataParallel(net(), auto_wrap_policy=policy))
-
-
-@holds()
-def a_policy_must_be_callable(api: Any) -> Any:
-    """A policy that cannot be called is an error."""
-    return error(lambda: api.FullyShardedDataParallel(net(), auto_wrap_policy=7)).split(":")[0]
-
-
-@holds()
-def policies_are_joined_by_or(api: Any) -> Any:
-    """`_or_policy` makes a unit of what one of its policies wants."""
-    blocks = functools.partial(
-        api.wrap.lambda_auto_wrap_policy, lambda_fn=lambda m: isinstance(m, Block)
-    )
-    policy = functools.partial(api.wrap._or_policy, policies=[blocks, by_size(api, 80)])
-    return tree(api, api.FullyShardedDataParallel(net(), auto_wrap_policy=policy))
 
 
 @holds(in_place="the error prints the model without wrappers")
@@ -599,12 +587,6 @@ def positional_arguments(api: Any) -> Any:
     model = api.FullyShardedDataParallel(net(), group, strategy)
     assert model.process_group is group
     return model.sharding_strategy.name
-
-
-@holds()
-def unknown_arguments(api: Any) -> Any:
-    """An argument that FSDP1 does not know is a TypeError."""
-    return error(lambda: api.FullyShardedDataParallel(net(), shards=2)).split(":")[0]
 
 
 @holds()
