@@ -16,9 +16,9 @@ _BRIDGE = runtime.FullyShardedDataParallel
 
 class _Constructor(type(_BRIDGE)):  # type: ignore[misc]
     def __call__(cls, module: nn.Module, *args: Any, **options: Any) -> nn.Module:
-        if cls not in (FullyShardedDataParallel, FullyShardAlone):
+        if cls not in (InPlace, FullyShardAlone):
             raise TypeError("in place there is no wrapper to derive from")
-        with like_fsdp1(module) if cls is FullyShardedDataParallel else nullcontext():
+        with like_fsdp1(module) if cls is InPlace else nullcontext():
             for unit, unit_options in units(module, *args, **options):
                 fully_shard(unit, **unit_options)
         return module
@@ -30,21 +30,25 @@ class _Constructor(type(_BRIDGE)):  # type: ignore[misc]
         return issubclass(subclass, _BRIDGE)
 
 
-class FullyShardedDataParallel(_BRIDGE, metaclass=_Constructor):
+class InPlace(_BRIDGE, metaclass=_Constructor):
     """Its methods are the runtime's; a call shards a model and returns it."""
 
 
-class FullyShardAlone(FullyShardedDataParallel):
+class FullyShardAlone(InPlace):
     """As ``--form torch`` has it: FSDP1's partition and options, FSDP2's behaviour."""
 
 
-class _Api:
-    def __init__(self, constructor: type[FullyShardedDataParallel]) -> None:
-        self.FullyShardedDataParallel = constructor
+class Api:
+    """A package with FSDP1's names, and the class that is its FSDP."""
+
+    def __init__(self, package: Any, constructor: Any = None) -> None:
+        self.package = package
+        self.FSDP = self.FullyShardedDataParallel = constructor or package.FullyShardedDataParallel
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(runtime, name)
+        return getattr(self.package, name)
 
 
-IN_PLACE = _Api(FullyShardedDataParallel)
-ALONE = _Api(FullyShardAlone)
+BRIDGE = Api(runtime)
+IN_PLACE = Api(runtime, InPlace)
+ALONE = Api(runtime, FullyShardAlone)

@@ -26,7 +26,7 @@ from fsdp_migrate import runtime
 from fsdp_migrate.runtime import FullyShardedDataParallel
 from fsdp_migrate.runtime.gradients import is_unreduced
 
-from .areas.common import Tied, batches, in_blocks, net, train
+from .areas.common import Block, Tied, batches, net, train
 
 Check = Callable[[], None]
 CHECKS: dict[str, tuple[int, Check]] = {}  # with the number of ranks
@@ -171,7 +171,9 @@ def compiling_first_or_last_trains_the_same() -> None:
         model: nn.Module = net()
         if when == "first":
             model = torch.compile(model, backend="eager")
-        model = in_blocks(runtime, model)
+        model = FullyShardedDataParallel(
+            model, auto_wrap_policy=runtime.ModuleWrapPolicy({Block}), use_orig_params=True
+        )
         assert len(FullyShardedDataParallel.fsdp_modules(model)) == 3
         if when == "last":
             model = torch.compile(model, backend="eager")

@@ -26,22 +26,21 @@ import torch.distributed.fsdp.sharded_grad_scaler
 import torch.distributed.fsdp.wrap  # `api.wrap` is the module
 from forked import MEETINGS, TIMEOUT, UNCONNECTED, NotMet, PeerLost, fork_ranks, join, record
 from fsdp1 import fsdp1_on_cpu
-from in_place import ALONE, IN_PLACE
+from in_place import ALONE, BRIDGE, IN_PLACE, Api
 from torch.distributed.tensor import debug
-
-from fsdp_migrate import runtime
 
 from .checks import CHECKS
 from .compare import differences, without_wrappers
 from .faults import FAULTS, Fault, remove_faults
 from .registry import BEHAVIOURS, Behaviour
 
-FORMS = {"bridge": runtime, "in place": IN_PLACE, "torch": ALONE}
+FSDP1 = Api(fsdp1)
+FORMS = {"bridge": BRIDGE, "in place": IN_PLACE, "torch": ALONE}
 
 
 def run_one(behaviour: Behaviour, forms: Mapping[str, Any]) -> dict[str, Any]:
     """For each form what its result and FSDP1's differ in, or with which error it ends."""
-    theirs = run_on(fsdp1, behaviour)
+    theirs = run_on(FSDP1, behaviour)
     return {
         form: _compared(theirs, behaviour, api)
         for form, api in forms.items()
@@ -133,7 +132,7 @@ def is_recorded(folder: Path, name: str, ranks: int) -> bool:
 def main(ranks: int, folder: Path, names: list[str]) -> None:
     fsdp1_on_cpu()
     # To develop a behaviour: FSDP1 beside itself.
-    forms = {"fsdp1": fsdp1} if os.environ.get("BEHAVIOUR_OF") == "fsdp1" else FORMS
+    forms = {"fsdp1": FSDP1} if os.environ.get("BEHAVIOUR_OF") == "fsdp1" else FORMS
     chosen = [
         behaviour
         for name, behaviour in BEHAVIOURS.items()

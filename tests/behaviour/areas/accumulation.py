@@ -261,9 +261,7 @@ def no_sync_with_units_that_are_not_used(api: Any) -> Any:
             x = self.always(x)
             return self.sometimes(x) if self.use else x
 
-    model = api.FullyShardedDataParallel(
-        Choosing(), auto_wrap_policy=api.wrap.always_wrap_policy, use_orig_params=True
-    )
+    model = api.FSDP(Choosing(), auto_wrap_policy=api.wrap.always_wrap_policy, use_orig_params=True)
     first, second = batches(2)
     accumulate(model, "s", [first])
     model.module.use = False

@@ -91,7 +91,16 @@ def in_blocks(api: Any, model: nn.Module | None = None, **options: Any) -> Any:
     """A model of which each block is a unit, with ``use_orig_params`` unless told otherwise."""
     policy = api.wrap.ModuleWrapPolicy({Block})
     options = {"auto_wrap_policy": policy, "use_orig_params": True, **options}
-    return api.FullyShardedDataParallel(net() if model is None else model, **options)
+    return api.FSDP(net() if model is None else model, **options)
+
+
+def initial() -> Tensors:
+    """The parameters of a model that was not trained."""
+    return {name: p.detach() for name, p in net().named_parameters()}
+
+
+def cloned(tensors: Tensors) -> Tensors:
+    return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
 def batches(count: int, *shape: int) -> list[torch.Tensor]:
@@ -172,14 +181,13 @@ def clean(name: str) -> str:
 
 def full(api: Any, model: nn.Module) -> Tensors:
     """Every parameter, whole."""
-    with api.FullyShardedDataParallel.summon_full_params(model, writeback=False):
+    with api.FSDP.summon_full_params(model, writeback=False):
         return {clean(name): p.detach().clone() for name, p in model.named_parameters()}
 
 
 def gradients(api: Any, model: nn.Module) -> dict[str, torch.Tensor | None]:
     """Every gradient, whole; of models with ``use_orig_params``."""
-    FSDP = api.FullyShardedDataParallel
-    with FSDP.summon_full_params(model, writeback=False, with_grads=True):
+    with api.FSDP.summon_full_params(model, writeback=False, with_grads=True):
         return {
             clean(name): None if p.grad is None else p.grad.detach().clone()
             for name, p in model.named_parameters()
@@ -192,8 +200,7 @@ def close(a: Tensors, b: Tensors) -> bool:
 
 def tree(api: Any, model: nn.Module) -> Tree:
     """Each module: its name, its class, and whether it is a unit."""
-    FSDP = api.FullyShardedDataParallel
-    return Tree((n, type(m).__name__, isinstance(m, FSDP)) for n, m in model.named_modules())
+    return Tree((n, type(m).__name__, isinstance(m, api.FSDP)) for n, m in model.named_modules())
 
 
 def units(api: Any, model: nn.Module) -> list[str]:

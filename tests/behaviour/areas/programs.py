@@ -58,7 +58,7 @@ def trained(
 ) -> Any:
     """Losses, norms, whole parameters, buffers and collectives of a program."""
     source = PROGRAM.format(top=top, body=indent(body, "    "))
-    form = FORMS[api.FullyShardedDataParallel.__module__.partition(".")[0]]
+    form = FORMS[api.FSDP.__module__.partition(".")[0]]
     if form := how.get(form, form):
         source = migrated(source, form)
     torch.manual_seed(dist.get_rank() if how.get("rank_seeds") else 0)

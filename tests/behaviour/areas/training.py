@@ -17,6 +17,7 @@ from ..registry import cannot, each, holds
 from .common import (
     Tied,
     batches,
+    cloned,
     close,
     counted_collectives,
     error,
@@ -93,7 +94,7 @@ def as_alone(api: Any, plain: Any, units: Any = None, **options: Any) -> Any:
     alone = train_alone(plain)
     policy = units and partial(api.wrap.lambda_auto_wrap_policy, lambda_fn=units)
     options = {"use_orig_params": True, "auto_wrap_policy": policy, **options}
-    model = api.FullyShardedDataParallel(plain, **options)
+    model = api.FSDP(plain, **options)
     losses, found = train(model), full(api, model)
     assert close(found, alone)
     return losses, found
@@ -118,7 +119,7 @@ def uneven_shards(api: Any) -> Any:
     torch.manual_seed(1)
     layer = nn.Linear(3, 3, bias=False)
     weight = layer.weight.detach().clone()
-    model = api.FullyShardedDataParallel(layer)
+    model = api.FSDP(layer)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     (x,) = batches(1, 2, 3)
     model(x).sum().backward()
@@ -133,7 +134,7 @@ def uneven_shards(api: Any) -> Any:
 @holds()
 def gradients_are_means(api: Any) -> Any:
     """A gradient is the mean of the ranks' gradients."""
-    model = api.FullyShardedDataParallel(nn.Linear(1, 2, bias=False), use_orig_params=True)
+    model = api.FSDP(nn.Linear(1, 2, bias=False), use_orig_params=True)
     model(torch.tensor([[float(dist.get_rank())]])).sum().backward()
     (gradient,) = gradients(api, model).values()
     assert gradient is not None
@@ -199,7 +200,7 @@ def frozen_units_among_trained_ones(api: Any) -> Any:
 @holds()
 def units_unfrozen_later(api: Any) -> Any:
     """Units that are unfrozen between two steps train from then on."""
-    model = api.FullyShardedDataParallel(
+    model = api.FSDP(
         alternating(), auto_wrap_policy=api.wrap.ModuleWrapPolicy({nn.Linear}), use_orig_params=True
     )
     before = full(api, model)
@@ -324,7 +325,7 @@ def lists_and_dicts_as_inputs(api: Any) -> Any:
     def forward(m: Any, given: Any) -> torch.Tensor:
         return m.layer(given[0] if isinstance(given, list) else given["x"])
 
-    model = api.FullyShardedDataParallel(layers(forward, layer=(4, 4)), use_orig_params=True)
+    model = api.FSDP(layers(forward, layer=(4, 4)), use_orig_params=True)
     (x,) = batches(1)
     outputs = [model([x]), model({"x": x}), model(given={"x": x})]
     assert torch.equal(outputs[0], outputs[2])
@@ -349,7 +350,7 @@ def structured_outputs(api: Any) -> Any:
         y = m.layer(x)
         return Output(y, {"pair": Pair(y + 1, y + 2), "list": [y * 2, "text", None]})
 
-    model = api.FullyShardedDataParallel(layers(forward, layer=(4, 4)), use_orig_params=True)
+    model = api.FSDP(layers(forward, layer=(4, 4)), use_orig_params=True)
     out = model(*batches(1))
     assert type(out) is Output
     assert type(out.rest["pair"]) is Pair
@@ -360,7 +361,7 @@ def structured_outputs(api: Any) -> Any:
 @holds()
 def outputs_without_gradients(api: Any) -> Any:
     """A model whose output does not depend on its parameters runs."""
-    model = api.FullyShardedDataParallel(layers(lambda m, pair: pair, layer=(4, 4)))
+    model = api.FSDP(layers(lambda m, pair: pair, layer=(4, 4)))
     one = torch.ones(1, requires_grad=True)
     out = model(Pair(one, one * 2))
     return type(out).__name__, [t.detach() for t in out]
@@ -391,8 +392,8 @@ def not_all_outputs_used(api: Any) -> Any:
     for strategy in ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"):
         heads = two_heads()
         chosen = api.ShardingStrategy[strategy]
-        heads.a = api.FullyShardedDataParallel(heads.a, sharding_strategy=chosen)
-        model = api.FullyShardedDataParallel(heads, sharding_strategy=chosen)
+        heads.a = api.FSDP(heads.a, sharding_strategy=chosen)
+        model = api.FSDP(heads, sharding_strategy=chosen)
         run(model, average=False)
         results.append(full(api, model))
         assert close(results[-1], expected)
@@ -407,9 +408,7 @@ def optional(forward: Callable[..., Any] = lambda m, x: m.used(x)) -> nn.Module:
 @holds()
 def unused_units_have_no_gradients(api: Any) -> Any:
     """The parameters of a unit that no forward used have no gradients, and stay."""
-    model = api.FullyShardedDataParallel(
-        optional(), auto_wrap_policy=api.wrap.always_wrap_policy, use_orig_params=True
-    )
+    model = api.FSDP(optional(), auto_wrap_policy=api.wrap.always_wrap_policy, use_orig_params=True)
     before = full(api, model)["unused.weight"]
     for x in batches(2):
         model(x).sum().backward()
@@ -426,7 +425,7 @@ def unused_units_have_no_gradients(api: Any) -> Any:
 @holds()
 def unused_parameters_of_used_units(api: Any) -> Any:
     """Unused parameters of a unit that was used have gradients of zero: weight decay and momentum act on them."""
-    model = api.FullyShardedDataParallel(optional(), use_orig_params=True)
+    model = api.FSDP(optional(), use_orig_params=True)
     before = full(api, model)["unused.weight"]
     losses = train(model, torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5))
     after = full(api, model)
@@ -438,7 +437,7 @@ def unused_parameters_of_used_units(api: Any) -> Any:
 def parameters_that_only_some_ranks_use(api: Any) -> Any:
     """Parameters of one unit that one rank uses and another does not have the mean of their gradients."""
     by_rank = optional(lambda m, x: m.unused(x) if dist.get_rank() else m.used(x))
-    model = api.FullyShardedDataParallel(by_rank, use_orig_params=True)
+    model = api.FSDP(by_rank, use_orig_params=True)
     return train(model), full(api, model)
 
 
@@ -575,7 +574,7 @@ def whole_parameters_in_forward(api: Any) -> Any:
         seen.extend((name, tuple(p.shape)) for name, p in m.named_parameters())
         return m.layer(x)
 
-    model = api.FullyShardedDataParallel(layers(forward, layer=(5, 3)), use_orig_params=True)
+    model = api.FSDP(layers(forward, layer=(5, 3)), use_orig_params=True)
     model(torch.ones(1, 5))
     assert seen == [("layer.weight", (3, 5)), ("layer.bias", (3,))]
     return seen
@@ -591,7 +590,7 @@ def gathered_parameters_are_plain(api: Any) -> Any:
             kinds.append(type(self.weight.data).__name__)
             return torch.einsum("bi,oi->bo", x, self.weight.view(-1).view(3, 5)) + self.bias
 
-    model = api.FullyShardedDataParallel(Working(5, 3))
+    model = api.FSDP(Working(5, 3))
     out = model(torch.ones(1, 5))
     out.sum().backward()
     return kinds, tuple(out.shape)
@@ -652,14 +651,18 @@ def training_after_loading(api: Any) -> Any:
 @holds()
 def activation_checkpoints(api: Any) -> Any:
     """Activation checkpoint wrappers inside and outside of units train the same."""
-    FSDP, results = api.FullyShardedDataParallel, []
+    results = []
     alone = train_alone(net())
     for inside in (True, False):
         model = net()
         for i, block in enumerate(model.blocks):
-            wrapped = FSDP(checkpoint_wrapper(block)) if inside else checkpoint_wrapper(FSDP(block))
+            wrapped = (
+                api.FSDP(checkpoint_wrapper(block))
+                if inside
+                else checkpoint_wrapper(api.FSDP(block))
+            )
             model.blocks[i] = wrapped
-        model = FSDP(model)
+        model = api.FSDP(model)
         results.append(train(model))
         assert close(full(api, model), alone)
     return results
@@ -685,9 +688,8 @@ def experts_of_a_rank(api: Any) -> Any:
     torch.manual_seed(1)
     shared = nn.Linear(4, 4)
     torch.manual_seed(10 + dist.get_rank())
-    FSDP = api.FullyShardedDataParallel
-    expert = FSDP(nn.Linear(4, 4), process_group=mine)
-    model = FSDP(nn.Sequential(shared, expert))
+    expert = api.FSDP(nn.Linear(4, 4), process_group=mine)
+    model = api.FSDP(nn.Sequential(shared, expert))
     losses = train(model)
     found = full(api, model)
     both = [torch.empty_like(found["1.weight"]) for _ in range(2)]
@@ -700,8 +702,8 @@ def experts_of_a_rank(api: Any) -> Any:
 def two_models(api: Any) -> Any:
     """Two models train beside each other, one on what the other gives."""
     torch.manual_seed(1)
-    first = api.FullyShardedDataParallel(nn.Linear(4, 4), use_orig_params=True)
-    second = api.FullyShardedDataParallel(nn.Linear(4, 2), use_orig_params=True)
+    first = api.FSDP(nn.Linear(4, 4), use_orig_params=True)
+    second = api.FSDP(nn.Linear(4, 2), use_orig_params=True)
     optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
     losses = []
     for x in batches(3):
@@ -718,7 +720,7 @@ def units_under_a_plain_root(api: Any) -> Any:
     """Units train inside of a module that is none."""
     model = net()
     for i, block in enumerate(model.blocks):
-        model.blocks[i] = api.FullyShardedDataParallel(block, use_orig_params=True)
+        model.blocks[i] = api.FSDP(block, use_orig_params=True)
     optimizer = torch.optim.SGD(model.blocks.parameters(), lr=0.1)
     return train(model, optimizer), full(api, model)
 
@@ -738,10 +740,10 @@ def buffers_are_not_sharded(api: Any) -> Any:
     """Buffers are whole on every rank, and updates in forward stay."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
-    model = api.FullyShardedDataParallel(model)
+    model = api.FSDP(model)
     losses = train(model)
     assert model[1].num_batches_tracked.item() == 2
-    return losses, {name: b.clone() for name, b in model.named_buffers()}
+    return losses, cloned(dict(model.named_buffers()))
 
 
 @cannot("parameters of FSDP2 are distributed tensors of the whole shape, FSDP1's are flat shards")

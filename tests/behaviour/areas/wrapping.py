@@ -57,7 +57,7 @@ class WithBatchNorms(nn.Module):
 @holds()
 def one_unit_without_a_policy(api: Any) -> Any:
     """Without a policy the whole model is one unit, and no other module is."""
-    found = tree(api, api.FullyShardedDataParallel(net()))
+    found = tree(api, api.FSDP(net()))
     assert [unit for _, _, unit in found] == [True] + [False] * (len(found) - 1)
     return found
 
@@ -181,7 +181,7 @@ def units_of_a_policy(
     options = (
         {"ignored_modules": [model.get_submodule(name) for name in ignored]} if ignored else {}
     )
-    model = api.FullyShardedDataParallel(model, auto_wrap_policy=policy(api), **options)
+    model = api.FSDP(model, auto_wrap_policy=policy(api), **options)
     assert expected is None or units(api, model) == expected
     return tree(api, model)
 
@@ -202,7 +202,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
 
 @each(REFUSED)
 def refused(api: Any, options: Any) -> Any:
-    return error(lambda: api.FullyShardedDataParallel(net(), **options(api))).split(":")[0]
+    return error(lambda: api.FSDP(net(), **options(api))).split(":")[0]
 
 
 @holds()
@@ -216,20 +216,19 @@ def custom_policy_with_options_of_a_unit(api: Any) -> Any:
         return isinstance(module, Block)
 
     policy = api.wrap.CustomPolicy(choose)
-    model = api.FullyShardedDataParallel(net(), auto_wrap_policy=policy)
-    found = api.FullyShardedDataParallel.fsdp_modules(model)
+    model = api.FSDP(net(), auto_wrap_policy=policy)
+    found = api.FSDP.fsdp_modules(model)
     return tree(api, model), [unit.sharding_strategy.name for unit in found], train(model)
 
 
 @holds(in_place="the error prints the model without wrappers")
 def a_policy_refuses_wrapped_parts(api: Any) -> Any:
     """With a policy, a model of which a part is wrapped already is refused, and the part named."""
-    FSDP = api.FullyShardedDataParallel
     direct, inside = nested(), nested()
-    direct[0] = FSDP(direct[0])
-    inside[2][1] = FSDP(inside[2][1])
+    direct[0] = api.FSDP(direct[0])
+    inside[2][1] = api.FSDP(inside[2][1])
     policy = api.wrap.size_based_auto_wrap_policy
-    texts = [error(lambda m=m: FSDP(m, auto_wrap_policy=policy)) for m in (direct, inside)]
+    texts = [error(lambda m=m: api.FSDP(m, auto_wrap_policy=policy)) for m in (direct, inside)]
     assert "requires modules to not already have FSDP applied but found 2.1 in" in texts[1]
     return texts
 
@@ -242,7 +241,7 @@ def batch_norms_are_units_of_their_own(api: Any) -> Any:
         "mixed_precision": api.MixedPrecision(param_dtype=torch.bfloat16),
     }
     built = []
-    texts = said(lambda: built.append(api.FullyShardedDataParallel(WithBatchNorms(), **options)))
+    texts = said(lambda: built.append(api.FSDP(WithBatchNorms(), **options)))
     assert units(api, built[0]) == ["", "linear", "norm", "other"]
     wanted = [text for text in texts if "mixed precision" in text.lower()]
     assert wanted, texts
@@ -258,7 +257,7 @@ def batch_norms_inside_of_a_unit(api: Any) -> Any:
     def policy(module: nn.Module, recurse: bool, **_: Any) -> bool:
         return recurse or isinstance(module, WithBatchNorms | nn.BatchNorm1d)
 
-    model = api.FullyShardedDataParallel(container, auto_wrap_policy=policy)
+    model = api.FSDP(container, auto_wrap_policy=policy)
     assert units(api, model) == ["", "0", "0.norm"]
     return tree(api, model)
 
@@ -266,13 +265,12 @@ def batch_norms_inside_of_a_unit(api: Any) -> Any:
 @holds()
 def wrap_by_hand(api: Any) -> Any:
     """Units nest as they are written by hand, and train as the model does without FSDP."""
-    FSDP = api.FullyShardedDataParallel
     model = net()
     alone = train_alone(model)
-    model.blocks[0].up = FSDP(model.blocks[0].up)
-    model.blocks[0] = FSDP(model.blocks[0])
-    model.head = FSDP(model.head)
-    model = FSDP(model)
+    model.blocks[0].up = api.FSDP(model.blocks[0].up)
+    model.blocks[0] = api.FSDP(model.blocks[0])
+    model.head = api.FSDP(model.head)
+    model = api.FSDP(model)
     assert units(api, model) == ["", "blocks.0", "blocks.0.up", "head"]
     losses = train(model)
     assert close(full(api, model), alone)
@@ -283,7 +281,7 @@ def wrap_by_hand(api: Any) -> Any:
 def wrap_in_a_context(api: Any) -> Any:
     """Inside of `enable_wrap`, `wrap` makes a unit with the options given to the context."""
     group = torch.distributed.new_group()
-    with api.wrap.enable_wrap(wrapper_cls=api.FullyShardedDataParallel, process_group=group):
+    with api.wrap.enable_wrap(wrapper_cls=api.FSDP, process_group=group):
         layer = api.wrap.wrap(nn.Linear(5, 5))
     assert layer.process_group is group
     return tree(api, layer), layer.rank, layer.world_size
@@ -294,7 +292,7 @@ def wrap_outside_of_a_context(api: Any) -> Any:
     """Outside of `enable_wrap`, `wrap` gives back the module itself."""
     layer = nn.Linear(5, 5)
     assert api.wrap.wrap(layer) is layer
-    with api.wrap.enable_wrap(wrapper_cls=api.FullyShardedDataParallel):
+    with api.wrap.enable_wrap(wrapper_cls=api.FSDP):
         pass
     assert api.wrap.wrap(layer) is layer
     return tree(api, layer)
@@ -303,8 +301,8 @@ def wrap_outside_of_a_context(api: Any) -> Any:
 @holds()
 def wrap_overrides_options_of_the_context(api: Any) -> Any:
     """Options given to `wrap` come before the context's."""
-    FSDP, groups = api.FullyShardedDataParallel, [torch.distributed.new_group() for _ in range(2)]
-    with api.wrap.enable_wrap(wrapper_cls=FSDP, process_group=groups[0]):
+    groups = [torch.distributed.new_group() for _ in range(2)]
+    with api.wrap.enable_wrap(wrapper_cls=api.FSDP, process_group=groups[0]):
         layer = api.wrap.wrap(nn.Linear(5, 5), process_group=groups[1])
     assert layer.process_group is groups[1]
     return layer.world_size
@@ -323,7 +321,7 @@ def wrap_in_a_constructor(api: Any) -> Any:
             return self.inner(x)
 
     plain = Wrapping()
-    with api.wrap.enable_wrap(wrapper_cls=api.FullyShardedDataParallel):
+    with api.wrap.enable_wrap(wrapper_cls=api.FSDP):
         model = api.wrap.wrap(Wrapping())
     assert units(api, plain) == []
     assert units(api, model) == ["", "inner"]
@@ -333,10 +331,9 @@ def wrap_in_a_constructor(api: Any) -> Any:
 @holds()
 def contexts_do_not_nest(api: Any) -> Any:
     """`enable_wrap` inside of itself is an error."""
-    FSDP = api.FullyShardedDataParallel
 
     def nest() -> None:
-        with api.wrap.enable_wrap(wrapper_cls=FSDP), api.wrap.enable_wrap(wrapper_cls=FSDP):
+        with api.wrap.enable_wrap(wrapper_cls=api.FSDP), api.wrap.enable_wrap(wrapper_cls=api.FSDP):
             pass
 
     return error(nest)
@@ -346,8 +343,7 @@ def contexts_do_not_nest(api: Any) -> Any:
 def wrap_with_a_policy_in_a_context(api: Any) -> Any:
     """A policy given to the context is the policy of each `wrap` in it."""
     policy = api.wrap.ModuleWrapPolicy({Block})
-    FSDP = api.FullyShardedDataParallel
-    with api.wrap.enable_wrap(wrapper_cls=FSDP, auto_wrap_policy=policy):
+    with api.wrap.enable_wrap(wrapper_cls=api.FSDP, auto_wrap_policy=policy):
         model = api.wrap.wrap(net())
     assert units(api, model) == ["", "blocks.0", "blocks.1"]
     return tree(api, model)
@@ -356,8 +352,8 @@ def wrap_with_a_policy_in_a_context(api: Any) -> Any:
 @holds()
 def modules_without_parameters(api: Any) -> Any:
     """A module without parameters becomes a unit like any other."""
-    model = api.FullyShardedDataParallel(nn.Sequential(nn.ReLU(), nn.Linear(4, 2)))
-    alone = api.FullyShardedDataParallel(nn.ReLU())
+    model = api.FSDP(nn.Sequential(nn.ReLU(), nn.Linear(4, 2)))
+    alone = api.FSDP(nn.ReLU())
     (x,) = batches(1)
     return tree(api, alone), list(alone.parameters()), alone(x), model(x).detach()
 
@@ -365,19 +361,17 @@ def modules_without_parameters(api: Any) -> Any:
 @holds()
 def a_unit_all_of_whose_parameters_are_in_others(api: Any) -> Any:
     """A unit without parameters of its own trains those of the units in it."""
-    FSDP = api.FullyShardedDataParallel
-    model = FSDP(nn.Sequential(FSDP(nn.Linear(4, 4)), FSDP(nn.Linear(4, 2))))
+    model = api.FSDP(nn.Sequential(api.FSDP(nn.Linear(4, 4)), api.FSDP(nn.Linear(4, 2))))
     return tree(api, model), train(model), full(api, model)
 
 
 @holds(in_place="fully_shard refuses a container whose class has no forward")
 def containers_become_units_with_a_warning(api: Any) -> Any:
     """A `ModuleList` or `ModuleDict` can be wrapped; a warning says that its forward never runs."""
-    FSDP = api.FullyShardedDataParallel
     built: list[Any] = []
     lists = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])
-    texts = said(lambda: built.append(FSDP(lists)))
-    texts += said(lambda: built.append(FSDP(nn.ModuleDict({"a": nn.Linear(3, 3)}))))
+    texts = said(lambda: built.append(api.FSDP(lists)))
+    texts += said(lambda: built.append(api.FSDP(nn.ModuleDict({"a": nn.Linear(3, 3)}))))
     wanted = [text for text in texts if "forward" in text.lower()]
     assert len(wanted) == 2, texts
     return [tree(api, model) for model in built], wanted, type(built[0][1]).__name__
@@ -392,21 +386,20 @@ def models_without_forward(api: Any) -> Any:
             super().__init__()
             self.layer = nn.Linear(3, 3)
 
-    model = api.FullyShardedDataParallel(Bag(), use_orig_params=True)
+    model = api.FSDP(Bag(), use_orig_params=True)
     return tree(api, model), sorted(model.state_dict()), error(lambda: model(torch.ones(1, 3)))
 
 
 @holds()
 def wrap_again_after_training(api: Any) -> Any:
     """A module inside of a model that was trained can be wrapped again, with the same outputs."""
-    FSDP = api.FullyShardedDataParallel
     torch.manual_seed(1)
-    inner = nn.Sequential(FSDP(nn.Linear(4, 4)))
-    model = FSDP(inner)
+    inner = nn.Sequential(api.FSDP(nn.Linear(4, 4)))
+    model = api.FSDP(inner)
     losses = train(model)
     (x,) = batches(1)
     with torch.no_grad():
-        before, after = model(x), FSDP(inner)(x)
+        before, after = model(x), api.FSDP(inner)(x)
     assert torch.equal(before, after)
     return losses, after
 
@@ -414,8 +407,7 @@ def wrap_again_after_training(api: Any) -> Any:
 @holds()
 def a_unit_in_a_unit(api: Any) -> Any:
     """A unit can be wrapped itself."""
-    FSDP = api.FullyShardedDataParallel
-    model = FSDP(FSDP(net()), use_orig_params=False)
+    model = api.FSDP(api.FSDP(net()), use_orig_params=False)
     return tree(api, model), train(model), full(api, model)
 
 
@@ -428,7 +420,7 @@ def tied_parameters_in_one_unit(api: Any) -> Any:
         torch.randint(0, 7, (3, 5), generator=torch.Generator().manual_seed(i)) for i in (0, 1)
     ]
     losses = train(model, inputs=tokens)
-    with api.FullyShardedDataParallel.summon_full_params(model):
+    with api.FSDP.summon_full_params(model):
         assert model.embed.weight is model.out.weight
     names = [name for name, _ in model.named_parameters()]
     return losses, names, full(api, model)
@@ -492,7 +484,7 @@ def attributes_of_the_wrapped_module(api: Any) -> Any:
             return 2 * x
 
     layers = Named(nn.Linear(4, 4), nn.Linear(4, 2))
-    model = api.FullyShardedDataParallel(layers)
+    model = api.FSDP(layers)
     assert model[0] is layers[0]
     missing = error(lambda: model.nothing)
     return model.label, model.twice(4), model[1].out_features, missing
@@ -503,7 +495,7 @@ def setting_attributes(api: Any) -> Any:
     """An attribute set on a unit belongs to the unit, and its module keeps its own."""
     layer = nn.Linear(4, 4)
     layer.label = "inner"
-    model = api.FullyShardedDataParallel(layer)
+    model = api.FSDP(layer)
     before = model.label
     model.label = "outer"
     model.other = 3
@@ -524,7 +516,7 @@ def an_attribute_module_of_its_own(api: Any) -> Any:
 
     torch.manual_seed(1)
     holder = Holder()
-    model = api.FullyShardedDataParallel(holder, use_orig_params=True)
+    model = api.FSDP(holder, use_orig_params=True)
     assert model.module is holder
     assert model.module.module is holder.module
     return [n for n, _ in model.named_parameters()], sorted(model.state_dict()), train(model)
@@ -535,32 +527,39 @@ def an_attribute_module_of_its_own(api: Any) -> Any:
 )
 def classes_of_units(api: Any) -> Any:
     """A unit is of the class FullyShardedDataParallel, and the modules in it are not."""
-    FSDP = api.FullyShardedDataParallel
     model = in_blocks(api)
-    assert type(model) is FSDP
-    assert type(model.blocks[1]) is FSDP
+    assert type(model) is api.FSDP
+    assert type(model.blocks[1]) is api.FSDP
     assert not isinstance(model, Net)
-    assert not isinstance(model.module, FSDP)
-    return FSDP.__name__, FSDP.__qualname__, issubclass(FSDP, nn.Module), issubclass(Net, FSDP)
+    assert not isinstance(model.module, api.FSDP)
+    return (
+        api.FSDP.__name__,
+        api.FSDP.__qualname__,
+        issubclass(api.FSDP, nn.Module),
+        issubclass(Net, api.FSDP),
+    )
 
 
 @holds()
 def modules_of_fully_shard(api: Any) -> Any:
     """A model of FSDP2's own `fully_shard` is no FullyShardedDataParallel."""
-    FSDP, model = api.FullyShardedDataParallel, fully_shard(net())
-    assert not isinstance(model, FSDP)
-    return isinstance(model, FSDP), issubclass(type(model), FSDP), FSDP.fsdp_modules(model)
+    model = fully_shard(net())
+    assert not isinstance(model, api.FSDP)
+    return (
+        isinstance(model, api.FSDP),
+        issubclass(type(model), api.FSDP),
+        api.FSDP.fsdp_modules(model),
+    )
 
 
 @holds()
 def models_of_torchs_fsdp1(api: Any) -> Any:
     """A model that a library wrapped with torch's FSDP1 is one, and the static methods work on it."""
-    FSDP = api.FullyShardedDataParallel
     model = torch.distributed.fsdp.FullyShardedDataParallel(net(), use_orig_params=True)
-    assert isinstance(model, FSDP)
-    with FSDP.state_dict_type(model, api.StateDictType.FULL_STATE_DICT):
+    assert isinstance(model, api.FSDP)
+    with api.FSDP.state_dict_type(model, api.StateDictType.FULL_STATE_DICT):
         state = model.state_dict()
-    return issubclass(type(model), FSDP), list(state), full(api, model), train(model)
+    return issubclass(type(model), api.FSDP), list(state), full(api, model), train(model)
 
 
 @holds(in_place="the model prints as before")
@@ -574,7 +573,7 @@ def representation(api: Any) -> Any:
 @holds()
 def signature(api: Any) -> Any:
     """The constructor has FSDP1's arguments, in their order, with their defaults."""
-    found = inspect.signature(api.FullyShardedDataParallel).parameters.values()
+    found = inspect.signature(api.FSDP).parameters.values()
     defaults = [getattr(p.default, "name", p.default) for p in found]
     return [(p.name, p.kind.name, str(d)) for p, d in zip(found, defaults, strict=True)]
 
@@ -584,7 +583,7 @@ def positional_arguments(api: Any) -> Any:
     """The process group and the sharding strategy can be given by position."""
     group = torch.distributed.new_group()
     strategy = api.ShardingStrategy.SHARD_GRAD_OP
-    model = api.FullyShardedDataParallel(net(), group, strategy)
+    model = api.FSDP(net(), group, strategy)
     assert model.process_group is group
     return model.sharding_strategy.name
 
@@ -592,9 +591,7 @@ def positional_arguments(api: Any) -> Any:
 @holds()
 def partial_constructors(api: Any) -> Any:
     """`functools.partial` of the class is a constructor, also for `enable_wrap`."""
-    make = functools.partial(
-        api.FullyShardedDataParallel, sharding_strategy=api.ShardingStrategy.SHARD_GRAD_OP
-    )
+    make = functools.partial(api.FSDP, sharding_strategy=api.ShardingStrategy.SHARD_GRAD_OP)
     model = make(net())
     with api.wrap.enable_wrap(wrapper_cls=make):
         layer = api.wrap.wrap(nn.Linear(3, 3))
@@ -605,7 +602,7 @@ def partial_constructors(api: Any) -> Any:
 def subclasses(api: Any) -> Any:
     """A subclass with a constructor and a forward of its own is a unit; `super().forward` gathers."""
 
-    class Doubling(api.FullyShardedDataParallel):  # type: ignore[misc,name-defined]
+    class Doubling(api.FSDP):  # type: ignore[misc,name-defined]
         def __init__(self, module: nn.Module, factor: float, **options: Any) -> None:
             super().__init__(module, **options)
             self.factor = factor
@@ -622,7 +619,7 @@ def subclasses(api: Any) -> Any:
 def subclasses_with_a_policy(api: Any) -> Any:
     """A policy wraps the modules inside of a subclass's model in the subclass's base or itself, as FSDP1 does."""
 
-    class Mine(api.FullyShardedDataParallel):  # type: ignore[misc,name-defined]
+    class Mine(api.FSDP):  # type: ignore[misc,name-defined]
         pass
 
     model = Mine(net(), auto_wrap_policy=api.wrap.ModuleWrapPolicy({Block}))
@@ -648,7 +645,7 @@ def options_reach_every_unit(api: Any) -> Any:
             unit.cpu_offload.offload_params,
             unit.sharding_strategy.name,
         )
-        for unit in api.FullyShardedDataParallel.fsdp_modules(model)
+        for unit in api.FSDP.fsdp_modules(model)
     ]
 
 
