@@ -17,7 +17,7 @@ CASES = {
     file.parent.name: tomllib.loads(file.read_text("utf-8"))
     for file in sorted(FIXTURES.glob("*/case.toml"))
 }
-# Those that say `thorough` run under `make thorough`: they show again what another run and tests/equivalence show.
+# Those that say `thorough` run under `make thorough`: they show again what another run and tests/behaviour show.
 RUNS = [
     pytest.param(
         case,

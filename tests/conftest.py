@@ -26,7 +26,6 @@ settings.load_profile("quick")
 
 # What takes longest starts first; what is not named here comes last.
 LONGEST = (
-    "tests/equivalence/",
     "tests/behaviour/",
     "tests/verify/test_programs.py",
     "tests/checkpoints/",

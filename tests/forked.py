@@ -37,6 +37,8 @@ UNCONNECTED = "connectFullMesh"
 _NOT_MET = 3
 MEETINGS = 3
 
+TIMEOUT = timedelta(seconds=60)
+
 
 def run_ranks(ranks: int, folder: Path, run: Callable[[int], None]) -> None:
     """Calls ``run(rank)`` in each of some processes that have joined one group; it meets in ``folder``."""
@@ -96,9 +98,8 @@ def join(rank: int, ranks: int, place: Path) -> None:
     """Makes this process a rank of a group, which meets in a file. Raises NotMet."""
     torch.set_num_threads(1)
     store = dist.FileStore(str(place), ranks)
-    timeout = timedelta(seconds=60)
     try:
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timeout)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=TIMEOUT)
     except RuntimeError as error:
         raise NotMet(f"rank {rank} of {ranks}") from error
 
@@ -130,6 +131,8 @@ def record(folder: Path, name: str, run: Callable[[], dict[str, Any] | None]) ->
         result = {"error": traceback.format_exc()}
     collect()
     result["seconds"] = time.perf_counter() - start
-    (folder / f"{name}.{dist.get_rank()}.json").write_text(json.dumps(result))
+    file = folder / f"{name}.{dist.get_rank()}"
+    file.write_text(json.dumps(result))
+    file.rename(f"{file}.json")  # whole for whoever waits for it
     if LOST in result.get("error", ""):
         raise PeerLost(f"in {name}")

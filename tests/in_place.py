@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 from torch import nn
@@ -15,9 +16,9 @@ _BRIDGE = runtime.FullyShardedDataParallel
 
 class _Constructor(type(_BRIDGE)):  # type: ignore[misc]
     def __call__(cls, module: nn.Module, *args: Any, **options: Any) -> nn.Module:
-        if cls is not FullyShardedDataParallel:
+        if cls not in (InPlace, FullyShardAlone):
             raise TypeError("in place there is no wrapper to derive from")
-        with like_fsdp1(module):
+        with like_fsdp1(module) if cls is InPlace else nullcontext():
             for unit, unit_options in units(module, *args, **options):
                 fully_shard(unit, **unit_options)
         return module
@@ -29,22 +30,25 @@ class _Constructor(type(_BRIDGE)):  # type: ignore[misc]
         return issubclass(subclass, _BRIDGE)
 
 
-class FullyShardedDataParallel(_BRIDGE, metaclass=_Constructor):
+class InPlace(_BRIDGE, metaclass=_Constructor):
     """Its methods are the runtime's; a call shards a model and returns it."""
 
 
-class _Api:
-    FullyShardedDataParallel = FullyShardedDataParallel
+class FullyShardAlone(InPlace):
+    """As ``--form torch`` has it: FSDP1's partition and options, FSDP2's behaviour."""
+
+
+class Api:
+    """A package with FSDP1's names, and the class that is its FSDP."""
+
+    def __init__(self, package: Any, constructor: Any = None) -> None:
+        self.package = package
+        self.FSDP = self.FullyShardedDataParallel = constructor or package.FullyShardedDataParallel
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(runtime, name)
+        return getattr(self.package, name)
 
 
-IN_PLACE = _Api()
-
-
-def units_alone(module: nn.Module, *args: Any, **options: Any) -> nn.Module:
-    """As ``--form torch`` has it: FSDP1's partition and options, FSDP2's behaviour."""
-    for unit, unit_options in units(module, *args, **options):
-        fully_shard(unit, **unit_options)
-    return module
+BRIDGE = Api(runtime)
+IN_PLACE = Api(runtime, InPlace)
+ALONE = Api(runtime, FullyShardAlone)

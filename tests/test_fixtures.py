@@ -19,11 +19,6 @@ from .gallery import GALLERY, migrated, pages, write_migrated
 FSDP_MIGRATE = Path(sys.executable).parent / "fsdp-migrate"
 
 
-def test_there_are_cases() -> None:
-    assert {"mnist", "transformer", "meta_init", "finetune", "hybrid"} <= set(CASES)
-    assert {"policies", "strategies", "groups", "precision", "rank0_loading"} <= set(CASES)
-
-
 @pytest.mark.parametrize("name", pages())
 def test_the_gallery_shows_what_the_tool_makes(name: str) -> None:
     """If this fails, and the new program is better: `make fixtures`."""

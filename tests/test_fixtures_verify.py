@@ -28,20 +28,10 @@ Settings = dict[str, Any]
 Trained = Callable[[str, Settings, bool, str], Verdict]
 
 # Cut short: what the optimizer and the second half do shows in few steps. The runs of `make thorough` go on to their end.
-STEPS = (
-    "groups",
-    "hybrid",
-    "indirect",
-    "meta_init",
-    "order",
-    "rank0_loading",
-    "strategies",
-    "transformer",
-)
+STEPS = ("hybrid", "indirect", "meta_init", "order", "rank0_loading", "strategies", "transformer")
 SHORTER = {
     **{case: ["--steps", "5"] for case in STEPS},
     "resume": ["--steps", "6"],
-    "policies": ["--epochs", "1"],
     "precision": ["--epochs", "1"],
     "finetune": ["--num_epochs", "1"],
     "mnist": ["--epochs", "1", "--train-size", "256"],

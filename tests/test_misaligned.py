@@ -5,15 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from .behaviour import areas  # noqa: F401  (registers the behaviours)
-from .behaviour.registry import BEHAVIOURS
-from .equivalence.cases import COMPARISONS
-from .equivalence.plain import PLAIN
-from .equivalence.train import differences
 from .launch import TESTS, launch, results_in
 
 pytestmark = pytest.mark.thorough
@@ -34,40 +28,26 @@ PROCESSORS = {
     },
     "any": {"MKL_CBWR": "COMPATIBLE"},
 }
-CASES = {each.name: each for each in (*COMPARISONS, *(p.case for p in PLAIN))}
-TRAINED = (
-    "program-plain-unused", "program-plain-norms", "program-plain-partial", "policy-custom-precision",
-    "mixed-bf16", "no-sync-full-shard", "clip-not-reached",
+SAMPLE = (
+    "programs.a_layer_that_is_used_once", "programs.batch_norms", "programs.a_partial_constructor", "precision.training",
+    "precision.units_in_different_precision", "precision.batch_norms", "initialization.empty_parameters",
+    "accumulation.no_sync_before_the_last", "clipping.below_the_largest", "training.full_shard",
 )  # fmt: skip
-BEHAVED = (
-    "precision.training", "precision.batch_norms", "initialization.empty_parameters",
-)  # fmt: skip
-
-
-def in_each_form(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """One rank's results: a behaviour's stand by form, a comparison's are the bridge's, and hold those of other forms."""
-    forms = [result[form] for form in ("bridge", "in place", "torch") if form in result]
-    return forms if "bridge" in result else [result, *forms]
 
 
 def different(folder: Path) -> dict[str, list[str]]:
     """What is not bitwise the same, by name, when a sample runs with operands that are nowhere aligned."""
-    found = {}
-    for module, names in (("equivalence.ranks", TRAINED), ("behaviour.ranks", BEHAVED)):
-        place = folder / module
-        place.mkdir()
-        assert not launch(place, "-m", "misaligned", module, "2", str(place), *names)
-        results = results_in(place)
-        assert results.keys() == {*names}
-        for name in names:
-            forms = [form for result in results[name] for form in in_each_form(result)]
-            assert len(forms) >= 2, "not every rank finished"
-            for result in forms:
-                assert "error" not in result, result["error"]
-                assert "refusal" not in result, result["trace"]
-                known = name in BEHAVIOURS
-                lines = result["differences"] if known else differences(CASES[name], result, True)
-                found.setdefault(name, []).extend(lines)
+    assert not launch(folder, "-m", "misaligned", "behaviour.ranks", "2", str(folder), *SAMPLE)
+    results = results_in(folder)
+    assert results.keys() == {*SAMPLE}
+    found: dict[str, list[str]] = {name: [] for name in SAMPLE}
+    for name, ranks in results.items():
+        assert len(ranks) == 2, "not every rank finished"
+        for result in ranks:
+            assert "error" not in result, result["error"]
+            for form in ("bridge", "in place"):
+                assert "refusal" not in result[form], result[form]["trace"]
+                found[name] += result[form]["differences"]
     return found
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
 from fsdp_migrate.runtime import (
+    MixedPrecision,
+    ShardingStrategy,
     auto_wrap,
     bridge,
     gradients,
@@ -25,7 +30,7 @@ from fsdp_migrate.runtime.api import (
 )
 from fsdp_migrate.runtime.plan import Unit, plan_units
 
-from . import areas  # noqa: F401  (registers the behaviours)
+from .areas import programs
 from .registry import BEHAVIOURS, Behaviour
 
 Plant = Callable[[], None]
@@ -33,7 +38,7 @@ Plant = Callable[[], None]
 
 @dataclass(frozen=True)
 class Fault:
-    """``plant()`` changes the runtime for the rest of a process."""
+    """``plant()`` changes the runtime, until ``remove_faults()``."""
 
     behaviour: Behaviour
     plant: Plant
@@ -43,10 +48,23 @@ class Fault:
 FAULTS: dict[str, Fault] = {}
 
 
+PLANTED: list[tuple[Any, str, Any]] = []
+
+
 def change(owner: Any, name: str, value: Any) -> None:
-    """Sets what the bridge must have by this name: a fault that changes nothing proves nothing."""
+    """Sets what the runtime must have by this name: a fault that changes nothing proves nothing."""
     assert hasattr(owner, name), name
+    PLANTED.append((owner, name, vars(owner).get(name)))
     setattr(owner, name, value)
+
+
+def remove_faults() -> None:
+    while PLANTED:
+        owner, name, value = PLANTED.pop()
+        if value is None:  # of a base class
+            delattr(owner, name)
+        else:
+            setattr(owner, name, value)
 
 
 def found_by(name: str, form: str = "bridge") -> Callable[[Plant], Plant]:
@@ -126,6 +144,114 @@ def batch_norms_in_low_precision_in_place() -> None:
     change(auto_wrap, "_exempt", lambda root, classes: None)
 
 
+def constructed_with(then: Callable[[Any], None] = lambda model: None, **wrong: Any) -> None:
+    """The bridge is constructed with other arguments than it is given, and something is done with it."""
+    construct = bridge.FullyShardedDataParallel.__init__
+
+    def changed(self: Any, module: nn.Module, *args: Any, **options: Any) -> None:
+        construct(self, module, *args, **{**options, **wrong})
+        then(self)
+
+    change(bridge.FullyShardedDataParallel, "__init__", changed)
+
+
+# What a translation could get wrong: the behaviour that finds it, and what the bridge is constructed with instead.
+ARGUMENTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "wrong_strategy": (
+        "training.full_shard",
+        {"sharding_strategy": ShardingStrategy.SHARD_GRAD_OP},
+    ),
+    "missing_units": ("training.full_shard", {"auto_wrap_policy": None}),
+    "root_resharded_after_forward": (
+        "training.full_shard",
+        {"then": lambda model: model.set_reshard_after_forward(True)},
+    ),
+    "missing_broadcast": ("initialization.states_of_rank_0", {"sync_module_states": False}),
+    "buffers_not_cast": (
+        "precision.buffers",
+        {"mixed_precision": MixedPrecision(param_dtype=torch.bfloat16)},
+    ),
+    "nothing_ignored": ("ignored.ignored_modules", {"ignored_modules": None}),
+}
+for _name, (_behaviour, _wrong) in ARGUMENTS.items():
+    FAULTS[_name] = Fault(BEHAVIOURS[_behaviour], partial(constructed_with, **_wrong), "bridge")
+
+
+@found_by("initialization.meta_in_order")
+def initialized_in_another_order() -> None:
+    construct = bridge.FullyShardedDataParallel.__init__
+
+    def root_first(self: Any, module: nn.Module, *args: Any, **options: Any) -> None:
+        if initialize := options.pop("param_init_fn", None):
+            for each in module.modules():
+                initialize(each)
+        construct(self, module, *args, **options)
+
+    change(bridge.FullyShardedDataParallel, "__init__", root_first)
+
+
+@found_by("accumulation.no_sync_before_the_last")
+def synced_every_time() -> None:
+    change(bridge.FullyShardedDataParallel, "no_sync", lambda model: nullcontext())
+
+
+@found_by("clipping.norm_of_all_gradients")
+def clipped_by_a_norm_of_its_own() -> None:
+    def clip(model: nn.Module, limit: float, norm_type: float) -> torch.Tensor:
+        gradients = [p.grad.to_local() for p in model.parameters() if p.grad is not None]
+        total = torch.nn.utils.get_total_norm(gradients, norm_type)
+        for gradient in gradients:
+            gradient.mul_((limit / (total + 1e-6)).clamp(max=1.0))
+        return total
+
+    change(bridge.FullyShardedDataParallel, "clip_grad_norm_", clip)
+
+
+# A program, a part of what the tool makes of it, and what a wrong translation would have there.
+TEXTS = {
+    "strategies_exchanged": (
+        "settings_of_a_launcher",
+        '"zero3": ShardingStrategy.FULL_SHARD',
+        '"zero3": ShardingStrategy.SHARD_GRAD_OP',
+    ),
+    "no_units": ("settings_of_a_launcher", "in list(model.blocks)", "in []"),
+    "not_broadcast": ("settings_of_a_launcher", "=args.sync", "=not args.sync"),
+    "unused_forgotten": (
+        "a_layer_that_is_used_once",
+        "like_fsdp1(net)",
+        "like_fsdp1(net, zero_gradients=False)",
+    ),
+    "left_gathered": (
+        "evaluated_first",
+        "like_fsdp1(model)",
+        "like_fsdp1(model, sharded_after_forward=False)",
+    ),
+    "drawn_on_shards": (
+        "drawn_by_apply",
+        "like_fsdp1(model)",
+        "like_fsdp1(model, whole_in_apply=False)",
+    ),
+    "whole_norms": ("a_norm_by_hand", "local_shard(p.grad)", "p.grad.full_tensor()"),
+    "wrap_forgotten": ("wrap_and_enable_wrap", "model.head = wrap(wrap(model.head))", "pass"),
+}
+
+
+def migrated_to(right: str, wrong: str) -> None:
+    migrate = programs.migrated
+
+    def changed(source: str, form: str) -> str:
+        after = migrate(source, form)
+        assert right in after, after
+        return after.replace(right, wrong)
+
+    change(programs, "migrated", changed)
+
+
+for _name, (_behaviour, *_texts) in TEXTS.items():
+    plant = partial(migrated_to, *_texts)
+    FAULTS[_name] = Fault(BEHAVIOURS[f"programs.{_behaviour}"], plant, IN_PLACE)
+
+
 @found_by("whole_parameters.changes_are_written_back")
 def changes_are_lost() -> None:
     summon = bridge.FullyShardedDataParallel.summon_full_params
@@ -133,4 +259,4 @@ def changes_are_lost() -> None:
     def without_writeback(module: nn.Module, **options: Any) -> Any:
         return summon(module, **{**options, "writeback": False})
 
-    bridge.FullyShardedDataParallel.summon_full_params = staticmethod(without_writeback)
+    change(bridge.FullyShardedDataParallel, "summon_full_params", staticmethod(without_writeback))

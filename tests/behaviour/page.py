@@ -13,7 +13,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "results" / "fsdp1-behaviour.md"
 HEAD = """\
 # FSDP1's behaviour, on the bridge and in place
 
-What PyTorch's own tests of FSDP1 assert of its public interface, as {count} small programs of this project. Each runs
+What PyTorch's own tests of FSDP1 assert of its public interface, as {count} small programs of this project, and, under
+Programs, what the tool makes of some. Each runs
 on CPU and gloo over two ranks, {four} of them over four, with `torch.distributed.fsdp`, with `fsdp_migrate.runtime`, and
 with a constructor that shards in place (`like_fsdp1`, `units`, `fully_shard`), and asserts its sentence; what it returns
 (values, names, types, errors, warnings) must be the same for all, bit by bit where no tolerance is given. In place the

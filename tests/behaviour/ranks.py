@@ -1,14 +1,16 @@
 """Runs behaviours under several gloo ranks: ``python -m behaviour.ranks RANKS FOLDER [NAME...]``, in ``tests/``.
 
-Each behaviour has a process group of its own, so that one that fails on one rank does not leave the others of the next
-in another collective. Those of an area share processes, forked from here; a planted fault has its own.
+Those of an area share processes, forked from here, and their group until one fails: on one rank, it would leave the others
+of the next in another collective.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
@@ -22,47 +24,34 @@ import torch.distributed as dist
 import torch.distributed.fsdp as fsdp1
 import torch.distributed.fsdp.sharded_grad_scaler
 import torch.distributed.fsdp.wrap  # `api.wrap` is the module
-from forked import MEETINGS, UNCONNECTED, NotMet, PeerLost, fork_ranks, join, record
-from in_place import IN_PLACE
-from torch.distributed.fsdp import (
-    _flat_param,
-    _init_utils,
-    _optim_utils,
-    fully_sharded_data_parallel,
-)
+from forked import MEETINGS, TIMEOUT, UNCONNECTED, NotMet, PeerLost, fork_ranks, join, record
+from fsdp1 import fsdp1_on_cpu
+from in_place import ALONE, BRIDGE, IN_PLACE, Api
 from torch.distributed.tensor import debug
 
-from fsdp_migrate import runtime
-from fsdp_migrate.runtime.record import cpu
-
+from .checks import CHECKS
 from .compare import differences, without_wrappers
-from .faults import FAULTS, Fault
+from .faults import FAULTS, Fault, remove_faults
 from .registry import BEHAVIOURS, Behaviour
 
-FORMS = {"bridge": runtime, "in place": IN_PLACE}
-
-
-def fsdp1_on_cpu() -> None:
-    """Makes FSDP1 right where there is no accelerator, for the rest of this process."""
-    cpu._streams(torch)
-    cpu._pinned_memory(torch)
-    cpu._device_without_device_id(fully_sharded_data_parallel)  # it has imported the function
-    cpu._sync_of_cpu_states(_init_utils)
-    cpu._offload_to_the_same_device(_flat_param)
-    cpu._offloaded_gradients(_flat_param)
-    cpu._aliased_optimizer_states(_optim_utils)
+FSDP1 = Api(fsdp1)
+FORMS = {"bridge": BRIDGE, "in place": IN_PLACE, "torch": ALONE}
 
 
 def run_one(behaviour: Behaviour, forms: Mapping[str, Any]) -> dict[str, Any]:
     """For each form what its result and FSDP1's differ in, or with which error it ends."""
-    theirs = run_on(fsdp1, behaviour)
-    return {form: _compared(theirs, behaviour, api) for form, api in forms.items()}
+    theirs = run_on(FSDP1, behaviour)
+    return {
+        form: _compared(theirs, behaviour, api)
+        for form, api in forms.items()
+        if api is not ALONE or behaviour.torch
+    }
 
 
 def _compared(theirs: Any, behaviour: Behaviour, api: Any) -> dict[str, Any]:
     try:
         result = run_on(api, behaviour)
-        if api is IN_PLACE:
+        if api in (IN_PLACE, ALONE):
             theirs, result = without_wrappers(theirs), without_wrappers(result)
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
@@ -81,7 +70,10 @@ def run_on(api: Any, behaviour: Behaviour) -> Any:
 
 def run_fault(fault: Fault) -> dict[str, Any]:
     fault.plant()
-    return run_one(fault.behaviour, {fault.form: FORMS[fault.form]})
+    try:
+        return run_one(fault.behaviour, {fault.form: FORMS[fault.form]})
+    finally:
+        remove_faults()
 
 
 Task = tuple[str, Callable[[], dict[str, Any]]]
@@ -95,12 +87,17 @@ def run_tasks(ranks: int, folder: Path, tasks: list[Task]) -> None:
     meetings = 0
 
     def run(rank: int) -> None:
+        joined = False
         for name, task in tasks:
-            join(rank, ranks, folder / f"{name}.{meetings}.store")
+            if not joined:
+                join(rank, ranks, folder / f"{name}.{meetings}.store")
             with contextlib.suppress(PeerLost):  # the next task has a group of its own
                 record(folder, name, task)
-            dist.destroy_process_group()
-            forget_meshes()
+            # This rank first: if it failed, the others may wait for it in a collective.
+            joined = not any(is_failed(folder, name, each) for each in (rank, *range(ranks)))
+            if not joined:
+                dist.destroy_process_group()
+                forget_meshes()
 
     while tasks:
         met = fork_ranks(ranks, run)
@@ -108,6 +105,19 @@ def run_tasks(ranks: int, folder: Path, tasks: list[Task]) -> None:
         meetings += not met
         tries_again = not met and meetings < MEETINGS
         tasks = tasks[next(missing, len(tasks)) + (0 if tries_again else 1) :]
+
+
+def is_failed(folder: Path, name: str, rank: int) -> bool:
+    """Whether a task ended with an error on a rank, which may have left collectives unanswered. Waits for its end."""
+    file, start = folder / f"{name}.{rank}.json", time.monotonic()
+    while not file.exists():
+        if time.monotonic() - start > TIMEOUT.seconds:
+            return True
+        time.sleep(0.001)
+    result = json.loads(file.read_text())
+    return "error" in result or any(
+        "refusal" in form for form in result.values() if isinstance(form, dict)
+    )
 
 
 def forget_meshes() -> None:
@@ -122,7 +132,7 @@ def is_recorded(folder: Path, name: str, ranks: int) -> bool:
 def main(ranks: int, folder: Path, names: list[str]) -> None:
     fsdp1_on_cpu()
     # To develop a behaviour: FSDP1 beside itself.
-    forms = {"fsdp1": fsdp1} if os.environ.get("BEHAVIOUR_OF") == "fsdp1" else FORMS
+    forms = {"fsdp1": FSDP1} if os.environ.get("BEHAVIOUR_OF") == "fsdp1" else FORMS
     chosen = [
         behaviour
         for name, behaviour in BEHAVIOURS.items()
@@ -130,9 +140,11 @@ def main(ranks: int, folder: Path, names: list[str]) -> None:
     ]
     for _, area in groupby(chosen, key=lambda behaviour: behaviour.area):
         run_tasks(ranks, folder, [(each.name, partial(run_one, each, forms)) for each in area])
+    others = {f"check.{name}": check for name, check in CHECKS.items()}
     for name, fault in FAULTS.items():
-        if fault.behaviour.ranks == ranks and (not names or f"fault.{name}" in names):
-            run_tasks(ranks, folder, [(f"fault.{name}", partial(run_fault, fault))])
+        others[f"fault.{name}"] = fault.behaviour.ranks, partial(run_fault, fault)
+    tasks = [(name, task) for name, (takes, task) in others.items() if takes == ranks]
+    run_tasks(ranks, folder, [task for task in tasks if not names or task[0] in names])
 
 
 if __name__ == "__main__":

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ..launch import Results
+from ..launch import Results, launch, results_in
 from . import areas  # noqa: F401  (registers the behaviours)
+from .checks import CHECKS
 from .faults import FAULTS
 from .page import PAGE, render
 from .registry import BEHAVIOURS, Behaviour
@@ -18,14 +20,18 @@ Run = Callable[[int], Results]
 EVERY = list(BEHAVIOURS.values())
 
 
-def parameters(behaviours: list[Behaviour]) -> list[Any]:
-    """More than two ranks on two cores take their time: they are for ``make thorough``."""
-    marks = {2: [pytest.mark.ranks], 4: [pytest.mark.thorough]}
-    return [pytest.param(b, id=b.name, marks=marks[b.ranks]) for b in behaviours]
+# More than two ranks on two cores take their time: they are for ``make thorough``.
+MARKS = {2: [pytest.mark.ranks], 4: [pytest.mark.thorough]}
 
 
-@pytest.mark.parametrize("form", ["bridge", "in place"])
-@pytest.mark.parametrize("behaviour", parameters(EVERY))
+@pytest.mark.parametrize(
+    ("behaviour", "form"),
+    [
+        pytest.param(b, form, id=f"{b.name}-{form}", marks=MARKS[b.ranks])
+        for b in EVERY
+        for form in ("bridge", "in place", *["torch"] * b.torch)
+    ],
+)
 def test_holds(results: Run, behaviour: Behaviour, form: str) -> None:
     """Or cannot, as its decorator says."""
     if behaviour.since and release(version("torch")) < release(behaviour.since):
@@ -60,6 +66,46 @@ def test_a_planted_fault_is_found(results: Run, fault: str) -> None:
     assert len(found) == 2
     assert all("error" not in result for result in found)
     assert any(differs(result[FAULTS[fault].form]) for result in found)
+
+
+@pytest.mark.parametrize(
+    ("check", "ranks"),
+    [pytest.param(n, ranks, id=n, marks=MARKS[ranks]) for n, (ranks, _) in CHECKS.items()],
+)
+def test_check(results: Run, check: str, ranks: int) -> None:
+    found = results(ranks).get(f"check.{check}", [])
+    assert len(found) == ranks, "not every rank finished"
+    assert [result.get("error") for result in found] == [None] * ranks
+
+
+LOST = """\
+import os, sys
+from pathlib import Path
+import torch, torch.distributed as dist
+from forked import record, run_ranks
+
+folder = Path(sys.argv[1])
+
+def crash():
+    if dist.get_rank() == 0:
+        os._exit(1)
+    dist.all_reduce(torch.ones(1))
+
+def run(rank):
+    record(folder, "before", lambda: {})
+    record(folder, "crash", crash)
+    record(folder, "after", lambda: {})
+
+run_ranks(2, folder, run)
+"""
+
+
+@pytest.mark.ranks
+def test_nothing_follows_a_lost_rank(tmp_path: Path) -> None:
+    assert not launch(tmp_path, "-c", LOST, str(tmp_path))
+    found = results_in(tmp_path)
+    assert {name: len(results) for name, results in found.items()} == {"before": 2, "crash": 1}
+    assert "error" in found["crash"][0]
 
 
 def test_the_page_is_current() -> None:

@@ -60,7 +60,6 @@ ASSUMED = {
     "student-and-critic": STATES,
     "ema-in-place": WRITTEN,
     "ema-sampled": GATHERED,
-    "trainer-with-callbacks": GATHERED,
     "rates-by-names": "looks for the wrapper in names",
     "wraps-itself": ASKED,
     "unwraps-in-a-loop": ASKED,

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from equivalence.train import fsdp1_on_cpu
 from forked import run_ranks
+from fsdp1 import fsdp1_on_cpu
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -35,8 +35,8 @@ WHOLE = StateDictOptions(full_state_dict=True)
 
 def run_rank(rank: int, folder: Path) -> None:
     results: dict[str, Any] = {}
-    with fsdp1_on_cpu():
-        results["continued"] = write(folder)
+    fsdp1_on_cpu()
+    results["continued"] = write(folder)
     for source, to, whole in CASES:
         name = name_of(source, to)
         target = folder / "converted" / (f"{name}.pt" if to == "full" else name)

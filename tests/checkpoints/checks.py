@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime import FullyShardedDataParallel, StateDictType, state_dict_type
 
-from ..equivalence.models import Block, Tied, Transformer
+from ..nets import Block, Tied, Transformer
 
 FULL, SHARDED = StateDictType.FULL_STATE_DICT, StateDictType.SHARDED_STATE_DICT
 CHECKS: dict[str, Callable[[], Any]] = {}

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..equivalence import models
-from ..equivalence.swapped import imports, swap
+from .. import nets as models
+from ..swapped import imports, swap
 
 _TEMPLATE = """\
 {imports}
-from equivalence.models import {models}
+from nets import {models}
 
 {top}
 def save(model, optimizer, folder, trainer):

@@ -1,4 +1,4 @@
-"""Small FSDP1 training programs at random, of the models of ``equivalence.models``; a seed names one."""
+"""Small FSDP1 training programs at random, of the models of ``nets``; a seed names one."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ from torch.distributed.fsdp.wrap import (
     size_based_auto_wrap_policy,
     transformer_auto_wrap_policy,
 )
-from equivalence.models import Attention, Block, ConvNet, Stack, Tied, Transformer  # with BatchNorm
+from nets import Attention, Block, ConvNet, Stack, Tied, Transformer  # with BatchNorm
 
 kind = "zero2"
 

@@ -22,7 +22,7 @@ from fsdp_migrate import runtime
 from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP
 from fsdp_migrate.runtime import torch_private
 
-from ..equivalence.models import Block, Transformer
+from ..nets import Block, Transformer
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 

@@ -20,7 +20,7 @@ from fsdp_migrate import runtime
 from fsdp_migrate.runtime.ignored import resolve_ignored
 from fsdp_migrate.runtime.plan import plan_units
 
-from ..equivalence.models import Block, ConvNet, Stack, Transformer
+from ..nets import Block, ConvNet, Stack, Transformer
 
 pytestmark = [
     pytest.mark.usefixtures("one_rank"),

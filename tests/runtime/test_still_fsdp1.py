@@ -24,7 +24,7 @@ from fsdp_migrate.runtime import FullyShardedDataParallel as Ours
 from fsdp_migrate.runtime.precision import run_in_full_precision
 from fsdp_migrate.runtime.refusals import PRIVATE_PARTS
 
-from ..equivalence.models import Block, Transformer
+from ..nets import Block, Transformer
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 

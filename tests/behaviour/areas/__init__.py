@@ -1,6 +1,6 @@
 """The areas; importing them registers their behaviours."""
 
-from . import (
+from . import (  # noqa: F401
     accumulation,
     clipping,
     grad_scaler,
@@ -8,6 +8,7 @@ from . import (
     initialization,
     optimizers,
     precision,
+    programs,
     refusals,
     state_dicts,
     training,
@@ -16,20 +17,3 @@ from . import (
     wrapping,
     writeback,
 )
-
-__all__ = [
-    "accumulation",
-    "clipping",
-    "grad_scaler",
-    "ignored",
-    "initialization",
-    "optimizers",
-    "precision",
-    "refusals",
-    "state_dicts",
-    "training",
-    "traversal",
-    "whole_parameters",
-    "wrapping",
-    "writeback",
-]

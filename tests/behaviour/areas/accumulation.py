@@ -9,7 +9,17 @@ import torch
 from torch import nn
 
 from ..registry import cannot, holds
-from .common import batches, close, enter, error, full, gradients, in_blocks, train
+from .common import (
+    batches,
+    close,
+    counted_collectives,
+    enter,
+    error,
+    full,
+    gradients,
+    in_blocks,
+    train,
+)
 from .initialization import two_by_two
 
 
@@ -26,10 +36,11 @@ def accumulated(api: Any, synced: str, **options: Any) -> Any:
     reference = in_blocks(api, **options)
     reference(torch.cat(inputs)).pow(2).mean().backward()
     model = in_blocks(api, **options)
-    accumulate(model, synced, inputs)
+    with counted_collectives() as collectives:
+        accumulate(model, synced, inputs)
     expected, found = gradients(api, reference), gradients(api, model)
     assert close(expected, found)
-    return found
+    return found, dict(sorted(collectives.items()))
 
 
 @holds()
@@ -250,9 +261,7 @@ def no_sync_with_units_that_are_not_used(api: Any) -> Any:
             x = self.always(x)
             return self.sometimes(x) if self.use else x
 
-    model = api.FullyShardedDataParallel(
-        Choosing(), auto_wrap_policy=api.wrap.always_wrap_policy, use_orig_params=True
-    )
+    model = api.FSDP(Choosing(), auto_wrap_policy=api.wrap.always_wrap_policy, use_orig_params=True)
     first, second = batches(2)
     accumulate(model, "s", [first])
     model.module.use = False

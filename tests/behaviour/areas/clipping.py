@@ -86,11 +86,11 @@ def hybrid(api: Any) -> Any:
 @holds(tolerance=NEAR)
 def strategies_side_by_side(api: Any) -> Any:
     """Sharded and unsharded units are clipped by one norm."""
-    FSDP, strategies, model = api.FullyShardedDataParallel, api.ShardingStrategy, net()
+    strategies, model = api.ShardingStrategy, net()
     shared = {"use_orig_params": True}
-    model.blocks[0] = FSDP(model.blocks[0], sharding_strategy=strategies.NO_SHARD, **shared)
-    model.blocks[1] = FSDP(model.blocks[1], **shared)
-    model = FSDP(model, **shared)
+    model.blocks[0] = api.FSDP(model.blocks[0], sharding_strategy=strategies.NO_SHARD, **shared)
+    model.blocks[1] = api.FSDP(model.blocks[1], **shared)
+    model = api.FSDP(model, **shared)
     (100 * model(*batches(1)).pow(2).mean()).backward()
     norm = model.clip_grad_norm_(2.5)
     reference = with_gradients(api)
@@ -232,7 +232,7 @@ def unused_parameters(api: Any) -> Any:
     torch.manual_seed(1)
     model = nn.ModuleDict({"used": nn.Linear(4, 4), "unused": nn.Linear(4, 4)})
     model.forward = lambda x: model["used"](x)  # type: ignore[method-assign]
-    wrapped = api.FullyShardedDataParallel(model, use_orig_params=True)
+    wrapped = api.FSDP(model, use_orig_params=True)
     (100 * wrapped(*batches(1)).pow(2).mean()).backward()
     norm = wrapped.clip_grad_norm_(1.0)
     return norm, gradients(api, wrapped)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -58,6 +60,27 @@ class Tied(nn.Module):
         return self.out(self.block(self.embed(tokens)))
 
 
+class Layers(nn.Module):
+    """Layers by name, and what is done with them."""
+
+    def __init__(self, forward: Callable[..., Any], **modules: nn.Module) -> None:
+        super().__init__()
+        self.call = forward
+        for name, module in modules.items():
+            setattr(self, name, module)
+
+    def forward(self, given: Any) -> Any:
+        return self.call(self, given)
+
+
+def layers(
+    forward: Callable[..., Any], kind: type[nn.Linear] = nn.Linear, **sizes: tuple[int, int]
+) -> Any:
+    """A model of linear layers, given by their sizes; the same on every rank."""
+    torch.manual_seed(1)
+    return Layers(forward, **{name: kind(*size) for name, size in sizes.items()})
+
+
 def net(**options: Any) -> Net:
     """The same model on every rank."""
     torch.manual_seed(1)
@@ -68,7 +91,16 @@ def in_blocks(api: Any, model: nn.Module | None = None, **options: Any) -> Any:
     """A model of which each block is a unit, with ``use_orig_params`` unless told otherwise."""
     policy = api.wrap.ModuleWrapPolicy({Block})
     options = {"auto_wrap_policy": policy, "use_orig_params": True, **options}
-    return api.FullyShardedDataParallel(net() if model is None else model, **options)
+    return api.FSDP(net() if model is None else model, **options)
+
+
+def initial() -> Tensors:
+    """The parameters of a model that was not trained."""
+    return {name: p.detach() for name, p in net().named_parameters()}
+
+
+def cloned(tensors: Tensors) -> Tensors:
+    return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
 def batches(count: int, *shape: int) -> list[torch.Tensor]:
@@ -77,10 +109,43 @@ def batches(count: int, *shape: int) -> list[torch.Tensor]:
     return [torch.randn(*(shape or (5, 4)), generator=generator) for _ in range(count)]
 
 
+# Methods of a process group, and what they do; FSDP1 gathers into a list where the backend is gloo.
+COLLECTIVES = {
+    "allreduce": "all-reduce",
+    "broadcast": "broadcast",
+    "allgather": "all-gather",
+    "_allgather_base": "all-gather",
+    "all_gather_single": "all-gather",  # the names since torch 2.13
+    "_reduce_scatter_base": "reduce-scatter",
+    "reduce_scatter_single": "reduce-scatter",
+}
+
+
+@contextlib.contextmanager
+def counted_collectives() -> Iterator[Counter[str]]:
+    """Counts what is called meanwhile, on groups of more than one rank."""
+    counts: Counter[str] = Counter()
+
+    def counted(method: Callable[..., Any], what: str) -> Callable[..., Any]:
+        def call(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
+            counts[what] += group.size() > 1
+            return method(group, *args, **kwargs)
+
+        return call
+
+    with contextlib.ExitStack() as stack:
+        for name, what in COLLECTIVES.items():
+            if method := vars(dist.ProcessGroup).get(name):
+                stack.enter_context(
+                    mock.patch.object(dist.ProcessGroup, name, counted(method, what))
+                )
+        yield counts
+
+
 def train(
     model: nn.Module,
     optimizer: torch.optim.Optimizer | None = None,
-    steps: int = 3,
+    steps: int = 2,
     inputs: list[Any] | None = None,
 ) -> list[float]:
     """The losses of a few steps."""
@@ -96,7 +161,7 @@ def train(
     return losses
 
 
-def train_alone(model: nn.Module, steps: int = 3, **options: Any) -> Tensors:
+def train_alone(model: nn.Module, steps: int = 2, **options: Any) -> Tensors:
     """The parameters after the same steps without FSDP, on the batches of all ranks."""
     model = copy.deepcopy(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -116,14 +181,13 @@ def clean(name: str) -> str:
 
 def full(api: Any, model: nn.Module) -> Tensors:
     """Every parameter, whole."""
-    with api.FullyShardedDataParallel.summon_full_params(model, writeback=False):
+    with api.FSDP.summon_full_params(model, writeback=False):
         return {clean(name): p.detach().clone() for name, p in model.named_parameters()}
 
 
 def gradients(api: Any, model: nn.Module) -> dict[str, torch.Tensor | None]:
     """Every gradient, whole; of models with ``use_orig_params``."""
-    FSDP = api.FullyShardedDataParallel
-    with FSDP.summon_full_params(model, writeback=False, with_grads=True):
+    with api.FSDP.summon_full_params(model, writeback=False, with_grads=True):
         return {
             clean(name): None if p.grad is None else p.grad.detach().clone()
             for name, p in model.named_parameters()
@@ -136,8 +200,7 @@ def close(a: Tensors, b: Tensors) -> bool:
 
 def tree(api: Any, model: nn.Module) -> Tree:
     """Each module: its name, its class, and whether it is a unit."""
-    FSDP = api.FullyShardedDataParallel
-    return Tree((n, type(m).__name__, isinstance(m, FSDP)) for n, m in model.named_modules())
+    return Tree((n, type(m).__name__, isinstance(m, api.FSDP)) for n, m in model.named_modules())
 
 
 def units(api: Any, model: nn.Module) -> list[str]:

@@ -17,6 +17,7 @@ from .common import (
     full,
     gradients,
     in_blocks,
+    initial,
     net,
     said,
     train,
@@ -112,10 +113,10 @@ def children_of_ignored_modules(api: Any) -> Any:
 @holds()
 def units_inside_of_ignored_modules(api: Any) -> Any:
     """A unit inside of an ignored module stays a unit of its own."""
-    FSDP, model = api.FullyShardedDataParallel, net()
-    model.blocks[0] = FSDP(model.blocks[0], use_orig_params=True)
+    model = net()
+    model.blocks[0] = api.FSDP(model.blocks[0], use_orig_params=True)
     blocks = model.blocks
-    model = FSDP(model, ignored_modules=[blocks], use_orig_params=True)
+    model = api.FSDP(model, ignored_modules=[blocks], use_orig_params=True)
     assert units(api, model) == ["", "blocks.0"]
     assert model.blocks[1].up.weight.shape == (12, 6)
     return tree(api, model), train(model), full(api, model)
@@ -126,11 +127,11 @@ def ignored_by_an_inner_unit(api: Any) -> Any:
     """What an inner unit ignores, the outer one leaves alone, whether it is told to or not."""
     results = []
     for told in (False, True):
-        FSDP, model = api.FullyShardedDataParallel, net()
+        model = net()
         down = model.blocks[0].down
-        model.blocks[0] = FSDP(model.blocks[0], ignored_modules=[down], use_orig_params=True)
+        model.blocks[0] = api.FSDP(model.blocks[0], ignored_modules=[down], use_orig_params=True)
         options = {"ignored_modules": [down]} if told else {}
-        model = FSDP(model, use_orig_params=True, **options)
+        model = api.FSDP(model, use_orig_params=True, **options)
         assert tuple(down.weight.shape) == (6, 12)
         results.append((tree(api, model), train(model), full(api, model)))
     return results
@@ -148,29 +149,29 @@ def different_modules_on_different_ranks(api: Any) -> Any:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x @ self.weight
 
-    FSDP, model = api.FullyShardedDataParallel, net()
+    model = net()
     extras = [Extra() for _ in range(dist.get_rank() + 1)]
     model.blocks = nn.Sequential(model.blocks[0], *extras, model.blocks[1])
-    model.blocks = FSDP(model.blocks, ignored_modules=extras)
-    model = FSDP(model)
+    model.blocks = api.FSDP(model.blocks, ignored_modules=extras)
+    model = api.FSDP(model)
     return units(api, model), train(model)
 
 
 @holds()
 def modules_outside_of_the_unit(api: Any) -> Any:
     """Modules that are not in the wrapped one may be named."""
-    FSDP, model = api.FullyShardedDataParallel, net()
+    model = net()
     outside = [model.blocks[1]]
-    model.head = FSDP(model.head, ignored_modules=outside)
+    model.head = api.FSDP(model.head, ignored_modules=outside)
     return units(api, model), tuple(model.blocks[1].up.weight.shape)
 
 
 @holds()
 def ignoring_a_unit(api: Any) -> Any:
     """A unit cannot be ignored."""
-    FSDP, model = api.FullyShardedDataParallel, net()
-    model.blocks = FSDP(model.blocks)
-    text = error(lambda: FSDP(model, ignored_modules=[model.blocks]))
+    model = net()
+    model.blocks = api.FSDP(model.blocks)
+    text = error(lambda: api.FSDP(model, ignored_modules=[model.blocks]))
     assert "`ignored_modules` should not include FSDP modules" in text
     return text
 
@@ -178,8 +179,8 @@ def ignoring_a_unit(api: Any) -> Any:
 @holds()
 def ignoring_everything(api: Any) -> Any:
     """Ignoring the wrapped module itself warns, and leaves nothing sharded."""
-    FSDP, model, built = api.FullyShardedDataParallel, net(), []
-    texts = said(lambda: built.append(FSDP(model, ignored_modules=[model])))
+    model, built = net(), []
+    texts = said(lambda: built.append(api.FSDP(model, ignored_modules=[model])))
     wanted = [text for text in texts if "ignore the top-level module" in text]
     assert len(wanted) == 1
     assert model.head.weight.shape == (3, 6)
@@ -215,7 +216,7 @@ def generators_of_parameters(api: Any) -> Any:
     """`ignored_states` may be a generator; the units of a policy ignore them all the same."""
     model = net()
     head = model.head
-    model = api.FullyShardedDataParallel(model, ignored_states=(p for p in head.parameters()))
+    model = api.FSDP(model, ignored_states=(p for p in head.parameters()))
     assert isinstance(model.module.blocks[0], Block)
     return tuple(head.weight.shape), tree(api, model)
 
@@ -230,9 +231,7 @@ def mixed_precision(api: Any) -> Any:
     norm.register_forward_pre_hook(lambda m, args: (args[0].float(),))
     norm.register_forward_hook(lambda m, args, out: seen.append(str(m.running_mean.dtype)))
     precision = api.MixedPrecision(param_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16)
-    model = api.FullyShardedDataParallel(
-        model, ignored_modules=[norm], mixed_precision=precision, use_orig_params=True
-    )
+    model = api.FSDP(model, ignored_modules=[norm], mixed_precision=precision, use_orig_params=True)
     model.head.register_forward_pre_hook(lambda m, args: (args[0].to(m.weight.dtype),))
     model(*batches(1))
     assert seen == ["torch.float32"]
@@ -244,5 +243,5 @@ def whole_parameters(api: Any) -> Any:
     """`summon_full_params` shows ignored parameters beside the others, under their names."""
     model, _ = ignoring(api, "ignored_modules")
     found = full(api, model)
-    assert close(found, {n: p.detach() for n, p in net().named_parameters()})
+    assert close(found, initial())
     return found

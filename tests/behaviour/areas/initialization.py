@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -10,7 +11,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from ..registry import holds
-from .common import Block, batches, close, error, full, in_blocks, net, said, train, tree
+from .common import Block, batches, cloned, close, error, full, in_blocks, net, said, train, tree
 
 
 class Resetting(nn.Linear):
@@ -70,7 +71,7 @@ def meta_with_reset_parameters(api: Any) -> Any:
     """A model on the meta device gets its values from `reset_parameters` of its modules, whichever are units."""
     results = []
     for options in ({}, {"auto_wrap_policy": policy(api)}):
-        model = api.FullyShardedDataParallel(on_meta(), **options)
+        model = api.FSDP(on_meta(), **options)
         found = full(api, model)
         assert close(found, expected())
         results.append((found, train(model), full(api, model), model.buffer.table.clone()))
@@ -82,7 +83,7 @@ def meta_with_a_function(api: Any) -> Any:
     """`param_init_fn` gives the values, called with each module."""
     results = []
     for options in ({}, {"auto_wrap_policy": policy(api)}):
-        model = api.FullyShardedDataParallel(on_meta(), param_init_fn=materialize, **options)
+        model = api.FSDP(on_meta(), param_init_fn=materialize, **options)
         found = full(api, model)
         assert close(found, expected())
         results.append((found, train(model), full(api, model)))
@@ -90,9 +91,25 @@ def meta_with_a_function(api: Any) -> Any:
 
 
 @holds()
+def meta_in_order(api: Any) -> Any:
+    """`param_init_fn` is called in FSDP1's order: what it draws at random is the same."""
+
+    def draw(module: nn.Module) -> None:
+        module.to_empty(device="cpu", recurse=False)
+        with torch.no_grad():
+            for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+                tensor.uniform_(-0.3, 0.3)
+
+    with torch.device("meta"):
+        model = net()
+    model = in_blocks(api, model, param_init_fn=draw)
+    return full(api, model), model.scale.clone()
+
+
+@holds()
 def meta_in_a_context(api: Any) -> Any:
     """`param_init_fn` is an option of `enable_wrap` too."""
-    with api.wrap.enable_wrap(wrapper_cls=api.FullyShardedDataParallel, param_init_fn=materialize):
+    with api.wrap.enable_wrap(wrapper_cls=api.FSDP, param_init_fn=materialize):
         model = on_meta()
         model.first = api.wrap.wrap(model.first)
         model.inner = api.wrap.wrap(model.inner)
@@ -106,7 +123,7 @@ def meta_in_a_context(api: Any) -> Any:
 def meta_with_mixed_precision(api: Any) -> Any:
     """A model on the meta device can be given mixed precision."""
     precision = api.MixedPrecision(param_dtype=torch.float32, reduce_dtype=torch.float16)
-    model = api.FullyShardedDataParallel(
+    model = api.FSDP(
         on_meta(),
         auto_wrap_policy=policy(api),
         mixed_precision=precision,
@@ -123,7 +140,7 @@ def meta_on_other_ranks(api: Any) -> Any:
     if dist.get_rank() == 0:
         for parameter in model.parameters():
             nn.init.constant_(parameter, 0.25)
-    model = api.FullyShardedDataParallel(
+    model = api.FSDP(
         model,
         auto_wrap_policy=policy(api),
         sync_module_states=True,
@@ -137,7 +154,7 @@ def meta_on_other_ranks(api: Any) -> Any:
 @holds()
 def a_function_must_be_callable(api: Any) -> Any:
     """A `param_init_fn` that cannot be called is an error."""
-    text = error(lambda: api.FullyShardedDataParallel(on_meta(), param_init_fn=42))
+    text = error(lambda: api.FSDP(on_meta(), param_init_fn=42))
     assert "to be callable" in text
     return text
 
@@ -151,7 +168,7 @@ def meta_without_reset_parameters(api: Any) -> Any:
             super().__init__()
             self.weight = nn.Parameter(torch.empty(3, device="meta"))
 
-    return "reset_parameters" in error(lambda: api.FullyShardedDataParallel(Bare()))
+    return "reset_parameters" in error(lambda: api.FSDP(Bare()))
 
 
 @holds()
@@ -163,12 +180,12 @@ def states_of_rank_0(api: Any) -> Any:
     model.register_buffer("cache", torch.full((2,), float(dist.get_rank())), persistent=False)
     torch.manual_seed(0)
     first = nn.Linear(4, 4)
-    model = api.FullyShardedDataParallel(model, sync_module_states=True)
+    model = api.FSDP(model, sync_module_states=True)
     found = full(api, model)
     assert torch.equal(found["0.weight"], first.weight)
     assert not model.mark.any()
     assert not model.cache.any()
-    return found, {name: b.clone() for name, b in model.named_buffers()}
+    return found, cloned(dict(model.named_buffers()))
 
 
 @holds()
@@ -177,7 +194,7 @@ def states_of_each_rank(api: Any) -> Any:
     torch.manual_seed(dist.get_rank())
     layer = nn.Linear(4, 4, bias=False)
     mine = layer.weight.detach().clone()
-    model = api.FullyShardedDataParallel(layer)
+    model = api.FSDP(layer)
     whole = full(api, model)["weight"]
     both = [torch.empty_like(mine) for _ in range(2)]
     dist.all_gather(both, mine)
@@ -190,14 +207,14 @@ def buffers_of_each_rank(api: Any) -> Any:
     """Without `sync_module_states` buffers stay each rank's own."""
     model = nn.Linear(2, 2)
     model.register_buffer("mark", torch.full((2,), float(dist.get_rank())))
-    model = api.FullyShardedDataParallel(model)
+    model = api.FSDP(model)
     return model.mark.clone()
 
 
 @holds()
 def defaults(api: Any) -> Any:
     """A unit without options shards over the default group, by FULL_SHARD."""
-    model = api.FullyShardedDataParallel(net())
+    model = api.FSDP(net())
     assert model.process_group is dist.group.WORLD
     return {
         "strategy": model.sharding_strategy.name,
@@ -225,11 +242,18 @@ def a_group(api: Any) -> Any:
 
 @holds(ranks=4, tolerance=1e-6)
 def groups_of_two_among_four(api: Any) -> Any:
-    """Two groups of two ranks train two models."""
+    """Two groups of two ranks, or a dimension of a mesh, train two models."""
     groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-    model = in_blocks(api, process_group=groups[dist.get_rank() // 2])
-    losses = train(model)
-    return model.rank, model.world_size, losses, full(api, model)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))["dp"]
+    results = []
+    for options in (
+        {"process_group": groups[dist.get_rank() // 2], "sync_module_states": True},
+        {"device_mesh": mesh, "sharding_strategy": api.ShardingStrategy.NO_SHARD},
+    ):
+        model = in_blocks(api, **options)
+        losses = train(model)
+        results.append((model.rank, model.world_size, losses, full(api, model)))
+    return results
 
 
 @holds()
@@ -245,16 +269,15 @@ def a_mesh(api: Any) -> Any:
 def a_group_and_a_mesh(api: Any) -> Any:
     """A group and a mesh together are an error."""
     group, mesh = dist.new_group(), init_device_mesh("cpu", (2,))
-    FSDP = api.FullyShardedDataParallel
-    return error(lambda: FSDP(net(), process_group=group, device_mesh=mesh))
+    return error(lambda: api.FSDP(net(), process_group=group, device_mesh=mesh))
 
 
 @holds()
 def hybrid_by_hand_needs_groups(api: Any) -> Any:
     """The hybrid strategies without a policy want a pair of groups or a mesh."""
-    FSDP, strategies = api.FullyShardedDataParallel, api.ShardingStrategy
+    strategies = api.ShardingStrategy
     texts = [
-        error(lambda s=s: FSDP(net(), sharding_strategy=s))
+        error(lambda s=s: api.FSDP(net(), sharding_strategy=s))
         for s in (strategies.HYBRID_SHARD, strategies._HYBRID_SHARD_ZERO2)
     ]
     assert "requires explicit specification of process group" in texts[0]
@@ -329,6 +352,14 @@ def hybrid_over_groups(api: Any) -> Any:
 
 
 @holds(ranks=4)
+def hybrid_over_nodes(api: Any) -> Any:
+    """With a policy HYBRID_SHARD needs no groups: it shards over the devices of a node."""
+    with mock.patch.object(torch.cpu, "device_count", return_value=2):
+        model = in_blocks(api, sharding_strategy=api.ShardingStrategy.HYBRID_SHARD)
+        return model.world_size, train(model), full(api, model)
+
+
+@holds(ranks=4)
 def hybrid_states(api: Any) -> Any:
     """State dicts of a hybrid model are whole, and load."""
     model = two_by_two(api, sharding_strategy=api.ShardingStrategy.HYBRID_SHARD)
@@ -343,11 +374,11 @@ def hybrid_states(api: Any) -> Any:
 def a_group_of_one_rank(api: Any) -> Any:
     """Over one rank a unit becomes NO_SHARD, and a warning says so unless it was asked for."""
     mine = [dist.new_group([rank]) for rank in range(2)][dist.get_rank()]
-    FSDP, strategies, built = api.FullyShardedDataParallel, api.ShardingStrategy, []
+    strategies, built = api.ShardingStrategy, []
     texts = []
     for strategy in (None, strategies.FULL_SHARD, strategies.SHARD_GRAD_OP, strategies.NO_SHARD):
         options = {"process_group": mine, "sharding_strategy": strategy}
-        texts.append(said(lambda o=options: built.append(FSDP(nn.Linear(3, 3), **o))))
+        texts.append(said(lambda o=options: built.append(api.FSDP(nn.Linear(3, 3), **o))))
     switching = [[t for t in each if "switching" in t] for each in texts]
     assert [len(each) for each in switching] == [1, 1, 1, 0]
     return switching, [model.sharding_strategy.name for model in built]
@@ -361,7 +392,7 @@ def requires_grad_is_kept(api: Any) -> Any:
     model[0].bias.requires_grad_(False)
     model[1].bias.requires_grad_(False)
     before = model[0].bias.detach().clone()
-    model = api.FullyShardedDataParallel(model, use_orig_params=True)
+    model = api.FSDP(model, use_orig_params=True)
     flags = [p.requires_grad for p in model.parameters()]
     assert flags == [True, False, True, False]
     losses = train(model)
@@ -379,14 +410,14 @@ def scalar_parameters(api: Any) -> Any:
             self.layer = nn.Linear(2, 2)
             self.factor = nn.Parameter(torch.tensor(1.0))
 
-    return error(lambda: api.FullyShardedDataParallel(Scaled()))
+    return error(lambda: api.FSDP(Scaled()))
 
 
 @holds()
 def dtypes_of_one_unit(api: Any) -> Any:
     """Parameters of two dtypes in one unit are refused."""
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).to(torch.bfloat16))
-    return error(lambda: api.FullyShardedDataParallel(model))
+    return error(lambda: api.FSDP(model))
 
 
 @holds()
@@ -400,7 +431,7 @@ def dtypes_of_two_units(api: Any) -> Any:
     torch.manual_seed(1)
     model = nn.Sequential(Casting(4, 4), Casting(4, 2).to(torch.bfloat16))
     wrap = api.wrap.ModuleWrapPolicy({Casting})
-    model = api.FullyShardedDataParallel(model, auto_wrap_policy=wrap)
+    model = api.FSDP(model, auto_wrap_policy=wrap)
     return train(model), full(api, model)
 
 
@@ -412,7 +443,7 @@ def parameters_in_other_orders(api: Any) -> Any:
     layer = nn.Linear(4, 4)
     layer.weight = nn.Parameter(torch.randn(4, 4).t())
     whole = layer.weight.detach().clone()
-    model = api.FullyShardedDataParallel(layer, use_orig_params=True)
+    model = api.FSDP(layer, use_orig_params=True)
     assert torch.equal(full(api, model)["weight"], whole)
     return train(model), full(api, model)
 
@@ -431,7 +462,7 @@ def empty_parameters(api: Any) -> Any:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.layer(x) + self.none.sum()
 
-    model = api.FullyShardedDataParallel(WithEmpty(), use_orig_params=True)
+    model = api.FSDP(WithEmpty(), use_orig_params=True)
     return train(model), full(api, model)
 
 
@@ -440,9 +471,9 @@ def options_that_must_agree(api: Any) -> Any:
     """Units that differ in `use_orig_params` or `limit_all_gathers` are an error at the first forward."""
     texts = []
     for option in ("use_orig_params", "limit_all_gathers"):
-        FSDP, model = api.FullyShardedDataParallel, net()
-        model.blocks[1] = FSDP(model.blocks[1], **{option: False})
-        model = FSDP(model, **{option: True})
+        model = net()
+        model.blocks[1] = api.FSDP(model.blocks[1], **{option: False})
+        model = api.FSDP(model, **{option: True})
         texts.append(error(lambda m=model: m(*batches(1))))
     assert texts[0].startswith("ValueError: Expects one homogeneous value for")
     return texts
@@ -451,7 +482,7 @@ def options_that_must_agree(api: Any) -> Any:
 @holds()
 def the_wrong_kind_of_module(api: Any) -> Any:
     """What is not a module cannot be wrapped."""
-    return error(lambda: api.FullyShardedDataParallel(7)).split(":")[0]
+    return error(lambda: api.FSDP(7)).split(":")[0]
 
 
 @holds()
@@ -472,8 +503,8 @@ def strategies_side_by_side(api: Any) -> Any:
     model = net()
     chosen = (strategies.NO_SHARD, strategies.SHARD_GRAD_OP)
     for i, strategy in enumerate(chosen):
-        model.blocks[i] = api.FullyShardedDataParallel(model.blocks[i], sharding_strategy=strategy)
-    model = api.FullyShardedDataParallel(model)
+        model.blocks[i] = api.FSDP(model.blocks[i], sharding_strategy=strategy)
+    model = api.FSDP(model)
     assert isinstance(model.blocks[0].module, Block)
     return train(model), full(api, model)
 
@@ -487,7 +518,7 @@ def hybrid_states_of_rank_0(api: Any) -> Any:
     layer.register_buffer("mark", torch.full((2,), float(dist.get_rank())))
     torch.manual_seed(0)
     first = nn.Linear(4, 4)
-    model = api.FullyShardedDataParallel(
+    model = api.FSDP(
         layer,
         device_mesh=mesh,
         sharding_strategy=api.ShardingStrategy.HYBRID_SHARD,
@@ -504,11 +535,11 @@ def hybrid_shards(api: Any) -> Any:
     """Over a mesh of two dimensions SHARDED_STATE_DICT has DTensors that are sharded in its rows, and loads."""
     model = two_by_two(api, sharding_strategy=api.ShardingStrategy.HYBRID_SHARD)
     train(model)
-    FSDP, types = api.FullyShardedDataParallel, api.StateDictType
-    with FSDP.state_dict_type(model, types.SHARDED_STATE_DICT):
+    types = api.StateDictType
+    with api.FSDP.state_dict_type(model, types.SHARDED_STATE_DICT):
         state = model.state_dict()
     again = two_by_two(api, sharding_strategy=api.ShardingStrategy.HYBRID_SHARD)
-    with FSDP.state_dict_type(again, types.SHARDED_STATE_DICT):
+    with api.FSDP.state_dict_type(again, types.SHARDED_STATE_DICT):
         again.load_state_dict(state)
     assert close(full(api, model), full(api, again))
     return {n: (type(t).__name__, str(getattr(t, "placements", ""))) for n, t in state.items()}

@@ -23,7 +23,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.optim import _apply_optimizer_in_backward
 
 from ..registry import cannot, holds
-from .common import batches, close, error, full, in_blocks, net, said, train, train_alone
+from .common import batches, close, error, full, in_blocks, initial, net, said, train, train_alone
 from .initialization import two_groups
 
 
@@ -39,7 +39,7 @@ def alone() -> dict[str, Any]:
     """The state of the same optimizer without FSDP, by name."""
     model = copy.deepcopy(net())
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
-    for x in batches(3):
+    for x in batches(2):
         optimizer.zero_grad()
         model(x).pow(2).mean().backward()
         for p in model.parameters():
@@ -62,8 +62,7 @@ def plain(state: Any) -> Any:
 
 def full_states(api: Any, model: Any, **options: Any) -> Any:
     types, config = api.StateDictType, api.FullOptimStateDictConfig(rank0_only=False, **options)
-    FSDP = api.FullyShardedDataParallel
-    return FSDP.state_dict_type(model, types.FULL_STATE_DICT, api.FullStateDictConfig(), config)
+    return api.FSDP.state_dict_type(model, types.FULL_STATE_DICT, api.FullStateDictConfig(), config)
 
 
 @holds(tolerance=1e-6)
@@ -72,7 +71,7 @@ def keys_and_values(api: Any) -> Any:
     results, expected = [], alone()
     for use_orig_params in (True, False):
         model, optimizer = stepped(api, use_orig_params=use_orig_params)
-        state = api.FullyShardedDataParallel.optim_state_dict(model, optimizer)
+        state = api.FSDP.optim_state_dict(model, optimizer)
         assert set(state) == {"state", "param_groups"}
         assert set(state["state"]) == set(expected)
         for name, of_one in expected.items():
@@ -85,7 +84,7 @@ def keys_and_values(api: Any) -> Any:
 def keys_are_those_of_the_model(api: Any) -> Any:
     """The names are those of the model's state dict."""
     model, optimizer = stepped(api)
-    state = api.FullyShardedDataParallel.optim_state_dict(model, optimizer)
+    state = api.FSDP.optim_state_dict(model, optimizer)
     buffers = {"scale"}
     assert set(state["state"]) == set(model.state_dict()) - buffers
     return sorted(state["state"])
@@ -94,14 +93,14 @@ def keys_are_those_of_the_model(api: Any) -> Any:
 @holds()
 def loading(api: Any) -> Any:
     """`optim_state_dict_to_load` gives what another optimizer loads, which then trains the same."""
-    FSDP, results = api.FullyShardedDataParallel, []
+    results = []
     for use_orig_params in (True, False):
         model, optimizer = stepped(api, use_orig_params=use_orig_params)
-        state = FSDP.optim_state_dict(model, optimizer)
+        state = api.FSDP.optim_state_dict(model, optimizer)
         again = in_blocks(api, use_orig_params=use_orig_params)
         again.load_state_dict(model.state_dict())
         other = torch.optim.Adam(again.parameters(), lr=0.05)
-        other.load_state_dict(FSDP.optim_state_dict_to_load(again, other, state))
+        other.load_state_dict(api.FSDP.optim_state_dict_to_load(again, other, state))
         rest = batches(6)[3:]
         results.append(train(again, other, inputs=rest))
         assert results[-1] == train(model, optimizer, inputs=rest)
@@ -112,13 +111,12 @@ def loading(api: Any) -> Any:
 @holds()
 def loading_directly(api: Any) -> Any:
     """`load_directly` loads it into the optimizer at once."""
-    FSDP = api.FullyShardedDataParallel
     model, optimizer = stepped(api)
-    state = FSDP.optim_state_dict(model, optimizer)
+    state = api.FSDP.optim_state_dict(model, optimizer)
     before = plain(state)
     train(model, optimizer)
-    FSDP.optim_state_dict_to_load(model, optimizer, state, load_directly=True)
-    after = plain(FSDP.optim_state_dict(model, optimizer))
+    api.FSDP.optim_state_dict_to_load(model, optimizer, state, load_directly=True)
+    after = plain(api.FSDP.optim_state_dict(model, optimizer))
     assert torch.equal(
         before["state"]["head.bias"]["exp_avg"], after["state"]["head.bias"]["exp_avg"]
     )
@@ -128,11 +126,11 @@ def loading_directly(api: Any) -> Any:
 @holds()
 def rank0_only(api: Any) -> Any:
     """`rank0_only` gives rank 0 the states, and the others nothing."""
-    FSDP, types = api.FullyShardedDataParallel, api.StateDictType
+    types = api.StateDictType
     model, optimizer = stepped(api)
     config = api.FullOptimStateDictConfig(rank0_only=True, offload_to_cpu=True)
-    with FSDP.state_dict_type(model, types.FULL_STATE_DICT, api.FullStateDictConfig(), config):
-        state = FSDP.optim_state_dict(model, optimizer)
+    with api.FSDP.state_dict_type(model, types.FULL_STATE_DICT, api.FullStateDictConfig(), config):
+        state = api.FSDP.optim_state_dict(model, optimizer)
     assert (state == {}) == (dist.get_rank() != 0)
     return plain(state)
 
@@ -140,16 +138,16 @@ def rank0_only(api: Any) -> Any:
 @holds()
 def loading_from_rank_0(api: Any) -> Any:
     """With `rank0_only` set, the states of rank 0 are loaded on every rank."""
-    FSDP, types = api.FullyShardedDataParallel, api.StateDictType
+    types = api.StateDictType
     model, optimizer = stepped(api)
-    whole = plain(FSDP.optim_state_dict(model, optimizer))
+    whole = plain(api.FSDP.optim_state_dict(model, optimizer))
     config = api.FullOptimStateDictConfig(rank0_only=True, offload_to_cpu=True)
-    with FSDP.state_dict_type(model, types.FULL_STATE_DICT, api.FullStateDictConfig(), config):
-        state = FSDP.optim_state_dict(model, optimizer)
+    with api.FSDP.state_dict_type(model, types.FULL_STATE_DICT, api.FullStateDictConfig(), config):
+        state = api.FSDP.optim_state_dict(model, optimizer)
         train(model, optimizer)
-        loaded = FSDP.optim_state_dict_to_load(model, optimizer, state)
+        loaded = api.FSDP.optim_state_dict_to_load(model, optimizer, state)
     optimizer.load_state_dict(loaded)
-    after = plain(FSDP.optim_state_dict(model, optimizer))
+    after = plain(api.FSDP.optim_state_dict(model, optimizer))
     assert torch.equal(
         whole["state"]["head.bias"]["exp_avg"], after["state"]["head.bias"]["exp_avg"]
     )
@@ -159,16 +157,16 @@ def loading_from_rank_0(api: Any) -> Any:
 @holds()
 def sharded_type(api: Any) -> Any:
     """With SHARDED_STATE_DICT the states are shards with the same names, and load."""
-    FSDP, types = api.FullyShardedDataParallel, api.StateDictType
+    types = api.StateDictType
     model, optimizer = stepped(api)
-    before = plain(FSDP.optim_state_dict(model, optimizer))
-    with FSDP.state_dict_type(model, types.SHARDED_STATE_DICT):
-        state = FSDP.optim_state_dict(model, optimizer)
+    before = plain(api.FSDP.optim_state_dict(model, optimizer))
+    with api.FSDP.state_dict_type(model, types.SHARDED_STATE_DICT):
+        state = api.FSDP.optim_state_dict(model, optimizer)
         shard = state["state"]["stem.weight"]["exp_avg"]
         assert type(shard) is not torch.Tensor
         train(model, optimizer)
-        optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
-    after = plain(FSDP.optim_state_dict(model, optimizer))
+        optimizer.load_state_dict(api.FSDP.optim_state_dict_to_load(model, optimizer, state))
+    after = plain(api.FSDP.optim_state_dict(model, optimizer))
     assert torch.equal(
         before["state"]["stem.weight"]["exp_avg"], after["state"]["stem.weight"]["exp_avg"]
     )
@@ -178,18 +176,17 @@ def sharded_type(api: Any) -> Any:
 @holds()
 def no_shard(api: Any) -> Any:
     """NO_SHARD saves and loads the same states."""
-    FSDP = api.FullyShardedDataParallel
     model, optimizer = stepped(api, sharding_strategy=api.ShardingStrategy.NO_SHARD)
-    state = FSDP.optim_state_dict(model, optimizer)
+    state = api.FSDP.optim_state_dict(model, optimizer)
     saved = plain(state)
-    optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
+    optimizer.load_state_dict(api.FSDP.optim_state_dict_to_load(model, optimizer, state))
     return saved, train(model, optimizer)
 
 
 @holds()
 def groups_of_parameters(api: Any) -> Any:
     """Groups with options of their own, within one unit, are saved by name and train the same."""
-    FSDP, model = api.FullyShardedDataParallel, in_blocks(api)
+    model = in_blocks(api)
 
     def grouped(model: Any) -> torch.optim.Optimizer:
         named = list(model.named_parameters())
@@ -200,14 +197,14 @@ def groups_of_parameters(api: Any) -> Any:
 
     optimizer = grouped(model)
     losses = train(model, optimizer)
-    state = FSDP.optim_state_dict(model, optimizer)
+    state = api.FSDP.optim_state_dict(model, optimizer)
     saved = plain(state)
     assert len(state["param_groups"]) == 2
     assert all(name.endswith("bias") for name in state["param_groups"][1]["params"])
     again = in_blocks(api)
     again.load_state_dict(model.state_dict())
     other = grouped(again)
-    other.load_state_dict(FSDP.optim_state_dict_to_load(again, other, state))
+    other.load_state_dict(api.FSDP.optim_state_dict_to_load(again, other, state))
     rest = batches(6)[3:]
     assert train(again, other, inputs=rest) == train(model, optimizer, inputs=rest)
     return losses, saved, full(api, again)
@@ -284,7 +281,7 @@ def built_before_wrapping(api: Any) -> Any:
 @holds()
 def built_before_wrapping_by_hand(api: Any) -> Any:
     """An older optimizer may have groups and a scheduler, and the units be made one after the other."""
-    model, FSDP = net(), api.FullyShardedDataParallel
+    model = net()
     groups = [
         {"params": list(model.blocks.parameters())},
         {"params": list(model.head.parameters())},
@@ -294,13 +291,13 @@ def built_before_wrapping_by_hand(api: Any) -> Any:
     )
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
     for i, block in enumerate(model.blocks):
-        model.blocks[i] = FSDP(block, use_orig_params=True)
-    model = FSDP(model, use_orig_params=True)
+        model.blocks[i] = api.FSDP(block, use_orig_params=True)
+    model = api.FSDP(model, use_orig_params=True)
     losses = []
     for x in batches(3):
         losses += train(model, optimizer, inputs=[x])
         scheduler.step()
-    state = FSDP.optim_state_dict(model, optimizer)
+    state = api.FSDP.optim_state_dict(model, optimizer)
     return losses, full(api, model), sorted(state["state"]), scheduler.get_last_lr()
 
 
@@ -318,7 +315,7 @@ def built_before_wrapping_without_orig_params(api: Any) -> Any:
         optimizer.step()
         losses.append(loss.item())
     found = full(api, model)
-    assert close(found, {n: p.detach() for n, p in net().named_parameters()})
+    assert close(found, initial())
     return losses, found
 
 
@@ -341,13 +338,12 @@ def kinds_of_optimizers(api: Any) -> Any:
 @holds()
 def without_groups(api: Any) -> Any:
     """A state dict without groups is converted without them."""
-    FSDP = api.FullyShardedDataParallel
     model, optimizer = stepped(api)
     own = copy.deepcopy(optimizer.state_dict())
     groups = own.pop("param_groups")
-    state = FSDP.optim_state_dict(model, optimizer, optim_state_dict=own)
+    state = api.FSDP.optim_state_dict(model, optimizer, optim_state_dict=own)
     assert "param_groups" not in state
-    loaded = FSDP.optim_state_dict_to_load(model, optimizer, state)
+    loaded = api.FSDP.optim_state_dict_to_load(model, optimizer, state)
     loaded["param_groups"] = groups
     optimizer.load_state_dict(loaded)
     return plain(state), train(model, optimizer)
@@ -358,7 +354,7 @@ def before_the_first_step(api: Any) -> Any:
     """Before the first step the states are empty."""
     model = in_blocks(api)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
-    state = api.FullyShardedDataParallel.optim_state_dict(model, optimizer)
+    state = api.FSDP.optim_state_dict(model, optimizer)
     assert state["state"] == {}
     return plain(state)
 
@@ -366,7 +362,7 @@ def before_the_first_step(api: Any) -> Any:
 @holds()
 def other_entries(api: Any) -> Any:
     """Entries of a state that are no tensors are saved and loaded."""
-    FSDP, results = api.FullyShardedDataParallel, []
+    results = []
     for make in (torch.optim.Adam, torch.optim.SGD):
         model = in_blocks(api)
         optimizer = make(model.parameters(), lr=0.05)
@@ -374,8 +370,8 @@ def other_entries(api: Any) -> Any:
         own = copy.deepcopy(optimizer.state_dict())
         for of_one in own["state"].values():
             of_one["mine"], of_one["none"] = 2.74, None
-        state = FSDP.optim_state_dict(model, optimizer, optim_state_dict=own)
-        loaded = FSDP.optim_state_dict_to_load(model, optimizer, state)
+        state = api.FSDP.optim_state_dict(model, optimizer, optim_state_dict=own)
+        loaded = api.FSDP.optim_state_dict_to_load(model, optimizer, state)
         assert all(s["mine"] == 2.74 and s["none"] is None for s in loaded["state"].values())
         results.append(plain(state))
     return results
@@ -384,7 +380,7 @@ def other_entries(api: Any) -> Any:
 @holds()
 def parameters_that_come_and_go(api: Any) -> Any:
     """Parameters that are frozen in every other step keep the states that they have."""
-    FSDP, model = api.FullyShardedDataParallel, in_blocks(api)
+    model = in_blocks(api)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     states = []
     for step, x in enumerate(batches(4)):
@@ -393,7 +389,7 @@ def parameters_that_come_and_go(api: Any) -> Any:
         optimizer.zero_grad()
         model(x).pow(2).mean().backward()
         optimizer.step()
-        states.append(plain(FSDP.optim_state_dict(model, optimizer)))
+        states.append(plain(api.FSDP.optim_state_dict(model, optimizer)))
     assert "head.bias" not in states[0]["state"]
     assert "head.bias" in states[1]["state"]
     return states
@@ -412,47 +408,44 @@ def units_without_states(api: Any) -> Any:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.used(x)
 
-    FSDP = api.FullyShardedDataParallel
-    model = FSDP(Part(), auto_wrap_policy=api.wrap.always_wrap_policy, use_orig_params=True)
+    model = api.FSDP(Part(), auto_wrap_policy=api.wrap.always_wrap_policy, use_orig_params=True)
     model, optimizer = stepped(api, model)
-    state = FSDP.optim_state_dict(model, optimizer)
+    state = api.FSDP.optim_state_dict(model, optimizer)
     assert sorted(state["state"]) == ["used.bias", "used.weight"]
-    optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
+    optimizer.load_state_dict(api.FSDP.optim_state_dict_to_load(model, optimizer, state))
     return plain(state), train(model, optimizer)
 
 
 @holds()
 def ignored_parameters(api: Any) -> Any:
     """States of ignored parameters are saved and loaded with the others."""
-    FSDP, model = api.FullyShardedDataParallel, net()
+    model = net()
     model = in_blocks(api, model, ignored_modules=[model.head])
     model, optimizer = stepped(api, model)
-    state = FSDP.optim_state_dict(model, optimizer)
+    state = api.FSDP.optim_state_dict(model, optimizer)
     assert "head.weight" in state["state"]
-    optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
+    optimizer.load_state_dict(api.FSDP.optim_state_dict_to_load(model, optimizer, state))
     return plain(state), train(model, optimizer)
 
 
 @holds()
 def offload(api: Any) -> Any:
     """States of parameters on the CPU are saved and loaded."""
-    FSDP = api.FullyShardedDataParallel
     model, optimizer = stepped(api, cpu_offload=api.CPUOffload(offload_params=True))
-    state = FSDP.optim_state_dict(model, optimizer)
-    optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
+    state = api.FSDP.optim_state_dict(model, optimizer)
+    optimizer.load_state_dict(api.FSDP.optim_state_dict_to_load(model, optimizer, state))
     return plain(state), train(model, optimizer)
 
 
 @holds()
 def into_other_units(api: Any) -> Any:
     """States of one wrapping load into another."""
-    FSDP = api.FullyShardedDataParallel
     model, optimizer = stepped(api)
-    state = FSDP.optim_state_dict(model, optimizer)
-    again = FSDP(net(), auto_wrap_policy=api.wrap.always_wrap_policy, use_orig_params=True)
+    state = api.FSDP.optim_state_dict(model, optimizer)
+    again = api.FSDP(net(), auto_wrap_policy=api.wrap.always_wrap_policy, use_orig_params=True)
     again.load_state_dict(model.state_dict())
     other = torch.optim.Adam(again.parameters(), lr=0.05)
-    other.load_state_dict(FSDP.optim_state_dict_to_load(again, other, state))
+    other.load_state_dict(api.FSDP.optim_state_dict_to_load(again, other, state))
     rest = batches(6)[3:]
     assert train(again, other, inputs=rest) == train(model, optimizer, inputs=rest)
     return full(api, again)
@@ -461,15 +454,14 @@ def into_other_units(api: Any) -> Any:
 @holds(ranks=4, tolerance=1e-6)
 def from_four_ranks_to_two(api: Any) -> Any:
     """States of four ranks load into an optimizer over two."""
-    FSDP = api.FullyShardedDataParallel
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     mine = pairs[dist.get_rank() // 2]
     model, optimizer = stepped(api)
-    state = FSDP.optim_state_dict(model, optimizer)
+    state = api.FSDP.optim_state_dict(model, optimizer)
     again = in_blocks(api, process_group=mine)
     other = torch.optim.Adam(again.parameters(), lr=0.05)
-    other.load_state_dict(FSDP.optim_state_dict_to_load(again, other, state, group=mine))
-    found = plain(FSDP.optim_state_dict(again, other, group=mine))
+    other.load_state_dict(api.FSDP.optim_state_dict_to_load(again, other, state, group=mine))
+    found = plain(api.FSDP.optim_state_dict(again, other, group=mine))
     for name, of_one in plain(state)["state"].items():
         assert torch.equal(of_one["exp_avg"], found["state"][name]["exp_avg"])
     return found
@@ -490,26 +482,24 @@ def torchs_state_dict_functions(api: Any) -> Any:
 @holds()
 def deprecation(api: Any) -> Any:
     """The older functions warn that they are deprecated, and what replaces them."""
-    FSDP = api.FullyShardedDataParallel
     model, optimizer = stepped(api, use_orig_params=False)
     found: list[Any] = []
     texts = said(
-        lambda: found.append(FSDP.full_optim_state_dict(model, optimizer, rank0_only=False))
+        lambda: found.append(api.FSDP.full_optim_state_dict(model, optimizer, rank0_only=False))
     )
-    texts += said(lambda: FSDP.shard_full_optim_state_dict(found[0], model, optim=optimizer))
-    texts += said(lambda: FSDP.sharded_optim_state_dict(model, optimizer))
+    texts += said(lambda: api.FSDP.shard_full_optim_state_dict(found[0], model, optim=optimizer))
+    texts += said(lambda: api.FSDP.sharded_optim_state_dict(model, optimizer))
     return [text for text in texts if "is being deprecated" in text]
 
 
 @holds()
 def the_older_input_argument(api: Any) -> Any:
     """`optim_input` is accepted with a warning."""
-    FSDP = api.FullyShardedDataParallel
     model, optimizer = stepped(api, use_orig_params=False)
     given, found = list(model.parameters()), []
     texts = said(
         lambda: found.append(
-            FSDP.full_optim_state_dict(model, optimizer, optim_input=given, rank0_only=False)
+            api.FSDP.full_optim_state_dict(model, optimizer, optim_input=given, rank0_only=False)
         )
     )
     return [text for text in texts if "optim_input" in text], plain(found[0])
@@ -518,13 +508,12 @@ def the_older_input_argument(api: Any) -> Any:
 @holds()
 def older_full_states(api: Any) -> Any:
     """`full_optim_state_dict` and `shard_full_optim_state_dict` save and load whole states."""
-    FSDP = api.FullyShardedDataParallel
     model, optimizer = stepped(api, use_orig_params=False)
-    state = FSDP.full_optim_state_dict(model, optimizer, rank0_only=False)
+    state = api.FSDP.full_optim_state_dict(model, optimizer, rank0_only=False)
     saved = plain(state)
     train(model, optimizer)
-    optimizer.load_state_dict(FSDP.shard_full_optim_state_dict(state, model, optim=optimizer))
-    again = FSDP.full_optim_state_dict(model, optimizer, rank0_only=False)
+    optimizer.load_state_dict(api.FSDP.shard_full_optim_state_dict(state, model, optim=optimizer))
+    again = api.FSDP.full_optim_state_dict(model, optimizer, rank0_only=False)
     assert torch.equal(
         saved["state"]["head.bias"]["exp_avg"], again["state"]["head.bias"]["exp_avg"]
     )
@@ -534,32 +523,30 @@ def older_full_states(api: Any) -> Any:
 @holds()
 def older_full_states_of_rank_0(api: Any) -> Any:
     """By default `full_optim_state_dict` gives them to rank 0 only, and `scatter_full_optim_state_dict` hands them out."""
-    FSDP = api.FullyShardedDataParallel
     model, optimizer = stepped(api, use_orig_params=False)
-    state = FSDP.full_optim_state_dict(model, optimizer)
+    state = api.FSDP.full_optim_state_dict(model, optimizer)
     assert (state == {}) == (dist.get_rank() != 0)
     saved = plain(state)
     train(model, optimizer)
     given = state if dist.get_rank() == 0 else None
-    optimizer.load_state_dict(FSDP.scatter_full_optim_state_dict(given, model, optim=optimizer))
-    return saved, plain(FSDP.full_optim_state_dict(model, optimizer, rank0_only=False))
+    optimizer.load_state_dict(api.FSDP.scatter_full_optim_state_dict(given, model, optim=optimizer))
+    return saved, plain(api.FSDP.full_optim_state_dict(model, optimizer, rank0_only=False))
 
 
 @holds()
 def older_states_without_the_optimizer(api: Any) -> Any:
     """Without the optimizer, `scatter_full_optim_state_dict` finds the groups of parameters in the state dict."""
-    FSDP = api.FullyShardedDataParallel
     model, _ = stepped(api)
     weights = [p for name, p in model.named_parameters() if name.endswith("weight")]
     others = [p for name, p in model.named_parameters() if not name.endswith("weight")]
     optimizer = torch.optim.Adam([{"params": others}, {"params": weights, "lr": 0.1}], lr=0.05)
     train(model, optimizer)
-    state = FSDP.full_optim_state_dict(model, optimizer)
+    state = api.FSDP.full_optim_state_dict(model, optimizer)
     saved = plain(state)
     train(model, optimizer)
     given = state if dist.get_rank() == 0 else None
-    optimizer.load_state_dict(FSDP.scatter_full_optim_state_dict(given, model))
-    again = plain(FSDP.full_optim_state_dict(model, optimizer))
+    optimizer.load_state_dict(api.FSDP.scatter_full_optim_state_dict(given, model))
+    again = plain(api.FSDP.full_optim_state_dict(model, optimizer))
     assert str(again) == str(saved)
     return again
 
@@ -567,14 +554,13 @@ def older_states_without_the_optimizer(api: Any) -> Any:
 @holds()
 def older_sharded_states(api: Any) -> Any:
     """`sharded_optim_state_dict` and `flatten_sharded_optim_state_dict` save and load shards."""
-    FSDP = api.FullyShardedDataParallel
     model, optimizer = stepped(api, use_orig_params=False)
-    before = plain(FSDP.full_optim_state_dict(model, optimizer, rank0_only=False))
-    state = FSDP.sharded_optim_state_dict(model, optimizer)
+    before = plain(api.FSDP.full_optim_state_dict(model, optimizer, rank0_only=False))
+    state = api.FSDP.sharded_optim_state_dict(model, optimizer)
     train(model, optimizer)
-    loaded = FSDP.flatten_sharded_optim_state_dict(state, model, optim=optimizer)
+    loaded = api.FSDP.flatten_sharded_optim_state_dict(state, model, optim=optimizer)
     optimizer.load_state_dict(loaded)
-    after = plain(FSDP.full_optim_state_dict(model, optimizer, rank0_only=False))
+    after = plain(api.FSDP.full_optim_state_dict(model, optimizer, rank0_only=False))
     assert torch.equal(
         before["state"]["head.bias"]["exp_avg"], after["state"]["head.bias"]["exp_avg"]
     )
@@ -584,14 +570,13 @@ def older_sharded_states(api: Any) -> Any:
 @holds()
 def rekey_to_ids(api: Any) -> Any:
     """`rekey_optim_state_dict` turns names into the numbers of an optimizer without FSDP, which loads it."""
-    FSDP = api.FullyShardedDataParallel
     model, optimizer = stepped(api)
-    state = FSDP.full_optim_state_dict(model, optimizer, rank0_only=False)
+    state = api.FSDP.full_optim_state_dict(model, optimizer, rank0_only=False)
     local = net()
     local.load_state_dict(model.state_dict())
     other = torch.optim.Adam(local.parameters(), lr=0.05)
     keys = api.fully_sharded_data_parallel.OptimStateKeyType
-    rekeyed = FSDP.rekey_optim_state_dict(state, keys.PARAM_ID, local, optim=other)
+    rekeyed = api.FSDP.rekey_optim_state_dict(state, keys.PARAM_ID, local, optim=other)
     assert sorted(rekeyed["state"]) == list(range(12))
     other.load_state_dict(rekeyed)
     return plain(rekeyed)
@@ -600,18 +585,17 @@ def rekey_to_ids(api: Any) -> Any:
 @holds()
 def rekey_to_names(api: Any) -> Any:
     """`rekey_optim_state_dict` turns numbers into names, which an optimizer of units loads."""
-    FSDP = api.FullyShardedDataParallel
     local = net()
     other = torch.optim.Adam(local.parameters(), lr=0.05)
     local(torch.ones(2, 4)).pow(2).mean().backward()
     other.step()
     keys = api.fully_sharded_data_parallel.OptimStateKeyType
-    state = FSDP.rekey_optim_state_dict(other.state_dict(), keys.PARAM_NAME, local, optim=other)
+    state = api.FSDP.rekey_optim_state_dict(other.state_dict(), keys.PARAM_NAME, local, optim=other)
     assert "blocks.1.up.bias" in state["state"]
     model = in_blocks(api)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
-    optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
-    return plain(state), plain(FSDP.optim_state_dict(model, optimizer))
+    optimizer.load_state_dict(api.FSDP.optim_state_dict_to_load(model, optimizer, state))
+    return plain(state), plain(api.FSDP.optim_state_dict(model, optimizer))
 
 
 @holds()
@@ -665,42 +649,42 @@ def groups_added_later(api: Any) -> Any:
 @holds()
 def shards_with_a_mesh(api: Any) -> Any:
     """With a device mesh the sharded states are DTensors, and load."""
-    FSDP, types = api.FullyShardedDataParallel, api.StateDictType
+    types = api.StateDictType
     model, optimizer = stepped(api, device_mesh=init_device_mesh("cpu", (2,)))
-    before = plain(FSDP.optim_state_dict(model, optimizer))
-    with FSDP.state_dict_type(model, types.SHARDED_STATE_DICT):
-        state = FSDP.optim_state_dict(model, optimizer)
+    before = plain(api.FSDP.optim_state_dict(model, optimizer))
+    with api.FSDP.state_dict_type(model, types.SHARDED_STATE_DICT):
+        state = api.FSDP.optim_state_dict(model, optimizer)
         shard = state["state"]["stem.weight"]["exp_avg"]
         assert torch.equal(shard.full_tensor(), before["state"]["stem.weight"]["exp_avg"])
         found = type(shard).__name__, str(shard.placements)
-        optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
+        optimizer.load_state_dict(api.FSDP.optim_state_dict_to_load(model, optimizer, state))
     return found, train(model, optimizer)
 
 
 @holds()
 def parameters_outside_of_units(api: Any) -> Any:
     """States of parameters that are in no unit are saved and loaded with the others."""
-    FSDP, model = api.FullyShardedDataParallel, net()
+    model = net()
     for i, block in enumerate(model.blocks):
-        model.blocks[i] = FSDP(block, use_orig_params=True)
+        model.blocks[i] = api.FSDP(block, use_orig_params=True)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     losses = train(model, optimizer)
-    state = FSDP.optim_state_dict(model, optimizer)
+    state = api.FSDP.optim_state_dict(model, optimizer)
     saved = plain(state)
     assert "stem.weight" in saved["state"]
-    optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
+    optimizer.load_state_dict(api.FSDP.optim_state_dict_to_load(model, optimizer, state))
     return losses, saved, train(model, optimizer)
 
 
 @holds()
 def units_below_checkpoints(api: Any) -> Any:
     """Activation checkpoint wrappers do not show in the names of states."""
-    FSDP, model = api.FullyShardedDataParallel, in_blocks(api)
+    model = in_blocks(api)
     apply_activation_checkpointing(model, check_fn=lambda m: type(m) is nn.Linear)
     model, optimizer = stepped(api, model)
-    state = FSDP.optim_state_dict(model, optimizer)
+    state = api.FSDP.optim_state_dict(model, optimizer)
     assert set(state["state"]) == {name for name, _ in net().named_parameters()}
-    optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state))
+    optimizer.load_state_dict(api.FSDP.optim_state_dict_to_load(model, optimizer, state))
     return plain(state), train(model, optimizer)
 
 
@@ -724,12 +708,12 @@ class Named(torch.optim.Adam):
 @holds()
 def named_optimizers(api: Any) -> Any:
     """With `is_named_optimizer` states have the names of `model.named_parameters()`, and load into such an optimizer."""
-    FSDP, model = api.FullyShardedDataParallel, in_blocks(api)
+    model = in_blocks(api)
     optimizer = Named(model)
     train(model, optimizer)
-    state = FSDP.optim_state_dict(model, optimizer)
+    state = api.FSDP.optim_state_dict(model, optimizer)
     saved = plain(state)
-    loaded = FSDP.optim_state_dict_to_load(model, optimizer, state, is_named_optimizer=True)
+    loaded = api.FSDP.optim_state_dict_to_load(model, optimizer, state, is_named_optimizer=True)
     assert loaded["state"].keys() <= {name for name, _ in model.named_parameters()}
     groups = [sorted(group["params"]) for group in loaded["param_groups"]]
     other = Named(model)
@@ -739,26 +723,29 @@ def named_optimizers(api: Any) -> Any:
 
 def through_a_file(api: Any, model: Any, optimizer: Any) -> Any:
     """What `load_sharded_optimizer_state_dict` reads of the states that SHARDED_STATE_DICT has."""
-    FSDP, folder = api.FullyShardedDataParallel, [tempfile.mkdtemp()]
+    folder = [tempfile.mkdtemp()]
     dist.broadcast_object_list(folder)
-    with FSDP.state_dict_type(model, api.StateDictType.SHARDED_STATE_DICT):
-        states = {"model": model.state_dict(), "optimizer": FSDP.optim_state_dict(model, optimizer)}
+    with api.FSDP.state_dict_type(model, api.StateDictType.SHARDED_STATE_DICT):
+        states = {
+            "model": model.state_dict(),
+            "optimizer": api.FSDP.optim_state_dict(model, optimizer),
+        }
         dcp.save(states, checkpoint_id=folder[0])
         read = load_sharded_optimizer_state_dict(
             states["model"], "optimizer", dcp.FileSystemReader(folder[0])
         )
-        return FSDP.optim_state_dict_to_load(model, optimizer, read["optimizer"])
+        return api.FSDP.optim_state_dict_to_load(model, optimizer, read["optimizer"])
 
 
 @holds(tolerance=1e-6)
 def sharded_states_from_files(api: Any) -> Any:
     """What `load_sharded_optimizer_state_dict` reads is loaded, under FULL_SHARD and under NO_SHARD."""
-    FSDP, results = api.FullyShardedDataParallel, []
+    results = []
     for strategy in (api.ShardingStrategy.FULL_SHARD, api.ShardingStrategy.NO_SHARD):
         model, optimizer = stepped(api, sharding_strategy=strategy)
-        before = plain(FSDP.optim_state_dict(model, optimizer))
+        before = plain(api.FSDP.optim_state_dict(model, optimizer))
         optimizer.load_state_dict(through_a_file(api, model, optimizer))
-        after = plain(FSDP.optim_state_dict(model, optimizer))
+        after = plain(api.FSDP.optim_state_dict(model, optimizer))
         for name, of_one in before["state"].items():
             assert torch.equal(of_one["exp_avg"], after["state"][name]["exp_avg"])
         results.append((after, train(model, optimizer)))
@@ -772,10 +759,10 @@ def hybrid_states_from_files(api: Any) -> Any:
     """Under HYBRID_SHARD the states that `load_sharded_optimizer_state_dict` reads are loaded with elements missing."""
     strategy = api.ShardingStrategy.HYBRID_SHARD
     model, optimizer = stepped(api, sharding_strategy=strategy, process_group=two_groups())
-    before = plain(api.FullyShardedDataParallel.optim_state_dict(model, optimizer))
+    before = plain(api.FSDP.optim_state_dict(model, optimizer))
     optimizer.load_state_dict(through_a_file(api, model, optimizer))
-    after = plain(api.FullyShardedDataParallel.optim_state_dict(model, optimizer))
-    is_fsdp1 = api.FullyShardedDataParallel.__module__.startswith("torch.")
+    after = plain(api.FSDP.optim_state_dict(model, optimizer))
+    is_fsdp1 = api.FSDP.__module__.startswith("torch.")
     assert is_fsdp1 != all(
         torch.equal(state["exp_avg"], after["state"][name]["exp_avg"])
         for name, state in before["state"].items()
@@ -801,7 +788,7 @@ def in_backward(api: Any) -> Any:
             assert all(p.grad is None for p in model.parameters())
             losses.append(loss.item())
         found = full(api, model)
-        assert not close(found, {n: p.detach() for n, p in net().named_parameters()})
+        assert not close(found, initial())
         results.append((losses, found))
     return results
 
@@ -809,26 +796,26 @@ def in_backward(api: Any) -> Any:
 @holds()
 def ranks_with_other_parameters(api: Any) -> Any:
     """Ranks whose optimizers have other parameters are an error for `full_optim_state_dict` of flat parameters."""
-    FSDP, model = api.FullyShardedDataParallel, in_blocks(api, use_orig_params=False)
+    model = in_blocks(api, use_orig_params=False)
     given = list(model.parameters())
     optimizer = torch.optim.Adam(given[: len(given) - 2 * dist.get_rank()], lr=0.05)
     train(model, optimizer)
-    text = error(lambda: FSDP.full_optim_state_dict(model, optimizer, rank0_only=False))
+    text = error(lambda: api.FSDP.full_optim_state_dict(model, optimizer, rank0_only=False))
     return text.splitlines()[0]
 
 
 @holds()
 def entries_of_no_parameter(api: Any) -> Any:
     """A key of the states that is no parameter's is saved as it is, with a warning, and loaded."""
-    FSDP, model = api.FullyShardedDataParallel, in_blocks(api)
+    model = in_blocks(api)
     model, optimizer = stepped(api, model)
     own = copy.deepcopy(optimizer.state_dict())
     own["state"]["mine"] = {"count": 3, "mean": torch.arange(5.0)}
     found: list[Any] = []
     texts = said(
-        lambda: found.append(FSDP.optim_state_dict(model, optimizer, optim_state_dict=own))
+        lambda: found.append(api.FSDP.optim_state_dict(model, optimizer, optim_state_dict=own))
     )
-    loaded = FSDP.optim_state_dict_to_load(model, optimizer, found[0])
+    loaded = api.FSDP.optim_state_dict_to_load(model, optimizer, found[0])
     assert torch.equal(loaded["state"]["mine"]["mean"], torch.arange(5.0))
     optimizer.load_state_dict(loaded)
     return (
@@ -841,12 +828,11 @@ def entries_of_no_parameter(api: Any) -> Any:
 @holds()
 def rekeying_with_the_older_argument(api: Any) -> Any:
     """`rekey_optim_state_dict` accepts `optim_input` with a warning."""
-    FSDP = api.FullyShardedDataParallel
     model, optimizer = stepped(api)
-    state = FSDP.full_optim_state_dict(model, optimizer, rank0_only=False)
+    state = api.FSDP.full_optim_state_dict(model, optimizer, rank0_only=False)
     local, keys = net(), api.fully_sharded_data_parallel.OptimStateKeyType
     return said(
-        lambda: FSDP.rekey_optim_state_dict(
+        lambda: api.FSDP.rekey_optim_state_dict(
             state, keys.PARAM_ID, local, optim_input=list(local.parameters())
         )
     )
@@ -855,26 +841,26 @@ def rekeying_with_the_older_argument(api: Any) -> Any:
 @holds()
 def all_of_the_interface(api: Any) -> Any:
     """Given states are converted as the optimizer's own; by default to the CPU, and sharded where that is asked for."""
-    FSDP, types = api.FullyShardedDataParallel, api.StateDictType
+    types = api.StateDictType
     model, optimizer = stepped(api)
     own = copy.deepcopy(optimizer.state_dict())
-    state = plain(FSDP.optim_state_dict(model, optimizer, optim_state_dict=own))
-    assert str(state) == str(plain(FSDP.optim_state_dict(model, optimizer)))
+    state = plain(api.FSDP.optim_state_dict(model, optimizer, optim_state_dict=own))
+    assert str(state) == str(plain(api.FSDP.optim_state_dict(model, optimizer)))
     config = api.ShardedOptimStateDictConfig(offload_to_cpu=False)
-    with FSDP.state_dict_type(
+    with api.FSDP.state_dict_type(
         model, types.SHARDED_STATE_DICT, api.ShardedStateDictConfig(), config
     ):
-        sharded = FSDP.optim_state_dict(model, optimizer, optim_state_dict=own)
+        sharded = api.FSDP.optim_state_dict(model, optimizer, optim_state_dict=own)
     train(model, optimizer)
-    FSDP.optim_state_dict_to_load(model, optimizer, sharded, load_directly=True)
-    assert str(plain(FSDP.optim_state_dict(model, optimizer))) == str(state)
+    api.FSDP.optim_state_dict_to_load(model, optimizer, sharded, load_directly=True)
+    assert str(plain(api.FSDP.optim_state_dict(model, optimizer))) == str(state)
     return state
 
 
 @holds()
 def several_calls(api: Any) -> Any:
     """Saving and loading in every step changes nothing."""
-    FSDP, results = api.FullyShardedDataParallel, []
+    results = []
     for saves in (False, True):
         model = in_blocks(api)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
@@ -882,8 +868,8 @@ def several_calls(api: Any) -> Any:
         for x in batches(4):
             losses += train(model, optimizer, inputs=[x])
             if saves:
-                state = FSDP.optim_state_dict(model, optimizer)
-                FSDP.optim_state_dict_to_load(model, optimizer, state, load_directly=True)
+                state = api.FSDP.optim_state_dict(model, optimizer)
+                api.FSDP.optim_state_dict_to_load(model, optimizer, state, load_directly=True)
         results.append((losses, full(api, model)))
     assert results[0][0] == results[1][0]
     return results

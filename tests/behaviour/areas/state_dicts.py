@@ -23,13 +23,27 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.device_mesh import init_device_mesh
 
 from ..registry import cannot, holds
-from .common import Block, Tied, batches, close, enter, error, full, in_blocks, net, said, train
+from .common import (
+    Block,
+    Tied,
+    batches,
+    cloned,
+    close,
+    enter,
+    error,
+    full,
+    in_blocks,
+    initial,
+    net,
+    said,
+    train,
+)
 
 
 def other(api: Any, **options: Any) -> Any:
     """A model with other values."""
     model = in_blocks(api, **options)
-    with api.FullyShardedDataParallel.summon_full_params(model), torch.no_grad():
+    with api.FSDP.summon_full_params(model), torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(0.125)
     return model
@@ -53,7 +67,7 @@ def keys_and_values(api: Any) -> Any:
         plain = net().state_dict()
         assert list(state) == list(plain)
         assert all(torch.equal(state[name], plain[name]) for name in plain)
-        results.append((type(state).__name__, {n: t.clone() for n, t in state.items()}))
+        results.append((type(state).__name__, cloned(state)))
     return results
 
 
@@ -62,11 +76,11 @@ def full_type(api: Any) -> Any:
     """FULL_STATE_DICT is what the default is."""
     model = in_blocks(api)
     train(model)
-    with api.FullyShardedDataParallel.state_dict_type(model, api.StateDictType.FULL_STATE_DICT):
+    with api.FSDP.state_dict_type(model, api.StateDictType.FULL_STATE_DICT):
         state = model.state_dict()
     default = model.state_dict()
     assert all(torch.equal(state[name], default[name]) for name in state)
-    return {name: t.clone() for name, t in state.items()}
+    return cloned(state)
 
 
 @holds()
@@ -75,11 +89,10 @@ def no_shard(api: Any) -> Any:
     model = in_blocks(api, sharding_strategy=api.ShardingStrategy.NO_SHARD)
     states: list[Any] = []
     texts = said(lambda: states.append(model.state_dict()))
-    FSDP = api.FullyShardedDataParallel
-    with FSDP.state_dict_type(model, api.StateDictType.SHARDED_STATE_DICT):
+    with api.FSDP.state_dict_type(model, api.StateDictType.SHARDED_STATE_DICT):
         states.append(model.state_dict())
     config = api.FullStateDictConfig(rank0_only=True)
-    with FSDP.state_dict_type(model, api.StateDictType.FULL_STATE_DICT, config):
+    with api.FSDP.state_dict_type(model, api.StateDictType.FULL_STATE_DICT, config):
         states.append(model.state_dict())
     assert [type(t).__name__ for t in states[1].values()] == ["Tensor"] * len(states[2])
     return [text for text in texts if "NO_SHARD" in text], states
@@ -88,9 +101,9 @@ def no_shard(api: Any) -> Any:
 @holds()
 def rank0_only(api: Any) -> Any:
     """`rank0_only` gives rank 0 everything and the others nothing."""
-    model, FSDP = in_blocks(api), api.FullyShardedDataParallel
+    model = in_blocks(api)
     config = api.FullStateDictConfig(rank0_only=True, offload_to_cpu=True)
-    with FSDP.state_dict_type(model, api.StateDictType.FULL_STATE_DICT, config):
+    with api.FSDP.state_dict_type(model, api.StateDictType.FULL_STATE_DICT, config):
         state = model.state_dict()
     assert (len(state) == 0) == (dist.get_rank() != 0)
     assert all(t.device.type == "cpu" for t in state.values())
@@ -100,11 +113,11 @@ def rank0_only(api: Any) -> Any:
 @holds()
 def rank0_only_below_a_plain_root(api: Any) -> Any:
     """`rank0_only` leaves what belongs to no unit on every rank."""
-    model, FSDP = net(), api.FullyShardedDataParallel
+    model = net()
     for i, block in enumerate(model.blocks):
-        model.blocks[i] = FSDP(block)
+        model.blocks[i] = api.FSDP(block)
     config = api.FullStateDictConfig(rank0_only=True, offload_to_cpu=True)
-    with FSDP.state_dict_type(model, api.StateDictType.FULL_STATE_DICT, config):
+    with api.FSDP.state_dict_type(model, api.StateDictType.FULL_STATE_DICT, config):
         state = model.state_dict()
     assert "stem.weight" in state
     return sorted(state)
@@ -116,12 +129,12 @@ def a_plain_root(api: Any) -> Any:
     model, again = net(), net()
     for each in (model, again):
         for i, block in enumerate(each.blocks):
-            each.blocks[i] = api.FullyShardedDataParallel(block)
+            each.blocks[i] = api.FSDP(block)
     losses = train(model, torch.optim.SGD(model.blocks.parameters(), lr=0.1))
     state = model.state_dict()
     again.load_state_dict(state)
     assert close(full(api, model), full(api, again))
-    return losses, list(state), {n: t.clone() for n, t in state.items()}
+    return losses, list(state), cloned(state)
 
 
 @holds()
@@ -178,7 +191,7 @@ def loading_into_other_units(api: Any) -> Any:
     """A state of one wrapping loads into another."""
     model = in_blocks(api)
     train(model)
-    again = api.FullyShardedDataParallel(net(), auto_wrap_policy=api.wrap.always_wrap_policy)
+    again = api.FSDP(net(), auto_wrap_policy=api.wrap.always_wrap_policy)
     again.load_state_dict(model.state_dict())
     assert close(full(api, model), full(api, again))
     return full(api, again)
@@ -233,7 +246,7 @@ def the_state_of_a_unit(api: Any) -> Any:
     state = model.blocks[0].state_dict()
     assert list(state) == ["up.weight", "up.bias", "down.weight", "down.bias"]
     again.blocks[0].load_state_dict(state)
-    return {n: t.clone() for n, t in state.items()}, full(api, again)
+    return cloned(state), full(api, again)
 
 
 @holds()
@@ -264,7 +277,7 @@ def the_state_is_a_copy(api: Any) -> Any:
     """What was saved does not change while the model trains on."""
     model = in_blocks(api)
     state = model.state_dict()
-    saved = {n: t.clone() for n, t in state.items()}
+    saved = cloned(state)
     train(model)
     assert close(
         {n: t for n, t in state.items() if n != "scale"},
@@ -279,7 +292,7 @@ def saving_does_not_disturb(api: Any) -> Any:
     model, plain = in_blocks(api), in_blocks(api)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     losses = []
-    for x in batches(3):
+    for x in batches(2):
         optimizer.zero_grad()
         model.state_dict()
         loss = model(x).pow(2).mean()
@@ -299,7 +312,7 @@ def optimizers_go_on_after_loading(api: Any) -> Any:
     losses = train(model, optimizer)
     model.load_state_dict(net().state_dict())
     losses += train(model, optimizer)
-    assert not close(full(api, model), {n: p.detach() for n, p in net().named_parameters()})
+    assert not close(full(api, model), initial())
     return losses, full(api, model)
 
 
@@ -312,7 +325,7 @@ def tied_parameters(api: Any) -> Any:
     assert torch.equal(state["embed.weight"], state["out.weight"])
     again.load_state_dict(state)
     assert close(full(api, model), full(api, again))
-    return {n: t.clone() for n, t in state.items()}
+    return cloned(state)
 
 
 @holds()
@@ -331,10 +344,10 @@ def shared_modules(api: Any) -> Any:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.second(self.first(x))
 
-    state = api.FullyShardedDataParallel(Shared()).state_dict()
+    state = api.FSDP(Shared()).state_dict()
     assert torch.equal(state["first.weight"], state["second.weight"])
     assert torch.equal(state["one"], state["two"])
-    return {n: t.clone() for n, t in state.items()}
+    return cloned(state)
 
 
 @holds()
@@ -367,11 +380,11 @@ def activation_checkpoints(api: Any) -> Any:
 @holds()
 def sharded_type(api: Any) -> Any:
     """SHARDED_STATE_DICT has the same names and shapes, and loads."""
-    model, again, FSDP = in_blocks(api), other(api), api.FullyShardedDataParallel
+    model, again = in_blocks(api), other(api)
     train(model)
-    with FSDP.state_dict_type(model, api.StateDictType.SHARDED_STATE_DICT):
+    with api.FSDP.state_dict_type(model, api.StateDictType.SHARDED_STATE_DICT):
         state = model.state_dict()
-    with FSDP.state_dict_type(again, api.StateDictType.SHARDED_STATE_DICT):
+    with api.FSDP.state_dict_type(again, api.StateDictType.SHARDED_STATE_DICT):
         result = again.load_state_dict(state)
     assert close(full(api, model), full(api, again))
     return (
@@ -384,10 +397,10 @@ def sharded_type(api: Any) -> Any:
 @holds()
 def sharded_type_below_a_plain_root(api: Any) -> Any:
     """SHARDED_STATE_DICT of a module that is no unit shards the units in it only."""
-    model, FSDP = net(), api.FullyShardedDataParallel
+    model = net()
     for i, block in enumerate(model.blocks):
-        model.blocks[i] = FSDP(block)
-    with FSDP.state_dict_type(model, api.StateDictType.SHARDED_STATE_DICT):
+        model.blocks[i] = api.FSDP(block)
+    with api.FSDP.state_dict_type(model, api.StateDictType.SHARDED_STATE_DICT):
         state = model.state_dict()
         model.load_state_dict(state)
     kinds = {n: type(t).__name__ for n, t in state.items()}
@@ -400,8 +413,7 @@ def sharded_type_below_a_plain_root(api: Any) -> Any:
 def sharded_type_with_a_mesh(api: Any) -> Any:
     """With a device mesh the shards are DTensors."""
     model = in_blocks(api, device_mesh=init_device_mesh("cpu", (2,)))
-    FSDP = api.FullyShardedDataParallel
-    with FSDP.state_dict_type(model, api.StateDictType.SHARDED_STATE_DICT):
+    with api.FSDP.state_dict_type(model, api.StateDictType.SHARDED_STATE_DICT):
         state = model.state_dict()
     wholes = {n: t.full_tensor() for n, t in state.items() if n != "scale"}
     assert close(wholes, full(api, model))
@@ -412,39 +424,39 @@ def sharded_type_with_a_mesh(api: Any) -> Any:
 @cannot("FSDP2 shards by DTensor, which has replaced ShardedTensor in torch's checkpoints")
 def sharded_type_without_a_mesh(api: Any) -> Any:
     """Without a device mesh the shards are ShardedTensors."""
-    model, FSDP = in_blocks(api), api.FullyShardedDataParallel
-    with FSDP.state_dict_type(model, api.StateDictType.SHARDED_STATE_DICT):
+    model = in_blocks(api)
+    with api.FSDP.state_dict_type(model, api.StateDictType.SHARDED_STATE_DICT):
         return {name: type(t).__name__ for name, t in model.state_dict().items()}
 
 
 @holds()
 def local_type_may_be_set(api: Any) -> Any:
     """A model on which LOCAL_STATE_DICT is set saves in the context of another type."""
-    model, FSDP, types = in_blocks(api), api.FullyShardedDataParallel, api.StateDictType
-    FSDP.set_state_dict_type(model, types.LOCAL_STATE_DICT)
-    with FSDP.state_dict_type(model, types.FULL_STATE_DICT):
+    model, types = in_blocks(api), api.StateDictType
+    api.FSDP.set_state_dict_type(model, types.LOCAL_STATE_DICT)
+    with api.FSDP.state_dict_type(model, types.FULL_STATE_DICT):
         state = model.state_dict()
         model.load_state_dict(state)
-    return state, settings(FSDP.get_state_dict_type(model))
+    return state, settings(api.FSDP.get_state_dict_type(model))
 
 
 @cannot("FSDP2 has no flat parameters, of which these state dicts are made", refusal="FSDP334")
 def local_type(api: Any) -> Any:
     """LOCAL_STATE_DICT gives this rank's part of each flat parameter."""
-    model, FSDP = in_blocks(api, use_orig_params=False), api.FullyShardedDataParallel
-    with FSDP.state_dict_type(model, api.StateDictType.LOCAL_STATE_DICT):
+    model = in_blocks(api, use_orig_params=False)
+    with api.FSDP.state_dict_type(model, api.StateDictType.LOCAL_STATE_DICT):
         return list(model.state_dict())
 
 
 @holds()
 def a_type_lasts_for_its_context(api: Any) -> Any:
     """After the context each unit has the type and configuration from before."""
-    model, FSDP, types = in_blocks(api), api.FullyShardedDataParallel, api.StateDictType
-    found = [settings(FSDP.get_state_dict_type(model))]
-    with FSDP.state_dict_type(model, types.SHARDED_STATE_DICT):
-        found.append(settings(FSDP.get_state_dict_type(model)))
-        found.append(settings(FSDP.get_state_dict_type(model.blocks[0])))
-    found.append(settings(FSDP.get_state_dict_type(model)))
+    model, types = in_blocks(api), api.StateDictType
+    found = [settings(api.FSDP.get_state_dict_type(model))]
+    with api.FSDP.state_dict_type(model, types.SHARDED_STATE_DICT):
+        found.append(settings(api.FSDP.get_state_dict_type(model)))
+        found.append(settings(api.FSDP.get_state_dict_type(model.blocks[0])))
+    found.append(settings(api.FSDP.get_state_dict_type(model)))
     assert found[0] == found[3] != found[1]
     return found
 
@@ -452,13 +464,13 @@ def a_type_lasts_for_its_context(api: Any) -> Any:
 @holds()
 def setting_a_type(api: Any) -> Any:
     """`set_state_dict_type` lasts until it is set again, and gives back what there was."""
-    model, FSDP, types = in_blocks(api), api.FullyShardedDataParallel, api.StateDictType
+    model, types = in_blocks(api), api.StateDictType
     config = api.FullStateDictConfig(rank0_only=True, offload_to_cpu=True)
     optimizer_config = api.FullOptimStateDictConfig(rank0_only=True, offload_to_cpu=True)
-    found = [settings(FSDP.set_state_dict_type(model, types.SHARDED_STATE_DICT))]
-    before = FSDP.set_state_dict_type(model, types.FULL_STATE_DICT, config, optimizer_config)
+    found = [settings(api.FSDP.set_state_dict_type(model, types.SHARDED_STATE_DICT))]
+    before = api.FSDP.set_state_dict_type(model, types.FULL_STATE_DICT, config, optimizer_config)
     found.append(settings(before))
-    found.append(settings(FSDP.get_state_dict_type(model)))
+    found.append(settings(api.FSDP.get_state_dict_type(model)))
     assert found[0][0] == "FULL_STATE_DICT"
     assert found[1][0] == "SHARDED_STATE_DICT"
     return found, sorted(model.state_dict())
@@ -477,13 +489,13 @@ def types_on_instances(api: Any) -> Any:
 @holds()
 def a_type_for_part_of_a_model(api: Any) -> Any:
     """A type can be set for one unit; then the model as a whole has none, which is an error."""
-    model, FSDP, types = in_blocks(api), api.FullyShardedDataParallel, api.StateDictType
-    FSDP.set_state_dict_type(model.blocks[0], types.SHARDED_STATE_DICT)
-    own = settings(FSDP.get_state_dict_type(model.blocks[0]))
+    model, types = in_blocks(api), api.StateDictType
+    api.FSDP.set_state_dict_type(model.blocks[0], types.SHARDED_STATE_DICT)
+    own = settings(api.FSDP.get_state_dict_type(model.blocks[0]))
     return (
         own,
-        error(lambda: FSDP.get_state_dict_type(model)).split(":")[0],
-        error(lambda: FSDP.set_state_dict_type(model, types.FULL_STATE_DICT)),
+        error(lambda: api.FSDP.get_state_dict_type(model)).split(":")[0],
+        error(lambda: api.FSDP.set_state_dict_type(model, types.FULL_STATE_DICT)),
     )
 
 
@@ -491,12 +503,14 @@ def a_type_for_part_of_a_model(api: Any) -> Any:
 def the_wrong_configuration(api: Any) -> Any:
     """A configuration of another type is an error."""
     model, types = in_blocks(api), api.StateDictType
-    FSDP, wrong = api.FullyShardedDataParallel, api.ShardedStateDictConfig()
+    wrong = api.ShardedStateDictConfig()
     for_optimizers = api.ShardedOptimStateDictConfig()
     texts = [
-        error(lambda: enter(FSDP.state_dict_type(model, types.FULL_STATE_DICT, wrong))),
+        error(lambda: enter(api.FSDP.state_dict_type(model, types.FULL_STATE_DICT, wrong))),
         error(
-            lambda: enter(FSDP.state_dict_type(model, types.FULL_STATE_DICT, None, for_optimizers))
+            lambda: enter(
+                api.FSDP.state_dict_type(model, types.FULL_STATE_DICT, None, for_optimizers)
+            )
         ),
     ]
     assert "Expected state_dict_config of type" in texts[0]
@@ -507,9 +521,9 @@ def the_wrong_configuration(api: Any) -> Any:
 @holds()
 def a_model_without_units(api: Any) -> Any:
     """A model without units has no type; setting one gives back none."""
-    model, FSDP = net(), api.FullyShardedDataParallel
-    assert FSDP.get_state_dict_type(model) is None
-    before = FSDP.set_state_dict_type(model, api.StateDictType.SHARDED_STATE_DICT)
+    model = net()
+    assert api.FSDP.get_state_dict_type(model) is None
+    before = api.FSDP.set_state_dict_type(model, api.StateDictType.SHARDED_STATE_DICT)
     return before.state_dict_type, {n: type(t).__name__ for n, t in model.state_dict().items()}
 
 
@@ -521,7 +535,7 @@ def torchs_state_dict_functions(api: Any) -> Any:
     options = StateDictOptions(full_state_dict=True)
     state = get_model_state_dict(model, options=options)
     assert list(state) == list(net().state_dict())
-    saved = {n: t.clone() for n, t in state.items()}
+    saved = cloned(state)
     set_model_state_dict(again, state, options=options)  # of FSDP2 it changes what it is given
     assert close(full(api, model), full(api, again))
     return saved
@@ -545,7 +559,7 @@ def copies_of_states(api: Any) -> Any:
     state = copy.deepcopy(model.state_dict())
     train(model)
     model.load_state_dict(state)
-    assert close(full(api, model), {n: p.detach() for n, p in net().named_parameters()})
+    assert close(full(api, model), initial())
     return full(api, model)
 
 
@@ -560,7 +574,7 @@ def hooks_of_the_wrapped_module(api: Any) -> Any:
             return found
 
     torch.manual_seed(1)
-    model = api.FullyShardedDataParallel(Renaming(4))
+    model = api.FSDP(Renaming(4))
     return sorted(model.state_dict())
 
 
@@ -582,8 +596,7 @@ def registered_hooks(api: Any) -> Any:
 def deprecation(api: Any) -> Any:
     """`state_dict_type` and `set_state_dict_type` warn that they are deprecated."""
     model, types = in_blocks(api), api.StateDictType
-    FSDP = api.FullyShardedDataParallel
-    return said(lambda: FSDP.set_state_dict_type(model, types.FULL_STATE_DICT))
+    return said(lambda: api.FSDP.set_state_dict_type(model, types.FULL_STATE_DICT))
 
 
 @holds()
@@ -613,14 +626,14 @@ def from_four_ranks_to_two(api: Any) -> Any:
 def small_parameters_over_four_ranks(api: Any) -> Any:
     """Parameters with fewer rows than there are ranks are saved and loaded, whole and in shards."""
     torch.manual_seed(1)
-    FSDP, types = api.FullyShardedDataParallel, api.StateDictType
-    model = FSDP(nn.Sequential(nn.Linear(4, 1), nn.Linear(1, 3)))
-    again = FSDP(nn.Sequential(nn.Linear(4, 1), nn.Linear(1, 3)))
+    types = api.StateDictType
+    model = api.FSDP(nn.Sequential(nn.Linear(4, 1), nn.Linear(1, 3)))
+    again = api.FSDP(nn.Sequential(nn.Linear(4, 1), nn.Linear(1, 3)))
     for kind in (types.FULL_STATE_DICT, types.SHARDED_STATE_DICT):
-        with FSDP.state_dict_type(model, kind), FSDP.state_dict_type(again, kind):
+        with api.FSDP.state_dict_type(model, kind), api.FSDP.state_dict_type(again, kind):
             again.load_state_dict(model.state_dict())
         assert close(full(api, model), full(api, again))
-        with FSDP.summon_full_params(again), torch.no_grad():
+        with api.FSDP.summon_full_params(again), torch.no_grad():
             for parameter in again.parameters():
                 parameter.zero_()
     return full(api, model)
@@ -629,13 +642,13 @@ def small_parameters_over_four_ranks(api: Any) -> Any:
 @holds()
 def one_rank(api: Any) -> Any:
     """Over a group of one rank whole and sharded states are whole tensors, and load."""
-    FSDP, types = api.FullyShardedDataParallel, api.StateDictType
+    types = api.StateDictType
     mine = [dist.new_group([rank]) for rank in range(2)][dist.get_rank()]
     model, again = in_blocks(api, process_group=mine), other(api, process_group=mine)
     train(model)
     kinds = []
     for kind in (types.FULL_STATE_DICT, types.SHARDED_STATE_DICT):
-        with FSDP.state_dict_type(model, kind), FSDP.state_dict_type(again, kind):
+        with api.FSDP.state_dict_type(model, kind), api.FSDP.state_dict_type(again, kind):
             state = model.state_dict()
             again.load_state_dict(state)
         kinds.append({type(t).__name__ for t in state.values()})
@@ -647,14 +660,14 @@ def one_rank(api: Any) -> Any:
 @holds()
 def distributed_checkpoints(api: Any) -> Any:
     """Sharded states are saved and loaded with torch.distributed.checkpoint."""
-    FSDP, types = api.FullyShardedDataParallel, api.StateDictType
+    types = api.StateDictType
     model, again = in_blocks(api), other(api)
     train(model)
     place = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
     dist.broadcast_object_list(place)
-    with FSDP.state_dict_type(model, types.SHARDED_STATE_DICT):
+    with api.FSDP.state_dict_type(model, types.SHARDED_STATE_DICT):
         dcp.save({"model": model.state_dict()}, checkpoint_id=place[0])
-    with FSDP.state_dict_type(again, types.SHARDED_STATE_DICT):
+    with api.FSDP.state_dict_type(again, types.SHARDED_STATE_DICT):
         state = {"model": again.state_dict()}
         dcp.load(state, checkpoint_id=place[0])
         again.load_state_dict(state["model"])

@@ -17,30 +17,32 @@ def names(model: nn.Module, found: list[nn.Module]) -> list[str]:
 
 
 def two_levels(api: Any) -> Any:
-    FSDP, model = api.FullyShardedDataParallel, net()
-    model.blocks[0].up = FSDP(model.blocks[0].up)
-    model.blocks[0] = FSDP(model.blocks[0])
-    model.head = FSDP(model.head)
+    model = net()
+    model.blocks[0].up = api.FSDP(model.blocks[0].up)
+    model.blocks[0] = api.FSDP(model.blocks[0])
+    model.head = api.FSDP(model.head)
     return model
 
 
 @holds()
 def fsdp_modules(api: Any) -> Any:
     """`fsdp_modules` lists the units, outer ones first; `root_only` those that are in no other."""
-    FSDP, model = api.FullyShardedDataParallel, two_levels(api)
-    every = names(model, FSDP.fsdp_modules(model))
-    roots = names(model, FSDP.fsdp_modules(model, root_only=True))
+    model = two_levels(api)
+    every = names(model, api.FSDP.fsdp_modules(model))
+    roots = names(model, api.FSDP.fsdp_modules(model, root_only=True))
     assert every == ["blocks.0.", "blocks.0.up.", "head."]
     assert roots == ["blocks.0.", "head."]
-    wrapped = FSDP(two_levels(api))
-    below = [names(wrapped, FSDP.fsdp_modules(wrapped, root_only=only)) for only in (True, False)]
+    wrapped = api.FSDP(two_levels(api))
+    below = [
+        names(wrapped, api.FSDP.fsdp_modules(wrapped, root_only=only)) for only in (True, False)
+    ]
     return every, roots, below, len(wrapped.fsdp_modules(wrapped))
 
 
 @holds()
 def modules_without_units(api: Any) -> Any:
     """A model without units has none to list."""
-    return api.FullyShardedDataParallel.fsdp_modules(net())
+    return api.FSDP.fsdp_modules(net())
 
 
 @holds()
@@ -59,7 +61,7 @@ def roots_below_a_plain_model(api: Any) -> Any:
     model = two_levels(api)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = train(model, optimizer)
-    units = api.FullyShardedDataParallel.fsdp_modules(model)
+    units = api.FSDP.fsdp_modules(model)
     return losses, [unit.check_is_root() for unit in units]
 
 

@@ -21,6 +21,7 @@ from .common import (
     full,
     gradients,
     in_blocks,
+    initial,
     net,
     said,
     train,
@@ -39,7 +40,7 @@ def values_shapes_and_names(api: Any) -> Any:
     results = []
     for use_orig_params in (True, False):
         model = in_blocks(api, use_orig_params=use_orig_params)
-        with api.FullyShardedDataParallel.summon_full_params(model):
+        with api.FSDP.summon_full_params(model):
             pairs = zip(net().named_parameters(), model.named_parameters(), strict=True)
             for (name, p), (found, q) in pairs:
                 assert name == found
@@ -54,7 +55,7 @@ def values_shapes_and_names(api: Any) -> Any:
 def names_with_prefix(api: Any) -> Any:
     """`prefix` and `recurse` of `named_parameters` and `named_buffers` act as on the wrapped model."""
     model, plain, found = in_blocks(api), net(), []
-    with api.FullyShardedDataParallel.summon_full_params(model):
+    with api.FSDP.summon_full_params(model):
         for call, prefix, recurse in itertools.product(
             ("named_parameters", "named_buffers"), ("", "before"), (True, False)
         ):
@@ -70,7 +71,7 @@ def changes_are_written_back(api: Any) -> Any:
     """Changes inside stay, of the root's parameters and of other units'."""
     for strategy in ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"):
         model = in_blocks(api, sharding_strategy=api.ShardingStrategy[strategy])
-        with api.FullyShardedDataParallel.summon_full_params(model), torch.no_grad():
+        with api.FSDP.summon_full_params(model), torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(2)
         found = full(api, model)
@@ -82,11 +83,11 @@ def changes_are_written_back(api: Any) -> Any:
 def changes_are_not_written_back(api: Any) -> Any:
     """With `writeback=False` changes inside do not stay."""
     model = in_blocks(api)
-    with api.FullyShardedDataParallel.summon_full_params(model, writeback=False), torch.no_grad():
+    with api.FSDP.summon_full_params(model, writeback=False), torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
     found = full(api, model)
-    assert close(found, {n: p.detach() for n, p in net().named_parameters()})
+    assert close(found, initial())
     return found, model(*batches(1)).detach()
 
 
@@ -95,7 +96,7 @@ def changes_of_no_shard(api: Any) -> Any:
     """With NO_SHARD changes inside stay whatever `writeback` says: the parameters are the stored ones."""
     strategy = api.ShardingStrategy.NO_SHARD
     model = in_blocks(api, sharding_strategy=strategy)
-    with api.FullyShardedDataParallel.summon_full_params(model, writeback=False), torch.no_grad():
+    with api.FSDP.summon_full_params(model, writeback=False), torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(0.5)
     return full(api, model)
@@ -104,8 +105,8 @@ def changes_of_no_shard(api: Any) -> Any:
 @holds()
 def changes_of_one_rank(api: Any) -> Any:
     """Each rank writes back its own shard of what it changed."""
-    model = api.FullyShardedDataParallel(nn.Linear(4, 4, bias=False))
-    with api.FullyShardedDataParallel.summon_full_params(model), torch.no_grad():
+    model = api.FSDP(nn.Linear(4, 4, bias=False))
+    with api.FSDP.summon_full_params(model), torch.no_grad():
         model.weight.fill_(dist.get_rank() + 1)
     found = full(api, model)["weight"]
     assert found.flatten().tolist() == [1.0] * 8 + [2.0] * 8
@@ -116,8 +117,8 @@ def changes_of_one_rank(api: Any) -> Any:
 def one_element(api: Any) -> Any:
     """A parameter of one element can be changed, though only one rank holds it."""
     torch.manual_seed(1)
-    model = api.FullyShardedDataParallel(nn.Linear(1, 1, bias=False))
-    with api.FullyShardedDataParallel.summon_full_params(model), torch.no_grad():
+    model = api.FSDP(nn.Linear(1, 1, bias=False))
+    with api.FSDP.summon_full_params(model), torch.no_grad():
         model.weight.fill_(3.0)
     assert full(api, model)["weight"].item() == 3.0
     return full(api, model), model(torch.ones(1, 1)).detach()
@@ -126,8 +127,8 @@ def one_element(api: Any) -> Any:
 @holds()
 def on_rank_0_only(api: Any) -> Any:
     """`rank0_only` shows whole parameters on rank 0, and shards elsewhere."""
-    model, FSDP = in_blocks(api), api.FullyShardedDataParallel
-    with FSDP.summon_full_params(model, rank0_only=True, writeback=False):
+    model = in_blocks(api)
+    with api.FSDP.summon_full_params(model, rank0_only=True, writeback=False):
         if dist.get_rank() == 0:
             return {name: p.detach().clone() for name, p in model.named_parameters()}
         assert local(model).numel() < sum(p.numel() for p in net().parameters())
@@ -137,17 +138,16 @@ def on_rank_0_only(api: Any) -> Any:
 @holds()
 def on_rank_0_with_writeback(api: Any) -> Any:
     """`rank0_only` with `writeback`, which is the default, is an error."""
-    FSDP = api.FullyShardedDataParallel
-    return error(lambda: enter(FSDP.summon_full_params(in_blocks(api), rank0_only=True)))
+    return error(lambda: enter(api.FSDP.summon_full_params(in_blocks(api), rank0_only=True)))
 
 
 @holds()
 def on_the_cpu(api: Any) -> Any:
     """`offload_to_cpu` shows them on the CPU; without `rank0_only` a warning advises it."""
-    model, FSDP, found = in_blocks(api), api.FullyShardedDataParallel, []
+    model, found = in_blocks(api), []
 
     def look() -> None:
-        with FSDP.summon_full_params(model, offload_to_cpu=True, writeback=False):
+        with api.FSDP.summon_full_params(model, offload_to_cpu=True, writeback=False):
             found.extend((str(p.device), p.detach().clone()) for p in model.parameters())
 
     texts = [text for text in said(look) if "offload_to_cpu=True with rank0_only=True" in text]
@@ -159,15 +159,14 @@ def on_the_cpu(api: Any) -> Any:
 def on_the_cpu_of_no_shard(api: Any) -> Any:
     """`offload_to_cpu` with NO_SHARD is an error."""
     model = in_blocks(api, sharding_strategy=api.ShardingStrategy.NO_SHARD)
-    FSDP = api.FullyShardedDataParallel
-    return error(lambda: enter(FSDP.summon_full_params(model, offload_to_cpu=True)))
+    return error(lambda: enter(api.FSDP.summon_full_params(model, offload_to_cpu=True)))
 
 
 @holds()
 def not_recursive(api: Any) -> Any:
     """With `recurse=False` only the unit's own parameters are whole."""
-    model, FSDP = in_blocks(api), api.FullyShardedDataParallel
-    with FSDP.summon_full_params(model, recurse=False):
+    model = in_blocks(api)
+    with api.FSDP.summon_full_params(model, recurse=False):
         assert model.head.weight.shape == (3, 6)
         own = model.head.weight.detach().clone()
         assert local(model.blocks).numel() < sum(p.numel() for p in net().blocks.parameters())
@@ -179,7 +178,7 @@ def one_unit(api: Any) -> Any:
     """A unit inside of the model can be summoned alone, by its own method too."""
     model, found = in_blocks(api), []
     for summon in (
-        lambda unit: api.FullyShardedDataParallel.summon_full_params(unit),
+        lambda unit: api.FSDP.summon_full_params(unit),
         lambda unit: unit.summon_full_params(unit),
     ):
         with summon(model.blocks[1]):
@@ -192,10 +191,10 @@ def one_unit(api: Any) -> Any:
 @holds()
 def a_root_that_is_no_unit(api: Any) -> Any:
     """All units below a module that is none are whole."""
-    model, FSDP = net(), api.FullyShardedDataParallel
+    model = net()
     for i, block in enumerate(model.blocks):
-        model.blocks[i] = FSDP(block)
-    with FSDP.summon_full_params(model):
+        model.blocks[i] = api.FSDP(block)
+    with api.FSDP.summon_full_params(model):
         found = {name: p.detach().clone() for name, p in model.named_parameters()}
     assert close({clean(n): p for n, p in found.items()}, dict(net().named_parameters()))
     return found
@@ -205,16 +204,16 @@ def a_root_that_is_no_unit(api: Any) -> Any:
 def a_model_without_units(api: Any) -> Any:
     """Without any unit nothing happens."""
     model = net()
-    with api.FullyShardedDataParallel.summon_full_params(model):
+    with api.FSDP.summon_full_params(model):
         return [name for name, _ in model.named_parameters()]
 
 
 @holds()
 def inside_of_itself(api: Any) -> Any:
     """`summon_full_params` inside of itself is an error."""
-    model, FSDP = in_blocks(api), api.FullyShardedDataParallel
-    with FSDP.summon_full_params(model):
-        return error(lambda: enter(FSDP.summon_full_params(model)))
+    model = in_blocks(api)
+    with api.FSDP.summon_full_params(model):
+        return error(lambda: enter(api.FSDP.summon_full_params(model)))
 
 
 @holds()
@@ -230,7 +229,7 @@ def in_forward(api: Any) -> Any:
             with unit.summon_full_params(unit):
                 pass
 
-    model = api.FullyShardedDataParallel(Summoning())
+    model = api.FSDP(Summoning())
     text = error(lambda: model(model))
     assert "Cannot manually unshard parameters during forward/backward" in text
     return text
@@ -239,9 +238,9 @@ def in_forward(api: Any) -> Any:
 @holds()
 def in_backward(api: Any) -> Any:
     """`summon_full_params` inside of a backward is an error."""
-    model = api.FullyShardedDataParallel(nn.Linear(4, 1))
+    model = api.FSDP(nn.Linear(4, 1))
     out = model(*batches(1))
-    out.register_hook(lambda _: enter(api.FullyShardedDataParallel.summon_full_params(model)))
+    out.register_hook(lambda _: enter(api.FSDP.summon_full_params(model)))
     text = error(out.sum().backward)
     assert "Cannot manually unshard parameters during forward/backward" in text
     return text
@@ -285,10 +284,10 @@ def between_backward_and_step(api: Any) -> Any:
 @holds()
 def with_gradients(api: Any) -> Any:
     """`with_grads` shows whole gradients, and writes their changes back."""
-    model, FSDP = in_blocks(api), api.FullyShardedDataParallel
+    model = in_blocks(api)
     model(*batches(1)).sum().backward()
     before = gradients(api, model)
-    with FSDP.summon_full_params(model, with_grads=True):
+    with api.FSDP.summon_full_params(model, with_grads=True):
         for parameter in model.parameters():
             assert parameter.grad is not None
             assert parameter.grad.shape == parameter.shape
@@ -301,9 +300,9 @@ def with_gradients(api: Any) -> Any:
 @holds()
 def with_gradients_not_written_back(api: Any) -> Any:
     """With `writeback=False` changes of gradients do not stay."""
-    model, FSDP = in_blocks(api), api.FullyShardedDataParallel
+    model = in_blocks(api)
     model(*batches(1)).sum().backward()
-    with FSDP.summon_full_params(model, with_grads=True, writeback=False):
+    with api.FSDP.summon_full_params(model, with_grads=True, writeback=False):
         for parameter in model.parameters():
             assert parameter.grad is not None
             parameter.grad *= 2
@@ -325,11 +324,12 @@ def without_gradients_yet(api: Any) -> Any:
 @holds()
 def with_gradients_of_flat_parameters(api: Any) -> Any:
     """`with_grads` without `use_orig_params`, or with `offload_to_cpu`, is an error."""
-    FSDP = api.FullyShardedDataParallel
     flat, orig = in_blocks(api, use_orig_params=False), in_blocks(api)
     return [
-        error(lambda: enter(FSDP.summon_full_params(flat, with_grads=True))),
-        error(lambda: enter(FSDP.summon_full_params(orig, with_grads=True, offload_to_cpu=True))),
+        error(lambda: enter(api.FSDP.summon_full_params(flat, with_grads=True))),
+        error(
+            lambda: enter(api.FSDP.summon_full_params(orig, with_grads=True, offload_to_cpu=True))
+        ),
     ]
 
 
@@ -339,7 +339,7 @@ def after_an_error_inside(api: Any) -> Any:
     model = in_blocks(api)
 
     def fail() -> None:
-        with api.FullyShardedDataParallel.summon_full_params(model):
+        with api.FSDP.summon_full_params(model):
             raise KeyError("mine")
 
     text = error(fail)
@@ -352,7 +352,7 @@ def shared_parameters(api: Any) -> Any:
     """Parameters that two modules share are one inside, and a change shows in both."""
     torch.manual_seed(1)
     model = in_blocks(api, Tied())
-    with api.FullyShardedDataParallel.summon_full_params(model), torch.no_grad():
+    with api.FSDP.summon_full_params(model), torch.no_grad():
         model.embed.weight.fill_(0.5)
         assert torch.equal(model.out.weight, model.embed.weight)
     return full(api, model), model(torch.arange(4)).detach()
@@ -364,7 +364,7 @@ def copies_of_values(api: Any) -> Any:
     model = in_blocks(api)
     before = full(api, model)
     train(model)
-    assert close(before, {n: p.detach() for n, p in net().named_parameters()})
+    assert close(before, initial())
     return before
 
 
@@ -374,7 +374,7 @@ def loading_inside(api: Any) -> Any:
     model = in_blocks(api)
     torch.manual_seed(9)
     state = {name: torch.randn_like(t) for name, t in net().state_dict().items()}
-    with api.FullyShardedDataParallel.summon_full_params(model):
+    with api.FSDP.summon_full_params(model):
         for name, parameter in model.named_parameters():
             parameter.data.copy_(state[name])
     found = full(api, model)
@@ -405,7 +405,7 @@ def apply_below_a_plain_root(api: Any) -> Any:
     """`apply` of a module that is no unit reaches the units in it."""
     model = net()
     for i, block in enumerate(model.blocks):
-        model.blocks[i] = api.FullyShardedDataParallel(block)
+        model.blocks[i] = api.FSDP(block)
     seen: list[str] = []
 
     @torch.no_grad()

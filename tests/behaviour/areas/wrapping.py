@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from ..registry import cannot, holds
+from ..registry import cannot, each, holds
 from .common import (
     Block,
     Net,
@@ -57,7 +57,7 @@ class WithBatchNorms(nn.Module):
 @holds()
 def one_unit_without_a_policy(api: Any) -> Any:
     """Without a policy the whole model is one unit, and no other module is."""
-    found = tree(api, api.FullyShardedDataParallel(net()))
+    found = tree(api, api.FSDP(net()))
     assert [unit for _, _, unit in found] == [True] + [False] * (len(found) - 1)
     return found
 
@@ -70,128 +70,139 @@ def module_wrap_policy(api: Any) -> Any:
     return tree(api, model)
 
 
-@holds()
-def transformer_auto_wrap_policy(api: Any) -> Any:
-    """`transformer_auto_wrap_policy` makes a unit of each layer of its classes."""
-    policy = functools.partial(
-        api.wrap.transformer_auto_wrap_policy,
-        transformer_layer_cls={nn.TransformerEncoderLayer, nn.TransformerDecoderLayer},
-    )
-    torch.manual_seed(1)
-    model = nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
-    model = api.FullyShardedDataParallel(model, auto_wrap_policy=policy)
-    assert units(api, model) == ["", "encoder.layers.0", "decoder.layers.0"]
-    return tree(api, model)
+def transformer() -> nn.Module:
+    return nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
 
 
-@holds()
-def size_based_policy_adds_up_children(api: Any) -> Any:
-    """`size_based_auto_wrap_policy` makes a unit of a container whose children are too small alone."""
-    model = api.FullyShardedDataParallel(nested(), auto_wrap_policy=by_size(api, 40))
-    assert units(api, model) == ["", "2"]
-    return tree(api, model)
+def lists() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 5), nn.ModuleList([nn.Linear(5, 5), nn.Linear(5, 5)]))
 
 
-@holds()
-def size_based_policy_with_its_default(api: Any) -> Any:
-    """The default threshold of `size_based_auto_wrap_policy` leaves a small model one unit."""
-    policy = api.wrap.size_based_auto_wrap_policy
-    return tree(api, api.FullyShardedDataParallel(nested(), auto_wrap_policy=policy))
+def larger_lists() -> nn.Module:
+    return nn.Sequential(nn.ModuleList([nn.Linear(10, 10)]), nn.ModuleDict({"a": nn.Linear(9, 9)}))
 
 
-@holds()
-def size_based_policy_excludes_containers(api: Any) -> Any:
-    """`size_based_auto_wrap_policy` leaves a `ModuleList` alone, however large it is."""
-    lists = nn.Sequential(nn.Linear(5, 5), nn.ModuleList([nn.Linear(5, 5), nn.Linear(5, 5)]))
-    model = api.FullyShardedDataParallel(lists, auto_wrap_policy=by_size(api, 40))
-    assert units(api, model) == [""]
-    return tree(api, model)
+def with_attention() -> nn.Module:
+    return nn.Sequential(nn.Linear(10, 10), nn.MultiheadAttention(100, 1))
 
 
-@holds()
-def size_based_policy_wraps_children_of_containers(api: Any) -> Any:
-    """The children of a `ModuleList` become units where they are large enough."""
-    lists = nn.Sequential(nn.ModuleList([nn.Linear(10, 10)]), nn.ModuleDict({"a": nn.Linear(9, 9)}))
-    model = api.FullyShardedDataParallel(lists, auto_wrap_policy=by_size(api, 40))
-    assert units(api, model) == ["", "0.0", "1.a"]
-    return tree(api, model)
+def layers_of_transformers(api: Any) -> Any:
+    layers = {nn.TransformerEncoderLayer, nn.TransformerDecoderLayer}
+    return functools.partial(api.wrap.transformer_auto_wrap_policy, transformer_layer_cls=layers)
 
 
-@holds()
-def size_based_policy_keeps_attention_whole(api: Any) -> Any:
-    """`size_based_auto_wrap_policy` does not look inside `MultiheadAttention`."""
-    model = nn.Sequential(nn.Linear(10, 10), nn.MultiheadAttention(100, 1))
-    model = api.FullyShardedDataParallel(model, auto_wrap_policy=by_size(api, 40))
-    assert units(api, model) == ["", "0"]
-    return tree(api, model)
-
-
-@holds()
-def size_based_policy_with_other_leaves(api: Any) -> Any:
-    """`force_leaf_modules` names further classes that are not made units."""
+def without_layers(api: Any) -> Any:
     leaves = api.wrap.size_based_auto_wrap_policy.FORCE_LEAF_MODULES | {nn.Linear}
-    model = nn.Sequential(nn.Linear(10, 10), nn.ModuleList([nn.Linear(10, 10)]))
-    policy = by_size(api, 40, force_leaf_modules=leaves)
-    return tree(api, api.FullyShardedDataParallel(model, auto_wrap_policy=policy))
+    return by_size(api, 40, force_leaf_modules=leaves)
 
 
-@holds()
-def size_based_policy_with_other_exclusions(api: Any) -> Any:
-    """`exclude_wrap_modules` replaces the containers that are not wrapped."""
-    policy = by_size(api, 40, exclude_wrap_modules={nn.Sequential})
-    return tree(api, api.FullyShardedDataParallel(nested(), auto_wrap_policy=policy))
-
-
-@holds()
-def always_wrap_policy(api: Any) -> Any:
-    """`always_wrap_policy` makes a unit of every module."""
-    policy = api.wrap.always_wrap_policy
-    model = api.FullyShardedDataParallel(nested(), auto_wrap_policy=policy)
-    assert units(api, model) == ["", "0", "1", "2", "2.0", "2.1"]
-    return tree(api, model)
-
-
-@holds()
-def always_wrap_policy_spares_ignored_modules(api: Any) -> Any:
-    """Ignored modules do not become units, whatever the policy says."""
-    model = nested()
-    model = api.FullyShardedDataParallel(
-        model, auto_wrap_policy=api.wrap.always_wrap_policy, ignored_modules=[model[1], model[2][0]]
-    )
-    assert units(api, model) == ["", "0", "2", "2.1"]
-    return tree(api, model)
-
-
-@holds()
-def size_based_policy_does_not_count_ignored_modules(api: Any) -> Any:
-    """A size does not include the parameters of ignored modules."""
-    model = nested()
-    model = api.FullyShardedDataParallel(
-        model, auto_wrap_policy=by_size(api, 40), ignored_modules=[model[1], model[2][0]]
-    )
-    assert units(api, model) == [""]
-    return tree(api, model)
-
-
-@holds()
-def lambda_auto_wrap_policy(api: Any) -> Any:
-    """`lambda_auto_wrap_policy` asks its function about each module."""
-    policy = functools.partial(
+def blocks(api: Any) -> Any:
+    return functools.partial(
         api.wrap.lambda_auto_wrap_policy, lambda_fn=lambda m: isinstance(m, Block)
     )
-    model = api.FullyShardedDataParallel(net(), auto_wrap_policy=policy)
-    assert units(api, model) == ["", "blocks.0", "blocks.1"]
-    return tree(api, model)
 
 
-@holds()
-def a_function_is_a_policy(api: Any) -> Any:
-    """A function of a module, `recurse` and the parameters not wrapped yet is a policy."""
-
+def large_layers(api: Any) -> Any:
     def policy(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
         return recurse or (isinstance(module, nn.Linear) and nonwrapped_numel > 20)
 
-    return tree(api, api.FullyShardedDataParallel(net(), auto_wrap_policy=policy))
+    return policy
+
+
+def blocks_or_large(api: Any) -> Any:
+    return functools.partial(api.wrap._or_policy, policies=[blocks(api), by_size(api, 80)])
+
+
+POLICIES: dict[str, tuple[Any, ...]] = {
+    "transformer_auto_wrap_policy": (
+        "`transformer_auto_wrap_policy` makes a unit of each layer of its classes.",
+        transformer, layers_of_transformers, ["", "encoder.layers.0", "decoder.layers.0"],
+    ),
+    "size_based_policy_adds_up_children": (
+        "`size_based_auto_wrap_policy` makes a unit of a container whose children are too small alone.",
+        nested, lambda api: by_size(api, 40), ["", "2"],
+    ),
+    "size_based_policy_with_its_default": (
+        "The default threshold of `size_based_auto_wrap_policy` leaves a small model one unit.",
+        nested, lambda api: api.wrap.size_based_auto_wrap_policy, [""],
+    ),
+    "size_based_policy_excludes_containers": (
+        "`size_based_auto_wrap_policy` leaves a `ModuleList` alone, however large it is.",
+        lists, lambda api: by_size(api, 40), [""],
+    ),
+    "size_based_policy_wraps_children_of_containers": (
+        "The children of a `ModuleList` become units where they are large enough.",
+        larger_lists, lambda api: by_size(api, 40), ["", "0.0", "1.a"],
+    ),
+    "size_based_policy_keeps_attention_whole": (
+        "`size_based_auto_wrap_policy` does not look inside `MultiheadAttention`.",
+        with_attention, lambda api: by_size(api, 40), ["", "0"],
+    ),
+    "size_based_policy_with_other_leaves": (
+        "`force_leaf_modules` names further classes that are not made units.",
+        larger_lists, without_layers, [""],
+    ),
+    "size_based_policy_with_other_exclusions": (
+        "`exclude_wrap_modules` replaces the containers that are not wrapped.",
+        nested, lambda api: by_size(api, 40, exclude_wrap_modules={nn.Sequential}), [""],
+    ),
+    "always_wrap_policy": (
+        "`always_wrap_policy` makes a unit of every module.",
+        nested, lambda api: api.wrap.always_wrap_policy, ["", "0", "1", "2", "2.0", "2.1"],
+    ),
+    "always_wrap_policy_spares_ignored_modules": (
+        "Ignored modules do not become units, whatever the policy says.",
+        nested, lambda api: api.wrap.always_wrap_policy, ["", "0", "2", "2.1"], ["1", "2.0"],
+    ),
+    "size_based_policy_does_not_count_ignored_modules": (
+        "A size does not include the parameters of ignored modules.",
+        nested, lambda api: by_size(api, 40), [""], ["1", "2.0"],
+    ),
+    "lambda_auto_wrap_policy": (
+        "`lambda_auto_wrap_policy` asks its function about each module.",
+        net, blocks, ["", "blocks.0", "blocks.1"],
+    ),
+    "a_function_is_a_policy": (
+        "A function of a module, `recurse` and the parameters not wrapped yet is a policy.",
+        net, large_layers, None,
+    ),
+    "policies_are_joined_by_or": (
+        "`_or_policy` makes a unit of what one of its policies wants.",
+        net, blocks_or_large, None,
+    ),
+}  # fmt: skip
+
+
+@each(POLICIES)
+def units_of_a_policy(
+    api: Any, build: Any, policy: Any, expected: Any, ignored: tuple[str, ...] = ()
+) -> Any:
+    model = build()
+    options = (
+        {"ignored_modules": [model.get_submodule(name) for name in ignored]} if ignored else {}
+    )
+    model = api.FSDP(model, auto_wrap_policy=policy(api), **options)
+    assert expected is None or units(api, model) == expected
+    return tree(api, model)
+
+
+REFUSED: dict[str, tuple[Any, ...]] = {
+    "custom_policy_returns_a_bool_or_a_dict": (
+        "What a `CustomPolicy` may return is checked, with an error.",
+        lambda api: {"auto_wrap_policy": api.wrap.CustomPolicy(lambda module: 3)},
+    ),
+    "a_policy_must_be_callable": (
+        "A policy that cannot be called is an error.", lambda api: {"auto_wrap_policy": 7}
+    ),
+    "unknown_arguments": (
+        "An argument that FSDP1 does not know is a TypeError.", lambda api: {"shards": 2}
+    ),
+}  # fmt: skip
+
+
+@each(REFUSED)
+def refused(api: Any, options: Any) -> Any:
+    return error(lambda: api.FSDP(net(), **options(api))).split(":")[0]
 
 
 @holds()
@@ -205,43 +216,19 @@ def custom_policy_with_options_of_a_unit(api: Any) -> Any:
         return isinstance(module, Block)
 
     policy = api.wrap.CustomPolicy(choose)
-    model = api.FullyShardedDataParallel(net(), auto_wrap_policy=policy)
-    found = api.FullyShardedDataParallel.fsdp_modules(model)
+    model = api.FSDP(net(), auto_wrap_policy=policy)
+    found = api.FSDP.fsdp_modules(model)
     return tree(api, model), [unit.sharding_strategy.name for unit in found], train(model)
-
-
-@holds()
-def custom_policy_returns_a_bool_or_a_dict(api: Any) -> Any:
-    """What a `CustomPolicy` may return is checked, with an error."""
-    policy = api.wrap.CustomPolicy(lambda module: 3)
-    return error(lambda: api.FullyShardedDataParallel(net(), auto_wrap_policy=policy))
-
-
-@holds()
-def a_policy_must_be_callable(api: Any) -> Any:
-    """A policy that cannot be called is an error."""
-    return error(lambda: api.FullyShardedDataParallel(net(), auto_wrap_policy=7)).split(":")[0]
-
-
-@holds()
-def policies_are_joined_by_or(api: Any) -> Any:
-    """`_or_policy` makes a unit of what one of its policies wants."""
-    blocks = functools.partial(
-        api.wrap.lambda_auto_wrap_policy, lambda_fn=lambda m: isinstance(m, Block)
-    )
-    policy = functools.partial(api.wrap._or_policy, policies=[blocks, by_size(api, 80)])
-    return tree(api, api.FullyShardedDataParallel(net(), auto_wrap_policy=policy))
 
 
 @holds(in_place="the error prints the model without wrappers")
 def a_policy_refuses_wrapped_parts(api: Any) -> Any:
     """With a policy, a model of which a part is wrapped already is refused, and the part named."""
-    FSDP = api.FullyShardedDataParallel
     direct, inside = nested(), nested()
-    direct[0] = FSDP(direct[0])
-    inside[2][1] = FSDP(inside[2][1])
+    direct[0] = api.FSDP(direct[0])
+    inside[2][1] = api.FSDP(inside[2][1])
     policy = api.wrap.size_based_auto_wrap_policy
-    texts = [error(lambda m=m: FSDP(m, auto_wrap_policy=policy)) for m in (direct, inside)]
+    texts = [error(lambda m=m: api.FSDP(m, auto_wrap_policy=policy)) for m in (direct, inside)]
     assert "requires modules to not already have FSDP applied but found 2.1 in" in texts[1]
     return texts
 
@@ -254,7 +241,7 @@ def batch_norms_are_units_of_their_own(api: Any) -> Any:
         "mixed_precision": api.MixedPrecision(param_dtype=torch.bfloat16),
     }
     built = []
-    texts = said(lambda: built.append(api.FullyShardedDataParallel(WithBatchNorms(), **options)))
+    texts = said(lambda: built.append(api.FSDP(WithBatchNorms(), **options)))
     assert units(api, built[0]) == ["", "linear", "norm", "other"]
     wanted = [text for text in texts if "mixed precision" in text.lower()]
     assert wanted, texts
@@ -270,7 +257,7 @@ def batch_norms_inside_of_a_unit(api: Any) -> Any:
     def policy(module: nn.Module, recurse: bool, **_: Any) -> bool:
         return recurse or isinstance(module, WithBatchNorms | nn.BatchNorm1d)
 
-    model = api.FullyShardedDataParallel(container, auto_wrap_policy=policy)
+    model = api.FSDP(container, auto_wrap_policy=policy)
     assert units(api, model) == ["", "0", "0.norm"]
     return tree(api, model)
 
@@ -278,13 +265,12 @@ def batch_norms_inside_of_a_unit(api: Any) -> Any:
 @holds()
 def wrap_by_hand(api: Any) -> Any:
     """Units nest as they are written by hand, and train as the model does without FSDP."""
-    FSDP = api.FullyShardedDataParallel
     model = net()
     alone = train_alone(model)
-    model.blocks[0].up = FSDP(model.blocks[0].up)
-    model.blocks[0] = FSDP(model.blocks[0])
-    model.head = FSDP(model.head)
-    model = FSDP(model)
+    model.blocks[0].up = api.FSDP(model.blocks[0].up)
+    model.blocks[0] = api.FSDP(model.blocks[0])
+    model.head = api.FSDP(model.head)
+    model = api.FSDP(model)
     assert units(api, model) == ["", "blocks.0", "blocks.0.up", "head"]
     losses = train(model)
     assert close(full(api, model), alone)
@@ -295,7 +281,7 @@ def wrap_by_hand(api: Any) -> Any:
 def wrap_in_a_context(api: Any) -> Any:
     """Inside of `enable_wrap`, `wrap` makes a unit with the options given to the context."""
     group = torch.distributed.new_group()
-    with api.wrap.enable_wrap(wrapper_cls=api.FullyShardedDataParallel, process_group=group):
+    with api.wrap.enable_wrap(wrapper_cls=api.FSDP, process_group=group):
         layer = api.wrap.wrap(nn.Linear(5, 5))
     assert layer.process_group is group
     return tree(api, layer), layer.rank, layer.world_size
@@ -306,7 +292,7 @@ def wrap_outside_of_a_context(api: Any) -> Any:
     """Outside of `enable_wrap`, `wrap` gives back the module itself."""
     layer = nn.Linear(5, 5)
     assert api.wrap.wrap(layer) is layer
-    with api.wrap.enable_wrap(wrapper_cls=api.FullyShardedDataParallel):
+    with api.wrap.enable_wrap(wrapper_cls=api.FSDP):
         pass
     assert api.wrap.wrap(layer) is layer
     return tree(api, layer)
@@ -315,8 +301,8 @@ def wrap_outside_of_a_context(api: Any) -> Any:
 @holds()
 def wrap_overrides_options_of_the_context(api: Any) -> Any:
     """Options given to `wrap` come before the context's."""
-    FSDP, groups = api.FullyShardedDataParallel, [torch.distributed.new_group() for _ in range(2)]
-    with api.wrap.enable_wrap(wrapper_cls=FSDP, process_group=groups[0]):
+    groups = [torch.distributed.new_group() for _ in range(2)]
+    with api.wrap.enable_wrap(wrapper_cls=api.FSDP, process_group=groups[0]):
         layer = api.wrap.wrap(nn.Linear(5, 5), process_group=groups[1])
     assert layer.process_group is groups[1]
     return layer.world_size
@@ -335,7 +321,7 @@ def wrap_in_a_constructor(api: Any) -> Any:
             return self.inner(x)
 
     plain = Wrapping()
-    with api.wrap.enable_wrap(wrapper_cls=api.FullyShardedDataParallel):
+    with api.wrap.enable_wrap(wrapper_cls=api.FSDP):
         model = api.wrap.wrap(Wrapping())
     assert units(api, plain) == []
     assert units(api, model) == ["", "inner"]
@@ -345,10 +331,9 @@ def wrap_in_a_constructor(api: Any) -> Any:
 @holds()
 def contexts_do_not_nest(api: Any) -> Any:
     """`enable_wrap` inside of itself is an error."""
-    FSDP = api.FullyShardedDataParallel
 
     def nest() -> None:
-        with api.wrap.enable_wrap(wrapper_cls=FSDP), api.wrap.enable_wrap(wrapper_cls=FSDP):
+        with api.wrap.enable_wrap(wrapper_cls=api.FSDP), api.wrap.enable_wrap(wrapper_cls=api.FSDP):
             pass
 
     return error(nest)
@@ -358,8 +343,7 @@ def contexts_do_not_nest(api: Any) -> Any:
 def wrap_with_a_policy_in_a_context(api: Any) -> Any:
     """A policy given to the context is the policy of each `wrap` in it."""
     policy = api.wrap.ModuleWrapPolicy({Block})
-    FSDP = api.FullyShardedDataParallel
-    with api.wrap.enable_wrap(wrapper_cls=FSDP, auto_wrap_policy=policy):
+    with api.wrap.enable_wrap(wrapper_cls=api.FSDP, auto_wrap_policy=policy):
         model = api.wrap.wrap(net())
     assert units(api, model) == ["", "blocks.0", "blocks.1"]
     return tree(api, model)
@@ -368,8 +352,8 @@ def wrap_with_a_policy_in_a_context(api: Any) -> Any:
 @holds()
 def modules_without_parameters(api: Any) -> Any:
     """A module without parameters becomes a unit like any other."""
-    model = api.FullyShardedDataParallel(nn.Sequential(nn.ReLU(), nn.Linear(4, 2)))
-    alone = api.FullyShardedDataParallel(nn.ReLU())
+    model = api.FSDP(nn.Sequential(nn.ReLU(), nn.Linear(4, 2)))
+    alone = api.FSDP(nn.ReLU())
     (x,) = batches(1)
     return tree(api, alone), list(alone.parameters()), alone(x), model(x).detach()
 
@@ -377,19 +361,17 @@ def modules_without_parameters(api: Any) -> Any:
 @holds()
 def a_unit_all_of_whose_parameters_are_in_others(api: Any) -> Any:
     """A unit without parameters of its own trains those of the units in it."""
-    FSDP = api.FullyShardedDataParallel
-    model = FSDP(nn.Sequential(FSDP(nn.Linear(4, 4)), FSDP(nn.Linear(4, 2))))
+    model = api.FSDP(nn.Sequential(api.FSDP(nn.Linear(4, 4)), api.FSDP(nn.Linear(4, 2))))
     return tree(api, model), train(model), full(api, model)
 
 
 @holds(in_place="fully_shard refuses a container whose class has no forward")
 def containers_become_units_with_a_warning(api: Any) -> Any:
     """A `ModuleList` or `ModuleDict` can be wrapped; a warning says that its forward never runs."""
-    FSDP = api.FullyShardedDataParallel
     built: list[Any] = []
     lists = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])
-    texts = said(lambda: built.append(FSDP(lists)))
-    texts += said(lambda: built.append(FSDP(nn.ModuleDict({"a": nn.Linear(3, 3)}))))
+    texts = said(lambda: built.append(api.FSDP(lists)))
+    texts += said(lambda: built.append(api.FSDP(nn.ModuleDict({"a": nn.Linear(3, 3)}))))
     wanted = [text for text in texts if "forward" in text.lower()]
     assert len(wanted) == 2, texts
     return [tree(api, model) for model in built], wanted, type(built[0][1]).__name__
@@ -404,21 +386,20 @@ def models_without_forward(api: Any) -> Any:
             super().__init__()
             self.layer = nn.Linear(3, 3)
 
-    model = api.FullyShardedDataParallel(Bag(), use_orig_params=True)
+    model = api.FSDP(Bag(), use_orig_params=True)
     return tree(api, model), sorted(model.state_dict()), error(lambda: model(torch.ones(1, 3)))
 
 
 @holds()
 def wrap_again_after_training(api: Any) -> Any:
     """A module inside of a model that was trained can be wrapped again, with the same outputs."""
-    FSDP = api.FullyShardedDataParallel
     torch.manual_seed(1)
-    inner = nn.Sequential(FSDP(nn.Linear(4, 4)))
-    model = FSDP(inner)
+    inner = nn.Sequential(api.FSDP(nn.Linear(4, 4)))
+    model = api.FSDP(inner)
     losses = train(model)
     (x,) = batches(1)
     with torch.no_grad():
-        before, after = model(x), FSDP(inner)(x)
+        before, after = model(x), api.FSDP(inner)(x)
     assert torch.equal(before, after)
     return losses, after
 
@@ -426,8 +407,7 @@ def wrap_again_after_training(api: Any) -> Any:
 @holds()
 def a_unit_in_a_unit(api: Any) -> Any:
     """A unit can be wrapped itself."""
-    FSDP = api.FullyShardedDataParallel
-    model = FSDP(FSDP(net()), use_orig_params=False)
+    model = api.FSDP(api.FSDP(net()), use_orig_params=False)
     return tree(api, model), train(model), full(api, model)
 
 
@@ -440,7 +420,7 @@ def tied_parameters_in_one_unit(api: Any) -> Any:
         torch.randint(0, 7, (3, 5), generator=torch.Generator().manual_seed(i)) for i in (0, 1)
     ]
     losses = train(model, inputs=tokens)
-    with api.FullyShardedDataParallel.summon_full_params(model):
+    with api.FSDP.summon_full_params(model):
         assert model.embed.weight is model.out.weight
     names = [name for name, _ in model.named_parameters()]
     return losses, names, full(api, model)
@@ -504,7 +484,7 @@ def attributes_of_the_wrapped_module(api: Any) -> Any:
             return 2 * x
 
     layers = Named(nn.Linear(4, 4), nn.Linear(4, 2))
-    model = api.FullyShardedDataParallel(layers)
+    model = api.FSDP(layers)
     assert model[0] is layers[0]
     missing = error(lambda: model.nothing)
     return model.label, model.twice(4), model[1].out_features, missing
@@ -515,7 +495,7 @@ def setting_attributes(api: Any) -> Any:
     """An attribute set on a unit belongs to the unit, and its module keeps its own."""
     layer = nn.Linear(4, 4)
     layer.label = "inner"
-    model = api.FullyShardedDataParallel(layer)
+    model = api.FSDP(layer)
     before = model.label
     model.label = "outer"
     model.other = 3
@@ -536,7 +516,7 @@ def an_attribute_module_of_its_own(api: Any) -> Any:
 
     torch.manual_seed(1)
     holder = Holder()
-    model = api.FullyShardedDataParallel(holder, use_orig_params=True)
+    model = api.FSDP(holder, use_orig_params=True)
     assert model.module is holder
     assert model.module.module is holder.module
     return [n for n, _ in model.named_parameters()], sorted(model.state_dict()), train(model)
@@ -547,32 +527,39 @@ def an_attribute_module_of_its_own(api: Any) -> Any:
 )
 def classes_of_units(api: Any) -> Any:
     """A unit is of the class FullyShardedDataParallel, and the modules in it are not."""
-    FSDP = api.FullyShardedDataParallel
     model = in_blocks(api)
-    assert type(model) is FSDP
-    assert type(model.blocks[1]) is FSDP
+    assert type(model) is api.FSDP
+    assert type(model.blocks[1]) is api.FSDP
     assert not isinstance(model, Net)
-    assert not isinstance(model.module, FSDP)
-    return FSDP.__name__, FSDP.__qualname__, issubclass(FSDP, nn.Module), issubclass(Net, FSDP)
+    assert not isinstance(model.module, api.FSDP)
+    return (
+        api.FSDP.__name__,
+        api.FSDP.__qualname__,
+        issubclass(api.FSDP, nn.Module),
+        issubclass(Net, api.FSDP),
+    )
 
 
 @holds()
 def modules_of_fully_shard(api: Any) -> Any:
     """A model of FSDP2's own `fully_shard` is no FullyShardedDataParallel."""
-    FSDP, model = api.FullyShardedDataParallel, fully_shard(net())
-    assert not isinstance(model, FSDP)
-    return isinstance(model, FSDP), issubclass(type(model), FSDP), FSDP.fsdp_modules(model)
+    model = fully_shard(net())
+    assert not isinstance(model, api.FSDP)
+    return (
+        isinstance(model, api.FSDP),
+        issubclass(type(model), api.FSDP),
+        api.FSDP.fsdp_modules(model),
+    )
 
 
 @holds()
 def models_of_torchs_fsdp1(api: Any) -> Any:
     """A model that a library wrapped with torch's FSDP1 is one, and the static methods work on it."""
-    FSDP = api.FullyShardedDataParallel
     model = torch.distributed.fsdp.FullyShardedDataParallel(net(), use_orig_params=True)
-    assert isinstance(model, FSDP)
-    with FSDP.state_dict_type(model, api.StateDictType.FULL_STATE_DICT):
+    assert isinstance(model, api.FSDP)
+    with api.FSDP.state_dict_type(model, api.StateDictType.FULL_STATE_DICT):
         state = model.state_dict()
-    return issubclass(type(model), FSDP), list(state), full(api, model), train(model)
+    return issubclass(type(model), api.FSDP), list(state), full(api, model), train(model)
 
 
 @holds(in_place="the model prints as before")
@@ -586,7 +573,7 @@ def representation(api: Any) -> Any:
 @holds()
 def signature(api: Any) -> Any:
     """The constructor has FSDP1's arguments, in their order, with their defaults."""
-    found = inspect.signature(api.FullyShardedDataParallel).parameters.values()
+    found = inspect.signature(api.FSDP).parameters.values()
     defaults = [getattr(p.default, "name", p.default) for p in found]
     return [(p.name, p.kind.name, str(d)) for p, d in zip(found, defaults, strict=True)]
 
@@ -596,23 +583,15 @@ def positional_arguments(api: Any) -> Any:
     """The process group and the sharding strategy can be given by position."""
     group = torch.distributed.new_group()
     strategy = api.ShardingStrategy.SHARD_GRAD_OP
-    model = api.FullyShardedDataParallel(net(), group, strategy)
+    model = api.FSDP(net(), group, strategy)
     assert model.process_group is group
     return model.sharding_strategy.name
 
 
 @holds()
-def unknown_arguments(api: Any) -> Any:
-    """An argument that FSDP1 does not know is a TypeError."""
-    return error(lambda: api.FullyShardedDataParallel(net(), shards=2)).split(":")[0]
-
-
-@holds()
 def partial_constructors(api: Any) -> Any:
     """`functools.partial` of the class is a constructor, also for `enable_wrap`."""
-    make = functools.partial(
-        api.FullyShardedDataParallel, sharding_strategy=api.ShardingStrategy.SHARD_GRAD_OP
-    )
+    make = functools.partial(api.FSDP, sharding_strategy=api.ShardingStrategy.SHARD_GRAD_OP)
     model = make(net())
     with api.wrap.enable_wrap(wrapper_cls=make):
         layer = api.wrap.wrap(nn.Linear(3, 3))
@@ -623,7 +602,7 @@ def partial_constructors(api: Any) -> Any:
 def subclasses(api: Any) -> Any:
     """A subclass with a constructor and a forward of its own is a unit; `super().forward` gathers."""
 
-    class Doubling(api.FullyShardedDataParallel):  # type: ignore[misc,name-defined]
+    class Doubling(api.FSDP):  # type: ignore[misc,name-defined]
         def __init__(self, module: nn.Module, factor: float, **options: Any) -> None:
             super().__init__(module, **options)
             self.factor = factor
@@ -640,7 +619,7 @@ def subclasses(api: Any) -> Any:
 def subclasses_with_a_policy(api: Any) -> Any:
     """A policy wraps the modules inside of a subclass's model in the subclass's base or itself, as FSDP1 does."""
 
-    class Mine(api.FullyShardedDataParallel):  # type: ignore[misc,name-defined]
+    class Mine(api.FSDP):  # type: ignore[misc,name-defined]
         pass
 
     model = Mine(net(), auto_wrap_policy=api.wrap.ModuleWrapPolicy({Block}))
@@ -666,7 +645,7 @@ def options_reach_every_unit(api: Any) -> Any:
             unit.cpu_offload.offload_params,
             unit.sharding_strategy.name,
         )
-        for unit in api.FullyShardedDataParallel.fsdp_modules(model)
+        for unit in api.FSDP.fsdp_modules(model)
     ]
 
 

@@ -88,7 +88,7 @@ def data_of_a_parameter(api: Any) -> Any:
 @holds()
 def a_parameter_of_another_shape(api: Any) -> Any:
     """A parameter of another shape is an error, in the next forward, backward and `summon_full_params`."""
-    FSDP, found = api.FullyShardedDataParallel, []
+    found = []
     for when in ("forward", "backward", "summon"):
         model = in_blocks(api)
         (x,) = batches(1)
@@ -105,7 +105,7 @@ def a_parameter_of_another_shape(api: Any) -> Any:
             elif when == "backward":
                 loss.backward()
             else:
-                with FSDP.summon_full_params(model):
+                with api.FSDP.summon_full_params(model):
                     pass
 
         found.append(error(use).splitlines()[0])

@@ -1,11 +1,12 @@
 """Two models in a dataclass, one of them with DDP, by a registry; a trainer with a state dict of its own."""
-import os
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType
+
+from data import start
 
 FSDP = FullyShardedDataParallel
 WRAPPERS = {"fsdp": FSDP}
@@ -66,9 +67,7 @@ def net():
     return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
 
 
-dist.init_process_group("nccl")
-rank = int(os.environ["LOCAL_RANK"])
-torch.cuda.set_device(rank)
+rank = start()
 trainer = Trainer(rank)
 batch = torch.randn(3, 4, generator=torch.Generator().manual_seed(rank)).cuda()
 trainer.step(batch)

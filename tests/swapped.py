@@ -1,4 +1,4 @@
-"""What the tool makes of FSDP1 programs: with their imports swapped and nothing else, and plain."""
+"""What the tool makes of FSDP1 programs on the bridge: other imports, and nothing else."""
 
 from __future__ import annotations
 
@@ -37,19 +37,6 @@ def swap(source: str) -> str:
     lines = zip(source.splitlines(), after.splitlines(), strict=True)
     assert all("import" in old for old, new in lines if old != new)
     return after
-
-
-@cache
-def plain(source: str) -> str:
-    """What the tool makes of a program that it can make plain: no constructor is left on the bridge."""
-    file = Source(Path("program.py"), "program.py", source.encode())
-    report = analyse_source(file)
-    assert not report.errors, report.errors
-    assert {f.action.value for f in report.findings if f.code == "FSDP002"} == {"rewrite"}, [
-        f.message for f in report.findings if f.code == "FSDP002"
-    ]
-    (change,) = report.changes
-    return change.after.decode()
 
 
 def imports(code: str) -> list[str]:

@@ -1,0 +1,209 @@
+"""What is checked without FSDP1 beside it: the runtime's own functions. Each check asserts for itself, on every rank."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    set_model_state_dict,
+)
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from fsdp_migrate import runtime
+from fsdp_migrate.runtime import FullyShardedDataParallel
+from fsdp_migrate.runtime.gradients import is_unreduced
+
+from .areas.common import Block, Tied, batches, net, train
+
+Check = Callable[[], None]
+CHECKS: dict[str, tuple[int, Check]] = {}  # with the number of ranks
+
+
+def check(ranks: int = 2) -> Callable[[Check], Check]:
+    def register(function: Check) -> Check:
+        CHECKS[function.__name__] = ranks, function
+        return function
+
+    return register
+
+
+def tiny() -> nn.Module:
+    """Row counts of 1, 2 and 3: some ranks get an empty shard."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1), nn.Linear(1, 2))
+
+
+def same_on_all_ranks(tensor: torch.Tensor) -> bool:
+    gathered = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, tensor.contiguous())
+    return all(torch.equal(gathered[0], other) for other in gathered)
+
+
+def whole_gradients(model: nn.Module) -> list[torch.Tensor]:
+    found = [p.grad for p in model.parameters()]
+    return [g.full_tensor() if isinstance(g, DTensor) else g.clone() for g in found]
+
+
+def backward(model: nn.Module) -> nn.Module:
+    model(*batches(1)).square().sum().backward()
+    return model
+
+
+@check()
+def norms_with_empty_shards() -> None:
+    model = backward(FullyShardedDataParallel(tiny()))
+    whole = whole_gradients(model)
+    for norm_type in (1.0, 2.0, 3.0, math.inf):
+        expected = torch.linalg.vector_norm(torch.cat([g.flatten() for g in whole]), norm_type)
+        norm = runtime.clip_grad_norm_(model, 1e9, norm_type)
+        assert type(norm) is torch.Tensor
+        assert torch.allclose(norm, expected, rtol=1e-6), (norm_type, norm, expected)
+        assert same_on_all_ranks(norm)
+    norm = runtime.clip_grad_norm_(model.parameters(), 0.1, 2)
+    for before, after in zip(whole, whole_gradients(model), strict=True):
+        assert torch.allclose(after, before * (0.1 / (norm + 1e-6)), rtol=1e-5, atol=1e-9)
+
+
+@check()
+def norms_where_a_rank_has_no_gradients() -> None:
+    model = backward(FullyShardedDataParallel(tiny()))
+    if dist.get_rank() == 1:
+        model.zero_grad()
+    norm = runtime.clip_grad_norm_(model, 1.0)
+    assert norm > 0
+    assert same_on_all_ranks(norm)
+
+
+@check()
+def no_sync_is_left_to_ddp() -> None:
+    model = DistributedDataParallel(tiny())
+    with runtime.no_sync(model):
+        assert model.require_backward_grad_sync is False
+    assert model.require_backward_grad_sync is True
+
+
+@check()
+def no_sync_reaches_units_of_a_plain_module() -> None:
+    model = tiny()
+    fully_shard(model[0])
+    with runtime.no_sync(model):
+        backward(model)
+    assert is_unreduced(model[0].weight.grad)
+    backward(model)
+    assert not is_unreduced(model[0].weight.grad)
+
+
+@check()
+def cast_buffers_are_loaded() -> None:
+    precision = runtime.MixedPrecision(param_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16)
+    for broadcast in (False, True):
+        model = FullyShardedDataParallel(net(), mixed_precision=precision)
+        model(*batches(1))
+        options = StateDictOptions(full_state_dict=True)
+        state = get_model_state_dict(model, options=options)
+        state = {name: torch.full_like(value, 0.5) for name, value in state.items()}
+        options.broadcast_from_rank0 = broadcast
+        given = state if not broadcast or dist.get_rank() == 0 else {}
+        set_model_state_dict(model, given, options=options)
+        assert model.scale.dtype is torch.bfloat16
+        assert (model.scale == 0.5).all()
+        assert all((p.full_tensor() == 0.5).all() for p in model.parameters())
+
+
+@check(ranks=4)
+def hybrid_over_one_shard_synchronizes() -> None:
+    """Where FSDP1 falls back to no communication at all (pytorch#154888)."""
+    mesh = init_device_mesh("cpu", (4, 1), mesh_dim_names=("replicate", "shard"))
+    model = FullyShardedDataParallel(tiny(), sharding_strategy="HYBRID_SHARD", device_mesh=mesh)
+    assert all(map(same_on_all_ranks, whole_gradients(backward(model))))
+
+
+@check()
+def tied_parameters_stay_tied_from_meta() -> None:
+    with torch.device("meta") if dist.get_rank() else contextlib.nullcontext():
+        model = Tied()
+    expected = copy.deepcopy(model.embed.weight) if dist.get_rank() == 0 else None
+    empty = lambda module: module.to_empty(device="cpu", recurse=False)  # noqa: E731
+    model = FullyShardedDataParallel(model, sync_module_states=True, param_init_fn=empty)
+    assert model.out.weight is model.embed.weight
+    whole = model.out.weight.full_tensor()
+    assert same_on_all_ranks(whole.detach())
+    assert expected is None or torch.equal(whole, expected)
+
+
+@check()
+def broadcast_gives_every_rank_the_first_ones_states() -> None:
+    model = net()
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data.fill_(dist.get_rank())
+    fully_shard(model.stem)  # a unit below keeps what it has
+    runtime.broadcast_module_states(model)
+    assert model.stem.bias.full_tensor().tolist() == [0, 0, 0, 1, 1, 1]
+    others = [p for p in model.parameters() if not isinstance(p, DTensor)]
+    assert all((tensor == 0).all() for tensor in (*others, *model.buffers()))
+
+
+@check()
+def broadcast_refuses_meta_tensors() -> None:
+    with torch.device("meta"):
+        model = tiny()
+    with pytest.raises(ValueError, match="meta device"):
+        runtime.broadcast_module_states(model)
+
+
+@check()
+def compiling_first_or_last_trains_the_same() -> None:
+    losses = []
+    for when in ("never", "first", "last"):
+        model: nn.Module = net()
+        if when == "first":
+            model = torch.compile(model, backend="eager")
+        model = FullyShardedDataParallel(
+            model, auto_wrap_policy=runtime.ModuleWrapPolicy({Block}), use_orig_params=True
+        )
+        assert len(FullyShardedDataParallel.fsdp_modules(model)) == 3
+        if when == "last":
+            model = torch.compile(model, backend="eager")
+        losses.append(train(model))
+    assert losses[0] == losses[1] == losses[2]
+
+
+@check()
+def local_shards_are_views_of_what_they_are_of() -> None:
+    model = fully_shard(nn.Linear(6, 5))
+    local = runtime.local_shard(model.weight.data)
+    assert type(local) is torch.Tensor
+    sizes = [0, 0]
+    dist.all_gather_object(sizes, local.numel())
+    assert sum(sizes) == model.weight.numel()
+    local.fill_(3)
+    assert (model.weight.full_tensor() == 3).all()
+    tensor = torch.ones(2)
+    assert runtime.local_shard(tensor) is tensor
+
+
+@check()
+def a_batch_norm_in_low_precision_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    policy = MixedPrecisionPolicy(torch.bfloat16)
+
+    def shard() -> None:
+        with runtime.like_fsdp1(model):
+            fully_shard(model[0], mp_policy=dataclasses.replace(policy, cast_forward_inputs=False))
+            fully_shard(model, mp_policy=policy)
+
+    with pytest.raises(ValueError, match="FSDP213"):
+        shard()
