@@ -219,7 +219,7 @@ def build(net):
             ):
                 fully_shard(module, **options)
     return net
-=== comments of an argument in words
+=== comments stay at arguments, also of those that torch has words for
 net = FSDP(
     net,  # on the CPU
     # less memory
@@ -227,26 +227,12 @@ net = FSDP(
     use_orig_params=True,  # for the decay
 )  # done
 ---
-# on the CPU
-# less memory
-# FSDP1's use_orig_params=True:
-# for the decay
-with like_fsdp1(net):
-    fully_shard(net)  # done
-=== comments of arguments of units
-net = FSDP(
-    net,  # on the CPU
-    # by its size
-    auto_wrap_policy=policy,
-    # end
-)  # done
----
 with like_fsdp1(net):
     for module, options in units(
         net,  # on the CPU
-        # by its size
-        auto_wrap_policy=policy,
-        # end
+        # less memory
+        cpu_offload=None,
+        use_orig_params=True,  # for the decay
     ):
         fully_shard(module, **options)  # done
 === a comment above
@@ -453,7 +439,7 @@ def test_names_that_are_written_out(form: str) -> None:
     _, after = analyse(text, form)
     assert "torch.distributed.fsdp.FullyShardedDataParallel" not in after
     assert "sharding_strategy=fsdp_migrate.runtime.ShardingStrategy.HYBRID_SHARD" in after
-    assert "import fsdp_migrate.runtime\n" in after
+    assert "import torch.distributed, fsdp_migrate.runtime\n" in after
 
 
 def test_each_constructor_is_decided_by_itself(tmp_path: Path) -> None:

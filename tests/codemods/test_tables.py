@@ -89,7 +89,9 @@ def test_arguments_are_those_of_fsdp1() -> None:
     assert {"module", *ROWS} == set(SIGNATURE)
     of_scaler = set(inspect.signature(THEIRS[".sharded_grad_scaler"].ShardedGradScaler).parameters)
     assert of_scaler - {"process_group"} == scaler._SAME
-    assert tuple(inspect.signature(THEIRS[""].MixedPrecision).parameters) == precision._FIELDS
+    fields = inspect.signature(THEIRS[""].MixedPrecision).parameters
+    assert list(precision._FIELDS) == list(fields)
+    assert [*precision._FIELDS.values()][:-1] == [each.default for each in fields.values()][:-1]
     assert set(sharding._STRATEGIES) == set(THEIRS[""].ShardingStrategy.__members__)
 
 
