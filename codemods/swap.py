@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from fsdp_migrate.codemods.context import Context, keyword
-from fsdp_migrate.codemods.edit.import_order import module_of
-from fsdp_migrate.codemods.edit.imports import ImportChange, edit_imports, insert_first
+from fsdp_migrate.codemods.edit.imports import ImportChange, edit_imports, insert_first, module_of
 from fsdp_migrate.codemods.imports import hand_out, is_spent, leading, may_go, sees, spent_aliases
 from fsdp_migrate.codemods.rule import Edit, Edits, Found, Import, Rule
 from fsdp_migrate.facts.file import last_name, root_of
