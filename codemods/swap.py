@@ -31,14 +31,10 @@ from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
 from fsdp_migrate.facts.staying import OF_OTHERS, staying
 from fsdp_migrate.findings import Action
 
-RULE = Rule("FSDP001", "fsdp1-import", "FSDP1 names are imported from the runtime")
+RULE = Rule("FSDP001", "fsdp1-import")
 _WRAPS = "what is called by another name stays on the bridge, call FSDP itself or a function with fully_shard in it"
-OPTION = Rule("FSDP017", "fsdp1-option", "an FSDP1 option that stays refers to the runtime's class")
-CLASS_USE = Rule(
-    "FSDP018",
-    "class-as-value",
-    "the FSDP class in a table, an alias, a test or an annotation refers to the runtime's",
-)
+OPTION = Rule("FSDP017", "fsdp1-option")
+CLASS_USE = Rule("FSDP018", "class-as-value")
 RULES = (RULE, OPTION, CLASS_USE)
 _SPENT = "is removed: nothing uses it any more"
 

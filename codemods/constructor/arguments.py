@@ -14,27 +14,15 @@ from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.facts.file import values_given
 from fsdp_migrate.facts.names import RUNTIME
 
-CPU_OFFLOAD = Rule(
-    "FSDP201", "cpu-offload", "CPUOffload(offload_params=True) becomes CPUOffloadPolicy()"
-)
-BACKWARD_PREFETCH = Rule(
-    "FSDP203", "backward-prefetch", "FSDP2 prefetches in backward as BACKWARD_PRE does"
-)
-FORWARD_PREFETCH = Rule(
-    "FSDP204", "forward-prefetch", "forward_prefetch=True becomes a list of units to gather ahead"
-)
-LIMIT = Rule("FSDP205", "limit-all-gathers", "FSDP2 bounds the memory of all-gathers by itself")
-USE_ORIG_PARAMS = Rule("FSDP206", "use-orig-params", "FSDP2 always keeps the original parameters")
-DEVICE_ID = Rule("FSDP207", "device-id", "the device is the current device of the mesh's type")
-SYNC = Rule(
-    "FSDP208", "sync-module-states", "sync_module_states=True becomes a broadcast before sharding"
-)
-INIT_FUNCTION = Rule(
-    "FSDP210", "param-init-fn", "param_init_fn runs on each unit before it is sharded"
-)
-IGNORED = Rule(
-    "FSDP212", "ignored-modules", "ignored modules and parameters are ignored by every unit"
-)
+CPU_OFFLOAD = Rule("FSDP201", "cpu-offload")
+BACKWARD_PREFETCH = Rule("FSDP203", "backward-prefetch")
+FORWARD_PREFETCH = Rule("FSDP204", "forward-prefetch")
+LIMIT = Rule("FSDP205", "limit-all-gathers")
+USE_ORIG_PARAMS = Rule("FSDP206", "use-orig-params")
+DEVICE_ID = Rule("FSDP207", "device-id")
+SYNC = Rule("FSDP208", "sync-module-states")
+INIT_FUNCTION = Rule("FSDP210", "param-init-fn")
+IGNORED = Rule("FSDP212", "ignored-modules")
 
 
 @dataclass(frozen=True)

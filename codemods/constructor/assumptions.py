@@ -10,12 +10,8 @@ from fsdp_migrate.codemods.context import shortened
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.findings import Action
 
-ASSUMPTION = Rule(
-    "FSDP003", "assumption", "what the torch form assumes of the program, at each constructor"
-)
-SILENT = Rule(
-    "FSDP005", "silent-dependence", "code that relies on FSDP1's wrapper, and changes in silence"
-)
+ASSUMPTION = Rule("FSDP003", "assumption")
+SILENT = Rule("FSDP005", "silent-dependence")
 RULES = (ASSUMPTION, SILENT)
 
 # In the order of their weight, which is also that of the words.

@@ -38,17 +38,9 @@ FORMER_NAMES = {"fsdp_auto_wrap_policy": "auto_wrap_policy", "ignored_parameters
 DIRECT, SUBCLASS = "FSDP(...)", "a subclass of FSDP"
 PARTIAL, ENABLE_WRAP, WRAP = "partial(FSDP, ...)", "wrapper_cls=FSDP", "wrap(...)"
 
-CONSTRUCTOR = Rule(
-    "FSDP002",
-    "fsdp1-constructor",
-    "FSDP(model, ...) becomes fully_shard on the model's own modules",
-)
-UNPACKED = Rule(
-    "FSDP004",
-    "dynamic-constructor",
-    "the runtime binds arguments that come from an unpacked dictionary",
-)
-UNKNOWN = Rule("FSDP019", "unknown-argument", "an argument that FSDP1 does not have")
+CONSTRUCTOR = Rule("FSDP002", "fsdp1-constructor")
+UNPACKED = Rule("FSDP004", "dynamic-constructor")
+UNKNOWN = Rule("FSDP019", "unknown-argument")
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,15 +18,9 @@ from fsdp_migrate.facts.file import values_given
 from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.facts.reach import reach_of
 
-POLICY = Rule(
-    "FSDP213",
-    "mixed-precision",
-    "MixedPrecision becomes MixedPrecisionPolicy, with inputs cast at the root only",
-)
-BUFFERS = Rule("FSDP214", "buffer-dtype", "buffer_dtype casts buffers, which FSDP2 does not")
-LOW_PRECISION_GRADS = Rule(
-    "FSDP216", "keep-low-precision-grads", "keep_low_precision_grads has no counterpart"
-)
+POLICY = Rule("FSDP213", "mixed-precision")
+BUFFERS = Rule("FSDP214", "buffer-dtype")
+LOW_PRECISION_GRADS = Rule("FSDP216", "keep-low-precision-grads")
 RULES = (POLICY, BUFFERS, LOW_PRECISION_GRADS)
 
 # FSDP1's fields in their order, with their defaults.

@@ -13,25 +13,13 @@ from fsdp_migrate.codemods.constructor.code import AtRunTime, Code
 from fsdp_migrate.codemods.constructor.construction import Argument, Construction
 from fsdp_migrate.codemods.rule import Rule
 
-FULL_SHARD = Rule("FSDP101", "full-shard", "FULL_SHARD is FSDP2's default")
-SHARD_GRAD_OP = Rule(
-    "FSDP102",
-    "shard-grad-op",
-    "SHARD_GRAD_OP keeps parameters gathered until backward: reshard_after_forward=False",
-)
-NO_SHARD = Rule("FSDP103", "no-shard", "NO_SHARD replicates: a mesh of shape (world, 1)")
-HYBRID_SHARD = Rule(
-    "FSDP104",
-    "hybrid-shard",
-    "HYBRID_SHARD shards within groups and replicates across them: a two-dimensional mesh",
-)
-DYNAMIC = Rule(
-    "FSDP105",
-    "dynamic-strategy",
-    "the runtime reads a strategy that is known only when the program runs",
-)
-GROUP = Rule("FSDP106", "process-group", "a process group becomes a mesh")
-MESH = Rule("FSDP107", "device-mesh", "device_mesh becomes the argument mesh")
+FULL_SHARD = Rule("FSDP101", "full-shard")
+SHARD_GRAD_OP = Rule("FSDP102", "shard-grad-op")
+NO_SHARD = Rule("FSDP103", "no-shard")
+HYBRID_SHARD = Rule("FSDP104", "hybrid-shard")
+DYNAMIC = Rule("FSDP105", "dynamic-strategy")
+GROUP = Rule("FSDP106", "process-group")
+MESH = Rule("FSDP107", "device-mesh")
 RULES = (FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD, DYNAMIC, GROUP, MESH)
 
 _HYBRID = (HYBRID_SHARD, "the runtime builds the mesh (replicate, shard)")

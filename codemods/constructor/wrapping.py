@@ -16,12 +16,8 @@ from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.facts.program import Definition, External
 from fsdp_migrate.facts.values import Value
 
-CLASS_POLICY = Rule(
-    "FSDP151", "class-policy", "a policy that goes by class becomes a loop over the modules"
-)
-RUNTIME_POLICY = Rule(
-    "FSDP152", "runtime-policy", "the runtime applies a policy that inspects the model"
-)
+CLASS_POLICY = Rule("FSDP151", "class-policy")
+RUNTIME_POLICY = Rule("FSDP152", "runtime-policy")
 RULES = (CLASS_POLICY, RUNTIME_POLICY)
 
 # fully_shard refuses containers without a forward; FSDP1 wrapped them, to no effect.

@@ -33,23 +33,11 @@ from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES
 from fsdp_migrate.facts.values import last_value
 from fsdp_migrate.findings import Action
 
-CONTEXT = Rule("FSDP331", "state-dict-context", "a state-dict context becomes get_model_state_dict")
-SET_TYPE = Rule(
-    "FSDP332", "set-state-dict-type", "the runtime keeps the state-dict type that a program sets"
-)
-LOCAL = Rule(
-    "FSDP334",
-    "local-state-dict",
-    "LOCAL_STATE_DICT is a rank's flat shard, which FSDP2 does not have",
-)
-OPTIMIZER = Rule(
-    "FSDP335", "optimizer-state-dict", "the runtime has FSDP1's functions for optimizer states"
-)
-BARE = Rule(
-    "FSDP333",
-    "bare-state-dict",
-    "model.state_dict() of an FSDP1 model becomes get_model_state_dict",
-)
+CONTEXT = Rule("FSDP331", "state-dict-context")
+SET_TYPE = Rule("FSDP332", "set-state-dict-type")
+LOCAL = Rule("FSDP334", "local-state-dict")
+OPTIMIZER = Rule("FSDP335", "optimizer-state-dict")
+BARE = Rule("FSDP333", "bare-state-dict")
 RULES = (CONTEXT, SET_TYPE, BARE, LOCAL, OPTIMIZER)
 
 _TYPED = ("state_dict_type", "set_state_dict_type")

@@ -10,11 +10,9 @@ from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
 from fsdp_migrate.findings import Action
 
-SUMMON = Rule("FSDP321", "summon-full-params", "the runtime has summon_full_params")
-APPLY = Rule("FSDP322", "apply", "model.apply(f) goes into summon_full_params(model)")
-UNITS = Rule(
-    "FSDP362", "fsdp-modules", "FSDP.fsdp_modules(model) becomes a list of the model's FSDPModules"
-)
+SUMMON = Rule("FSDP321", "summon-full-params")
+APPLY = Rule("FSDP322", "apply")
+UNITS = Rule("FSDP362", "fsdp-modules")
 RULES = (SUMMON, APPLY, UNITS)
 
 _RULES = {"summon_full_params": SUMMON, "fsdp_modules": UNITS}

@@ -10,12 +10,8 @@ from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.findings import Action
 
-CLIP = Rule(
-    "FSDP301",
-    "clip-method",
-    "model.clip_grad_norm_(c) becomes a function of the model's parameters",
-)
-NO_SYNC = Rule("FSDP311", "no-sync", "model.no_sync() is answered as FSDP1 did, or no_sync(model)")
+CLIP = Rule("FSDP301", "clip-method")
+NO_SYNC = Rule("FSDP311", "no-sync")
 RULES = (CLIP, NO_SYNC)
 
 _RULES = {"clip_grad_norm_": CLIP, "no_sync": NO_SYNC}

@@ -10,7 +10,7 @@ from fsdp_migrate.codemods.rule import Found, Import, Rule
 from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.findings import Action
 
-RULE = Rule("FSDP009", "dot-module", "model.module becomes unwrap(model), for a model in any form")
+RULE = Rule("FSDP009", "dot-module")
 RULES = (RULE,)
 _NAMES = ("module", "_fsdp_wrapped_module")
 
