@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from fsdp_migrate.codemods.constructor import precision, sharding, wrapping
 from fsdp_migrate.codemods.constructor.code import AtRunTime, Code, shown
-from fsdp_migrate.codemods.constructor.construction import Argument, Construction
+from fsdp_migrate.codemods.constructor.construction import Construction
+from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.imports import is_pure
 from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.facts.file import values_given

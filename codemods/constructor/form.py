@@ -22,12 +22,12 @@ from fsdp_migrate.codemods.constructor.construction import (
     UNKNOWN,
     UNPACKED,
     WRAP,
-    Argument,
     Construction,
     constructions,
 )
 from fsdp_migrate.codemods.constructor.silent import Hit, hits
 from fsdp_migrate.codemods.context import Context, shortened
+from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.edit.text import comments
 from fsdp_migrate.codemods.imports import removal, spent
 from fsdp_migrate.codemods.rule import Edit, Found, Import
@@ -126,9 +126,6 @@ def _arguments(
         if argument.name != "module" and argument.node not in spoken:
             spoken.add(argument.node)
             yield _argument(construction, argument, form)
-    for keyword in construction.call.keywords if form is None else ():
-        if keyword.arg in FORMER_NAMES:
-            yield _renamed(construction, keyword)
     for keyword in construction.unknown:
         message = f"`{keyword.arg}` is not an argument of FSDP1: the call raises TypeError"
         yield Found(UNKNOWN, keyword, Action.MANUAL, message, f"{keyword.arg}=")
@@ -138,24 +135,17 @@ def _arguments(
         yield Found(UNPACKED, keyword.value, Action.RUNTIME, message, construct)
 
 
-def _renamed(construction: Construction, keyword: ast.keyword) -> Found:
-    """A former name of an argument, which neither the runtime nor FSDP1 of this torch has."""
-    name, context = FORMER_NAMES[str(keyword.arg)], construction.context
-    start, _ = context.file.span(keyword)
-    edit = Edit(start, start + len(str(keyword.arg)), name)
-    message = f"becomes {name}=, as FSDP1 has called it since torch 2.1: by its former name it raises TypeError"
-    return Found(CONSTRUCTOR, keyword, Action.REWRITE, message, f"{keyword.arg}=", lambda: [edit])
-
-
 def _argument(construction: Construction, argument: Argument, form: Form | None) -> Found:
     rule, text = ROWS[argument.name].say(construction, argument)
     construct = f"{argument.name}={shortened(construction.context.source(argument.value))}"
+    action = Action.MANUAL if rule is precision.LOW_PRECISION_GRADS else Action.RUNTIME
     former = getattr(argument.node, "arg", None)
     if former in FORMER_NAMES:
         text += f"; {former} is its former name, which raises TypeError"
+        if form is None:
+            text, action = f"{text}: write {argument.name}=", Action.MANUAL
     if form is not None and argument.name in form.said:
         return Found(rule, argument.node, Action.REWRITE, form.said[argument.name], construct)
-    action = Action.MANUAL if rule is precision.LOW_PRECISION_GRADS else Action.RUNTIME
     return Found(rule, argument.node, action, text, construct)
 
 

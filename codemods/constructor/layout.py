@@ -10,7 +10,7 @@ from textwrap import indent
 from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.construction import FORMER_NAMES, Construction
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.edit.text import indentation, replace_statement, spliced
+from fsdp_migrate.codemods.edit.text import indentation, spliced
 from fsdp_migrate.codemods.rule import Edit, Import
 from fsdp_migrate.facts.file import NEWLINE
 
@@ -141,10 +141,7 @@ def _instead(
     construction: Construction, place: Place, lines: list[str], *, as_it_is: bool = False
 ) -> list[Edit]:
     code = "\n".join([*([place.first] if place.first else []), *lines, *place.last])
-    length = (
-        None if as_it_is or not construction.context.writes else construction.context.line_length
-    )
-    return [replace_statement(construction.context.file, place.statement, code, length)]
+    return [construction.context.replace_statement(place.statement, code, as_it_is=as_it_is)]
 
 
 def _given(construction: Construction, model: str) -> str:

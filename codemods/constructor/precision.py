@@ -11,8 +11,9 @@ import ast
 import re
 
 from fsdp_migrate.codemods.constructor.code import AtRunTime, Code, shown
-from fsdp_migrate.codemods.constructor.construction import Argument, Construction
+from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.rule import Import, Rule
 from fsdp_migrate.facts.file import values_given
 from fsdp_migrate.facts.names import RUNTIME

@@ -10,7 +10,8 @@ from __future__ import annotations
 import ast
 
 from fsdp_migrate.codemods.constructor.code import AtRunTime, Code
-from fsdp_migrate.codemods.constructor.construction import Argument, Construction
+from fsdp_migrate.codemods.constructor.construction import Construction
+from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.rule import Rule
 
 FULL_SHARD = Rule("FSDP101", "full-shard")

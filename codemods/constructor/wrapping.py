@@ -10,8 +10,9 @@ from __future__ import annotations
 import ast
 
 from fsdp_migrate.codemods.constructor.code import AtRunTime, Code, is_same, shown
-from fsdp_migrate.codemods.constructor.construction import Argument, Construction
+from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.facts.program import Definition, External
 from fsdp_migrate.facts.values import Value

@@ -332,24 +332,6 @@ def test_a_name_of_fsdp1_that_came_from_the_program_goes_with_its_use(tmp_path: 
     assert change.after == b"import torch\n\nscaler = torch.amp.GradScaler()\n"
 
 
-APART = "from torch.distributed.fsdp import ShardingStrategy\n{}\nprint(ShardingStrategy, StateDictType)\n"
-OTHER = "from torch.distributed.fsdp.api import StateDictType"
-JOINED = {
-    "two modules": (OTHER, "from fsdp_migrate.runtime import ShardingStrategy, StateDictType\n"),
-    "a comment": (f"{OTHER}  # noqa", "from fsdp_migrate.runtime import StateDictType  # noqa\n"),
-    "a name a line": (
-        f"from torch.distributed.fsdp import MixedPrecision\n{OTHER}\nMixedPrecision()",
-        "from fsdp_migrate.runtime import StateDictType\n",
-    ),
-}
-
-
-@pytest.mark.parametrize(("statement", "line"), JOINED.values(), ids=JOINED)
-def test_names_of_one_module_share_a_statement(statement: str, line: str) -> None:
-    assert line in in_auto_form(APART.format(statement))
-    assert "from torch" not in in_auto_form(APART.format(statement))
-
-
 def in_auto_form(text: str) -> str:
     report = analyse_source(Source(Path("/nowhere/program.py"), "program.py", text.encode()))
     assert not report.errors
