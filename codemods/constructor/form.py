@@ -239,11 +239,10 @@ def _by_function(construction: Construction) -> Form:
     if construction.kind == WRAP:
         message = "wraps by the function that `enable_wrap` is given"
         return Form(message, list, (), ())
-    names = [call.func, *call.args, *(keyword.value for keyword in call.keywords)]
+    names = [call.func, *values_given(call)]
     cls = next(each for each in names if context.references.get(each) == CLASS)
     shared = context.program.kept.setdefault("functions", {})
-    key = str(context.file.path)
-    name, first = shared.setdefault(key, (_function_name(context), call))
+    name, first = shared.setdefault(str(context.file.path), (_function_name(context), call))
     top = layout.above_of(context, first)
     needs = (*_imports(construction), _runtime("units", construction))
     root = root_of(cls)
@@ -269,7 +268,7 @@ def _by_function(construction: Construction) -> Form:
 
 def _function_name(context: Context) -> str:
     """A name that is free wherever the file names the class."""
-    name = layout.SHARD
+    name = "shard"
     for reference, meaning in context.references.items():
         name = context.free(name, reference) if meaning == CLASS else name
     return name

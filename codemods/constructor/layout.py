@@ -14,9 +14,6 @@ from fsdp_migrate.codemods.edit.text import indentation, spliced
 from fsdp_migrate.codemods.rule import Edit, Import
 from fsdp_migrate.facts.file import NEWLINE
 
-# What a file's own function is called that takes the place of FSDP1's class in expressions.
-SHARD = "shard"
-
 
 @dataclass(frozen=True, eq=False)
 class Place:

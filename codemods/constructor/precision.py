@@ -54,9 +54,7 @@ def say(construction: Construction, argument: Argument) -> tuple[Rule, str]:
     if "buffer_dtype" in fields:
         text = "the runtime makes it a MixedPrecisionPolicy and casts buffers to buffer_dtype"
         return BUFFERS, text
-    return POLICY, (
-        "the runtime makes it a MixedPrecisionPolicy and casts inputs at the root only, as FSDP1 did"
-    )
+    return POLICY, "the runtime makes it a MixedPrecisionPolicy and casts inputs where FSDP1 did"
 
 
 def precision(construction: Construction, value: ast.expr, code: Code) -> str:
