@@ -110,7 +110,7 @@ def edit_imports(file: File, changes: Sequence[ImportChange], limit: int) -> lis
     edits: list[Edit] = []
     done: set[ast.stmt] = set()
     for change in changes:
-        if not is_alone(file, change.node) or _continues(file, change.node):
+        if not _has_lines(file, change.node):
             edits += _among_others(file, change)
         elif change.node not in done:
             block, is_sorted = _block(file, change.node)
@@ -141,9 +141,10 @@ def _blank_before(file: File, at: int) -> str:
     return "" if file.text.startswith(("\n", "\r"), at) or at == len(file.text) else newline(file)
 
 
-def _continues(file: File, statement: ast.stmt) -> bool:
-    """Whether a backslash puts the next statement on its line."""
-    return file.text[file.span(statement)[1] : file.lines(statement)[1]].rstrip().endswith("\\")
+def _has_lines(file: File, node: ast.stmt) -> bool:
+    """Whether a statement has its lines to itself, and no backslash puts the next one there."""
+    behind = file.text[file.span(node)[1] : file.lines(node)[1]].rstrip()
+    return is_alone(file, node) and not behind.endswith("\\")
 
 
 def _block(file: File, node: _Import) -> tuple[list[_Import], bool]:
@@ -152,7 +153,7 @@ def _block(file: File, node: _Import) -> tuple[list[_Import], bool]:
     first = last = body.index(node)
 
     def follow(above: ast.stmt, below: ast.stmt) -> bool:
-        imports = isinstance(above, _Import) and isinstance(below, _Import)
+        imports = all(isinstance(n, _Import) and _has_lines(file, n) for n in (above, below))
         return imports and file.lines(above)[1] == file.lines(below)[0]
 
     while first and follow(body[first - 1], body[first]):
