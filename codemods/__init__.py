@@ -11,7 +11,6 @@ What they share:
     rule            what a rule is, and what it finds
     registry        all rules by code
     context         one file as a rule sees it: its facts, and how to edit it
-    models          which expressions can hold a model
     imports         the imports that a file needs and no longer needs
     dictionaries    the keys that a dictionary can have
     silenced        the comments that silence nothing

@@ -204,9 +204,10 @@ class Context:
     def _layout(self) -> int | None:
         return self.line_length if self.writes else None
 
-    def replace_statement(self, statement: ast.stmt, code: str) -> Edit:
-        """The edit that puts other statements in a statement's place."""
-        return text.replace_statement(self.file, statement, code, self._layout)
+    def replace_statement(self, statement: ast.stmt, code: str, *, as_it_is: bool = False) -> Edit:
+        """The edit that puts other statements in a statement's place, formatted unless `as_it_is`."""
+        length = None if as_it_is else self._layout
+        return text.replace_statement(self.file, statement, code, length)
 
     def insert_above(self, statement: ast.stmt, code: str) -> Edit:
         """The edit that puts statements above a statement."""

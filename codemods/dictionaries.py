@@ -10,15 +10,21 @@ from fsdp_migrate.codemods.context import Context
 
 
 @dataclass(frozen=True, eq=False)
-class Key:
-    """One key of a dictionary: its name, its value, and the node that adds it."""
+class Argument:
+    """One argument of a call, or one key of a dictionary that is unpacked into it.
+
+    Attributes:
+        name: its name.
+        value: the expression.
+        node: the keyword, the value of a positional argument, or what adds the key to the dictionary.
+    """
 
     name: str
     value: ast.expr
     node: ast.AST
 
 
-def given_keys(context: Context, dictionary: ast.expr) -> list[Key]:
+def given_keys(context: Context, dictionary: ast.expr) -> list[Argument]:
     """The keys that a dictionary can have, as far as this file writes them; empty if none is seen.
 
     Every literal counts that a name or an attribute of the same class (`self.options`) is bound to, and what
@@ -28,7 +34,7 @@ def given_keys(context: Context, dictionary: ast.expr) -> list[Key]:
         return list(_literal(dictionary))
     if not isinstance(dictionary, ast.Name | ast.Attribute):
         return []
-    found: list[Key] = []
+    found: list[Argument] = []
     for place in _places(context, dictionary):
         parent = context.file.parents.get(place)
         if isinstance(parent, ast.Assign | ast.AnnAssign) and parent.value is not None:
@@ -65,12 +71,12 @@ def _places(context: Context, dictionary: ast.Name | ast.Attribute) -> Iterator[
                 yield name
 
 
-def _literal(value: ast.expr) -> Iterator[Key]:
+def _literal(value: ast.expr) -> Iterator[Argument]:
     """The keys of `{...}` and `dict(...)`."""
     if isinstance(value, ast.Dict):
         for key, item in zip(value.keys, value.values, strict=True):
             if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                yield Key(key.value, item, key)
+                yield Argument(key.value, item, key)
             elif key is None:
                 yield from _literal(item)
     elif isinstance(value, ast.Call) and getattr(value.func, "id", "") == "dict":
@@ -82,18 +88,18 @@ def _literal(value: ast.expr) -> Iterator[Key]:
         yield from _literal(value.right)
 
 
-def _keywords(call: ast.Call) -> Iterator[Key]:
+def _keywords(call: ast.Call) -> Iterator[Argument]:
     for keyword in call.keywords:
         if keyword.arg is not None:
-            yield Key(keyword.arg, keyword.value, keyword)
+            yield Argument(keyword.arg, keyword.value, keyword)
         else:
             yield from _literal(keyword.value)
 
 
-def _stored(context: Context, subscript: ast.Subscript) -> Iterator[Key]:
+def _stored(context: Context, subscript: ast.Subscript) -> Iterator[Argument]:
     """`options["key"] = value`."""
     statement = context.file.parents.get(subscript)
     key = subscript.slice
     if isinstance(statement, ast.Assign) and isinstance(key, ast.Constant):
         if isinstance(key.value, str):
-            yield Key(key.value, statement.value, subscript)
+            yield Argument(key.value, statement.value, subscript)

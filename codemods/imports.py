@@ -7,8 +7,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator
 
 from fsdp_migrate.codemods.context import Context, shortened
-from fsdp_migrate.codemods.edit.import_order import module_of
-from fsdp_migrate.codemods.edit.imports import ImportChange
+from fsdp_migrate.codemods.edit.imports import ImportChange, module_of
 from fsdp_migrate.codemods.rule import Found, Import, Rule
 from fsdp_migrate.facts.file import root_of
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH

@@ -21,17 +21,20 @@ class Rule:
     Attributes:
         code: as in `FSDP002`; once released it keeps its meaning.
         name: in words with hyphens.
-        summary: one line.
     """
 
     code: str
     name: str
-    summary: str
 
     @property
     def page(self) -> str:
         """Its page, in Markdown: what FSDP1 did, what FSDP2 does, why the translation is sound, and examples."""
         return (_PAGES / f"{self.code}.md").read_text("utf-8")
+
+    @property
+    def summary(self) -> str:
+        """The first sentence of its page."""
+        return self.page.split("\n")[2]
 
 
 class Edit(NamedTuple):

@@ -9,7 +9,7 @@ from fsdp_migrate.codemods.context import Silenced
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.findings import Action
 
-RULE = Rule("FSDP099", "unused-ignore", "a comment that silences nothing is reported")
+RULE = Rule("FSDP099", "unused-ignore")
 RULES = (RULE,)
 
 _MESSAGE = "silences nothing: move it to the line where a construct begins, or remove it"

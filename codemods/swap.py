@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from itertools import chain
 
 from fsdp_migrate.codemods.context import Context, keyword
-from fsdp_migrate.codemods.edit.import_order import module_of
-from fsdp_migrate.codemods.edit.imports import ImportChange, edit_imports, insert_first
-from fsdp_migrate.codemods.imports import hand_out, is_spent, leading, may_go, sees, spent_aliases
+from fsdp_migrate.codemods.edit.imports import ImportChange, edit_imports, insert_first, module_of
+from fsdp_migrate.codemods.imports import hand_out, is_spent, may_go, sees, spent_aliases
 from fsdp_migrate.codemods.rule import Edit, Edits, Found, Import, Rule
 from fsdp_migrate.facts.file import last_name, root_of
 from fsdp_migrate.facts.names import (
@@ -32,14 +31,10 @@ from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
 from fsdp_migrate.facts.staying import OF_OTHERS, staying
 from fsdp_migrate.findings import Action
 
-RULE = Rule("FSDP001", "fsdp1-import", "FSDP1 names are imported from the runtime")
+RULE = Rule("FSDP001", "fsdp1-import")
 _WRAPS = "what is called by another name stays on the bridge, call FSDP itself or a function with fully_shard in it"
-OPTION = Rule("FSDP017", "fsdp1-option", "an FSDP1 option that stays refers to the runtime's class")
-CLASS_USE = Rule(
-    "FSDP018",
-    "class-as-value",
-    "the FSDP class in a table, an alias, a test or an annotation refers to the runtime's",
-)
+OPTION = Rule("FSDP017", "fsdp1-option")
+CLASS_USE = Rule("FSDP018", "class-as-value")
 RULES = (RULE, OPTION, CLASS_USE)
 _SPENT = "is removed: nothing uses it any more"
 
@@ -78,7 +73,6 @@ def swap(
     statements = list(_statements(context, gone))
     for statement in statements:
         _decide(context, statement, gone, stays)
-    joined = _join(context, statements) if context.plain else set()
     every = [each for each in written_out(context) if each[0] not in stays]
     spelled_out = [each for each in every if each[0] not in gone]
     of_torch = bool(every) or any(map(_is_of_torch, statements))
@@ -99,7 +93,7 @@ def swap(
         if not _covered(target, imported):
             needs.setdefault(target, Import(target, "", node))
     insert = hand_out(context, statements, [*needed, *needs.values()])
-    found = [each for statement in statements for each in _say(statement, joined)]
+    found = [each for statement in statements for each in _say(statement)]
     found += [
         Found(RULE, node, Action.RUNTIME, f"is imported from {target}")
         for node, target in spelled_out
@@ -228,28 +222,6 @@ def _target(context: Context, module: str, name: str) -> tuple[str, str] | None:
     return (RUNTIME if is_public else in_runtime(module)), name
 
 
-def _join(context: Context, statements: Sequence[ImportChange]) -> set[ast.stmt]:
-    """Lets names that came from `api` and the like share the statement of the package's own; returns the others."""
-    head = [each for each in statements if each.node in leading(context) and each.move]
-    own = [
-        each
-        for each in head
-        if getattr(each.node, "module", "") == TORCH
-        and any(not a.asname for a in each.node.names if a.name in each.move)
-    ]
-    joined: set[ast.stmt] = set()
-    for each in head if len(own) == 1 else ():  # several have one name each
-        moved = {(RUNTIME, alias.name) for alias in each.node.names}
-        if each is own[0] or each.drop or {*each.move.values()} != moved:
-            continue
-        lines = context.file.text[slice(*context.file.lines(each.node))]
-        if "#" not in lines and each.locals == {name for _, name in moved}:
-            own[0].add += sorted(moved)
-            each.drop, each.move = each.locals, {}
-            joined.add(each.node)
-    return joined
-
-
 def _last(node: ast.expr) -> str:
     """The last part of a dotted name, in quotes too."""
     path = node.attr if isinstance(node, ast.Attribute) else str(getattr(node, "value", ""))
@@ -320,7 +292,7 @@ def _covered(target: str, imported: Collection[str]) -> bool:
     return any(each == target or each.startswith(f"{target}.") for each in imported)
 
 
-def _say(statement: ImportChange, joined: Collection[ast.stmt]) -> Iterator[Found]:
+def _say(statement: ImportChange) -> Iterator[Found]:
     node = statement.node
     names = ", ".join(alias.name for alias in node.names)
     module = module_of(node)
@@ -329,8 +301,6 @@ def _say(statement: ImportChange, joined: Collection[ast.stmt]) -> Iterator[Foun
         where = sorted({target for target, _ in statement.move.values()})
         message = f"is imported from {' and '.join(where)}"
         yield Found(RULE, node, Action.RUNTIME, message, construct)
-    elif node in joined:
-        yield Found(RULE, node, Action.RUNTIME, f"is imported from {RUNTIME}", construct)
     elif statement.drop:
         yield Found(RULE, node, Action.REWRITE, _SPENT, construct)
     elif module.startswith(RUNTIME):

@@ -2,7 +2,7 @@
 
 - `construction`: the call and its arguments, also those of a dictionary that is unpacked.
 - `arguments`: a row for each argument, with what the runtime does with it and its translation where the file shows the value;
-  `sharding`, `wrapping` and `precision` have those that take more than a few lines, as `part`s of the new code.
+  `sharding`, `wrapping` and `precision` have those that take more than a few lines; they add to the `code`.
 - `silent`: what would change in silence without FSDP1's wrapper, found by a search by name.
 - `layout`: the code. `form`: what becomes of a call, and what is reported of it. `assumptions`: what the torch form relies on.
 """

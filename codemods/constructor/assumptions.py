@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from fsdp_migrate.codemods.constructor.construction import Construction
-from fsdp_migrate.codemods.constructor.part import Part
 from fsdp_migrate.codemods.constructor.silent import Hit
 from fsdp_migrate.codemods.context import shortened
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.findings import Action
 
-ASSUMPTION = Rule(
-    "FSDP003", "assumption", "what the torch form assumes of the program, at each constructor"
-)
-SILENT = Rule(
-    "FSDP005", "silent-dependence", "code that relies on FSDP1's wrapper, and changes in silence"
-)
+ASSUMPTION = Rule("FSDP003", "assumption")
+SILENT = Rule("FSDP005", "silent-dependence")
 RULES = (ASSUMPTION, SILENT)
 
 # In the order of their weight, which is also that of the words.
@@ -81,13 +76,17 @@ _DATACLASSES = (
 
 
 def of(
-    construction: Construction, parts: Mapping[str, Part], hits: Sequence[Hit]
+    construction: Construction, written: Collection[str], hits: Sequence[Hit]
 ) -> Iterator[Found]:
-    """The assumptions of one constructor, the silent ones first, and the places that rely on the wrapper."""
+    """The assumptions of one constructor, the silent ones first, and the places that rely on the wrapper.
+
+    Args:
+        written: the arguments that are in torch's words.
+    """
     context = construction.context
     has = context.program.has
     assumed = [(how, what) for how, what, word in _ASSUMED if not word or has(word)]
-    if parts.get("mixed_precision") and parts.get("auto_wrap_policy"):
+    if {"mixed_precision", "auto_wrap_policy"} <= {*written}:
         assumed.insert(1, _NORMS)
     if context.target < (2, 13) and has("@dataclass"):
         assumed.insert(1, _DATACLASSES)

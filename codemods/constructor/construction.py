@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.dictionaries import given_keys
+from fsdp_migrate.codemods.dictionaries import Argument, given_keys
 from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition
@@ -38,32 +38,9 @@ FORMER_NAMES = {"fsdp_auto_wrap_policy": "auto_wrap_policy", "ignored_parameters
 DIRECT, SUBCLASS = "FSDP(...)", "a subclass of FSDP"
 PARTIAL, ENABLE_WRAP, WRAP = "partial(FSDP, ...)", "wrapper_cls=FSDP", "wrap(...)"
 
-CONSTRUCTOR = Rule(
-    "FSDP002",
-    "fsdp1-constructor",
-    "FSDP(model, ...) becomes fully_shard on the model's own modules",
-)
-UNPACKED = Rule(
-    "FSDP004",
-    "dynamic-constructor",
-    "the runtime binds arguments that come from an unpacked dictionary",
-)
-UNKNOWN = Rule("FSDP019", "unknown-argument", "an argument that FSDP1 does not have")
-
-
-@dataclass(frozen=True, eq=False)
-class Argument:
-    """One argument, or one key of a dictionary that is unpacked into the call.
-
-    Attributes:
-        name: its name in FSDP1's signature.
-        value: the expression.
-        node: the keyword, the value of a positional argument, or what adds the key to the dictionary.
-    """
-
-    name: str
-    value: ast.expr
-    node: ast.AST
+CONSTRUCTOR = Rule("FSDP002", "fsdp1-constructor")
+UNPACKED = Rule("FSDP004", "dynamic-constructor")
+UNKNOWN = Rule("FSDP019", "unknown-argument")
 
 
 class Construction:
@@ -110,7 +87,7 @@ class Construction:
         for key in keys:
             name = FORMER_NAMES.get(key.name, key.name)
             if name in SIGNATURE:
-                self.arguments.append(Argument(name, key.value, key.node))
+                self.arguments.append(replace(key, name=name))
 
     @property
     def like_fsdp1(self) -> bool:
@@ -142,17 +119,10 @@ class Construction:
     def member(self, value: ast.expr, owner: str) -> str | None:
         """The member of an FSDP1 enum that an expression is: `NO_SHARD` for `ShardingStrategy.NO_SHARD`."""
         made = self.context.value(value)
-        found = self.member_of(made.node) if made is not None else ("", "")
-        return found[1] if found[0] == owner else None
-
-    def member_of(self, node: ast.expr) -> tuple[str, str]:
-        """`(ShardingStrategy, NO_SHARD)` for what is written so, in this file or another."""
-        program = self.context.program
-        files = (self.context.file, *program.files)
-        file = next((each for each in files if node in each.parents), None)
-        if not isinstance(node, ast.Attribute) or file is None:
-            return "", ""
-        return program.fsdp1(node.value, file) or "", node.attr
+        if made is None or not isinstance(made.node, ast.Attribute):
+            return None
+        found = self.context.program.fsdp1(made.node.value, made.file)
+        return made.node.attr if found == owner else None
 
     @property
     def module(self) -> ast.expr | None:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fsdp_migrate.codemods.constructor import arguments, assumptions, layout, precision
-from fsdp_migrate.codemods.constructor.arguments import ROWS, parts_of
+from fsdp_migrate.codemods.constructor.arguments import ROWS, in_torchs_words
+from fsdp_migrate.codemods.constructor.code import AtRunTime, Code
 from fsdp_migrate.codemods.constructor.construction import (
     CONSTRUCTOR,
     DIRECT,
@@ -21,13 +22,13 @@ from fsdp_migrate.codemods.constructor.construction import (
     UNKNOWN,
     UNPACKED,
     WRAP,
-    Argument,
     Construction,
     constructions,
 )
-from fsdp_migrate.codemods.constructor.part import AtRunTime, Part, merged
 from fsdp_migrate.codemods.constructor.silent import Hit, hits
 from fsdp_migrate.codemods.context import Context, shortened
+from fsdp_migrate.codemods.dictionaries import Argument
+from fsdp_migrate.codemods.edit.text import comments
 from fsdp_migrate.codemods.imports import removal, spent
 from fsdp_migrate.codemods.rule import Edit, Found, Import
 from fsdp_migrate.codemods.swap import RULE as IMPORT
@@ -52,15 +53,15 @@ class Form:
         edits: makes the edits.
         imports: the names that they use.
         removed: code that they take away.
+        said: what its arguments become, by name, in torch's words; empty where the runtime reads them.
         names: the names that the new code reads.
-        parts: what its arguments become, by name, in torch's words; empty where the runtime reads them.
     """
 
     message: str
     edits: Callable[[], Sequence[Edit]]
     imports: tuple[Import, ...]
     removed: tuple[ast.AST, ...]
-    parts: dict[str, Part] = field(default_factory=dict)
+    said: Mapping[str, str] = field(default_factory=dict)
     names: frozenset[str] = frozenset()
 
 
@@ -92,9 +93,8 @@ def find(context: Context) -> Iterator[Found]:
         yield from _arguments(construction, decision.form, spoken)
         if decision.form is not None:
             forms.append(decision.form)
-            yield from _translated_above(construction, decision.form)
             if context.form == "torch":
-                yield from assumptions.of(construction, decision.form.parts, decision.hits)
+                yield from assumptions.of(construction, decision.form.said, decision.hits)
     yield from _spent(context, forms)
 
 
@@ -126,9 +126,6 @@ def _arguments(
         if argument.name != "module" and argument.node not in spoken:
             spoken.add(argument.node)
             yield _argument(construction, argument, form)
-    for keyword in construction.call.keywords if form is None else ():
-        if keyword.arg in FORMER_NAMES:
-            yield _renamed(construction, keyword)
     for keyword in construction.unknown:
         message = f"`{keyword.arg}` is not an argument of FSDP1: the call raises TypeError"
         yield Found(UNKNOWN, keyword, Action.MANUAL, message, f"{keyword.arg}=")
@@ -138,52 +135,26 @@ def _arguments(
         yield Found(UNPACKED, keyword.value, Action.RUNTIME, message, construct)
 
 
-def _renamed(construction: Construction, keyword: ast.keyword) -> Found:
-    """A former name of an argument, which neither the runtime nor FSDP1 of this torch has."""
-    name, context = FORMER_NAMES[str(keyword.arg)], construction.context
-    start, _ = context.file.span(keyword)
-    edit = Edit(start, start + len(str(keyword.arg)), name)
-    message = f"becomes {name}=, as FSDP1 has called it since torch 2.1: by its former name it raises TypeError"
-    return Found(CONSTRUCTOR, keyword, Action.REWRITE, message, f"{keyword.arg}=", lambda: [edit])
-
-
 def _argument(construction: Construction, argument: Argument, form: Form | None) -> Found:
     rule, text = ROWS[argument.name].say(construction, argument)
     construct = f"{argument.name}={shortened(construction.context.source(argument.value))}"
+    action = Action.MANUAL if rule is precision.LOW_PRECISION_GRADS else Action.RUNTIME
     former = getattr(argument.node, "arg", None)
     if former in FORMER_NAMES:
         text += f"; {former} is its former name, which raises TypeError"
-    part = form.parts.get(argument.name) if form is not None else None
-    if part is not None:
-        return Found(rule, argument.node, Action.REWRITE, part.message or text, construct)
-    action = Action.RUNTIME
-    if rule is precision.LOW_PRECISION_GRADS:
-        action = Action.MANUAL
+        if form is None:
+            text, action = f"{text}: write {argument.name}=", Action.MANUAL
+    if form is not None and argument.name in form.said:
+        return Found(rule, argument.node, Action.REWRITE, form.said[argument.name], construct)
     return Found(rule, argument.node, action, text, construct)
-
-
-def _translated_above(construction: Construction, form: Form) -> Iterator[Found]:
-    """The edits of an argument's value where it is assigned, above the call."""
-    context = construction.context
-    for argument in construction.arguments:
-        part = form.parts.get(argument.name)
-        for made in part.removed if part is not None else ():
-            statement = context.file.statement(made)
-            if part is not None and statement is not context.file.statement(construction.call):
-                rule, _ = ROWS[argument.name].say(construction, argument)
-                construct = shortened(context.source(statement))
-                yield Found(rule, statement, Action.REWRITE, part.message, construct)
 
 
 def _spent(context: Context, forms: list[Form]) -> Iterator[Found]:
     """The assignments that only the arguments of constructors have read."""
     gone = [node for form in forms for node in form.removed]
     written = {name for form in forms for name in form.names}
-    parts = [part for form in forms for part in form.parts.values() if part.edits]
-    edited = {context.file.statement(node) for part in parts for node in part.removed}
     for statement in spent(context, gone, written):
-        if statement not in edited:
-            yield removal(context, CONSTRUCTOR, statement, "only FSDP1's constructor has read it")
+        yield removal(context, CONSTRUCTOR, statement, "only FSDP1's constructor has read it")
 
 
 def decide(construction: Construction) -> Decision:
@@ -210,26 +181,19 @@ def form_of(construction: Construction) -> Form:
     if place is None or not _are_free(context, construction.call):
         return _by_function(construction)
     try:
-        parts = _parts(construction)
+        code = _in_torchs_words(construction)
     except AtRunTime as reason:
         return _by_units(construction, place, str(reason))
-    whole = merged(parts.values())
-    if not all(_is_free(context, construction.call, need) for need in whole.imports):
-        return _by_units(construction, place, "a name is taken")
     message = "becomes fully_shard(...): the model is sharded in place and stays the same object"
-    if whole.units:
+    if code.units:
         message = "becomes fully_shard(...) on every unit, children before parents, the model last"
-    calls = () if construction.like_fsdp1 else tuple(need for _, need in whole.below)
     return Form(
         message,
-        lambda: [
-            *layout.in_torchs_words(construction, whole, place),
-            *(edit for more in whole.edits for edit in more()),
-        ],
-        (*_imports(construction), *whole.imports, *calls),
-        (*_given(construction), *whole.removed),
-        parts,
-        whole.names,
+        lambda: layout.in_torchs_words(construction, code, place),
+        (*_imports(construction), *code.imports),
+        tuple(_given(construction)),
+        code.said,
+        code.names,
     )
 
 
@@ -239,25 +203,33 @@ def _has_another(context: Context, call: ast.Call) -> bool:
     return any(isinstance(n, ast.expr) and context.references.get(n) == CLASS for n in inside)
 
 
-def _parts(construction: Construction) -> dict[str, Part]:
-    """The arguments in torch's words; raises AtRunTime if one has none."""
-    context = construction.context
+def _in_torchs_words(construction: Construction) -> Code:
+    """The arguments in torch's words; raises AtRunTime where `units` has to read them."""
+    context, call = construction.context, construction.call
     paths = reach_of(context.program).of(context.file.path)
     if any(_META.search(context.program.data(path)) for path in paths):
         raise AtRunTime("the model may be on the meta device")
-    return parts_of(construction)
+    if comments(context.source(call)):
+        raise AtRunTime("comments stand at them")
+    code = in_torchs_words(construction)
+    if not all(_is_free(context, call, need) for need in code.imports):
+        raise AtRunTime("a name is taken")
+    return code
 
 
 def _by_units(construction: Construction, place: layout.Place, reason: str) -> Form:
-    if not _is_free(construction.context, construction.call, _runtime("units", construction)):
+    need = _runtime("units", construction)
+    inside = {*ast.walk(construction.call)}
+    # Those have an edit of their own, which leaves no room for one of the whole statement.
+    is_written_out = any(node in inside for node, _ in written_out(construction.context))
+    if is_written_out or not _is_free(construction.context, construction.call, need):
         return _by_function(construction)
-    renames, needs, gone = _written_out(construction)
     return Form(
         "becomes fully_shard(...) on every unit that FSDP1 would make: units(...) reads its arguments"
         f" ({reason})",
-        lambda: layout.by_units(construction, place, renames),
-        (*_imports(construction), _runtime("units", construction), *needs),
-        (construction.call.func, *gone),
+        lambda: layout.by_units(construction, place),
+        (*_imports(construction), need),
+        (construction.call.func,),
     )
 
 
@@ -267,11 +239,10 @@ def _by_function(construction: Construction) -> Form:
     if construction.kind == WRAP:
         message = "wraps by the function that `enable_wrap` is given"
         return Form(message, list, (), ())
-    names = [call.func, *call.args, *(keyword.value for keyword in call.keywords)]
+    names = [call.func, *values_given(call)]
     cls = next(each for each in names if context.references.get(each) == CLASS)
     shared = context.program.kept.setdefault("functions", {})
-    key = str(context.file.path)
-    name, first = shared.setdefault(key, (_function_name(context), call))
+    name, first = shared.setdefault(str(context.file.path), (_function_name(context), call))
     top = layout.above_of(context, first)
     needs = (*_imports(construction), _runtime("units", construction))
     root = root_of(cls)
@@ -297,7 +268,7 @@ def _by_function(construction: Construction) -> Form:
 
 def _function_name(context: Context) -> str:
     """A name that is free wherever the file names the class."""
-    name = layout.SHARD
+    name = "shard"
     for reference, meaning in context.references.items():
         name = context.free(name, reference) if meaning == CLASS else name
     return name
@@ -316,23 +287,6 @@ def _given(construction: Construction) -> list[ast.AST]:
     """The code of a call that goes with it: all but the model."""
     given = [each for each in values_given(construction.call) if each is not construction.module]
     return [construction.call.func, *given]
-
-
-def _written_out(construction: Construction) -> tuple[list[Edit], list[Import], list[ast.AST]]:
-    """The edits of names like `torch.distributed.fsdp.ShardingStrategy` inside of a call, what they need, and the nodes."""
-    context, inside = construction.context, set(ast.walk(construction.call))
-    edits: list[Edit] = []
-    needs: list[Import] = []
-    nodes: list[ast.AST] = []
-    for node, target in written_out(context):
-        if node in inside and node is not construction.call.func:
-            name = (
-                node.attr if node in context.references and isinstance(node, ast.Attribute) else ""
-            )
-            edits.append(context.replace(node, f"{target}.{name}".rstrip(".")))
-            needs.append(Import(target, "", node))
-            nodes.append(node)
-    return edits, needs, nodes
 
 
 def _are_free(context: Context, at: ast.AST) -> bool:

@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from textwrap import indent
-from tokenize import COMMENT
 
+from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.construction import FORMER_NAMES, Construction
-from fsdp_migrate.codemods.constructor.part import Part, bracketed
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.edit.text import (
-    comments,
-    indentation,
-    replace_statement,
-    spliced,
-    tokens,
-)
+from fsdp_migrate.codemods.edit.text import indentation, spliced
 from fsdp_migrate.codemods.rule import Edit, Import
 from fsdp_migrate.facts.file import NEWLINE
-
-# What a file's own function is called that takes the place of FSDP1's class in expressions.
-SHARD = "shard"
-# Arguments that FSDP2 has no place for: a comment at one of them would be taken for the next line's.
-_WITHOUT_PLACE = (
-    "backward_prefetch",
-    "forward_prefetch",
-    "limit_all_gathers",
-    "use_orig_params",
-    "device_id",
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +58,7 @@ def place_of(construction: Construction) -> Place | None:
         return Place(statement, "" if target == dotted else target, dotted)
     name = target if target not in ("", "return") else context.local("model", call)
     returned = "return" if target == "return" else ""
-    return Place(statement, returned, name, f"{name} = {bracketed(context.source(module))}")
+    return Place(statement, returned, name, f"{name} = {_bracketed(context.source(module))}")
 
 
 def _target(context: Context, statement: ast.AST) -> str | None:
@@ -97,48 +78,48 @@ def _target(context: Context, statement: ast.AST) -> str | None:
     return ast.unparse(first) if named and not _calls(first) else None
 
 
+def _bracketed(text: str) -> str:
+    """An expression that may go over several lines, for a statement of its own; Black drops spare brackets."""
+    return f"({text})" if NEWLINE.search(text) else text
+
+
 def _calls(path: ast.expr) -> bool:
     """Whether an expression calls something, and must not be written twice."""
     return any(isinstance(node, ast.Call) for node in ast.walk(path))
 
 
-def in_torchs_words(construction: Construction, part: Part, place: Place) -> list[Edit]:
+def in_torchs_words(construction: Construction, code: Code, place: Place) -> list[Edit]:
     """The edits that put calls of `fully_shard` with literal values in the place of the constructor."""
     context = construction.context
-    options = part.shared
-    shared = _arguments(options)
-    lines = [line.replace("{model}", place.model) for line in part.above]
+    shared = _arguments(code.shared)
+    lines = [line.replace("{model}", place.model) for line in code.above]
     calls: list[str] = []
-    if part.units:
-        if len(options) > 1:
+    if code.units:
+        if len(code.shared) > 1:
             name = context.local("fsdp_kwargs", construction.call)
             lines.append(f"{name} = dict({shared.removeprefix(', ')})")
             shared = f", **{name}"
         unit = context.local("module", construction.call)
         calls += [
             f"for {unit} in reversed(list({place.model}.modules())):",
-            f"    if {part.units.format(module=unit, model=place.model)}:",
+            f"    if {code.units.format(module=unit, model=place.model)}:",
         ]
-        if any("cast_forward_inputs=False" in value for value in part.child.values()):
+        if code.child:
             calls.append("        # As under FSDP1, the root alone casts its inputs")
-        calls.append(f"        fully_shard({unit}{_arguments(part.child)}{shared})")
-    calls.append(f"fully_shard({place.model}{_arguments(part.root)}{shared})")
+        calls.append(f"        fully_shard({unit}{_arguments(code.child)}{shared})")
+    calls.append(f"fully_shard({place.model}{_arguments(code.root)}{shared})")
     if construction.like_fsdp1:
-        lines += _under(place.model, part.like_fsdp1, calls)
+        lines += _under(place.model, code.like_fsdp1, calls)
     else:
-        lines += [*calls, *(line.replace("{model}", place.model) for line, _ in part.below)]
+        lines += [*calls, *(line.replace("{model}", place.model) for line in code.below)]
     return _instead(construction, place, lines)
 
 
-def by_units(construction: Construction, place: Place, renames: list[Edit]) -> list[Edit]:
-    """The edits that put a loop over FSDP1's units, by its own arguments, in the place of the constructor.
-
-    Args:
-        renames: the edits of names inside of the call.
-    """
+def by_units(construction: Construction, place: Place) -> list[Edit]:
+    """The edits that put a loop over FSDP1's units, by its own arguments, in the place of the constructor."""
     context, call = construction.context, construction.call
     name, options = context.local("module", call), context.local("options", call)
-    given = _given(construction, place.model, renames)
+    given = _given(construction, place.model)
     is_long = NEWLINE.search(given) is not None
     if is_long:  # stays in its own layout
         own = indentation(context.file, place.statement)
@@ -157,23 +138,16 @@ def _instead(
     construction: Construction, place: Place, lines: list[str], *, as_it_is: bool = False
 ) -> list[Edit]:
     code = "\n".join([*([place.first] if place.first else []), *lines, *place.last])
-    kept = _lost_comments(construction, code)
-    length = (
-        None if as_it_is or not construction.context.writes else construction.context.line_length
-    )
-    code = "\n".join([*kept, code])
-    return [replace_statement(construction.context.file, place.statement, code, length)]
+    return [construction.context.replace_statement(place.statement, code, as_it_is=as_it_is)]
 
 
-def _given(construction: Construction, model: str, renames: list[Edit]) -> str:
+def _given(construction: Construction, model: str) -> str:
     """The arguments of a call as they are written, with a name for the model, and the names of today."""
     context, call, module = construction.context, construction.call, construction.module
     file = context.file
     assert module is not None
     start, (_, end) = file.text.index("(", file.span(call.func)[1]) + 1, file.span(call)
-    inner, outer = file.span(module)
-    edits = [each for each in renames if each.end <= inner or each.start >= outer]
-    edits.append(context.replace(module, model))
+    edits = [context.replace(module, model)]
     for keyword in call.keywords:
         if keyword.arg in FORMER_NAMES:
             first = file.span(keyword)[0]
@@ -226,40 +200,3 @@ def defined_above(context: Context, statement: ast.stmt, code: str) -> Edit:
 
 def _arguments(given: dict[str, str]) -> str:
     return "".join(f", {name}={value}" for name, value in given.items())
-
-
-def _lost_comments(construction: Construction, code: str) -> list[str]:
-    """The comments of the call that the new code lacks, each with the argument that it was about."""
-    placed = Counter(comments(code))
-    kept: list[str] = []
-    about = ""
-    for line, comment in _comments(construction):
-        if placed[comment]:
-            placed[comment] -= 1
-            continue
-        argument = _argument_at(construction, line)
-        if argument and argument != about:
-            kept.append(f"# FSDP1's {argument}:")
-        about = argument
-        kept.append(comment)
-    return kept
-
-
-def _comments(construction: Construction) -> list[tuple[int, str]]:
-    """The comments inside of the call, with their lines."""
-    first = construction.call.lineno
-    return [
-        (first + token.start[0] - 1, token.string)
-        for token in tokens(construction.context.source(construction.call))
-        if token.type == COMMENT
-    ]
-
-
-def _argument_at(construction: Construction, line: int) -> str:
-    """The argument without a counterpart that a comment on a line is about, as source; "" for any other."""
-    ending = [a for a in construction.arguments if getattr(a.node, "end_lineno", 0) == line]
-    below = [a for a in construction.arguments if getattr(a.node, "lineno", 0) >= line]
-    about = ending[-1] if ending else (below[0] if below else None)
-    if about is None or about.name not in _WITHOUT_PLACE:
-        return ""
-    return f"{about.name}={ast.unparse(about.value)}"

@@ -1,6 +1,6 @@
 """Import statements after their changes: each is edited where it stands, and what comes from elsewhere stands next to it.
 
-Nothing else moves. Names that are sorted as isort and ruff sort them stay so.
+Nothing else moves. Names and statements that are sorted as isort and ruff sort them stay so.
 """
 
 from __future__ import annotations
@@ -9,19 +9,10 @@ import ast
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from operator import itemgetter
 
-from fsdp_migrate.codemods.edit.import_order import (
-    Placed,
-    Places,
-    by_kind,
-    edit_names,
-    key_of,
-    module_of,
-    sorted_places,
-)
 from fsdp_migrate.codemods.edit.text import (
     comments,
     indentation,
@@ -34,7 +25,6 @@ from fsdp_migrate.codemods.edit.text import (
 from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.facts.file import NEWLINE, File
 
-_INDENT = "    "
 _HEAD = re.compile(r"from\b.*?\bimport\b", re.S)
 _DIRECTIVE = re.compile(
     r"#\s*(noqa|nosec|type:|pyright:|mypy:|pylint:|pyre-|ruff:|isort:|fmt:)", re.I
@@ -64,64 +54,76 @@ class ImportChange:
         return {alias.asname or alias.name for alias in self.node.names}
 
 
+_Import = ast.Import | ast.ImportFrom
+# Where isort and ruff sort a statement within its section: `import` first, by module.
+_Key = tuple[bool, str]
+
+
 @dataclass(frozen=True)
 class _Code:
-    """A statement: its module, its names as they are written (none for `import module`), and its text."""
+    """A statement after its change.
+
+    Attributes:
+        module: what it imports, or imports from.
+        names: its names as they are written; none for `import module`.
+        text: its text in the file, but for the module, if its names are the same.
+        is_spread: whether each name has a line.
+    """
 
     module: str
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...]
     text: str = ""
+    is_spread: bool = False
+
+    @property
+    def key(self) -> _Key:
+        return bool(self.names), self.module.lower()
 
     @property
     def on_one_line(self) -> str:
         names = ", ".join(self.names)
         return f"from {self.module} import {names}" if names else f"import {self.module}"
 
-    def exploded(self, base: str, comment: str = "") -> str:
-        """Each name on its line, with a comment behind the bracket."""
-        lines = "".join(f"{base}{_INDENT}{name},\n" for name in self.names)
-        return f"from {self.module} import ({f'  {comment}' if comment else ''}\n{lines}{base})"
+    def laid_out(self, base: str, limit: int, suffix: str = "") -> str:
+        """Its text behind an indentation, with a comment at its end."""
+        if self.text:
+            return self.text + suffix
+        fits = len(base + self.on_one_line) <= limit and not self.is_spread
+        if fits or len(self.names) < 2:
+            return self.on_one_line + suffix
+        lines = "".join(f"{base}    {name},\n" for name in self.names)
+        return f"from {self.module} import ({suffix}\n{lines}{base})"
 
 
-@dataclass(frozen=True)
-class _Edited:
-    """What a statement becomes: itself, if anything is left of it, and statements for other modules."""
+def module_of(node: ast.Import | ast.ImportFrom) -> str:
+    """The module that a statement imports, or imports from."""
+    return (node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name
 
-    kept: _Code | None
-    others: Sequence[_Code] = ()
-    is_as_it_was: bool = False
+
+def _key_of(node: _Import) -> _Key:
+    return isinstance(node, ast.ImportFrom), module_of(node).lower()
 
 
 def edit_imports(file: File, changes: Sequence[ImportChange], limit: int) -> list[Edit]:
     """The edits of all import statements of a file, whose formatter allows lines of `limit` characters."""
-    results = {
-        each.node: _after(file, each, indentation(file, each.node), limit) for each in changes
-    }
-    moved = {
-        node
-        for node, result in results.items()
-        if result.kept is None or result.kept.module != module_of(node)
-    }
+    asked = {change.node: change for change in changes}
     edits: list[Edit] = []
-    placed: Placed = {}
+    done: set[ast.stmt] = set()
     for change in changes:
-        result = results[change.node]
-        if is_alone(file, change.node) and not _continues(file, change.node):
-            edits += _in_lines(file, change, result, limit, moved, placed)
-        else:
-            edits += _among_others(file, change, result)
-    end = newline(file)
-    for place, codes in placed.items():
-        lines = (text + end for _, text in sorted(codes, key=itemgetter(0)))
-        edits.append(Edit(place, place, "".join(lines)))
+        if not _has_lines(file, change.node):
+            edits += _among_others(file, change)
+        elif change.node not in done:
+            block, is_sorted = _block(file, change.node)
+            done.update(block)
+            edits += _in_block(file, block, asked, limit, is_sorted=is_sorted)
     return edits
 
 
 def insert_first(file: File, names: Sequence[tuple[str, str]], limit: int) -> list[Edit]:
     """New imports in a file that has none with lines of its own: below its docstring or its first comments."""
     end = newline(file)
-    codes = sorted(_statements(names, "", limit), key=lambda code: (bool(code.names), code.module))
-    lines = "".join(f"{code.text}\n" for code in codes).replace("\n", end)
+    codes = sorted(_statements(names), key=lambda code: code.key)
+    lines = "".join(f"{code.laid_out('', limit)}\n" for code in codes).replace("\n", end)
     body = file.tree.body
     above_all = body[:1] if ast.get_docstring(file.tree, clean=False) is not None else []
     above_all = [each for each in above_all if is_alone(file, each)]
@@ -139,94 +141,106 @@ def _blank_before(file: File, at: int) -> str:
     return "" if file.text.startswith(("\n", "\r"), at) or at == len(file.text) else newline(file)
 
 
-def _continues(file: File, statement: ast.stmt) -> bool:
-    """Whether a backslash puts the next statement on its line."""
-    return file.text[file.span(statement)[1] : file.lines(statement)[1]].rstrip().endswith("\\")
+def _has_lines(file: File, node: ast.stmt) -> bool:
+    """Whether a statement has its lines to itself, and no backslash puts the next one there."""
+    behind = file.text[file.span(node)[1] : file.lines(node)[1]].rstrip()
+    return is_alone(file, node) and not behind.endswith("\\")
 
 
-def _in_lines(
+def _block(file: File, node: _Import) -> tuple[list[_Import], bool]:
+    """The imports on the lines around one, if they are sorted, else that one; and whether what it becomes is sorted in."""
+    body = file.block(node)
+    first = last = body.index(node)
+
+    def follow(above: ast.stmt, below: ast.stmt) -> bool:
+        imports = all(isinstance(n, _Import) and _has_lines(file, n) for n in (above, below))
+        return imports and file.lines(above)[1] == file.lines(below)[0]
+
+    while first and follow(body[first - 1], body[first]):
+        first -= 1
+    while last + 1 < len(body) and follow(body[last], body[last + 1]):
+        last += 1
+    block = [each for each in body[first : last + 1] if isinstance(each, _Import)]
+    own = [getattr(each, "level", 0) or _is_standard(each) for each in block]
+    keys = [_key_of(each) for each in block]
+    has_end = file.text.endswith(("\n", "\r"))
+    if has_end and len(block) > 1 and not any(own) and keys == sorted(keys):
+        return block, True
+    above = file.text[: file.lines(node)[0]].rstrip("\r\n").rpartition("\n")[2]
+    return [node], not (_is_standard(node) or above.lstrip().startswith("#"))
+
+
+def _is_standard(node: _Import) -> bool:
+    return module_of(node).split(".")[0] in sys.stdlib_module_names
+
+
+def _in_block(
     file: File,
-    change: ImportChange,
-    result: _Edited,
+    block: Sequence[_Import],
+    asked: dict[_Import, ImportChange],
     limit: int,
-    moved: Collection[ast.stmt],
-    placed: Placed,
+    *,
+    is_sorted: bool,
 ) -> Iterator[Edit]:
-    """A statement with lines of its own, and those of other modules: where they sort in a block of imports that is sorted,
-    else beside it.
+    """Statements with lines of their own: what they become stands where it sorts in their block, or in their place."""
+    lines = {node: [*_lines(file, asked[node], limit)] for node in block if node in asked}
+    if not any(lines.values()):
+        for node in lines:
+            removed = remove_statement(file, node)
+            blank = _BLANK.match(file.text, removed.end) if not removed.start else None
+            yield removed._replace(end=blank.end()) if blank else removed
+        return
+    stay = [
+        node
+        for node in block
+        if node not in lines or any(key == _key_of(node) for key, _ in lines[node])
+    ]
+    placed: dict[int, list[tuple[_Key, str]]] = {}
+    for node, some in lines.items():
+        for entry in some:
+            place = file.lines(node)[0]
+            if len(block) > 1 and entry[0] != _key_of(node):
+                behind = (file.lines(each)[0] for each in stay if _key_of(each) > entry[0])
+                place = next(behind, file.lines(block[-1])[1])
+            placed.setdefault(place, []).append(entry)
+    end = newline(file)
+    texts = {}
+    for place, some in placed.items():
+        ordered = sorted(some, key=itemgetter(0)) if is_sorted else some
+        texts[place] = end.join(NEWLINE.sub(end, text) for _, text in ordered)
+    for node in lines:
+        first, stop = file.lines(node)
+        own = texts.pop(first, None)
+        if own is None:
+            yield Edit(first, stop, "")
+        else:
+            yield Edit(first, len(file.text[:stop].rstrip("\r\n")), own)
+    yield from (Edit(place, place, text + end) for place, text in texts.items())
 
-    Args:
-        moved: the statements that go, or import from elsewhere.
-        placed: takes those that go elsewhere in the block, by the offset of their line.
-    """
-    node, end, base = change.node, newline(file), indentation(file, change.node)
+
+def _lines(file: File, change: ImportChange, limit: int) -> Iterator[tuple[_Key, str]]:
+    """The lines of what a statement becomes, its comments among them, each with what it is sorted by."""
+    node, base = change.node, indentation(file, change.node)
     (begin, last), (first, stop) = file.span(node), file.lines(node)
     suffix = file.text[last:stop].rstrip("\r\n")
-    kept, others = result.kept, list(result.others)
-    loose = _lost(file.source(node), kept.text if kept else "")
-    if "#" not in suffix and (directives := [*filter(_DIRECTIVE.match, loose)]):
-        suffix = f"  {directives[0]}"
-        loose.remove(directives[0])
-    beside = f"  {suffix.strip()}" if _NOQA.match(suffix.strip()) else ""
-    places = [] if loose or suffix.strip() else sorted_places(file, node, moved)
-    if places:
-        kept, others = _put_elsewhere(file, node, result, places, placed)
-    if kept is None and not others:
-        removed = remove_statement(file, node)
-        blank = _BLANK.match(file.text, removed.end) if not removed.start else None
-        yield removed._replace(end=blank.end()) if blank and not placed else removed
+    codes = _after(file, change)
+    loose = _lost(file.source(node), codes[0].text if codes else "")
+    if not codes:
+        comments_left = [*loose, *([suffix.strip()] if "#" in suffix else [])]
+        if comments_left:
+            yield _key_of(node), "\n".join(base + comment for comment in comments_left)
         return
-    if kept is None:
-        kept, *others = others
-    else:
-        longest = max(map(len, NEWLINE.split(file.text[begin:last])))
-        is_long = len(base + kept.text) > max(limit, longest)
-        if is_long and not result.is_as_it_was and not NEWLINE.search(kept.text):
-            kept, suffix = replace(kept, text=kept.exploded(base, suffix.lstrip())), ""
-    above = [other for other in others if _sorts_above(other, kept)]
-    if loose or _has_comment_above(file, first):
-        above = []
-    below = [other for other in others if other not in above]
-    remarks = [base + comment for comment in loose]
-    its_own = [] if below and not change.drop and result.kept is not None else remarks
-    lines = [
-        *(base + other.text + beside for other in above),
-        *its_own,
-        file.text[first:begin] + kept.text + suffix,
-        *(remarks if not its_own else ()),
-        *(base + other.text + beside for other in below),
-    ]
-    text = end.join(NEWLINE.sub(end, line) if "\n" in line else line for line in lines)
-    if text != file.text[first:stop].rstrip("\r\n"):
-        yield Edit(first, len(file.text[:stop].rstrip("\r\n")), text)
-
-
-def _put_elsewhere(
-    file: File, node: ast.Import | ast.ImportFrom, result: _Edited, places: Places, placed: Placed
-) -> tuple[_Code | None, list[_Code]]:
-    """What is left of a statement where it stands, in a block of imports that is sorted; the rest goes to its places."""
-    own, base = file.lines(node)[0], indentation(file, node)
-    moves = result.kept is not None and result.kept.module != module_of(node)
-    kept = result.kept
-    for code in [*result.others, *([result.kept] if moves and result.kept else ())]:
-        key = key_of(bool(code.names), code.module)
-        sorts_here = all((its < key) == (at < own) for its, at in places)
-        if sorts_here and code is result.kept:
-            continue
-        place = own if sorts_here else next(at for its, at in places if its > key)
-        placed.setdefault(place, []).append((key, base + code.text))
-        kept = None if code is result.kept else kept
-    return kept, []
-
-
-def _sorts_above(new: _Code, kept: _Code) -> bool:
-    """Whether a statement stands above the one that it comes from: of two packages', as ruff sorts them."""
-    is_standard = kept.module.split(".")[0] in sys.stdlib_module_names
-    return bool(kept.names) and not is_standard and new.module < kept.module
-
-
-def _has_comment_above(file: File, start: int) -> bool:
-    return file.text[:start].rstrip("\r\n").rpartition("\n")[2].lstrip().startswith("#")
+    if "#" not in suffix and (directives := [*filter(_DIRECTIVE.match, loose)]):
+        suffix += f"  {directives[0]}"
+        loose.remove(directives[0])
+    for place, code in enumerate(codes):
+        if place:
+            beside = suffix if _NOQA.match(suffix.strip()) else ""
+            yield code.key, base + code.laid_out(base, limit, beside)
+        else:
+            longest = max(map(len, NEWLINE.split(file.text[begin:last])))
+            text = file.text[first:begin] + code.laid_out(base, max(limit, longest), suffix)
+            yield code.key, "\n".join([*(base + comment for comment in loose), text])
 
 
 def _lost(before: str, after: str) -> list[str]:
@@ -234,102 +248,81 @@ def _lost(before: str, after: str) -> list[str]:
     return list((Counter(comments(before)) - Counter(comments(after))).elements())
 
 
-def _among_others(file: File, change: ImportChange, result: _Edited) -> Iterator[Edit]:
+def _among_others(file: File, change: ImportChange) -> Iterator[Edit]:
     """A statement that shares its line: statements joined by `;` stay joined, comments go above."""
-    kept = [] if result.kept is None else [result.kept.on_one_line]
-    if result.kept is not None and result.is_as_it_was:
-        kept = [result.kept.text]
-    code = "; ".join([*kept, *(other.on_one_line for other in result.others)]) or "pass"
+    code = "; ".join(each.text or each.on_one_line for each in _after(file, change)) or "pass"
     at = line_start(file, change.node)
     for comment in _lost(file.source(change.node), code):
         yield Edit(at, at, comment + newline(file))
     yield Edit(*file.span(change.node), code)
 
 
-def _after(file: File, change: ImportChange, base: str, limit: int) -> _Edited:
-    """A statement after a change; `base` is its indentation."""
+def _after(file: File, change: ImportChange) -> list[_Code]:
+    """A statement after a change, if anything is left of it, and those for other modules.
+
+    If all names that stay move to the same module, the statement moves with its layout.
+    """
     node, source = change.node, file.source(change.node)
     if isinstance(node, ast.Import):
-        others = _statements(change.add, base, limit)
+        others = _statements(change.add)
         if change.drop:
-            return _Edited(None, others)
+            return others
         first = node.names[0]
         module, _ = change.move.get(first.asname or first.name, (first.name, ""))
         text = spliced(file.text, _moved_modules(file, change), *file.span(node))
-        return _Edited(_Code(module, (), text), others, is_as_it_was=True)
-    home = _home(node, change, commented=bool(comments(source)))
-    staying, added, elsewhere = _parted(node, change, home)
-    others = _statements(elsewhere, base, limit)
-    before = [_spelled(alias) for alias in node.names]
-    spans = [
-        (a - file.span(node)[0], b - file.span(node)[0]) for a, b in map(file.span, node.names)
-    ]
-    edits, names = edit_names(source, spans, before, staying, added)
-    if not names:
-        return _Edited(None, others)
-    code = _Code(home, tuple(names))
-    if names == before:
-        return _Edited(replace(code, text=_from(source, home, base)), others, is_as_it_was=True)
-    bracket = source.endswith(")") and NEWLINE.search(source)
-    if not bracket or not any(staying):
-        return _Edited(replace(code, text=code.on_one_line), others)
-    text = spliced(source, edits)
-    fits = len(base + code.on_one_line) <= limit
-    if len(names) < len(before) and fits and not comments(text):
-        text = code.on_one_line
-    return _Edited(replace(code, text=_from(text, home, base)), others)
-
-
-def _home(node: ast.ImportFrom, change: ImportChange, *, commented: bool) -> str:
-    """The module of what stays: if all names that stay move to the same one, the statement moves with its layout.
-
-    Where another name comes from its own module, it does so only for its comments.
-    """
+        return [_Code(module, (), text), *others]
     own = "." * node.level + (node.module or "")
-    modules = {change.move.get(local, ("",))[0] for local in change.locals - change.drop}
-    moves = len(modules) == 1 and (commented or not any(module == own for module, _ in change.add))
-    return modules.pop() or own if moves else own
+    homes = {change.move.get(local, (own,))[0] for local in change.locals - change.drop}
+    home = homes.pop() if len(homes) == 1 else own
+    names, elsewhere = _parted(node, change, own, home)
+    others = _statements(elsewhere)
+    before = [_bound_as(alias.name, alias) for alias in node.names]
+    if not names:
+        return others
+    if names == before:
+        text = source if home == own else _HEAD.sub(f"from {home} import", source, count=1)
+        return [_Code(home, tuple(names), text), *others]
+    if sorted(before, key=by_kind) == before:
+        names.sort(key=by_kind)
+    is_spread = bool(NEWLINE.search(source)) and source.endswith(")") and home == own
+    is_spread = is_spread and len(names) >= len(before)
+    return [_Code(home, tuple(names), is_spread=is_spread), *others]
 
 
 def _parted(
-    node: ast.ImportFrom, change: ImportChange, home: str
-) -> tuple[list[str], list[str], list[tuple[str, str]]]:
-    """What each name becomes, "" where it leaves; the names that come; and those of other modules."""
-    staying: list[str] = []
+    node: ast.ImportFrom, change: ImportChange, own: str, home: str
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """The names of a statement that imports from `home`, and those of other modules."""
+    names: list[str] = []
     elsewhere: list[tuple[str, str]] = []
     for alias in node.names:
         local = alias.asname or alias.name
-        module, new = change.move.get(local, (home, ""))
-        name = _bound_as(new, alias) if new else _spelled(alias)
-        stays = module == home and local not in change.drop
-        staying.append(name if stays else "")
-        if module != home and local not in change.drop:
+        module, new = change.move.get(local, (own, alias.name))
+        if local not in change.drop and module == home:
+            names.append(_bound_as(new, alias))
+        elif local not in change.drop:
+            elsewhere.append((module, _bound_as(new, alias)))
+    bound = {(module, name.split()[-1]) for module, name in elsewhere}
+    bound |= {(home, name.split()[-1]) for name in names}
+    has_room = "*" not in names
+    for module, name in dict.fromkeys(change.add):
+        if (module, name.split(" ")[-1]) in bound:
+            continue
+        if module == home and name and has_room:
+            names.append(name)
+        else:
             elsewhere.append((module, name))
-    bound = {(home, name.split()[-1]) for name in staying if name}
-    bound |= {(module, name.split()[-1]) for module, name in elsewhere}
-    new_names = [
-        each for each in dict.fromkeys(change.add) if (each[0], each[1].split(" ")[-1]) not in bound
-    ]
-    stars = "*" in staying
-    added = sorted(
-        (name for module, name in new_names if module == home and name and not stars), key=by_kind
-    )
-    elsewhere += [each for each in new_names if each[0] != home or not each[1] or stars]
-    return staying, added, elsewhere
-
-
-def _spelled(alias: ast.alias) -> str:
-    return f"{alias.name} as {alias.asname}" if alias.asname else alias.name
+    return names, elsewhere
 
 
 def _bound_as(new: str, alias: ast.alias) -> str:
-    """Another name bound as before; `a as a` says that `a` is meant for others."""
+    """A name, or another one bound as before; `a as a` says that `a` is meant for others."""
     local = alias.asname or alias.name
     reexported = alias.name == alias.asname
     return new if new == local and not reexported else f"{new} as {local}"
 
 
-def _statements(names: Iterable[tuple[str, str]], base: str, limit: int) -> list[_Code]:
+def _statements(names: Iterable[tuple[str, str]]) -> list[_Code]:
     """Statements that import names, by module; a star and a module itself, without a name, are alone in theirs."""
     codes: list[_Code] = []
     together: dict[str, list[str]] = {}
@@ -338,22 +331,7 @@ def _statements(names: Iterable[tuple[str, str]], base: str, limit: int) -> list
             codes.append(_Code(module, (name,) if name else ()))
         else:
             together.setdefault(module, []).append(name)
-    codes += [_Code(module, tuple(sorted(some, key=by_kind))) for module, some in together.items()]
-    fits = [len(code.names) < 2 or len(base + code.on_one_line) <= limit for code in codes]
-    return [
-        replace(code, text=code.on_one_line if short else code.exploded(base))
-        for code, short in zip(codes, fits, strict=True)
-    ]
-
-
-def _from(text: str, module: str, base: str) -> str:
-    """A statement that imports from another module, if it does; names that stand below its bracket go on doing so."""
-    same = re.sub(r"[\s\\]", "", _HEAD.match(text)[0]) == f"from{module}import"  # type: ignore[index]
-    if same:
-        return text
-    made = _HEAD.sub(f"from {module} import", text, count=1)
-    column, place = (len(base) + each.find("(") + 1 for each in (text, made))
-    return re.sub(rf"(?<=[\r\n]) {{{column}}}(?=\S)", " " * place, made) if "(" in text else made
+    return codes + [_Code(m, tuple(sorted(some, key=by_kind))) for m, some in together.items()]
 
 
 def _moved_modules(file: File, change: ImportChange) -> Iterator[Edit]:
@@ -366,3 +344,11 @@ def _moved_modules(file: File, change: ImportChange) -> Iterator[Edit]:
             assert written is not None
             path = f"{'' if alias.asname else 'torch.distributed, '}{moved[0]}"
             yield Edit(*written.span(), path)
+
+
+def by_kind(name: str) -> tuple[object, ...]:
+    """isort's and ruff's order: CONSTANTS, Classes, functions; each without regard to case, `a2` before `a10`."""
+    constant = name.split()[0].isupper() and len(name) > 1
+    parts = re.split(r"(\d+)", name.lower())
+    natural = tuple((int(part) if part.isdigit() else -1, part) for part in parts)
+    return (0 if constant else 1 if name[:1].isupper() else 2, natural, name)

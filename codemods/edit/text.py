@@ -14,7 +14,7 @@ from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.facts.file import NEWLINE, File, parsed
 
 # Around an item with lines of its own: comments and blank lines above it, its comma and the comment at its end.
-ABOVE = re.compile(r"(?<![\\\r])(?:\r?\n[ \t]*(?:#[^\r\n]*)?)*\r?\n([ \t]*)\Z")
+_ABOVE = re.compile(r"(?<![\\\r])(?:\r?\n[ \t]*(?:#[^\r\n]*)?)*\r?\n([ \t]*)\Z")
 _EMPTY_LINES = re.compile(r"(?:[ \t]*\r?\n)+")
 _EMPTY_ABOVE = re.compile(r"(?:^|\n)[ \t]*\r?\n\Z")
 _BEHIND = re.compile(r"[ \t]*,[ \t]*(?:#[^\r\n]*)?(?=\r?\n)")
@@ -154,7 +154,7 @@ def drop_items(text: str, spans: Sequence[tuple[int, int]], dropped: Sequence[in
     for first in (index for index in dropped if index - 1 not in dropped):
         last = next(index for index in dropped if index >= first and index + 1 not in dropped)
         start, end = spans[first][0], spans[last][1]
-        before, after = ABOVE.search(text, 0, start), _BEHIND.match(text, end)
+        before, after = _ABOVE.search(text, 0, start), _BEHIND.match(text, end)
         if before and after:
             start, end = before.start(), after.end()
         elif first == 0:

@@ -15,11 +15,7 @@ from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.unreached import is_for_others
 from fsdp_migrate.findings import Action
 
-RULE = Rule(
-    "FSDP302",
-    "clip-local-norm",
-    "torch.nn.utils.clip_grad_norm_ clipped an FSDP1 model by each rank's own norm",
-)
+RULE = Rule("FSDP302", "clip-local-norm")
 RULES = (RULE,)
 
 _NAME = "clip_grad_norm_"

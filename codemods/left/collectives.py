@@ -14,9 +14,7 @@ from fsdp_migrate.facts.file import File, last_name, values_given
 from fsdp_migrate.facts.parameters import PARTS, loop_of
 from fsdp_migrate.findings import Action
 
-RULE = Rule(
-    "FSDP525", "collective", "c10d's collectives refuse DTensors, and what is computed of them"
-)
+RULE = Rule("FSDP525", "collective")
 RULES = (RULE,)
 
 _C10D = re.compile(r"torch\.distributed\.(?:all_|i)?(?:broadcast|gather|reduce|scatter|send)\w*")

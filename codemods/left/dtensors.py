@@ -14,9 +14,9 @@ from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.findings import Action
 
-OPTIMIZER = Rule("FSDP521", "failing-optimizer", "some optimizers of torch fail on DTensors")
-RANDOM = Rule("FSDP522", "random-parameters", "random numbers for sharded parameters are others")
-SHARDED_TENSOR = Rule("FSDP524", "sharded-tensor", "sharded state dicts hold DTensors")
+OPTIMIZER = Rule("FSDP521", "failing-optimizer")
+RANDOM = Rule("FSDP522", "random-parameters")
+SHARDED_TENSOR = Rule("FSDP524", "sharded-tensor")
 RULES = (OPTIMIZER, RANDOM, SHARDED_TENSOR)
 
 _FAILING = frozenset({"Adafactor", "LBFGS", "Rprop"})

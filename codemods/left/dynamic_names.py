@@ -12,7 +12,7 @@ from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH, fsdp1_name, is_module
 from fsdp_migrate.findings import Action
 
-RULE = Rule("FSDP010", "dynamic-name", "an FSDP1 path in a string becomes the runtime's")
+RULE = Rule("FSDP010", "dynamic-name")
 RULES = (RULE,)
 
 _IMPORTING = frozenset({"import_module", "__import__"})

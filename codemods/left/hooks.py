@@ -10,13 +10,9 @@ from fsdp_migrate.codemods.left.taken import is_known_as_whole, taken
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.findings import Action
 
-COMMUNICATION = Rule("FSDP361", "comm-hook", "communication hooks have no counterpart")
-PARAMETER = Rule("FSDP506", "parameter-hook", "hooks on sharded parameters fire differently")
-OPTIMIZER = Rule(
-    "FSDP520",
-    "optimizer-in-backward",
-    "_apply_optimizer_in_backward never steps under fully_shard alone",
-)
+COMMUNICATION = Rule("FSDP361", "comm-hook")
+PARAMETER = Rule("FSDP506", "parameter-hook")
+OPTIMIZER = Rule("FSDP520", "optimizer-in-backward")
 RULES = (COMMUNICATION, PARAMETER, OPTIMIZER)
 
 _RAISES = "raises, because FSDP2 has no communication hooks: to compress, use MixedPrecision(reduce_dtype=...)"

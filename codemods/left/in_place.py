@@ -14,16 +14,8 @@ from fsdp_migrate.facts.program import is_module
 from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.findings import Action
 
-WRAPPER = Rule(
-    "FSDP526",
-    "no-wrapper",
-    "a model that is sharded in place is what FSDP1's wrapper held, and has its class and names",
-)
-SHARDED = Rule(
-    "FSDP527",
-    "after-sharding",
-    "a sharded model cannot be copied, nor its modules replaced, and is initialized otherwise",
-)
+WRAPPER = Rule("FSDP526", "no-wrapper")
+SHARDED = Rule("FSDP527", "after-sharding")
 RULES = (WRAPPER, SHARDED)
 
 _CLASS = "was false for FSDP1's wrapper, and is true for the model itself, which is unwrapped now"

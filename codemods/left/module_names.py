@@ -10,11 +10,7 @@ from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.findings import Action
 
-RULE = Rule(
-    "FSDP523",
-    "names-of-modules",
-    "a list of the classes of all modules has no wrappers in it any more",
-)
+RULE = Rule("FSDP523", "names-of-modules")
 RULES = (RULE,)
 _WALKS = ("modules", "named_modules")
 

@@ -17,9 +17,7 @@ from fsdp_migrate.facts.file import File, last_name, values_given
 from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.findings import Action
 
-RULE = Rule(
-    "FSDP508", "norm-over-ranks", "what a program adds up over ranks is taken of local_shard(p)"
-)
+RULE = Rule("FSDP508", "norm-over-ranks")
 RULES = (RULE,)
 
 _NORMS = frozenset({"torch.norm", "torch.linalg.vector_norm"})

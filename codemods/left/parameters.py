@@ -22,11 +22,7 @@ from fsdp_migrate.facts.parameters import PARTS, loop_of
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.findings import Action
 
-RULE = Rule(
-    "FSDP507",
-    "local-tensor-ops",
-    "counts, shapes and norms describe whole parameters; local_shard gives this rank's part",
-)
+RULE = Rule("FSDP507", "local-tensor-ops")
 RULES = (RULE,)
 
 _COUNT = "counts whole parameters on every rank, where FSDP1's were this rank's share: local_shard(p) of the runtime is that"

@@ -61,7 +61,7 @@ _HARMLESS = frozenset(
         "clean_tensor_name",
     }
 )
-NAME = Rule("FSDP014", "private-api", "torch's private FSDP1 functions do not know FSDP2's units")
+NAME = Rule("FSDP014", "private-api")
 RULES = (NAME,)
 
 

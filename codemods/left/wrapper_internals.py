@@ -50,12 +50,8 @@ _OF_FLAT = frozenset(
 _UNMISTAKABLE = frozenset({"_all_handles", "_exec_order_data", "_flat_param"})
 _LIKELY = frozenset({"_handle", "_handles", "_has_params", "_streams"})
 
-ATTRIBUTE = Rule(
-    "FSDP366",
-    "wrapper-internals",
-    "handles, flat parameters and other private attributes of FSDP1's wrapper raise",
-)
-RESHARD = Rule("FSDP368", "handle-reshard", "model._handle.reshard(True) becomes model.reshard()")
+ATTRIBUTE = Rule("FSDP366", "wrapper-internals")
+RESHARD = Rule("FSDP368", "handle-reshard")
 RULES = (ATTRIBUTE, RESHARD)
 
 

@@ -12,11 +12,7 @@ from fsdp_migrate.facts.names import CLASS, TORCH
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.findings import Action
 
-RULE = Rule(
-    "FSDP007",
-    "isinstance",
-    "isinstance(m, FSDP) and annotations name FSDPModule, every unit's class",
-)
+RULE = Rule("FSDP007", "isinstance")
 RULES = (RULE,)
 
 _FIRST = "is true for every sharded model now, so that the branch for FSDP1's class below is not taken: ask for that first"

@@ -10,16 +10,10 @@ from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.findings import Action
 
-CLIP = Rule(
-    "FSDP301",
-    "clip-method",
-    "model.clip_grad_norm_(c) becomes a function of the model's parameters",
-)
-NO_SYNC = Rule("FSDP311", "no-sync", "model.no_sync() is answered as FSDP1 did, or no_sync(model)")
-APPLY = Rule("FSDP322", "apply", "model.apply(f) goes into summon_full_params(model)")
-MODULE = Rule(
-    "FSDP009", "dot-module", "model.module becomes unwrap(model), for a model in any form"
-)
+CLIP = Rule("FSDP301", "clip-method")
+NO_SYNC = Rule("FSDP311", "no-sync")
+APPLY = Rule("FSDP322", "apply")
+MODULE = Rule("FSDP009", "dot-module")
 RULES = (CLIP, NO_SYNC, APPLY, MODULE)
 
 # What answers each, the function of the runtime that does the same, and what the finding says of that.

@@ -13,7 +13,7 @@ from fsdp_migrate.facts.models import Models
 from fsdp_migrate.facts.unreached import is_for_others
 from fsdp_migrate.findings import Action
 
-RULE = Rule("FSDP351", "sharded-grad-scaler", "ShardedGradScaler becomes torch.amp.GradScaler")
+RULE = Rule("FSDP351", "sharded-grad-scaler")
 RULES = (RULE,)
 
 _NAME = "ShardedGradScaler"

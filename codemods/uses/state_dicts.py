@@ -22,18 +22,10 @@ from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.values import Value, last_value
 from fsdp_migrate.findings import Action
 
-CONTEXT = Rule("FSDP331", "state-dict-context", "a state-dict context becomes get_model_state_dict")
-SET_TYPE = Rule(
-    "FSDP332", "set-state-dict-type", "the runtime keeps the state-dict type that a program sets"
-)
-LOCAL = Rule(
-    "FSDP334",
-    "local-state-dict",
-    "LOCAL_STATE_DICT is a rank's flat shard, which FSDP2 does not have",
-)
-OPTIMIZER = Rule(
-    "FSDP335", "optimizer-state-dict", "the runtime has FSDP1's functions for optimizer states"
-)
+CONTEXT = Rule("FSDP331", "state-dict-context")
+SET_TYPE = Rule("FSDP332", "set-state-dict-type")
+LOCAL = Rule("FSDP334", "local-state-dict")
+OPTIMIZER = Rule("FSDP335", "optimizer-state-dict")
 RULES = (CONTEXT, SET_TYPE, LOCAL, OPTIMIZER)
 
 _MODULE = "torch.distributed.checkpoint.state_dict"

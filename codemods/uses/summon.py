@@ -10,10 +10,8 @@ from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
 from fsdp_migrate.findings import Action
 
-SUMMON = Rule("FSDP321", "summon-full-params", "the runtime has summon_full_params")
-UNITS = Rule(
-    "FSDP362", "fsdp-modules", "FSDP.fsdp_modules(model) becomes a list of the model's FSDPModules"
-)
+SUMMON = Rule("FSDP321", "summon-full-params")
+UNITS = Rule("FSDP362", "fsdp-modules")
 RULES = (SUMMON, UNITS)
 
 _RULES = {"summon_full_params": SUMMON, "fsdp_modules": UNITS}

@@ -37,22 +37,6 @@ def value_of(program: Program, file: File, expression: ast.expr) -> Value | None
     return _Search(program).of(file, expression, ())
 
 
-def branches(expression: ast.expr) -> list[ast.expr]:
-    """The alternatives that an expression can take its value from: `a if x else b`, `{...}[key]`; none for a leaf."""
-    if isinstance(expression, ast.IfExp):
-        return [expression.body, expression.orelse]
-    table: ast.expr | None = None
-    default: list[ast.expr] = []
-    if isinstance(expression, ast.Subscript):
-        table = expression.value
-    elif isinstance(expression, ast.Call) and isinstance(expression.func, ast.Attribute):
-        if expression.func.attr == "get" and len(expression.args) == 2:
-            table, default = expression.func.value, expression.args[1:]
-    if isinstance(table, ast.Dict) and None not in table.keys:
-        return [*table.values, *default]
-    return []
-
-
 class _Search:
     def __init__(self, program: Program) -> None:
         self.program = program

@@ -59,48 +59,14 @@ SHOWN = {
         "FSDP(model, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)",
         "fully_shard(model, reshard_after_forward=False)",
     ),
-    "a strategy of two": (
-        "FSDP(model, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP if low else ShardingStrategy.FULL_SHARD)",
-        "fully_shard(model, reshard_after_forward=False if low else None)",
-    ),
-    "the group of all": (
-        "FSDP(model, process_group=torch.distributed.group.WORLD)",
-        "fully_shard(model)",
-    ),
-    "a mesh of one name": (
-        "FSDP(model, device_mesh=mesh['dp'])",
-        "fully_shard(model, mesh=mesh['dp'])",
-    ),
-    "a mesh of one dimension": (
-        "FSDP(model, device_mesh=init_device_mesh('cuda', (8,)))",
-        "fully_shard(model, mesh=init_device_mesh('cuda', (8,)))",
-    ),
-    "a hybrid mesh of two names": (
-        f"FSDP(model, {HYBRID}, device_mesh=mesh['a', 'b'])",
-        "fully_shard(model, mesh=mesh['a', 'b'])",
-    ),
     "offloading": (
         "FSDP(model, cpu_offload=CPUOffload(True))",
         "fully_shard(model, offload_policy=CPUOffloadPolicy())",
     ),
     "no offloading": ("FSDP(model, cpu_offload=CPUOffload())", "fully_shard(model)"),
-    "offloading by a flag": (
-        "FSDP(model, cpu_offload=CPUOffload(offload_params=low))",
-        "fully_shard(model, offload_policy=CPUOffloadPolicy() if low else OffloadPolicy())",
-    ),
-    "offloading by a flag, in a condition": (
-        "FSDP(model, cpu_offload=CPUOffload(low) if a else None)",
-        "fully_shard(\n    model, offload_policy=(CPUOffloadPolicy() if low else OffloadPolicy()) if a else OffloadPolicy()\n)",
-    ),
     "mixed precision": (
         f"FSDP(model, {BF16})",
         "fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16))",
-    ),
-    "mixed precision that casts no inputs": (
-        "FSDP(model, mixed_precision=MixedPrecision(torch.bfloat16, cast_root_forward_inputs=False))",
-        "fully_shard(\n"
-        "    model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16, "
-        "cast_forward_inputs=False)\n)",
     ),
     "classes": (
         f"FSDP(model, {BY_BLOCK})",
@@ -117,11 +83,6 @@ SHOWN = {
         "FSDP(model, auto_wrap_policy=ModuleWrapPolicy(set([x])))",
         "for module in reversed(list(model.modules())):\n    if isinstance(module, x):\n        fully_shard(module)\n"
         "fully_shard(model)",
-    ),
-    "a condition": (
-        f"FSDP(model, auto_wrap_policy={LAMBDA.format('m in model.blocks or isinstance(m, Block)')})",
-        "for module in reversed(list(model.modules())):\n    if module in model.blocks or isinstance(module, Block):\n"
-        "        fully_shard(module)\nfully_shard(model)",
     ),
     "options of every unit": (
         f"FSDP(model, {BY_BLOCK}, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)",
@@ -141,29 +102,14 @@ ABOVE = {
         "mp_policy = MixedPrecisionPolicy(\n    param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16\n)",
         "fully_shard(module, mp_policy=replace(mp_policy, cast_forward_inputs=False))",
     ),
-    "a flag of every unit": (
-        f"FSDP(model, {BY_BLOCK}, cpu_offload=CPUOffload(read()))",
-        "offload_policy = CPUOffloadPolicy() if read() else OffloadPolicy()",
-        "fully_shard(module, offload_policy=offload_policy)",
-    ),
-    "a strategy of every unit": (
-        f"FSDP(model, {BY_BLOCK}, sharding_strategy=ShardingStrategy.FULL_SHARD if a else ShardingStrategy.SHARD_GRAD_OP)",
-        "# None is FSDP2's default: freed after forward, except at the root\nreshard_after_forward = None if a else False",
-        "fully_shard(module, reshard_after_forward=reshard_after_forward)",
-    ),
-    "a mesh of every unit": (
-        f"FSDP(model, {BY_BLOCK}, device_mesh=init_device_mesh('cuda', (8,)))",
-        "mesh = init_device_mesh('cuda', (8,))",
-        "fully_shard(module, mesh=mesh)",
-    ),
     "a broadcast": (
         "FSDP(model, sync_module_states=True)",
         "broadcast_module_states(model)",
         "fully_shard(model)",
     ),
     "a broadcast from a device": (
-        "FSDP(model, sync_module_states=True, device_id=0)",
-        "torch.cuda.set_device(0)\nbroadcast_module_states(model, device=0)",
+        "FSDP(model, sync_module_states=True, device_id=torch.cuda.current_device())",
+        "broadcast_module_states(model, device=torch.cuda.current_device())",
         "fully_shard(model)",
     ),
     "buffers": (
@@ -174,12 +120,6 @@ ABOVE = {
 }
 # Values behind a name, with the whole code.
 NAMED = {
-    "a strategy of several values": (
-        "s = ShardingStrategy.FULL_SHARD\nif zero2:\n    s = ShardingStrategy.SHARD_GRAD_OP\n"
-        "model = FSDP(model, sharding_strategy=s)\n",
-        "reshard_after_forward = None\nif zero2:\n    reshard_after_forward = False\n"
-        "with like_fsdp1(model):\n    fully_shard(model, reshard_after_forward=reshard_after_forward)\n",
-    ),
     "a name that nothing else reads": (
         "c = CPUOffload(True)\nmodel = FSDP(model, cpu_offload=c)\n",
         "with like_fsdp1(model):\n    fully_shard(model, offload_policy=CPUOffloadPolicy())\n",
@@ -189,11 +129,9 @@ NAMED = {
         "c = CPUOffload(True)\nwith like_fsdp1(model):\n    fully_shard(model, offload_policy=CPUOffloadPolicy())\nprint(c)\n",
     ),
     "names that the new code reads": (
-        "low = torch.bfloat16\nlocal = int(rank)\ndp = mesh['dp']\np = MixedPrecision(param_dtype=low)\n"
-        "model = FSDP(model, mixed_precision=p, device_id=local, device_mesh=dp)\n",
-        "low = torch.bfloat16\nlocal = int(rank)\ndp = mesh['dp']\n"
-        "p = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=low)\n"
-        "torch.cuda.set_device(local)\nwith like_fsdp1(model):\n    fully_shard(model, mp_policy=p, mesh=dp)\n",
+        "low = torch.bfloat16\np = MixedPrecision(param_dtype=low)\nmodel = FSDP(model, mixed_precision=p)\n",
+        "low = torch.bfloat16\nwith like_fsdp1(model):\n"
+        "    fully_shard(\n        model, mp_policy=MixedPrecisionPolicy(param_dtype=low, reduce_dtype=low)\n    )\n",
     ),
     "a class behind a name": (
         "Unit = Block\np = ModuleWrapPolicy({Unit})\nmodel = FSDP(model, auto_wrap_policy=p)\n",
@@ -207,16 +145,6 @@ NAMED = {
         "with like_fsdp1(model.b):\n    for module in reversed(list(model.b.modules())):\n"
         "        if isinstance(module, Block):\n            fully_shard(module)\n    fully_shard(model.b)\nb = model.b\n",
     ),
-    "mixed precision that may be None": (
-        "p = MixedPrecision(torch.bfloat16)\nif x:\n    p = None\nmodel = FSDP(model, mixed_precision=p)\n",
-        "p = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)\nif x:\n"
-        "    p = MixedPrecisionPolicy()\n"
-        "with like_fsdp1(model):\n    fully_shard(model, mp_policy=p)\n",
-    ),
-    "the current device, where there is one": (
-        "model = FSDP(model, device_id=torch.cuda.current_device() if torch.cuda.is_available() else None)\n",
-        "with like_fsdp1(model):\n    fully_shard(model)\n",
-    ),
     "a device that is set above": (
         "torch.cuda.set_device(rank)\nmodel = FSDP(model, device_id=rank)\n",
         "torch.cuda.set_device(rank)\nwith like_fsdp1(model):\n    fully_shard(model)\n",
@@ -228,34 +156,23 @@ NAMED = {
 }
 # What only a run knows, or only the runtime does: arguments of `units`, as they are written.
 READ = {
-    "mesh of two dimensions": "device_mesh=init_device_mesh('cuda', (2, 4))",
-    "mesh of a shape from elsewhere": "device_mesh=init_device_mesh('cuda', shape)",
-    "hybrid mesh without names": f"{HYBRID}, device_mesh=init_device_mesh('cuda', (2, 4))",
-    "hybrid mesh of one dimension": f"{HYBRID}, device_mesh=init_device_mesh('cuda', (8,))",
+    "a mesh": "device_mesh=init_device_mesh('cuda', (8,))",
     "hybrid without a mesh": f"{HYBRID}, {BY_BLOCK}",
+    "a strategy by a condition": "sharding_strategy=ShardingStrategy.FULL_SHARD if a else ShardingStrategy.SHARD_GRAD_OP",
+    "offloading by a flag": "cpu_offload=CPUOffload(offload_params=low)",
+    "a condition": f"auto_wrap_policy={LAMBDA.format('m in model.layers')}",
+    "precision that casts no inputs": "mixed_precision=MixedPrecision(torch.float16, cast_root_forward_inputs=False)",
+    "precision of a call": "mixed_precision=MixedPrecision(low())",
     "replicas": "sharding_strategy=ShardingStrategy.NO_SHARD",
     "strategy of a configuration": "sharding_strategy=config.strategy",
-    "strategy named in the call": "sharding_strategy=(s := ShardingStrategy.FULL_SHARD)",
-    "strategy by a call": "sharding_strategy=pick(config)",
-    "strategy of branches, one unknown": "sharding_strategy=ShardingStrategy.FULL_SHARD if a else config.strategy",
     "a group": "process_group=group",
-    "branches of precision that differ in flags": (
-        "mixed_precision=MixedPrecision(torch.bfloat16, cast_forward_inputs=True) if x else MixedPrecision(torch.float16)"
-    ),
-    "precision of a configuration": "mixed_precision=config.precision",
-    "classes that precision passes over": "mixed_precision=MixedPrecision(torch.float16, _module_classes_to_ignore=[Block])",
     "gradients in low precision": "mixed_precision=MixedPrecision(keep_low_precision_grads=True)",
-    "a condition that asks the module": f"auto_wrap_policy={LAMBDA.format('m.numel() > 3')}",
-    "a condition that is negated": f"auto_wrap_policy={LAMBDA.format('m not in model.layers')}",
     "policy that asks the model": "auto_wrap_policy=ModuleWrapPolicy({type(model.a)})",
     "policy of a container": "auto_wrap_policy=ModuleWrapPolicy({nn.ModuleList})",
     "policy of every module": "auto_wrap_policy=ModuleWrapPolicy({nn.Module})",
-    "policy of a function": "auto_wrap_policy=build_policy(config)",
     "a device that can be the CPU": "device_id=torch.device('cuda' if gpu else 'cpu')",
     "a device that nothing sets": "device_id=device",
-    "broadcast over a mesh": "device_mesh=mesh['dp'], sync_module_states=True",
     "broadcast by what a call gives": "sync_module_states=is_low()",
-    "broadcast over a group": "sync_module_states=low, process_group=group",
     "prefetching off": "backward_prefetch=None",
     "prefetching of a configuration": "backward_prefetch=config.prefetch",
     "prefetching in forward": "forward_prefetch=True",
@@ -269,13 +186,6 @@ CHANGED = {
     "offload changed on the way": "c = CPUOffload()\nc.offload_params = True\nmodel = FSDP(model, cpu_offload=c)\n",
     "policy changed on the way": (
         "p = ModuleWrapPolicy({Block})\np._module_classes.add(Net)\nmodel = FSDP(model, auto_wrap_policy=p)\n"
-    ),
-    "strategy read elsewhere, too": (
-        "s = ShardingStrategy.FULL_SHARD\nif zero2:\n    s = ShardingStrategy.SHARD_GRAD_OP\n"
-        "print(s)\nmodel = FSDP(model, sharding_strategy=s)\n"
-    ),
-    "a policy of another function": (
-        f"def wrap(m, p):\n    FSDP(m, auto_wrap_policy=p)\nwrap(Net(), {LAMBDA.format('m in xs')})\n"
     ),
     "a class that is another at the call": (
         "p = ModuleWrapPolicy({Block})\nBlock = Net\nmodel = FSDP(model, auto_wrap_policy=p)\n"

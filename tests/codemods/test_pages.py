@@ -11,14 +11,9 @@ from .pages import examples_of
 DOCS = Path(__file__).parents[2] / "docs" / "rules"
 
 
-def _sentence(summary: str) -> str:
-    is_code = bool(set("_.(") & set(summary.split()[0]))  # `param_init_fn` keeps its case
-    return (summary if is_code else summary[:1].upper() + summary[1:]) + "."
-
-
 def test_every_rule_has_a_page_with_examples() -> None:
     assert {file.stem for file in DOCS.glob("FSDP*.md")} == {rule.code for rule in all_rules()}
     for rule in all_rules():
-        title = f"# {rule.code} {rule.name}\n\n{_sentence(rule.summary)}\n\n"
-        assert rule.page.startswith(title)
+        assert rule.summary.endswith(".")
+        assert rule.page.startswith(f"# {rule.code} {rule.name}\n\n{rule.summary}\n\n")
         assert examples_of(rule)

@@ -147,16 +147,14 @@ from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 
-def main(args, offload):
+def main(args):
     model = FSDP(
         Net()
         .eval()
         .train(),
         auto_wrap_policy=ModuleWrapPolicy({torch.nn.Linear}),
-        cpu_offload=(
-            CPUOffload(offload_params=True)
-            if offload
-            else None
+        cpu_offload=CPUOffload(
+            offload_params=True
         ),
         use_orig_params=True,
     )
@@ -169,6 +167,6 @@ def test_arguments_over_several_lines_become_statements_in_brackets(tmp_path: Pa
     assert [f.action.value for f in program.findings if f.code == "FSDP002"] == ["rewrite"]
     assert "    model = Net().eval().train()\n" in program.after["train.py"]
     assert (
-        "    offload_policy = CPUOffloadPolicy() if offload else OffloadPolicy()\n"
+        "        fully_shard(model, offload_policy=CPUOffloadPolicy())\n"
         in program.after["train.py"]
     )
