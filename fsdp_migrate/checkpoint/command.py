@@ -80,6 +80,12 @@ def inspect_command(context: click.Context, paths: tuple[Path, ...], form: str) 
     metavar="KEY",
     help="Take this entry of the checkpoint only, as `model`; may be given several times.",
 )
+@click.option(
+    "--names-from",
+    metavar="PATH",
+    type=_PATH,
+    help="The model's checkpoint: SRC is its optimizer.state_dict(), whole or the files of all ranks.",
+)
 @click.pass_context
 def convert_command(context: click.Context, /, source: Path, target: Path, **wish: Any) -> None:
     """Write SRC to DST in a form that FSDP2 loads.

@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,11 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from fsdp_migrate.checkpoint.errors import Misplaced, Refused
 from fsdp_migrate.checkpoint.names import strip
-from fsdp_migrate.checkpoint.optimizers import is_optimizer, unshared
+from fsdp_migrate.checkpoint.numbered import named
+from fsdp_migrate.checkpoint.optimizers import is_numbered, is_optimizer, unshared
 from fsdp_migrate.checkpoint.parts import Parts
 from fsdp_migrate.checkpoint.sources import Checkpoint, open_checkpoint
-from fsdp_migrate.checkpoint.survey import problems, sections
+from fsdp_migrate.checkpoint.survey import is_nested, problems, sections
 from fsdp_migrate.checkpoint.trees import Place, rebuilt, tensors
 
 _FILES = (".pt", ".pth", ".bin", ".ckpt")
@@ -37,11 +38,20 @@ class Done:
     changes: tuple[str, ...]
 
 
-def convert(source: Path, target: Path, to: str | None = None, only: Sequence[str] = ()) -> Done:
+def convert(
+    source: Path,
+    target: Path,
+    to: str | None = None,
+    only: Sequence[str] = (),
+    names_from: Path | None = None,
+) -> Done:
     """Writes the target, and only then puts it in its place. Raises each of the errors in `errors.py`."""
     checkpoint = open_checkpoint(source, only)
     _check_target(source, target)
-    tree, changes = repaired(checkpoint)
+    if names_from is None:
+        tree, changes = repaired(checkpoint)
+    else:
+        tree, changes = _named(checkpoint, only, names_from)
     to_full = (to or ("full" if target.suffix in _FILES else "dcp")) == "full"
     held = tensors(tree)
     size = sum(tensor.nbytes for tensor in held)
@@ -70,6 +80,23 @@ def repaired(checkpoint: Checkpoint) -> tuple[Any, list[str]]:
     changes = [line for name, line in done.items() if name in names]
     tree = strip(checkpoint.tree)
     return rebuilt(tree, lambda _, node: unshared(node) if is_optimizer(node) else node), changes
+
+
+def _named(checkpoint: Checkpoint, only: Sequence[str], names_from: Path) -> tuple[Any, list[str]]:
+    """A numbered optimizer's states by the names of a model's checkpoint, and a line that says so."""
+    trees = [open_checkpoint(file, only).tree for file in checkpoint.files]
+    ranks = [tree[only[0]] if len(only) == 1 else tree for tree in trees]
+    if not all(is_optimizer(rank) and is_numbered(rank) for rank in ranks):
+        raise Refused("--names-from names an optimizer's states: take them with --only")
+    model = open_checkpoint(names_from)
+    tree = strip(model.tree)
+    if isinstance(tree, Mapping) and is_nested(tree):
+        tree = next((tree[s.key] for s in sections(tree) if s.role == "model"), {})
+    if model.kind == "local" or model.refused is not None or not tensors(tree):
+        raise Refused(f"--names-from {names_from}: it has no model of whole tensors")
+    shapes = {str(n): tuple(v.shape) for n, v in tree.items() if isinstance(v, torch.Tensor)}
+    line = f"named the parameters of the optimizer, from {len(ranks)} files"
+    return unshared(named(ranks, shapes)), [line]
 
 
 def _check_target(source: Path, target: Path) -> None:

@@ -117,8 +117,8 @@ def _of_optimizers(checkpoint: Checkpoint) -> Iterator[Problem]:
             yield Problem(
                 "numbered-parameters",
                 f"{what} numbers its parameters; set_optimizer_state_dict takes names",
-                "load it with the program that wrote it, and save it with FSDP.optim_state_dict or "
-                "get_optimizer_state_dict; convert --only takes other entries",
+                "convert --names-from MODEL names them by the shapes of the model's checkpoint; --only takes "
+                "other entries",
                 convertible=False,
             )
 

@@ -314,3 +314,25 @@ def test_one_tensor_is_in_memory_at_a_time(tmp_path: Path) -> None:
     to_dcp, to_full, whole = map(float, done.stdout.split())
     assert max(to_dcp, to_full) < 4 * 4  # one, and the copies by which DCP's loader reads it
     assert whole > 15 * 4
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_numbers_become_names_where_the_sizes_leave_one_way(run: Run, several: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 1))
+    # Frozen it has no state, and the next weight has its size.
+    model[1].bias.requires_grad_(not several)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    model(torch.randn(5, 3)).square().mean().backward()
+    optimizer.step()
+    torch.save(model.state_dict(), "model.pt")
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "a.pt")
+    result = run("convert", "a.pt", "b.pt", "--only", "optimizer", "--names-from", "model.pt")
+    if several:
+        assert (result.code, Path("b.pt").exists()) == (1, False)
+        assert "the shapes leave several ways" in result.err
+        return
+    found = torch.load("b.pt", weights_only=True)
+    expected = {n: optimizer.state[p] for n, p in model.named_parameters()}
+    assert same(found["state"], expected)
+    assert found["param_groups"][0]["params"] == list(expected)

@@ -134,6 +134,39 @@ def test_missing_metadata_is_told(written: Written, run: Run, tmp_path: Path) ->
     assert "no .metadata" in result.err
 
 
+def test_the_shards_of_an_optimizer_are_joined_by_the_shapes_of_a_model(
+    written: Written, run: Run
+) -> None:
+    folder, whole = written.folder, written.folder / "full-orig.pt"
+    result = run("convert", folder / "optimizer-orig", "out.pt", "--names-from", whole)
+    assert result.code == 0, result.err
+    assert "from 2 files" in result.out
+    found, expected = torch.load("out.pt"), torch.load(whole)["optimizer"]
+    assert found["state"].keys() == expected["state"].keys()
+    for name, state in expected["state"].items():
+        assert all(torch.equal(found["state"][name][key], value) for key, value in state.items())
+    names = [group["params"] for group in found["param_groups"]]
+    assert list(map(sorted, names)) == [sorted(g["params"]) for g in expected["param_groups"]]
+
+
+@pytest.mark.parametrize("how", ["units", "a rank is missing", "another model"])
+def test_shards_of_an_optimizer_that_do_not_fit(
+    written: Written, run: Run, tmp_path: Path, how: str
+) -> None:
+    shards = written.folder / f"optimizer-{'flat' if how == 'units' else 'orig'}"
+    shutil.copytree(shards, tmp_path / "shards")
+    model = torch.load(written.folder / "full-orig.pt")["model"]
+    if how == "a rank is missing":
+        (tmp_path / "shards" / "model_rank1.pt").unlink()
+    if how == "another model":
+        model = {name: value[:1] for name, value in model.items()}
+    torch.save(model, tmp_path / "model.pt")
+    result = run("convert", "shards", "out", "--names-from", "model.pt")
+    assert result.code == 1
+    assert "do not add up to the model's parameters" in result.err
+    assert not Path("out").exists()
+
+
 @pytest.mark.parametrize("name", ["half-orig", "half-flat"])
 def test_a_local_optimizer_beside_a_sharded_model_is_refused(
     written: Written, run: Run, name: str
