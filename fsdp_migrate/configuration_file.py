@@ -32,6 +32,16 @@ BY_CODE = {**rules.BY_CODE, dynamic_names.RULE.code: dynamic_names.RULE}
 _LIGHTNING_KEYS = frozenset({"accelerator", "devices", "max_epochs", "num_nodes", "precision"})
 
 
+def without_comments(text: str) -> str:
+    """JSON with comments and trailing commas, as in `tsconfig.json`, with spaces in their place."""
+
+    def blank(found: re.Match[str]) -> str:
+        return found[1] or re.sub(r"[^\n]", " ", found[0])
+
+    plain = re.sub(r'("(?:\\.|[^"\\\n])*")|//[^\n]*|/\*.*?\*/', blank, text, flags=re.DOTALL)
+    return re.sub(r'("(?:\\.|[^"\\\n])*")|,(?=\s*[}\]])', blank, plain)
+
+
 def migrate_file(source: Source, options: Options) -> Outcome:
     """Decides one YAML, JSON or shell file."""
     file = _File(source, options)
@@ -100,7 +110,7 @@ class _File:
             self.outcome.change = FileChange(self.source.path, self.source.data, after)
 
     def read(self, text: str) -> list[Value]:
-        return from_json(text) if self.is_json else from_yaml(text)
+        return from_json(without_comments(text)) if self.is_json else from_yaml(text)
 
     def translated(self, roots: Sequence[Value]) -> Iterator[tuple[str, list[Said]]]:
         """The findings of each section, with its code."""
@@ -131,6 +141,8 @@ class _File:
 
     def check(self, roots: Sequence[Value], changes: Sequence[Change], edits: list[Edit]) -> None:
         """The new text says what was meant, and nothing else has changed."""
+        if self.is_json and without_comments(self.text) != self.text:
+            raise Refused("it is JSON with comments")
         try:
             after = [plain(root) for root in self.read(spliced(self.text, edits))]
         except Unreadable as error:

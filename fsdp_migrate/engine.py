@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fsdp_migrate.discover import Discovered, mentions_fsdp, takes_parameters, uses_accelerate
 from fsdp_migrate.findings import Action, Problem
@@ -30,9 +30,16 @@ if TYPE_CHECKING:
     from fsdp_migrate.facts.file import File
     from fsdp_migrate.migration import Outcome
 
+Watch = Callable[[Sequence[Any]], Iterable[Any]]
 
-def analyse(files: Discovered | Sequence[Path], options: Options | None = None) -> Report:
-    """Analyses files together and reports every FSDP1 construct in them, and as errors what cannot be read or parsed."""
+
+def analyse(
+    files: Discovered | Sequence[Path], options: Options | None = None, watch: Watch = iter
+) -> Report:
+    """Analyses files together and reports every FSDP1 construct in them, and as errors what cannot be read or parsed.
+
+    `watch` gives out the files that mention FSDP, one after the other, and may tell how far that is.
+    """
     started = time.perf_counter()
     found = files if isinstance(files, Discovered) else Discovered(list(files))
     options = options or Options()
@@ -56,7 +63,7 @@ def analyse(files: Discovered | Sequence[Path], options: Options | None = None) 
             sources = [replace(source, runtime=package) for source in sources]
         paths = [p for p in (*paths, *found.others()) if p.suffix not in CONFIGURATIONS]
         paths = [p for p in paths if not folders.is_copy(p.parent)]
-    _analyse(sources, paths, options, report, partial(parse_file, folders=folders))
+    _analyse(sources, paths, options, report, watch, partial(parse_file, folders=folders))
     report.seconds = time.perf_counter() - started
     return report
 
@@ -95,6 +102,7 @@ def _analyse(
     paths: Sequence[Path],
     options: Options,
     report: Report,
+    watch: Watch = iter,
     read: Callable[[Path], File | None] | None = None,
 ) -> None:
     report.candidates = len(sources)
@@ -121,7 +129,7 @@ def _analyse(
 
             outcomes = in_processes(work, files, options.jobs)
         else:
-            outcomes = [work(each) for each in files]
+            outcomes = [work(each) for each in watch(files)]
         _collect([*outcomes, *configured], options, report)
         if not options.only_checks:
             _vendor([source for _, source in files], outcomes, report)

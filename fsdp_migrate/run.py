@@ -12,7 +12,7 @@ from fsdp_migrate.exit_codes import DONE, FINDINGS, USAGE
 from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options, Settings, load_settings
 from fsdp_migrate.views import rendered, text
-from fsdp_migrate.views.terminal import Stream, write_bytes, write_text
+from fsdp_migrate.views.terminal import Stream, with_progress, write_bytes, write_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ def _analyse(request: Request, paths: list[Path], settings: Settings) -> Report:
     from fsdp_migrate.engine import analyse
 
     found = discover(paths, settings.exclude + request.exclude, settings.root)
-    report = analyse(found, request)
+    report = analyse(found, request, with_progress)
     baseline = request.baseline or settings.baseline
     if request.only_checks and baseline and not request.write_baseline:
         from fsdp_migrate.baseline import pass_known

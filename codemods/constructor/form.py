@@ -142,8 +142,10 @@ def _argument(construction: Construction, argument: Argument, form: Form | None)
     former = getattr(argument.node, "arg", None)
     if former in FORMER_NAMES:
         text += f"; {former} is its former name, which raises TypeError"
-        if form is None:
-            text, action = f"{text}: write {argument.name}=", Action.MANUAL
+        if form is None and isinstance(argument.node, ast.keyword):
+            start, _ = construction.context.file.span(argument.node)
+            edit = Edit(start, start + len(str(former)), argument.name)
+            return Found(rule, argument.node, Action.REWRITE, text, construct, lambda: [edit])
     if form is not None and argument.name in form.said:
         return Found(rule, argument.node, Action.REWRITE, form.said[argument.name], construct)
     return Found(rule, argument.node, action, text, construct)

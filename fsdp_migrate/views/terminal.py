@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from typing import Literal, TypeVar
 
 import click
 
 Stream = Literal["stdout", "stderr"]
+Item = TypeVar("Item")
+MANY = 50  # that many take a second
 
 
 def wants_colour(stream: Stream) -> bool:
@@ -24,6 +27,15 @@ def is_terminal(stream: Stream) -> bool:
     """Whether the stream is a terminal; a closed or replaced one is none."""
     handle = getattr(sys, stream)
     return bool(handle is not None and not handle.closed and handle.isatty())
+
+
+def with_progress(items: Sequence[Item]) -> Iterator[Item]:
+    """The items one after the other, with a bar on a terminal where they are many."""
+    if len(items) < MANY or not is_terminal("stderr"):
+        yield from items
+        return
+    with click.progressbar(items, label="Files with FSDP", file=sys.stderr) as bar:
+        yield from bar
 
 
 def paint(text: str, stream: Stream, **style: bool | str) -> str:

@@ -282,6 +282,19 @@ def test_code_does_nothing_to_a_terminal(tree: Path) -> None:
     assert "\u202e" not in page
 
 
+def test_json_with_comments_is_read_and_not_rewritten(tree: Path) -> None:
+    """tsconfig.json has comments; a section with them stays as it is, and is said."""
+    text = '{\n  // of "paths"\n  "fsdp": 1, /* the\n rest */ "x": "//",\n}\n'
+    (tree / "tsconfig.json").write_text(text)
+    assert tool(tree, "check", "tsconfig.json").stderr == b""
+    config = '{"fsdp": "full_shard", // on\n "fsdp_config": {"fsdp_offload_params": false}}\n'
+    (tree / "config.json").write_text(config)
+    done = tool(tree, "config.json", "--allow-dirty")
+    assert b"FSDP802" in done.stdout
+    assert b"stays as it is: it is JSON with comments" in done.stdout
+    assert (tree / "config.json").read_text() == config
+
+
 HOSTILE_FILES = {
     "NUL bytes": (b"fsdp = 1\n\0\n", "NUL"),
     "deep parentheses": (b"# fsdp\nx = " + b"(" * 1000 + b")" * 1000, "does not parse"),
