@@ -18,7 +18,7 @@ from . import torch_private
 from .arguments import Arguments, after_sharding, is_unit, ready_to_shard, warn_of_container
 from .attributes import given_attributes, keep_buffers_in, remember
 from .auto_wrap import plan_checked
-from .changed import place
+from .changed import place, say
 from .in_place_units import adopt
 from .materialize import own_modules
 from .older_optimizers import replace_parameters
@@ -68,6 +68,11 @@ def _each(
             warn_of_container(module)
             modules = own_modules(module, own.ignored.modules)
             if unit is not planned[-1] or not any([*m.parameters(recurse=False)] for m in modules):
+                say(
+                    "FSDP007",
+                    f"{unit.name or 'the model'} is no unit, as fully_shard takes no {type(module).__name__} without a "
+                    "forward: its parameters belong to the unit around it, and counts of units are lower than FSDP1's",
+                )
                 continue  # else fully_shard says why not: no unit is around it
         options = ready_to_shard(module, own)
         if unit is planned[-1] and "mp_policy" in options and own.precision is not None:

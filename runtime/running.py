@@ -34,14 +34,14 @@ class Unit:
             "another one"
         )
 
-    def apply(self, *args: Any, **kwargs: Any) -> Any:
+    def apply(self, fn: Callable[[nn.Module], None]) -> Any:
         """Calls a function on every module below with its parameters whole, and on this one."""
         if not keeps(self, "whole_in_apply"):  # type: ignore[arg-type]
-            return super().apply(*args, **kwargs)  # type: ignore[misc]
+            return super().apply(fn)  # type: ignore[misc]
         assert_idle(self)
         acted(self, "whole_in_apply", "apply")  # type: ignore[arg-type]
         with whole_parameters([self]):
-            return super().apply(*args, **kwargs)  # type: ignore[misc]
+            return super().apply(fn)  # type: ignore[misc]
 
 
 @torch_private.run_eagerly(inside=False)

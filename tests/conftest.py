@@ -17,10 +17,15 @@ from .forkserver import ForkServer
 # Before a test multiplies, and for every process that one starts.
 os.environ.update({**reproducible.SETTINGS, **os.environ})
 
-# `make test` draws few examples, `make thorough` many: --hypothesis-profile=thorough.
+# `make test` draws few examples, the same each time: it says what a change did. `make thorough` draws many, and others in
+# each run: --hypothesis-profile=thorough.
 for profile, examples in (("quick", 10), ("thorough", 300)):
     settings.register_profile(
-        profile, max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        profile,
+        max_examples=examples,
+        derandomize=profile == "quick",
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
     )
 settings.load_profile("quick")
 

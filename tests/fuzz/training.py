@@ -1,7 +1,7 @@
 """Runs training programs at random on two ranks, as they are and migrated: ``python -m fuzz.training``, in ``tests/``.
 
-Each runs three times: under FSDP1, on the bridge, and in place. What it returns must be the same, or a finding says by hand
-what is not. A program that fails, or does not end, costs that program alone: the next one has new ranks.
+Each runs three times: under FSDP1, on the bridge, and in place. What it returns must be the same, or a finding by hand or the
+runtime says what is not. A program that fails, or does not end, costs that program alone: the next one has new ranks.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from launch import results_in
 
 from fsdp_migrate.engine import analyse_source
 from fsdp_migrate.findings import Action
+from fsdp_migrate.runtime import changed
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
 
@@ -51,14 +52,16 @@ def migrated(source: str, form: str) -> tuple[str, list[str]]:
 
 
 def run(source: str, limit: int) -> dict[str, Any]:
-    """What a program returns."""
+    """What a program returns, and the codes of the runtime's warnings."""
     names: dict[str, Any] = {}
+    changed._SAID.clear()
     signal.alarm(limit)  # ends the process wherever it waits, and so the other one's connection
     try:
         exec(compile(source, "<program>", "exec"), names)
         with contextlib.redirect_stdout(None), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return {"out": names["main"]()}
+            out = names["main"]()
+            return {"out": out, "said": sorted({each["code"] for each in changed.said()})}
     finally:
         signal.alarm(0)
         names.clear()
@@ -135,8 +138,10 @@ def main() -> int:
             drawn = program(Random(seed))
             original = found.get(f"{seed}.original", [])
             for form in FORMS:
-                verdict = judge(drawn, original, found.get(f"{seed}.{form}", []))
-                said = migrated(drawn.source, form)[1]
+                ranks = found.get(f"{seed}.{form}", [])
+                verdict = judge(drawn, original, ranks)
+                by_runtime = {code for rank in ranks for code in rank.get("said", ())}
+                said = sorted(by_runtime | {*migrated(drawn.source, form)[1]})
                 known = verdict in ("equal", "close") or verdict.startswith("the original")
                 if known or said:
                     counts[f"{form}: {verdict if known else 'said ' + ' '.join(said)}"] += 1

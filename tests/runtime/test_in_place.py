@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime import (
+    ChangedFromFSDP1,
     FullyShardedDataParallel,
     MixedPrecision,
     ModuleWrapPolicy,
@@ -153,11 +154,9 @@ def test_what_is_sharded_already_is_left_out() -> None:
 
 def test_containers_belong_to_the_unit_around_them() -> None:
     model = nn.Sequential(nn.ModuleList([nn.Linear(2, 2)]), nn.Linear(2, 2))
-    found = [
-        m
-        for m, o in units_of(model, auto_wrap_policy=ModuleWrapPolicy({nn.ModuleList}))
-        if fully_shard(m, **o)
-    ]
+    policy = ModuleWrapPolicy({nn.ModuleList})
+    with pytest.warns(ChangedFromFSDP1, match="0 is no unit.*FSDP007"):
+        found = [m for m, o in units_of(model, auto_wrap_policy=policy) if fully_shard(m, **o)]
     assert found == [model]
     assert isinstance(model[0][0].weight, DTensor)
 

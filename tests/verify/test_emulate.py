@@ -18,7 +18,7 @@ from ..forkserver import ForkServer
 
 torch = pytest.importorskip("torch")
 
-CASE = Path(__file__).parents[1] / "cases" / "programs" / "plain" / "train.py"
+CASE = Path(__file__).parent / "programs" / "cuda_alone.py"
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA")
 
