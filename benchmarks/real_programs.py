@@ -399,7 +399,7 @@ def verdict_of(line: dict[str, Any]) -> str:
     """What `verify` found, in a cell."""
     found = line["verify"]
     if found is None:
-        return f"did not run: {line['last'].removeprefix('fsdp-migrate verify: ')}"
+        return str(line["last"]).removeprefix("fsdp-migrate verify: ")
     if not found["equal"]:
         causes = [f"{cause['title']}. {cause['advice']}" for cause in found["causes"][:1]]
         return "; ".join([line["last"], *causes])
@@ -411,7 +411,8 @@ def verdict_of(line: dict[str, Any]) -> str:
     )
     parts = [f"{losses} losses {how}", f"gradient norms {norms}", f"last parameters {parameters}"]
     printed = len(found["printed"])
-    return ", ".join([*parts, *([f"{printed} printed lines differ"] if printed else [])])
+    differ = f"{printed} printed line{' differs' if printed == 1 else 's differ'}"
+    return ", ".join([*parts, differ] if printed else parts)
 
 
 def page(runs: dict[tuple[str, str], dict[str, Any]]) -> str:
