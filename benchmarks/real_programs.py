@@ -1,11 +1,12 @@
 """Public training programs under `verify`, in each form of the migration.
 
+    pip install -r benchmarks/real_programs.txt
     python benchmarks/real_programs.py FOLDER [--only NAME...] [--form FORM...] [--results FILE] [--page] [of verify]
 
-FOLDER holds clones, each named as its repository is. Nothing is downloaded: what a program would fetch is stood in for
-(`standins/`), and an edit in a copy, where there is one, makes the model small or names what torch no longer has. Each
-run adds a line of JSON to the results as soon as it is over, and is not made again; --page prints them as a table and runs
-nothing. The interpreter needs what the programs import: see docs/results/real-programs.md.
+FOLDER holds clones, or will: `--clone` fetches what it lacks. A program downloads nothing: what it would fetch is stood
+in for (`standins/`), and an edit in a copy, where there is one, makes the model small or names what torch no longer has.
+Each run adds a line of JSON to the results as soon as it is over, and is not made again; --page prints them as a table
+and runs nothing. What came out is in docs/results/real-programs.md.
 """
 
 from __future__ import annotations
@@ -42,6 +43,41 @@ CALLS = {
     construction.ENABLE_WRAP,
     construction.WRAP,
 }
+
+# Each clone's repository and commit: torchtune's and torchtitan's last before their FSDP2, a tutorial that has FSDP1.
+CLONES = {
+    "examples": ("pytorch/examples", "77f55b912142e11fcfdf5b530231fb9c52f181e8"),
+    "llama-cookbook": ("meta-llama/llama-cookbook", "0e0033518623d03ac5c1654bf04b7e480f7d5e5a"),
+    "direct-preference-optimization": (
+        "eric-mitchell/direct-preference-optimization",
+        "f8b8c0f49dc92a430bae41585f9d467d3618fe2f",
+    ),
+    "Lumina-T2X": ("Alpha-VLLM/Lumina-T2X", "1c606962f95899da711633ee3a333d21c753e2d9"),
+    "LLaMA2-Accessory": ("Alpha-VLLM/LLaMA2-Accessory", "3777c43940ddfb45d3bc1046b118ca4401747ee2"),
+    "fms-fsdp": ("foundation-model-stack/fms-fsdp", "5a296afe42f9932f590783cb053fa0f9384e01fc"),
+    "torchtune-before": ("pytorch/torchtune", "3955b339f360635c6473c31124361ef14748d0d5"),
+    "torchtitan-before": ("pytorch/torchtitan", "ab5d91823f835e8688f381e3ff24706d7ae50cff"),
+    "open_lm": ("mlfoundations/open_lm", "9bb92ef1689333534b7057942a20d18a46d1fa52"),
+    "tutorials": ("pytorch/tutorials", "c53e7d4efc0e39e455c531d21ec7db28ba220214"),
+}
+TEXT = "*.py", "*.yaml", "*.toml", "*.json", "*.md", "*.rst"
+
+
+def clone(name: str, folder: Path) -> None:
+    """Fetch the text files of a repository at its commit, unless the folder is there; git says what it cannot."""
+    if (folder / name).is_dir():
+        return
+    repository, commit = CLONES[name]
+    url = f"https://github.com/{repository}"
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        made = Path(scratch) / name
+        commands = (
+            ("clone", "--quiet", "--filter=blob:none", "--no-checkout", url, made),
+            ("-C", made, "sparse-checkout", "set", "--no-cone", *TEXT),
+            ("-C", made, "checkout", "--quiet", commit),
+        )
+        if not any(subprocess.run(["git", *each], check=False).returncode for each in commands):
+            made.rename(folder / name)
 
 
 class Edit(NamedTuple):
@@ -270,24 +306,24 @@ PROGRAMS = {
 }
 
 
-def edited(clone: Path, real: Real, scratch: Path) -> Path:
+def edited(place: Path, real: Real, scratch: Path) -> Path:
     """The program's folder; a copy, where it has an edit or is made from a page.
 
     Raises SystemExit where the clone has not got the text to edit.
     """
     if real.made:
         (scratch / "program.py").write_text(
-            real.made((clone / real.entry).read_text("utf-8")), "utf-8"
+            real.made((place / real.entry).read_text("utf-8")), "utf-8"
         )
         return scratch
     if not real.edits:
-        return clone / real.folder
+        return place / real.folder
     folder = scratch / (real.folder or real.repository)
-    shutil.copytree(clone / real.folder, folder, ignore=shutil.ignore_patterns(".git"))
+    shutil.copytree(place / real.folder, folder, ignore=shutil.ignore_patterns(".git"))
     for path, before, after in real.edits:
         text = (folder / path).read_text("utf-8")
         if before not in text:
-            raise SystemExit(f"{clone / real.folder / path} has no line {before!r}")
+            raise SystemExit(f"{place / real.folder / path} has no line {before!r}")
         (folder / path).write_text(text.replace(before, after), "utf-8")
     return folder
 
@@ -363,7 +399,7 @@ def verdict_of(line: dict[str, Any]) -> str:
     """What `verify` found, in a cell."""
     found = line["verify"]
     if found is None:
-        return f"did not run: {line['last'].removeprefix('fsdp-migrate verify: ')}"
+        return str(line["last"]).removeprefix("fsdp-migrate verify: ")
     if not found["equal"]:
         causes = [f"{cause['title']}. {cause['advice']}" for cause in found["causes"][:1]]
         return "; ".join([line["last"], *causes])
@@ -375,7 +411,8 @@ def verdict_of(line: dict[str, Any]) -> str:
     )
     parts = [f"{losses} losses {how}", f"gradient norms {norms}", f"last parameters {parameters}"]
     printed = len(found["printed"])
-    return ", ".join([*parts, *([f"{printed} printed lines differ"] if printed else [])])
+    differ = f"{printed} printed line{' differs' if printed == 1 else 's differ'}"
+    return ", ".join([*parts, differ] if printed else parts)
 
 
 def page(runs: dict[tuple[str, str], dict[str, Any]]) -> str:
@@ -410,15 +447,20 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=PROGRAMS, default=[*PROGRAMS], metavar="NAME")
     parser.add_argument("--form", nargs="+", choices=FORMS, default=[*FORMS])
     parser.add_argument("--results", type=Path, default=Path("real_programs.jsonl"))
+    parser.add_argument("--clone", action="store_true", help="fetch the clones that are missing")
     parser.add_argument("--page", action="store_true", help="print the table of the results alone")
     options, of_verify = parser.parse_known_args()
+    if options.clone:
+        options.folder.mkdir(parents=True, exist_ok=True)
+        for name in options.only:
+            clone(PROGRAMS[name].repository, options.folder)
     for form in () if options.page else options.form:
         for name in options.only:
-            clone = options.folder.resolve() / PROGRAMS[name].repository
-            if (name, form) in runs_of(options.results) or not clone.is_dir():
+            place = options.folder.resolve() / PROGRAMS[name].repository
+            if (name, form) in runs_of(options.results) or not place.is_dir():
                 continue
             with tempfile.TemporaryDirectory() as scratch:
-                folder = edited(clone, PROGRAMS[name], Path(scratch))
+                folder = edited(place, PROGRAMS[name], Path(scratch))
                 line = run(name, form, folder, of_verify)
             with options.results.open("a", encoding="utf-8") as file:
                 file.write(f"{json.dumps(line)}\n")

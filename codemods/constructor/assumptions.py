@@ -50,8 +50,8 @@ _ASSUMED = (
     ),
     (
         "silent",
-        "nothing compares names of classes: a unit of Block is of FSDPBlock",
-        r"__name__\)? *(==|!=|in\b|not in\b)|\bin .*__name__",
+        "nothing compares names of classes, as transformers does to return hidden states: a unit of Block is of FSDPBlock",
+        r"__name__\)? *(==|!=|in\b|not in\b)|\bin .*__name__|\b(?:import|from) transformers\b",
     ),
     (
         "silent",

@@ -34,6 +34,7 @@ MATTERS = {
     "p.data = p.data * 0.9": "changes in silence unless no parameter is written by `p.data = x`",
     "torch.save(model.state_dict(), 'x')": "changes in silence unless its state_dict() is saved by",
     "with torch.autocast('cuda'): model(1)": "changes in silence unless autocast runs one forward a region",
+    "from transformers import AutoModel": "changes in silence unless nothing compares names of classes",
     "@dataclass\n    class Output: ...": "changes in silence unless no forward returns a dataclass",
     "with torch.no_grad(): model(1)": "changes in silence unless nothing reads or changes parameters, or makes",
 }

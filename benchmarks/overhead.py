@@ -1,0 +1,186 @@
+"""What `verify` costs beside running both programs by hand, and how soon it shows a difference.
+
+    python benchmarks/overhead.py FOLDER [--only NAME...] [--rounds N]
+
+Three programs of `real_programs.py`, from the same folder of clones. A program is run as it is and migrated, both with
+CUDA emulated and nothing else of `verify`, then under `verify`, in turns. Then its migrated program gets a mistake, and
+`verify --quick` has to find it. Seconds are of the clock and of the processors, medians of the rounds: the clock's need
+a machine that does nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from real_programs import PROGRAMS, STANDINS, Edit, edited
+
+from fsdp_migrate.vendor import runtime_folder
+
+RANKS = 2
+# A mistake for each program's migrated side, in the text before its migration, and what `verify` should name.
+MISTAKES = {
+    "fms-fsdp": Edit(
+        "fms_fsdp/utils/train_utils.py",
+        "        optimizer.step()\n",
+        "        if batch_idx == 12:\n"
+        "            next(model.parameters()).grad.mul_(1.01)\n"
+        "        optimizer.step()\n",
+    ),
+    "flag-dit": Edit("train.py", "scale_grad(model, args.grad_clip / grad_norm)", "pass"),
+    "torchtune-full": Edit(
+        "recipes/full_finetune_distributed.py",
+        "loss = loss / self._gradient_accumulation_steps",
+        "loss = loss / (self._gradient_accumulation_steps if self.global_step < 2 else 1)",
+    ),
+}
+EMULATION = """\
+import importlib.util, runpy, sys
+
+spec = importlib.util.spec_from_file_location(
+    "_fsdp_migrate_record", {record!r} + "/__init__.py", submodule_search_locations=[{record!r}]
+)
+sys.modules[spec.name] = package = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(package)
+from _fsdp_migrate_record import cpu, emulate, imports
+
+imports.install(imports.Copies([]))
+cpu.install()
+emulate.install({ranks})
+sys.modules["sitecustomize"].__dict__.update(runpy.run_path({next!r}, run_name="sitecustomize"))
+"""
+
+
+def measured(
+    command: list[str], folder: Path, paths: list[Path], status: int = 0
+) -> tuple[float, float, str]:
+    """Seconds of the clock and of the processors that a command takes, and what it prints.
+
+    Each line of that begins with the second in which it came. Raises SystemExit where the command ends with another status.
+    """
+    inherited = [os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else []
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([*map(str, paths), *inherited]),
+        "OMP_NUM_THREADS": "1",
+        "TORCHDYNAMO_DISABLE": "1",  # as where CUDA is emulated
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
+        assert process.stdout is not None
+        lines = [f"{time.monotonic() - begun:.0f} {line}" for line in process.stdout]
+    seconds, after = time.monotonic() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
+    if process.returncode != status:
+        raise SystemExit(f"{' '.join(command)} failed:\n{''.join(lines[-80:])}")
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return seconds, used, "".join(lines)
+
+
+def migrated(folder: Path, copy: Path, mistake: Edit | None = None) -> Path:
+    """A migrated copy of a program's folder, with a mistake."""
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(".git"))
+    if mistake:
+        path, before, after = mistake
+        text = (copy / path).read_text("utf-8")
+        if before not in text:
+            raise SystemExit(f"{folder / path} has no line {before!r}")
+        (copy / path).write_text(text.replace(before, after), "utf-8")
+    command = [sys.executable, "-m", "fsdp_migrate", "--allow-dirty", "."]
+    done = subprocess.run(command, cwd=copy, check=False, capture_output=True, text=True)
+    if done.returncode > 1:
+        raise SystemExit(done.stderr)
+    return copy
+
+
+def row(name: str, place: Path, rounds: int, scratch: Path) -> str:
+    """A program's row of the table."""
+    real = PROGRAMS[name]
+    folder = edited(place / real.repository, real, scratch)
+    start = scratch / "start"
+    start.mkdir()
+    (start / "sitecustomize.py").write_text(
+        EMULATION.format(
+            record=str(runtime_folder() / "record"),
+            ranks=RANKS,
+            next=str(STANDINS / "sitecustomize.py"),
+        ),
+        "utf-8",
+    )
+    verify = [sys.executable, "-m", "fsdp_migrate", "verify", str(folder), "--entry", real.entry]
+    verify += ["--device", "cpu", "--emulate", "--one-by-one", "--nproc", str(RANKS)]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    torchrun += [f"--nproc-per-node={RANKS}", "--", real.entry, *real.arguments]
+    by_hand, under = [], []
+    for turn in range(rounds):
+        both = []
+        for side in ("original", "migrated"):
+            copy = scratch / f"{turn}-{side}"
+            if side == "original":
+                shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(".git"))
+            else:
+                migrated(folder, copy)
+            paths = [start, STANDINS, *(copy / path for path in real.paths)]
+            both.append(measured(torchrun, copy, paths)[:2])
+        by_hand.append([sum(parts) for parts in zip(*both, strict=True)])
+        paths = [STANDINS, *(folder / path for path in real.paths)]
+        under.append(
+            measured([*verify, "--no-repeat", "--", *real.arguments], Path("/"), paths)[:2]
+        )
+    wrong = migrated(folder, scratch / "wrong", MISTAKES[name])
+    quick = [*verify, "--migrated", str(wrong), "--quick", "--no-repeat", "--", *real.arguments]
+    lines = measured(quick, Path("/"), paths, 1)[2].splitlines()
+    shown = next((line for line in lines if " different: " in line), "0 nothing")
+    second, _, said = shown.partition(" ")
+    end = lines[-1].partition(" ")[0]
+    cells = [name]
+    for which in (0, 1):
+        hand, tool = (statistics.median(each[which] for each in all_) for all_ in (by_hand, under))
+        cells += [f"{hand:.0f}", f"{tool:.0f}", f"{tool / hand:.2f}"]
+    return f"| {' | '.join([*cells, said.removeprefix('different: '), second, end])} |"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, help="clones by the name of the repository")
+    parser.add_argument("--only", nargs="+", choices=MISTAKES, default=[*MISTAKES], metavar="NAME")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    titles = (
+        "program",
+        "by hand, s",
+        "verify, s",
+        "ratio",
+        "by hand, CPU s",
+        "verify, CPU s",
+        "ratio",
+        "first difference of the wrong program",
+        "shown after, s",
+        "ended after, s",
+    )
+    print(f"| {' | '.join(titles)} |\n|---{'|---:' * 6}|---|---:|---:|")
+    for name in options.only:
+        with tempfile.TemporaryDirectory() as scratch:
+            print(row(name, options.folder.resolve(), options.rounds, Path(scratch)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
