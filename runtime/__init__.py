@@ -2,7 +2,8 @@
 
 ``import fsdp_migrate.runtime as fsdp`` takes the place of ``import torch.distributed.fsdp as fsdp``: FSDP1's names
 with its arguments and defaults, and FSDP2's own. The other functions are for programs on ``fully_shard``. Nothing of
-FSDP1 is imported, so that a program goes on running on a torch without it.
+FSDP1 is imported but its wrap policies, which activation checkpointing uses as well, so that a program goes on running
+on a torch without it.
 """
 
 from typing import Any
@@ -10,24 +11,7 @@ from typing import Any
 import torch
 
 from . import api, fully_sharded_data_parallel, sharded_grad_scaler, wrap
-from .api import (
-    BackwardPrefetch,
-    CPUOffload,
-    FullOptimStateDictConfig,
-    FullStateDictConfig,
-    LocalOptimStateDictConfig,
-    LocalStateDictConfig,
-    MixedPrecision,
-    OptimStateDictConfig,
-    OptimStateKeyType,
-    ShardedOptimStateDictConfig,
-    ShardedStateDictConfig,
-    ShardingStrategy,
-    StateDictConfig,
-    StateDictSettings,
-    StateDictType,
-    TrainingState,
-)
+from .api import *  # noqa: F403 (FSDP1's options)
 from .bridge import FullyShardedDataParallel
 from .changed import ChangedFromFSDP1
 from .clip import clip_grad_norm_
@@ -67,21 +51,17 @@ from .wrap import (
 )
 
 __all__ = [
-    "BackwardPrefetch", "CPUOffload", "ChangedFromFSDP1", "CustomPolicy", "FullOptimStateDictConfig",
-    "FullStateDictConfig", "FullyShardedDataParallel", "LocalOptimStateDictConfig",
-    "LocalStateDictConfig", "MixedPrecision", "ModuleWrapPolicy", "OptimStateDictConfig",
-    "OptimStateKeyType", "ShardedGradScaler", "ShardedOptimStateDictConfig",
-    "ShardedStateDictConfig", "ShardingStrategy", "StaleParameter", "StateDictConfig",
-    "StateDictSettings", "StateDictType", "TrainingState", "UnsupportedInFSDP2",
+    *api.__all__, "ChangedFromFSDP1", "CustomPolicy", "FullyShardedDataParallel",
+    "ModuleWrapPolicy", "ShardedGradScaler", "StaleParameter", "UnsupportedInFSDP2",
     "_module_wrap_policy", "_or_policy", "always_wrap_policy", "api", "broadcast_module_states",
     "cast_buffers", "clip_grad_norm_", "default_auto_wrap_policy", "enable_wrap",
     "flatten_sharded_optim_state_dict", "full_optim_state_dict", "fully_sharded_data_parallel",
     "get_state_dict_type", "is_sharded", "lambda_auto_wrap_policy", "like_fsdp1", "local_shard",
-    "no_sync", "optim_state_dict", "optim_state_dict_to_load",
-    "rekey_optim_state_dict", "run_in_full_precision", "scatter_full_optim_state_dict",
-    "set_state_dict_type", "shard_full_optim_state_dict", "sharded_grad_scaler",
-    "sharded_optim_state_dict", "size_based_auto_wrap_policy", "state_dict_type",
-    "summon_full_params", "transformer_auto_wrap_policy", "units", "unwrap", "wrap",
+    "no_sync", "optim_state_dict", "optim_state_dict_to_load", "rekey_optim_state_dict",
+    "run_in_full_precision", "scatter_full_optim_state_dict", "set_state_dict_type",
+    "shard_full_optim_state_dict", "sharded_grad_scaler", "sharded_optim_state_dict",
+    "size_based_auto_wrap_policy", "state_dict_type", "summon_full_params",
+    "transformer_auto_wrap_policy", "units", "unwrap", "wrap",
 ]  # fmt: skip
 
 warn_of_newer_torch(torch.__version__)

@@ -22,7 +22,7 @@ from .interface import Interface
 from .materialize import own_modules
 from .older_optimizers import replace_parameters
 from .patches import install, watch_norms
-from .refusals import PRIVATE_PARTS, private_part
+from .refusals import PRIVATE_PARTS, PrivatePart
 from .running import Unit, run_gathered
 from .state_dict_types import PREFIX, leave_out_of_state_dicts
 from .summon import is_summoned
@@ -58,11 +58,10 @@ class FullyShardedDataParallel(Interface, Unit, FSDPModule, nn.Module, metaclass
     FSDP2's methods are there too.
 
     What differs from FSDP1: parameters are DTensors with the model's own shapes, and gradients have their dtype.
-    Hybrid sharding over one rank synchronizes gradients, where FSDP1 did not (pytorch#154888). A parameter that is
-    shared inside a unit stays shared when the unit is built from the meta device. Without an accelerator the CPU is
-    used, also without ``device_id``. BACKWARD_POST runs as BACKWARD_PRE, and ``limit_all_gathers`` has no effect:
-    FSDP2 bounds memory by other means. ``use_orig_params`` decides only whether optimizers that were made before go
-    on with the parameters.
+    Hybrid sharding over one rank synchronizes gradients, where FSDP1 did not (pytorch#154888). Without an accelerator
+    the CPU is used, also without ``device_id``. BACKWARD_POST runs as BACKWARD_PRE, and ``limit_all_gathers`` has no
+    effect: FSDP2 bounds memory by other means. ``use_orig_params`` decides only whether optimizers that were made
+    before go on with the parameters.
 
     Raises ValueError where an argument has no equivalent in FSDP2, or does not fit another one, or two units share a
     parameter.
@@ -153,7 +152,7 @@ class FullyShardedDataParallel(Interface, Unit, FSDPModule, nn.Module, metaclass
             return getattr(self._fsdp_wrapped_module, name)
         except AttributeError:
             if name in PRIVATE_PARTS:
-                raise private_part(name) from None
+                raise PrivatePart(name) from None
             raise
 
     def __getitem__(self, key: Any) -> Any:

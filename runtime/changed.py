@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from .refusals import given_to_c10d
+from .refusals import UnsupportedInFSDP2
 
 _SAID: dict[tuple[str, str], str] = {}
 
@@ -85,4 +85,9 @@ def _is_plain(value: object) -> bool:
 
 def of_collective(operator: Any, args: Any, kwargs: Any) -> None:
     """Raises what says what to write, where c10d is given a DTensor: FSDP1's parameters and gradients were plain."""
-    raise given_to_c10d(operator.name())
+    raise UnsupportedInFSDP2(
+        "FSDP508",
+        f"torch.distributed takes no DTensor ({operator.name()}), which a sharded model's parameters, gradients and "
+        "their norms are",
+        "give it this rank's part, as FSDP1 did: local_shard(p) of fsdp_migrate.runtime, or p.to_local()",
+    )

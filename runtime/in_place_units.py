@@ -17,7 +17,7 @@ from .forms import WRAPPED, view_of
 from .gradients import reduce_as_fsdp1
 from .interface import Interface
 from .quirks import Record, acted, belongs_to, keeps
-from .refusals import PRIVATE_PARTS, private_part
+from .refusals import PRIVATE_PARTS, PrivatePart
 from .running import Unit, run_gathered
 from .state_dict_types import follow_default_type
 
@@ -47,7 +47,7 @@ class InPlaceUnit(Unit):
             answer = _answer(self, name)
             if answer is _NONE:
                 if name in PRIVATE_PARTS:
-                    raise private_part(name) from None
+                    raise PrivatePart(name) from None
                 raise
         acted(self, "interface", name)  # type: ignore[arg-type]
         return answer

@@ -16,7 +16,7 @@ from .attributes import attributes_of
 from .clip import clip_grad_norm_
 from .forms import or_fsdp1s
 from .gradients import no_sync
-from .refusals import comm_hook
+from .refusals import UnsupportedInFSDP2
 from .running import Unit, assert_idle, check_is_root, training_state
 from .summon import summon_full_params
 
@@ -67,7 +67,12 @@ class Interface:
 
     def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
         """Raises :class:`UnsupportedInFSDP2`: FSDP2 reduces gradients itself."""
-        raise comm_hook()
+        raise UnsupportedInFSDP2(
+            "FSDP361",
+            "register_comm_hook() has no counterpart in FSDP2",
+            "to compress gradients pass MixedPrecision(reduce_dtype=...); set_custom_reduce_scatter() and "
+            "set_all_reduce_hook() change the communication itself",
+        )
 
     @staticmethod
     @or_fsdp1s

@@ -49,17 +49,11 @@ def materialize_modules(
         return
     if param_init_fn is not None and not callable(param_init_fn):
         raise ValueError(f"Expected {param_init_fn} to be callable but got {type(param_init_fn)}")
-    shared = _shared_parameters(modules)
     for module in modules:
         if param_init_fn is not None:
             param_init_fn(module)
         else:
             _reset(module, device)
-    # Module by module, a shared parameter became several: share it again, as it was built.
-    for first, *others in shared:
-        parameter = getattr(*first)
-        for owner, name in others:
-            setattr(owner, name, parameter)
 
 
 def _is_meta(module: nn.Module, ignored_parameters: Collection[nn.Parameter]) -> bool:
@@ -80,15 +74,6 @@ def _reset(module: nn.Module, device: torch.device) -> None:
     with torch.no_grad():
         module.to_empty(device=device, recurse=False)
         reset_parameters()
-
-
-def _shared_parameters(modules: list[nn.Module]) -> list[list[tuple[nn.Module, str]]]:
-    """The places of each parameter that is found in more than one."""
-    places: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
-    for module in modules:
-        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
-            places.setdefault(parameter, []).append((module, name))
-    return [found for found in places.values() if len(found) > 1]
 
 
 def broadcast_module_states(

@@ -30,7 +30,7 @@ from .gather import gather, is_first, is_sharded, memory, offloaded, sharded_as
 from .materialize import own_modules
 from .optimizer_keys import as_saved
 from .quirks import acted, is_outermost
-from .refusals import local_state_dict
+from .refusals import UnsupportedInFSDP2
 from .running import Unit
 from .torch_private import torch_asks_for_state, units_of
 
@@ -227,7 +227,12 @@ def _count(unit: nn.Module, settings: StateDictSettings, what: str) -> None:
 def _refuse_local(settings: StateDictSettings, value: Any) -> None:
     is_local = settings.state_dict_type == StateDictType.LOCAL_STATE_DICT
     if is_local and isinstance(value, DTensor) and is_sharded(value):
-        raise local_state_dict()
+        raise UnsupportedInFSDP2(
+            "FSDP334",
+            "LOCAL_STATE_DICT is FSDP1's flat parameters, which FSDP2 does not have",
+            "load such a checkpoint with FSDP1 on the same number of ranks, and save it as FULL_STATE_DICT "
+            "or SHARDED_STATE_DICT",
+        )
 
 
 def _is_first(unit: nn.Module) -> bool:

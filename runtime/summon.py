@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from .api import ShardingStrategy
@@ -73,14 +71,17 @@ def whole_parameters(
     for unit in units:
         write_back(unit)
         unit.reshard()
-    # Parameter by parameter, a collective each: every rank gathers, even one that keeps its shards.
-    summoned = [
-        one
-        for one in (_summon(*place, offload_to_cpu, with_grads) for place in _places(units))
-        if not (rank0_only and _place_in_mesh(one.sharded) != 0)
-    ]
-    for one in summoned:
-        one.put(one.whole)
+    places = _places(units)
+    summoned: dict[Any, nn.Parameter] = {}
+    for sharded in places:  # a collective each: every rank gathers, even one that keeps its shards
+        whole = nn.Parameter(gather(sharded, offload_to_cpu), sharded.requires_grad)
+        if with_grads and sharded.grad is not None:
+            whole.grad = gather(sharded.grad, offload_to_cpu)
+        mesh = sharded.device_mesh
+        if not rank0_only or mesh.get_local_rank(mesh.ndim - 1) == 0:
+            summoned[sharded] = whole
+    for sharded, whole in summoned.items():
+        _put(whole, places[sharded])
     _summoned.update(units)
     try:
         yield
@@ -88,12 +89,12 @@ def whole_parameters(
         _summoned.difference_update(units)
         for unit in units:  # a forward inside may have left parameters gathered
             unit.reshard()
-        for one in summoned:
-            one.put(one.sharded)
+        for sharded, whole in summoned.items():
+            _put(sharded, places[sharded])
             if writeback:
-                _take_shard(one.sharded, one.whole)
+                _take_shard(sharded, whole)
             if writeback and with_grads:
-                _take_shard(one.sharded.grad, one.whole.grad)
+                _take_shard(sharded.grad, whole.grad)
 
 
 def _check(
@@ -125,43 +126,19 @@ def _check(
         )
 
 
-def _place_in_mesh(sharded: Any) -> int:
-    mesh: DeviceMesh = sharded.device_mesh
-    return mesh.get_local_rank(mesh.ndim - 1)
-
-
-@dataclass(frozen=True)
-class _Summoned:
-    """One sharded parameter, the whole one that replaces it, and where both are found."""
-
-    sharded: nn.Parameter
-    whole: nn.Parameter
-    places: list[tuple[nn.Module, str]]
-
-    def put(self, parameter: nn.Parameter) -> None:
-        """Let the modules hold one of the two."""
-        for owner, name in self.places:
-            owner._parameters[name] = parameter
-
-
-def _places(units: list[Any]) -> Iterator[tuple[nn.Parameter, list[tuple[nn.Module, str]]]]:
+def _places(units: list[Any]) -> dict[Any, list[tuple[nn.Module, str]]]:
     """Every sharded parameter of the units with the modules and names that it is found under."""
-    for unit in units:
-        found: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
-        for owner in own_modules(unit, ()):
-            for name, parameter in owner.named_parameters(recurse=False, remove_duplicate=False):
-                if isinstance(parameter, DTensor):
-                    found.setdefault(parameter, []).append((owner, name))
-        yield from found.items()
+    found: dict[Any, list[tuple[nn.Module, str]]] = {}
+    for owner in (module for unit in units for module in own_modules(unit, ())):
+        for name, parameter in owner.named_parameters(recurse=False, remove_duplicate=False):
+            if isinstance(parameter, DTensor):
+                found.setdefault(parameter, []).append((owner, name))
+    return found
 
 
-def _summon(
-    sharded: Any, places: list[tuple[nn.Module, str]], offload_to_cpu: bool, with_grads: bool
-) -> _Summoned:
-    whole = nn.Parameter(gather(sharded, offload_to_cpu), sharded.requires_grad)
-    if with_grads and sharded.grad is not None:
-        whole.grad = gather(sharded.grad, offload_to_cpu)
-    return _Summoned(sharded, whole, places)
+def _put(parameter: nn.Parameter, places: list[tuple[nn.Module, str]]) -> None:
+    for owner, name in places:
+        owner._parameters[name] = parameter
 
 
 @torch.no_grad()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import dataclasses
 import math
 from collections.abc import Callable
@@ -26,7 +24,7 @@ from fsdp_migrate import runtime
 from fsdp_migrate.runtime import FullyShardedDataParallel
 from fsdp_migrate.runtime.gradients import is_unreduced
 
-from .areas.common import Block, Tied, batches, net, train
+from .areas.common import Block, batches, net, train
 
 Check = Callable[[], None]
 CHECKS: dict[str, tuple[int, Check]] = {}  # with the number of ranks
@@ -129,19 +127,6 @@ def hybrid_over_one_shard_synchronizes() -> None:
     mesh = init_device_mesh("cpu", (4, 1), mesh_dim_names=("replicate", "shard"))
     model = FullyShardedDataParallel(tiny(), sharding_strategy="HYBRID_SHARD", device_mesh=mesh)
     assert all(map(same_on_all_ranks, whole_gradients(backward(model))))
-
-
-@check()
-def tied_parameters_stay_tied_from_meta() -> None:
-    with torch.device("meta") if dist.get_rank() else contextlib.nullcontext():
-        model = Tied()
-    expected = copy.deepcopy(model.embed.weight) if dist.get_rank() == 0 else None
-    empty = lambda module: module.to_empty(device="cpu", recurse=False)  # noqa: E731
-    model = FullyShardedDataParallel(model, sync_module_states=True, param_init_fn=empty)
-    assert model.out.weight is model.embed.weight
-    whole = model.out.weight.full_tensor()
-    assert same_on_all_ranks(whole.detach())
-    assert expected is None or torch.equal(whole, expected)
 
 
 @check()

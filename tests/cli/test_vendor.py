@@ -182,7 +182,7 @@ def run(rank):
         if name == "migrated":  # as on a torch without FSDP1
             import torch.distributed.fsdp as fsdp
             for gone in ("FullyShardedDataParallel", "ShardingStrategy", "MixedPrecision", "CPUOffload",
-                         "BackwardPrefetch", "StateDictType", "api", "wrap", "fully_sharded_data_parallel"):
+                         "BackwardPrefetch", "StateDictType", "api", "fully_sharded_data_parallel"):
                 delattr(fsdp, gone)
         sys.path[0] = str(folder / name)
         record(folder, name, lambda: dict(losses=runpy.run_path(str(folder / name / "train.py"))["losses"]))
