@@ -26,24 +26,8 @@ from fsdp_migrate.facts.scopes import (
 Node = TypeVar("Node", bound=ast.AST)
 
 
-# Fields without nodes of their own: contexts and operators are one object for all nodes.
-_FLAT = frozenset(
-    """arg asname attr conversion ctx id is_async kind kwd_attrs level module name op ops rest simple str tag type_comment
-    type_ignores""".split()  # noqa: SIM905
-)
-_LEAVES = (ast.Constant, ast.Global, ast.MatchSingleton, ast.Name, ast.Nonlocal, ast.alias)
-
-
-class _Children(dict[type[ast.AST], tuple[str, ...]]):
-    """The fields that hold nodes, by type, last first."""
-
-    def __missing__(self, kind: type[ast.AST]) -> tuple[str, ...]:
-        fields = () if kind in _LEAVES else kind._fields
-        self[kind] = tuple(name for name in reversed(fields) if name not in _FLAT)
-        return self[kind]
-
-
-_CHILDREN = _Children()
+# Contexts and operators, which are one object for all nodes.
+_SHARED = (ast.boolop, ast.cmpop, ast.expr_context, ast.operator, ast.unaryop)
 
 # What ends a line for Python's tokenizer; `str.splitlines` knows more.
 NEWLINE = re.compile(r"\r\n|\r|\n")
@@ -96,17 +80,11 @@ class File:
                 RECORDERS[kind](binder, node, scope)
             outer = OUTSIDE.get(kind)
             inner = scope if outer is None else self._inner(node, scope)
-            for name in _CHILDREN[kind]:  # last first, as they are taken from the end
+            for name in reversed(kind._fields):  # last first, as they are taken from the end
                 value = getattr(node, name, None)
-                if not value:
-                    continue
                 around = inner if outer is None or name not in outer else scope
-                if type(value) is not list:
-                    parents[value] = node
-                    push((value, around))
-                    continue
-                for child in reversed(value):
-                    if child is not None:  # a key that is unpacked, a default that is missing
+                for child in reversed(value) if type(value) is list else (value,):
+                    if isinstance(child, ast.AST) and not isinstance(child, _SHARED):
                         parents[child] = node
                         push((child, around))
         binder.finish(self.scope)

@@ -16,16 +16,10 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """An expression that made a value.
-
-    Attributes:
-        node, file: the expression, and the file that it is in.
-        assigned: the assignments that were followed from the name to it, nearest first.
-    """
+    """An expression that made a value, and the file that it is in."""
 
     node: ast.expr
     file: File
-    assigned: tuple[Assigned, ...] = ()
 
 
 def value_of(program: Program, file: File, expression: ast.expr) -> Value | None:
@@ -34,7 +28,7 @@ def value_of(program: Program, file: File, expression: ast.expr) -> Value | None
     Follows names that are bound once, in this file or in the one that they are imported from. Anything but a name or a
     dotted name is its own value.
     """
-    return _Search(program).of(file, expression, ())
+    return _Search(program).of(file, expression)
 
 
 class _Search:
@@ -42,36 +36,34 @@ class _Search:
         self.program = program
         self._seen: set[int] = set()
 
-    def of(self, file: File, expression: ast.expr, trail: tuple[Assigned, ...]) -> Value | None:
+    def of(self, file: File, expression: ast.expr) -> Value | None:
         if isinstance(expression, ast.Name):
             bindings = file.bindings(expression)
             if len(bindings) == 1 and isinstance(bindings[0], Assigned):
-                return self.follow(file, bindings[0], trail)
+                return self.follow(file, bindings[0])
             if all(isinstance(binding, Imported) for binding in bindings):
-                return self.imported(file, expression, trail)
+                return self.imported(file, expression)
             return None
         if isinstance(expression, ast.Attribute):
-            return self.imported(file, expression, trail)
-        return Value(expression, file, trail)
+            return self.imported(file, expression)
+        return Value(expression, file)
 
-    def follow(self, file: File, binding: Assigned, trail: tuple[Assigned, ...]) -> Value | None:
+    def follow(self, file: File, binding: Assigned) -> Value | None:
         value = element(binding)
         if value is None or id(binding) in self._seen:
             return None
         self._seen.add(id(binding))
-        return self.of(file, value, (*trail, binding))
+        return self.of(file, value)
 
-    def imported(
-        self, file: File, expression: ast.expr, trail: tuple[Assigned, ...]
-    ) -> Value | None:
+    def imported(self, file: File, expression: ast.expr) -> Value | None:
         """The value of a name of another file, or the name itself where it is not the program's."""
         meanings = self.program.meanings(expression, file)
         if len(meanings) == 1 and isinstance(meanings[0], External):
-            return Value(expression, file, trail)
+            return Value(expression, file)
         place = self.definer(file, expression)
         bindings = place[0].scope.bindings.get(place[1], []) if place else []
         if place and len(bindings) == 1 and isinstance(bindings[0], Assigned):
-            return self.follow(place[0], bindings[0], trail)
+            return self.follow(place[0], bindings[0])
         return None
 
     def definer(self, file: File, expression: ast.expr) -> tuple[File, str] | None:
@@ -107,11 +99,7 @@ def within(value: ast.expr, path: Sequence[int]) -> tuple[ast.expr, bool]:
 
 def reaching(file: File, bindings: Sequence[Assigned], use: ast.AST) -> Iterator[Assigned]:
     """The assignments of a name whose value a use of it can have."""
-    for binding in bindings:
-        if reaches(file, binding.target, use) and not any(
-            _replaces(file, other, binding, use) for other in bindings if other is not binding
-        ):
-            yield binding
+    return (binding for binding in bindings if reaches(file, binding.target, use))
 
 
 def reaches(file: File, target: ast.AST, use: ast.AST) -> bool:
@@ -132,21 +120,6 @@ def reaches(file: File, target: ast.AST, use: ast.AST) -> bool:
     if _end(file, target) > getattr(use, "lineno", 0):
         return False
     return {_branch(file, common, target), _branch(file, common, use)} != {"body", "orelse"}
-
-
-def _replaces(file: File, other: Assigned, binding: Assigned, use: ast.AST) -> bool:
-    """Whether an assignment between a binding and a use always runs, and its value is not made of the old one."""
-    statement = file.statement(other.target)
-    if _function(file, statement) is not _function(file, binding.target):
-        return False
-    between = _end(file, binding.target) < statement.lineno < getattr(use, "lineno", 0)
-    block = file.block(statement)
-    name = getattr(binding.target, "id", None)
-    return (
-        between
-        and any(node in block for node in (use, *file.ancestors(use)))
-        and not any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(other.value))
-    )
 
 
 def _end(file: File, target: ast.AST) -> int:
