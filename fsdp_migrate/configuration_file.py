@@ -12,7 +12,6 @@ from fsdp_migrate.codemods.edit.text import Refused, overlap, spliced
 from fsdp_migrate.codemods.left import dynamic_names
 from fsdp_migrate.codemods.libraries import rules
 from fsdp_migrate.codemods.rule import Edit
-from fsdp_migrate.codemods.silenced import unused
 from fsdp_migrate.configuration.edits import edits_of
 from fsdp_migrate.configuration.launching import OF_VERL, launches
 from fsdp_migrate.configuration.reading import Unreadable, from_json, from_yaml
@@ -47,7 +46,6 @@ def migrate_file(source: Source, options: Options) -> Outcome:
     file = _File(source, options)
     try:
         file.run()
-        file.unused()
     except Unreadable as error:
         problem = Problem(source.shown, error.line, f"does not parse: {error}")
         return Outcome(errors=[problem])
@@ -172,14 +170,3 @@ class _File:
         """Whether a rule is selected, and not silenced on a line."""
         line = ast.Pass(lineno=self.place(span[0])[0], col_offset=0)
         return not self.silenced(BY_CODE[code], line) and self.options.takes(code)
-
-    def unused(self) -> None:
-        """The comments that silence nothing."""
-        for each in unused(self.silenced) if self.options.form != "bridge" else ():
-            line, rule = getattr(each.node, "lineno", 1), each.rule
-            start = self.text.index(each.construct, self.starts[line - 1])
-            places = (*self.place(start), *self.place(start + len(each.construct)))
-            if self.options.takes(rule.code):
-                said = (each.action, each.message, each.construct)
-                found = Finding(self.source.shown, *places, rule.code, rule.name, *said)
-                self.outcome.findings.append(found)

@@ -78,19 +78,6 @@ def test_a_comment_on_one_setting_keeps_its_section_whole() -> None:
     assert all("a comment silences a part of it" in finding.message for finding in report.findings)
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "line"),
-    [
-        ("yaml", "distributed_type: 'NO'  # fsdp-migrate: ignore\nfsdp_config: {}\n", 1),
-        ("sh", "\ntorchrun a.py --fsdp  # fsdp-migrate: ignore[FSDP805]\n", 2),
-    ],
-)
-def test_a_comment_that_silences_nothing_is_reported(name: str, text: str, line: int) -> None:
-    (found,) = analysed(text, name)[0].findings
-    assert (found.code, found.line, found.end_line) == ("FSDP099", line, line)
-    assert text.split("\n")[line - 1][found.column - 1 :] == found.construct
-
-
 @pytest.mark.parametrize("way", ["select", "ignore", "comment"])
 def test_a_rule_that_is_not_asked_for_leaves_its_section(way: str) -> None:
     shape = next(shape for shape in SHAPES if shape.title == "SHARD_GRAD_OP")
